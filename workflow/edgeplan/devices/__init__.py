@@ -1,0 +1,1 @@
+"""Devices: an engine with its settings on the cores of a machine."""

@@ -1,0 +1,96 @@
+"""Device files: `config/devices/<name>.yaml`."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from edgeplan.devices.engines.base import Engine, EngineSettings
+from edgeplan.devices.engines.registry import ENGINES, engine_class
+from edgeplan.errors import DeviceError
+from edgeplan.files import read_yaml
+
+DEVICE_FOLDER = Path("config/devices")
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+class DeviceFile(BaseModel):
+    """One device: an engine with its settings on named cores.
+
+    Attributes:
+        format_version: version of this schema.
+        name: the file's stem; names everything measured on the device.
+        engine: name of a registered engine.
+        threads: threads of one inference.
+        cores: processors the measuring process is pinned to; empty leaves it to the system.
+        transport: how the device is reached; `local` is this machine.
+        options: settings of the engine itself.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format_version: Literal[1]
+    name: Annotated[str, Field(pattern=_NAME.pattern)]
+    description: str = ""
+    engine: str
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    transport: Literal["local"] = "local"
+    options: dict[str, str] = {}
+
+    def load_engine(self) -> Engine:
+        """The engine, set up as the file says.
+
+        Raises:
+            DeviceError: the engine is unknown or not installed.
+        """
+        return engine_class(self.engine)(EngineSettings(threads=self.threads, options=self.options))
+
+    def pin(self) -> None:
+        """Pin this process, and the threads it will start, to the device's cores.
+
+        Raises:
+            DeviceError: a core does not exist here.
+        """
+        if not self.cores:
+            return
+        available = range(os.cpu_count() or 1)
+        missing = [core for core in self.cores if core not in available]
+        if missing:
+            raise DeviceError(
+                f"core {missing[0]} does not exist on this machine (it has {len(available)})",
+                where=f"device {self.name!r}, field cores",
+                next_step="name cores that exist, or leave the list empty",
+            )
+        os.sched_setaffinity(0, self.cores)
+
+
+def load_device(name_or_path: str | Path, folder: Path = DEVICE_FOLDER) -> DeviceFile:
+    """Read a device by name (from `folder`) or by path.
+
+    Raises:
+        DeviceError: unknown device, or a file that does not fit.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".yaml":
+        name = str(name_or_path)
+        path = folder / f"{name}.yaml"
+        if not _NAME.fullmatch(name) or not path.is_file():
+            known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml"))) or "none here"
+            raise DeviceError(
+                f"unknown device {name!r}",
+                where=str(folder),
+                next_step=f"known devices: {known}; a new one is one yaml file there",
+            )
+    device = read_yaml(path, DeviceFile, DeviceError, "device file")
+    if device.name != path.stem:
+        raise DeviceError(
+            f"device file is named {path.stem!r} but says {device.name!r}", where=str(path), next_step="make them agree"
+        )
+    if device.engine not in ENGINES:
+        engine_class(device.engine)
+    return device

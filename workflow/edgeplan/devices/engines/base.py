@@ -1,0 +1,135 @@
+"""What an inference engine offers. A new engine is one file that subclasses `Engine`, and one line in `registry.py`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.graph.ir import Graph
+
+Array = npt.NDArray[np.float32]
+Times = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How an engine runs: f32 always; `options` are the engine's own and belong to the device file."""
+
+    threads: int = 1
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNode:
+    """One node the engine executes.
+
+    Attributes:
+        name: the engine's own name.
+        op_type: the engine's type of the node.
+        implementation: the kernel it dispatched, or "" where the engine does not tell.
+        members: names of the operators of the original graph that run in it; empty for a layout conversion.
+        tensor: for a layout conversion, the original activation it converts, else "".
+        input_layout, output_layout: memory layouts, or "" where the engine does not tell.
+    """
+
+    name: str
+    op_type: str
+    implementation: str
+    members: tuple[str, ...]
+    tensor: str = ""
+    input_layout: str = ""
+    output_layout: str = ""
+
+    @property
+    def is_reorder(self) -> bool:
+        """Whether the node only converts a layout."""
+        return not self.members
+
+
+class Session(ABC):
+    """A loaded model with its inputs bound."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """One inference."""
+
+    @abstractmethod
+    def outputs(self) -> Mapping[str, Array]:
+        """Outputs of the last run, by tensor name."""
+
+    def close(self) -> None:
+        """Free the model."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class ProfiledSession(Session):
+    """A session whose engine counts the time of each node."""
+
+    @abstractmethod
+    def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
+        """End profiling and report.
+
+        Args:
+            blocks: half-open ranges of runs, counted from 0, each to be summarised.
+
+        Returns:
+            The executed nodes in order, and the time of a typical run of each block in microseconds (blocks, nodes).
+        """
+
+
+class Engine(ABC):
+    """An inference engine, loaded on demand."""
+
+    name: ClassVar[str]
+    #: Whether `load_profiled` and `executed` work.
+    reports_nodes: ClassVar[bool] = False
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+
+    @classmethod
+    @abstractmethod
+    def version(cls) -> str:
+        """Version of the installed engine.
+
+        Raises:
+            DeviceError: the engine is not installed.
+        """
+
+    @abstractmethod
+    def load(self, model: Path, graph: Graph) -> Session:
+        """Load an ONNX file of `graph` and bind random inputs."""
+
+    def load_profiled(self, model: Path, graph: Graph) -> ProfiledSession:
+        """Load with per-node counters.
+
+        Raises:
+            NotImplementedError: the engine is a black box (`reports_nodes` is false).
+        """
+        raise NotImplementedError(f"{self.name} does not report its nodes")
+
+    def executed(self, model: Path, graph: Graph) -> tuple[EngineNode, ...]:
+        """The nodes the engine runs for a model, without timing."""
+        with self.load_profiled(model, graph) as session:
+            session.run()
+            return session.profile([(0, 1)])[0]
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    """Seeded inputs in [0.05, 1): no zeros, no denormals."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.random(graph.shape(name), dtype=np.float32) * np.float32(0.95) + np.float32(0.05) for name in graph.inputs
+    }

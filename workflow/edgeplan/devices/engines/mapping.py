@@ -1,0 +1,56 @@
+"""From an engine's report to the original graph: which operators run in which node.
+
+Engines name some operators of each node and lose others (folded batch normalisations, fused sums and activations). An operator
+nobody names runs where its data flow says: with its only consumer if that one absorbs inputs, else with a producer that claims it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from edgeplan.graph.ir import Graph, Operator
+from edgeplan.graph.kinds import kind
+
+
+def complete_members(
+    graph: Graph,
+    named: Mapping[str, Iterable[str]],
+    claims: Callable[[str, Operator], bool],
+) -> dict[str, tuple[str, ...]]:
+    """Assign every operator of the graph to one node.
+
+    Args:
+        graph: the original graph.
+        named: node -> operators it certainly holds.
+        claims: whether a node that holds a producer of the operator also runs the operator (asked for unnamed ones).
+
+    Returns:
+        node -> its operators in topological order; operators that no node claims are left out (the engine removed them).
+    """
+    owner = {op: node for node, ops in named.items() for op in ops}
+    for op in reversed(graph.operators):  # a lost convolution in front of a named batch normalisation
+        if op.name not in owner:
+            after = graph.successors(op)
+            if len(after) == 1 and kind(graph, op) in _ABSORBED_BY.get(kind(graph, after[0]), ()) and after[0].name in owner:
+                owner[op.name] = owner[after[0].name]
+    for op in graph.operators:  # a sum or activation known only as an attribute of its producer's node
+        if op.name in owner:
+            continue
+        before = [p for p in graph.predecessors(op) if p.name in owner]
+        for producer in reversed(before):
+            if claims(owner[producer.name], op):
+                owner[op.name] = owner[producer.name]
+                break
+    members: dict[str, list[str]] = {node: [] for node in named}
+    for op in graph.operators:
+        if op.name in owner:
+            members[owner[op.name]].append(op.name)
+    return {node: tuple(ops) for node, ops in members.items()}
+
+
+#: Which kinds an engine folds into a node that is named after a later operator.
+_ABSORBED_BY = {
+    "bn": ("conv", "dwconv", "fc"),
+    "reshape": ("reshape", "transpose"),
+    "transpose": ("reshape",),
+}

@@ -1,0 +1,71 @@
+"""What machine this is, and in what state: the fingerprint that keys rows, and the environment that is kept with them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def cpu_info() -> dict[str, str]:
+    """Name, family and ISA flags of the first processor (Linux; elsewhere what `platform` tells)."""
+    fields: dict[str, str] = {}
+    for line in _read("/proc/cpuinfo").splitlines():
+        if not line.strip():
+            break
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
+    wanted = ("vendor_id", "model name", "cpu family", "model", "stepping", "flags", "CPU implementer", "CPU part", "Features")
+    return {k: fields[k] for k in wanted if k in fields} or {"model name": platform.processor()}
+
+
+def cache_sizes() -> list[str]:
+    """Caches of the first core, e.g. ["1 Data 48K", ...]."""
+    found = []
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        found.append(" ".join(_read(str(index / part)) for part in ("level", "type", "size")))
+    return found
+
+
+def fingerprint() -> str:
+    """Digest of this machine: processor, caches, cores and machine id. Rows of another machine never match it."""
+    parts: dict[str, Any] = {
+        "cpu": cpu_info(),
+        "caches": cache_sizes(),
+        "cores": os.cpu_count(),
+        "arch": platform.machine(),
+        "machine": _read("/etc/machine-id"),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def environment() -> dict[str, Any]:
+    """State of the machine worth keeping beside rows; names no host, user or path."""
+    info = cpu_info()
+    frequency = "/sys/devices/system/cpu/cpu0/cpufreq"
+    return {
+        "cpu": info.get("model name", ""),
+        "cpu_family_model": f"{info.get('cpu family', '')}/{info.get('model', '')}",
+        "isa": sorted(f for f in info.get("flags", "").split() if f.startswith(("avx", "amx", "fma", "sse4"))),
+        "cores": os.cpu_count(),
+        "affinity": sorted(os.sched_getaffinity(0)),
+        "caches": cache_sizes(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "governor": _read(f"{frequency}/scaling_governor") or "not exposed",
+        "max_frequency_khz": _read(f"{frequency}/scaling_max_freq") or "not exposed",
+        "virtualised": "hypervisor" in info.get("flags", ""),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "kernel": platform.release().split("-")[0],
+        "python": platform.python_version(),
+        "fingerprint": fingerprint(),
+    }

@@ -1,0 +1,68 @@
+"""The errors edgeplan raises on purpose.
+
+Every message says what was wrong, where, and what to do next; the command line prints it without a traceback and exits with
+`exit_code`.
+"""
+
+
+class EdgeplanError(Exception):
+    """Base of every error that a user can mend."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", next_step: str = "") -> None:
+        self.what, self.where, self.next_step = what, where, next_step
+        lines = [what]
+        if where:
+            lines.append(f"  where: {where}")
+        if next_step:
+            lines.append(f"  next:  {next_step}")
+        super().__init__("\n".join(lines))
+
+
+class ModelError(EdgeplanError):
+    """A model file that cannot be read, is not static in shape, or holds an operator that is not known."""
+
+    exit_code = 2
+
+
+class DeviceError(EdgeplanError):
+    """An unknown device, a wrong device file, or an engine that is not installed."""
+
+    exit_code = 3
+
+
+class ParamsError(EdgeplanError):
+    """A key of params.yaml that is misspelt, missing or out of range."""
+
+    exit_code = 4
+
+
+class FormatError(EdgeplanError):
+    """A file of another format version, or one that does not fit its schema."""
+
+    exit_code = 5
+
+
+class StoreError(EdgeplanError):
+    """The row store could not be written or read."""
+
+    exit_code = 6
+
+
+class NoiseError(EdgeplanError):
+    """The machine is too noisy for its figures to be trusted."""
+
+    exit_code = 7
+
+
+class BusyError(EdgeplanError):
+    """Another process is measuring on this physical machine."""
+
+    exit_code = 8
+
+
+class PredictionError(EdgeplanError):
+    """A kernel has no predictor."""
+
+    exit_code = 9

@@ -1,0 +1,98 @@
+"""Reading and writing files that cross a border: atomic writes, validated YAML and JSON."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from edgeplan.errors import EdgeplanError, FormatError, StoreError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Call `write` on a temporary file beside `path`, then rename it: readers see the old file or the new one, never half of it.
+
+    Raises:
+        StoreError: the disk is full or the folder is not writable; nothing is left behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise StoreError(
+            "the disk is full" if full else f"cannot write: {error.strerror or error}",
+            where=str(path),
+            next_step="free some space and run the same command again: what was stored before is kept and not measured again",
+        ) from error
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text atomically."""
+    write_atomically(path, lambda temporary: temporary.write_text(text))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically, indented, in the order given."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def read_yaml(path: Path, model: type[Model], error: type[EdgeplanError], what: str) -> Model:
+    """Read a YAML file into a pydantic model.
+
+    Raises:
+        EdgeplanError: of the given type, naming the field that does not fit.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except OSError as failure:
+        raise error(f"cannot read {what}: {failure.strerror}", where=str(path), next_step="check the path") from failure
+    except yaml.YAMLError as failure:
+        raise error(f"{what} is not valid YAML: {failure}", where=str(path), next_step="mend the syntax") from failure
+    return validate(raw, model, error, what, str(path))
+
+
+def validate(raw: Any, model: type[Model], error: type[EdgeplanError], what: str, where: str) -> Model:
+    """Validate a document read from `where`."""
+    if not isinstance(raw, Mapping):
+        raise error(f"{what} must be a mapping of keys to values", where=where, next_step="compare with a shipped example")
+    try:
+        return model.model_validate(raw)
+    except ValidationError as failure:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in failure.errors())
+        raise error(f"{what} does not fit: {problems}", where=where, next_step="mend the named fields") from failure
+
+
+def read_json(path: Path, model: type[Model], what: str) -> Model:
+    """Read a JSON document into a pydantic model.
+
+    Raises:
+        FormatError: missing, not JSON, of another format version, or not fitting its schema.
+    """
+    try:
+        raw = json.loads(path.read_text())
+    except OSError as failure:
+        raise FormatError(f"cannot read {what}: {failure.strerror}", where=str(path), next_step="run the stage that writes it") from failure
+    except ValueError as failure:
+        raise FormatError(f"{what} is not valid JSON: {failure}", where=str(path), next_step="run the stage that writes it again") from failure
+    return validate(raw, model, FormatError, what, str(path))

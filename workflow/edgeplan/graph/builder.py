@@ -1,0 +1,239 @@
+"""A small builder: each method appends one operator, infers its output shape, and returns the output's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from edgeplan.graph.ir import Attribute, Graph, Operator, Shape, Tensor
+
+
+def conv_output_size(size: int, kernel: int, stride: int, pad_total: int, dilation: int = 1, *, ceil: bool = False) -> int:
+    """Output height or width of a convolution or pooling window (ONNX `Conv`, `MaxPool`)."""
+    span = size + pad_total - dilation * (kernel - 1) - 1
+    return (-(-span // stride) if ceil else span // stride) + 1
+
+
+class GraphBuilder:
+    """Builds a `Graph` operator by operator.
+
+    Operators are named `<op_type lower>_<n>` unless a name is given; each output tensor carries its operator's name (with a
+    suffix when there are several), so engine reports can be mapped back.
+    """
+
+    def __init__(self, name: str, input_shape: Shape, input_name: str = "input") -> None:
+        self.name = name
+        self._operators: list[Operator] = []
+        self._tensors: dict[str, Tensor] = {input_name: Tensor(input_name, tuple(input_shape))}
+        self._inputs = [input_name]
+        self.input = input_name
+
+    def add_input(self, name: str, shape: Shape) -> str:
+        """Declare a further graph input."""
+        self._tensors[name] = Tensor(name, tuple(shape))
+        self._inputs.append(name)
+        return name
+
+    def shape(self, tensor: str) -> Shape:
+        """Shape of a tensor built so far."""
+        return self._tensors[tensor].shape
+
+    def channels(self, tensor: str) -> int:
+        """Size of the channel axis (axis 1)."""
+        return self.shape(tensor)[1]
+
+    def _op(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        shapes: Sequence[Shape],
+        *,
+        weights: Mapping[str, Shape] = MappingProxyType({}),
+        attributes: Mapping[str, Attribute] = MappingProxyType({}),
+        name: str = "",
+    ) -> tuple[str, ...]:
+        name = name or f"{op_type.lower()}_{len(self._operators)}"
+        outputs = (name,) if len(shapes) == 1 else tuple(f"{name}_{i}" for i in range(len(shapes)))
+        weight_names = tuple(f"{name}.{suffix}" for suffix in weights)
+        for weight, shape in zip(weight_names, weights.values(), strict=True):
+            self._tensors[weight] = Tensor(weight, shape)
+        for output, shape in zip(outputs, shapes, strict=True):
+            self._tensors[output] = Tensor(output, tuple(shape))
+        self._operators.append(
+            Operator(name, op_type, tuple(inputs), outputs, weight_names, MappingProxyType(dict(attributes)))
+        )
+        return outputs
+
+    def conv(
+        self,
+        x: str,
+        out_channels: int,
+        kernel: int | tuple[int, int],
+        stride: int = 1,
+        *,
+        groups: int = 1,
+        pad: int | tuple[int, int] | None = None,
+        dilation: int = 1,
+        bias: bool = False,
+        name: str = "",
+    ) -> str:
+        """2-D convolution; `pad=None` keeps the size at stride 1 ("same" for odd kernels)."""
+        n, cin, h, w = self.shape(x)
+        kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
+        if pad is None:
+            ph, pw = dilation * (kh - 1) // 2, dilation * (kw - 1) // 2
+        else:
+            ph, pw = (pad, pad) if isinstance(pad, int) else pad
+        out = (
+            n,
+            out_channels,
+            conv_output_size(h, kh, stride, 2 * ph, dilation),
+            conv_output_size(w, kw, stride, 2 * pw, dilation),
+        )
+        weights: dict[str, Shape] = {"weight": (out_channels, cin // groups, kh, kw)}
+        if bias:
+            weights["bias"] = (out_channels,)
+        attributes: dict[str, Attribute] = {
+            "kernel_shape": (kh, kw),
+            "strides": (stride, stride),
+            "pads": (ph, pw, ph, pw),
+            "dilations": (dilation, dilation),
+            "group": groups,
+        }
+        return self._op("Conv", [x], [out], weights=weights, attributes=attributes, name=name)[0]
+
+    def dwconv(self, x: str, kernel: int, stride: int = 1, *, name: str = "") -> str:
+        """Depthwise convolution (multiplier 1, "same" padding)."""
+        return self.conv(x, self.channels(x), kernel, stride, groups=self.channels(x), name=name)
+
+    def bn(self, x: str, *, name: str = "") -> str:
+        """Batch normalisation at inference."""
+        c = (self.channels(x),)
+        weights = {"scale": c, "bias": c, "mean": c, "variance": c}
+        return self._op("BatchNormalization", [x], [self.shape(x)], weights=weights, attributes={"epsilon": 1e-5}, name=name)[0]
+
+    def activation(self, x: str, which: str, *, name: str = "") -> str:
+        """One of relu, relu6, hswish, hsigmoid, sigmoid; `""` adds nothing."""
+        if not which:
+            return x
+        op_type, attributes = _ACTIVATIONS[which]
+        return self._op(op_type, [x], [self.shape(x)], attributes=attributes, name=name)[0]
+
+    def relu(self, x: str, *, name: str = "") -> str:
+        """Rectified linear unit."""
+        return self.activation(x, "relu", name=name)
+
+    def _binary(self, op_type: str, a: str, b: str, name: str) -> str:
+        shape = tuple(max(p, q) for p, q in zip(self.shape(a), self.shape(b), strict=True))
+        return self._op(op_type, [a, b], [shape], name=name)[0]
+
+    def add(self, a: str, b: str, *, name: str = "") -> str:
+        """Element-wise sum of two tensors of the same rank (axes of size 1 broadcast)."""
+        return self._binary("Add", a, b, name)
+
+    def mul(self, a: str, b: str, *, name: str = "") -> str:
+        """Element-wise product of two tensors of the same rank (axes of size 1 broadcast)."""
+        return self._binary("Mul", a, b, name)
+
+    def _pool(self, op_type: str, x: str, kernel: int, stride: int, pad: int, ceil: bool, name: str) -> str:
+        n, c, h, w = self.shape(x)
+        out = (
+            n,
+            c,
+            conv_output_size(h, kernel, stride, 2 * pad, ceil=ceil),
+            conv_output_size(w, kernel, stride, 2 * pad, ceil=ceil),
+        )
+        attributes: dict[str, Attribute] = {
+            "kernel_shape": (kernel, kernel),
+            "strides": (stride, stride),
+            "pads": (pad, pad, pad, pad),
+            "ceil_mode": int(ceil),
+        }
+        return self._op(op_type, [x], [out], attributes=attributes, name=name)[0]
+
+    def maxpool(self, x: str, kernel: int, stride: int, pad: int = 0, *, ceil: bool = False, name: str = "") -> str:
+        """Max pooling."""
+        return self._pool("MaxPool", x, kernel, stride, pad, ceil, name)
+
+    def avgpool(self, x: str, kernel: int, stride: int, pad: int = 0, *, ceil: bool = False, name: str = "") -> str:
+        """Average pooling (padding not counted)."""
+        return self._pool("AveragePool", x, kernel, stride, pad, ceil, name)
+
+    def gap(self, x: str, *, name: str = "") -> str:
+        """Global average pooling to 1 x 1."""
+        n, c = self.shape(x)[:2]
+        return self._op("GlobalAveragePool", [x], [(n, c, 1, 1)], name=name)[0]
+
+    def flatten(self, x: str, *, name: str = "") -> str:
+        """Flatten all axes but the first."""
+        n, *rest = self.shape(x)
+        size = 1
+        for axis in rest:
+            size *= axis
+        return self._op("Flatten", [x], [(n, size)], attributes={"axis": 1}, name=name)[0]
+
+    def fc(self, x: str, out_features: int, *, bias: bool = True, name: str = "") -> str:
+        """Fully connected layer on a 2-D input, as `Gemm` with transB."""
+        n, cin = self.shape(x)
+        weights: dict[str, Shape] = {"weight": (out_features, cin)}
+        if bias:
+            weights["bias"] = (out_features,)
+        return self._op("Gemm", [x], [(n, out_features)], weights=weights, attributes={"transB": 1}, name=name)[0]
+
+    def concat(self, xs: Sequence[str], *, name: str = "") -> str:
+        """Concatenation over channels."""
+        n, _, *rest = self.shape(xs[0])
+        out = (n, sum(self.channels(x) for x in xs), *rest)
+        return self._op("Concat", xs, [out], attributes={"axis": 1}, name=name)[0]
+
+    def split(self, x: str, sizes: Sequence[int], *, name: str = "") -> tuple[str, ...]:
+        """Split over channels into parts of the given sizes."""
+        n, _, *rest = self.shape(x)
+        return self._op("Split", [x], [(n, s, *rest) for s in sizes], attributes={"axis": 1, "split": tuple(sizes)}, name=name)
+
+    def reshape(self, x: str, shape: Shape, *, name: str = "") -> str:
+        """Reshape to a static shape."""
+        return self._op("Reshape", [x], [tuple(shape)], attributes={"shape": tuple(shape)}, name=name)[0]
+
+    def transpose(self, x: str, perm: Sequence[int], *, name: str = "") -> str:
+        """Permute axes."""
+        old = self.shape(x)
+        return self._op("Transpose", [x], [tuple(old[p] for p in perm)], attributes={"perm": tuple(perm)}, name=name)[0]
+
+    def channel_shuffle(self, x: str, groups: int, *, name: str = "") -> str:
+        """ShuffleNet's channel shuffle: reshape, transpose, reshape (`name` prefixes the three operators)."""
+        n, c, h, w = self.shape(x)
+        name = name or f"shuffle_{len(self._operators)}"
+        y = self.reshape(x, (n, groups, c // groups, h, w), name=f"{name}.split")
+        y = self.transpose(y, (0, 2, 1, 3, 4), name=f"{name}.swap")
+        return self.reshape(y, (n, c, h, w), name=f"{name}.join")
+
+    def lrn(self, x: str, size: int = 5, *, name: str = "") -> str:
+        """Local response normalisation (AlexNet)."""
+        attributes: dict[str, Attribute] = {"size": size, "alpha": 1e-4, "beta": 0.75, "bias": 1.0}
+        return self._op("LRN", [x], [self.shape(x)], attributes=attributes, name=name)[0]
+
+    def softmax(self, x: str, *, name: str = "") -> str:
+        """Softmax over the last axis."""
+        return self._op("Softmax", [x], [self.shape(x)], attributes={"axis": -1}, name=name)[0]
+
+    def conv_bn(self, x: str, out_channels: int, kernel: int, stride: int = 1, *, groups: int = 1, act: str = "relu") -> str:
+        """Conv, batch normalisation and, unless `act` is empty, an activation."""
+        return self.activation(self.bn(self.conv(x, out_channels, kernel, stride, groups=groups)), act)
+
+    def build(self, *outputs: str) -> Graph:
+        """The finished graph; its outputs are the named tensors."""
+        return Graph(
+            self.name, tuple(self._operators), tuple(self._inputs), tuple(outputs), MappingProxyType(dict(self._tensors))
+        )
+
+
+_ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attribute]]] = MappingProxyType(
+    {
+        "relu": ("Relu", {}),
+        "relu6": ("Clip", {"min": 0.0, "max": 6.0}),
+        "hswish": ("HardSwish", {}),
+        "hsigmoid": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
+        "sigmoid": ("Sigmoid", {}),
+    }
+)

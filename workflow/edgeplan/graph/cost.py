@@ -1,0 +1,73 @@
+"""What operators and graphs cost on paper: multiply-adds, parameters, bytes moved.
+
+FLOPs means multiply-adds, as in nn-Meter (footnote 1), and only convolutions and fully connected layers have any: biases, batch
+normalisation, activations, pooling, additions and data movement count nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from edgeplan.graph.ir import Graph, Operator
+
+# BatchNormalization also stores the running mean and variance: statistics, not learnt, and left out of published counts.
+_LEARNABLE_BN_WEIGHTS = 2
+
+
+def operator_macs(graph: Graph, op: Operator) -> int:
+    """Multiply-adds of one operator: those of `Conv`, `Gemm` and `MatMul`, 0 for every other type.
+
+    A convolution does (in / groups) x kernel_h x kernel_w multiply-adds per output element, a fully connected layer as many as
+    it has inputs.
+    """
+    if op.op_type == "Conv":
+        per_output = 1
+        for size in graph.shape(op.weights[0])[1:]:
+            per_output *= size
+        return per_output * graph.tensors[op.outputs[0]].elements
+    if op.op_type == "Gemm":
+        transposed = op.integer("transA", 0)
+        return graph.shape(op.inputs[0])[0 if transposed else 1] * graph.tensors[op.outputs[0]].elements
+    if op.op_type == "MatMul":
+        return graph.shape(op.inputs[0])[-1] * graph.tensors[op.outputs[0]].elements
+    return 0
+
+
+def operator_parameters(graph: Graph, op: Operator) -> int:
+    """Learnable parameters of one operator, in elements: weights and biases, no running mean and variance."""
+    weights = op.weights[:_LEARNABLE_BN_WEIGHTS] if op.op_type == "BatchNormalization" else op.weights
+    return sum(graph.tensors[name].elements for name in weights)
+
+
+def input_bytes(graph: Graph, op: Operator) -> int:
+    """Bytes of the activations an operator reads (a tensor read twice counts twice)."""
+    return _size_bytes(graph, op.inputs)
+
+
+def output_bytes(graph: Graph, op: Operator) -> int:
+    """Bytes of the activations an operator writes."""
+    return _size_bytes(graph, op.outputs)
+
+
+def weight_bytes(graph: Graph, op: Operator) -> int:
+    """Bytes of every initialiser an operator reads, a batch normalisation's mean and variance included."""
+    return _size_bytes(graph, op.weights)
+
+
+def graph_macs(graph: Graph) -> int:
+    """Multiply-adds of the whole graph (the paper's FLOPs)."""
+    return sum(operator_macs(graph, op) for op in graph.operators)
+
+
+def graph_parameters(graph: Graph) -> int:
+    """Learnable parameters of the whole graph, in elements."""
+    return sum(operator_parameters(graph, op) for op in graph.operators)
+
+
+def graph_memory_access_bytes(graph: Graph) -> int:
+    """Memory access cost in bytes: every operator's feature maps, read and written, and its weights (nn-Meter, section 7.1)."""
+    return sum(_size_bytes(graph, (*op.inputs, *op.weights, *op.outputs)) for op in graph.operators)
+
+
+def _size_bytes(graph: Graph, names: Iterable[str]) -> int:
+    return sum(graph.tensors[name].size_bytes for name in names)

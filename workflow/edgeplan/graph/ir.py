@@ -1,0 +1,118 @@
+"""The graph every chapter works on: operators with static shapes, in topological order.
+
+Shapes are in ONNX order: activations NCHW, convolution weights (out, in / groups, kernel_h, kernel_w), fully connected weights
+(out, in). Weights are known by name and shape only; their values exist in ONNX files alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+
+Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
+Shape = tuple[int, ...]
+
+BYTES_PER_ELEMENT: Mapping[str, int] = MappingProxyType(
+    {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of static shape."""
+
+    name: str
+    shape: Shape
+    dtype: str = "float32"
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def size_bytes(self) -> int:
+        """Size in bytes when stored densely."""
+        return self.elements * BYTES_PER_ELEMENT[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One ONNX node.
+
+    Attributes:
+        name: unique within its graph.
+        op_type: ONNX operator type, e.g. `Conv`.
+        inputs: names of the activations read, in order.
+        weights: names of the initialisers read, in order (weight, bias; BatchNormalization: scale, bias, mean, variance).
+        outputs: names of the tensors written.
+        attributes: ONNX attributes. Constant inputs that ONNX passes as tensors are attributes here: `shape` (Reshape),
+            `min`/`max` (Clip), `split` (Split), `axes` (ReduceMean).
+    """
+
+    name: str
+    op_type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: tuple[str, ...] = ()
+    attributes: Mapping[str, Attribute] = field(default_factory=lambda: MappingProxyType({}))
+
+    def integers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """An attribute that is a list of integers."""
+        value = self.attributes.get(key, default)
+        return tuple(int(v) for v in value) if isinstance(value, tuple) else (int(value),)
+
+    def integer(self, key: str, default: int) -> int:
+        """An attribute that is one integer."""
+        return int(self.attributes.get(key, default))  # type: ignore[arg-type]
+
+    def number(self, key: str, default: float) -> float:
+        """An attribute that is one number."""
+        return float(self.attributes.get(key, default))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A static graph: operators in topological order over named tensors (activations and weights)."""
+
+    name: str
+    operators: tuple[Operator, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tensors: Mapping[str, Tensor]
+
+    @cached_property
+    def producer(self) -> Mapping[str, Operator]:
+        """The operator that writes each activation (graph inputs have none)."""
+        return {output: op for op in self.operators for output in op.outputs}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Operator, ...]]:
+        """The operators that read each activation, in topological order, one entry per operator."""
+        found: dict[str, list[Operator]] = {}
+        for op in self.operators:
+            for name in dict.fromkeys(op.inputs):
+                found.setdefault(name, []).append(op)
+        return {name: tuple(ops) for name, ops in found.items()}
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Operator]:
+        """Operators by name."""
+        return {op.name: op for op in self.operators}
+
+    def shape(self, tensor: str) -> Shape:
+        """Shape of a tensor."""
+        return self.tensors[tensor].shape
+
+    def predecessors(self, op: Operator) -> tuple[Operator, ...]:
+        """Operators that feed `op`, in input order, without repeats."""
+        return tuple({p.name: p for i in op.inputs if (p := self.producer.get(i))}.values())
+
+    def successors(self, op: Operator) -> tuple[Operator, ...]:
+        """Operators fed by `op`, in topological order, without repeats."""
+        return tuple({c.name: c for o in op.outputs for c in self.consumers.get(o, ())}.values())

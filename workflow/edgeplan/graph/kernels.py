@@ -1,0 +1,216 @@
+"""Kernels: the operators a device runs as one unit, with the configuration that decides what they cost.
+
+A kernel's type joins the kinds of its operators as nn-Meter does (`conv++bn++relu`); its `kind` is that of its anchor, the operator
+that does the work. Predictors are trained per kind (section 6 of the paper: the cost of a Conv hardly depends on what is fused
+behind it; here the fused activation and residual sum are features).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from edgeplan.graph.ir import Graph, Operator
+from edgeplan.graph.kinds import ACTIVATIONS, kind
+
+_ANCHOR_RANK = {
+    name: rank
+    for rank, names in enumerate(
+        [
+            ("conv", "dwconv", "fc"),
+            ("maxpool", "avgpool", "gap", "lrn", "softmax"),
+            ("concat", "split", "transpose"),
+            ("bn", "add", "mul"),
+            tuple(sorted(ACTIVATIONS)),
+            ("reshape",),
+        ]
+    )
+    for name in names
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelConfig:
+    """What a kernel computes, independent of the model it sits in. Sizes are in elements, shapes in NCHW order.
+
+    Attributes:
+        kind: kind of the anchor operator.
+        type: kinds of all operators, joined by `++`.
+        dtype: element type.
+        batch, in_channels, in_height, in_width: first input of the anchor (missing axes are 1).
+        out_channels, out_height, out_width: output of the anchor.
+        kernel_h .. groups: window of a convolution or pooling, else 1 (pads: 0).
+        inputs: number of activations the anchor reads (outputs, for a split).
+        other_elements: elements of the anchor's further inputs.
+        min_part, max_part: smallest and largest channel count concatenated or split.
+        bias: whether the anchor has a bias (a folded batch normalisation gives one).
+        activation: fused activation, or "".
+        residual: whether an addition of another activation is fused.
+        permutation: axes of a transpose, e.g. "02134".
+    """
+
+    kind: str
+    type: str
+    dtype: str = "float32"
+    batch: int = 1
+    in_channels: int = 1
+    in_height: int = 1
+    in_width: int = 1
+    out_channels: int = 1
+    out_height: int = 1
+    out_width: int = 1
+    kernel_h: int = 1
+    kernel_w: int = 1
+    stride_h: int = 1
+    stride_w: int = 1
+    dilation_h: int = 1
+    dilation_w: int = 1
+    pad_top: int = 0
+    pad_left: int = 0
+    pad_bottom: int = 0
+    pad_right: int = 0
+    groups: int = 1
+    inputs: int = 1
+    other_elements: int = 0
+    min_part: int = 0
+    max_part: int = 0
+    bias: bool = False
+    activation: str = ""
+    residual: bool = False
+    permutation: str = ""
+
+    def to_json(self) -> str:
+        """Canonical, compact JSON: fields that differ from their defaults, in order of declaration."""
+        default = _DEFAULTS
+        return json.dumps({k: v for k, v in asdict(self).items() if default.get(k) != v}, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> KernelConfig:
+        """Inverse of `to_json`."""
+        return KernelConfig(**json.loads(text))
+
+
+_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(KernelConfig)}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of a model.
+
+    Attributes:
+        name: name of the anchor operator.
+        config: its configuration.
+        members: names of its operators, in topological order.
+        inputs: activations it reads from outside, the anchor's first.
+        outputs: activations it writes that something outside reads, or that are graph outputs.
+    """
+
+    name: str
+    config: KernelConfig
+    members: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def make_kernel(graph: Graph, members: Iterable[str]) -> Kernel:
+    """The kernel made of the named operators (in topological order) of a graph."""
+    ops = [graph.by_name[name] for name in members]
+    kinds = [kind(graph, op) for op in ops]
+    anchor = min(range(len(ops)), key=lambda i: (_ANCHOR_RANK[kinds[i]], i))
+    inside = {op.name for op in ops}
+    written = {o for op in ops for o in op.outputs}
+    reads = [i for op in (ops[anchor], *ops) for i in op.inputs if i not in written]
+    outputs = tuple(
+        o
+        for op in ops
+        for o in op.outputs
+        if o in graph.outputs or any(c.name not in inside for c in graph.consumers.get(o, ())) or not graph.consumers.get(o)
+    )
+    return Kernel(
+        ops[anchor].name,
+        _config(graph, ops, kinds, anchor),
+        tuple(op.name for op in ops),
+        tuple(dict.fromkeys(reads)),
+        outputs,
+    )
+
+
+def _axes(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Any rank as (batch, channels, height, width); further axes fold into the width."""
+    n, c, h, *w = (*shape, 1, 1, 1, 1)[: max(4, len(shape))]
+    width = 1
+    for size in w:
+        width *= size
+    return n, c, h, width
+
+
+def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) -> KernelConfig:
+    op, what = ops[anchor], kinds[anchor]
+    first = graph.tensors[op.inputs[0]]
+    n, cin, h, w = _axes(first.shape)
+    _, cout, oh, ow = _axes(graph.shape(op.outputs[0]))
+    values: dict[str, Any] = {}
+    if what in ("conv", "dwconv", "maxpool", "avgpool"):
+        kernel = op.integers("kernel_shape", (1, 1))
+        if what in ("conv", "dwconv"):
+            kernel = graph.shape(op.weights[0])[2:] if op.weights else kernel
+            values["groups"] = op.integer("group", 1)
+        kh, kw = (*kernel, 1)[:2]
+        sh, sw = (*op.integers("strides", (1, 1)), 1)[:2]
+        dh, dw = (*op.integers("dilations", (1, 1)), 1)[:2]
+        top, left, bottom, right = _pads(op, (h, w), (oh, ow), (kh, kw), (sh, sw), (dh, dw))
+        values |= {"kernel_h": kh, "kernel_w": kw, "stride_h": sh, "stride_w": sw, "dilation_h": dh, "dilation_w": dw}
+        values |= {"pad_top": top, "pad_left": left, "pad_bottom": bottom, "pad_right": right}
+    parts = op.outputs if what == "split" else op.inputs
+    if what in ("concat", "split"):
+        channels = [_axes(graph.shape(p))[1] for p in parts]
+        values |= {"min_part": min(channels), "max_part": max(channels)}
+        if what == "concat":
+            cin = cout
+        else:
+            cout = cin
+    after = kinds[anchor + 1 :]
+    return KernelConfig(
+        kind=what,
+        type="++".join(kinds),
+        dtype=first.dtype,
+        batch=n,
+        in_channels=cin,
+        in_height=h,
+        in_width=w,
+        out_channels=cout,
+        out_height=oh,
+        out_width=ow,
+        inputs=len(parts),
+        other_elements=sum(graph.tensors[i].elements for i in op.inputs[1:]),
+        bias=len(op.weights) > 1 or "bn" in after[:1],
+        activation=next((k for k in reversed(after) if k in ACTIVATIONS), ""),
+        residual="add" in after,
+        permutation="".join(map(str, op.integers("perm", ()))) if what == "transpose" else "",
+        **values,
+    )
+
+
+def _pads(
+    op: Operator,
+    size: tuple[int, int],
+    out: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+) -> tuple[int, int, int, int]:
+    """Explicit pads (top, left, bottom, right); ONNX's `auto_pad` is resolved from the shapes."""
+    if op.attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
+        begin = op.integers("pads", (0, 0, 0, 0))
+        if len(begin) == 4:  # noqa: PLR2004  two pads an axis, two axes
+            return begin[0], begin[1], begin[2], begin[3]
+        return begin[0], 0, begin[-1], 0
+    total = [
+        max(0, (o - 1) * s + d * (k - 1) + 1 - i) for i, o, k, s, d in zip(size, out, kernel, stride, dilation, strict=True)
+    ]
+    small, large = [t // 2 for t in total], [t - t // 2 for t in total]
+    if op.attributes["auto_pad"] == "SAME_LOWER":
+        small, large = large, small
+    return small[0], small[1], large[0], large[1]

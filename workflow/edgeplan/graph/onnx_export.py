@@ -1,0 +1,106 @@
+"""Graphs to ONNX models with seeded random weights."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
+
+OPSET = 17
+IR_VERSION = 9
+
+#: protobuf refuses messages of 2 GiB; weights above this many bytes go to a file beside the model.
+EXTERNAL_DATA_THRESHOLD_BYTES = 1_500_000_000
+
+Array = npt.NDArray[np.float32]
+
+
+def weight_values(tensor: Tensor, role: str, seed: int) -> Array:
+    """Seeded values of one weight: uniform, scaled so that activations neither vanish nor overflow; never zero or denormal.
+
+    Args:
+        tensor: the weight.
+        role: `weight`, `bias`, `scale`, `mean` or `variance`.
+        seed: seed of the whole model; each tensor draws from a stream of its own.
+    """
+    rng = np.random.default_rng((seed, zlib.crc32(tensor.name.encode())))
+    values = rng.random(tensor.elements, dtype=np.float32)
+    if role in ("scale", "variance"):
+        values = values * np.float32(0.5) + np.float32(0.75)
+    else:
+        fan_in = max(1, tensor.elements // tensor.shape[0]) if role == "weight" else 100
+        bound = np.float32((6.0 / fan_in) ** 0.5)
+        values = (values - np.float32(0.5)) * (2 * bound)
+        values[np.abs(values) < 1e-12] = np.float32(1e-6)
+    return values.reshape(tensor.shape)
+
+
+def _constant_inputs(op: Operator) -> tuple[dict[str, Attribute], list[tuple[str, npt.NDArray[Any]]]]:
+    """Split attributes into those ONNX keeps and those it passes as constant tensors."""
+    attributes = dict(op.attributes)
+    constants: list[tuple[str, npt.NDArray[Any]]] = []
+    if op.op_type == "Reshape":
+        constants.append(("shape", np.array(attributes.pop("shape"), dtype=np.int64)))
+    elif op.op_type == "Split":
+        constants.append(("split", np.array(attributes.pop("split"), dtype=np.int64)))
+    elif op.op_type == "Clip":
+        constants.extend((key, np.array(attributes.pop(key), dtype=np.float32)) for key in ("min", "max"))
+    return attributes, constants
+
+
+def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:
+    """A valid ONNX model of the graph, with seeded weights.
+
+    Args:
+        graph: the graph; weight tensors are named `<operator>.<role>`.
+        seed: seed of the weights.
+    """
+    nodes: list[onnx.NodeProto] = []
+    initializers: list[TensorProto] = []
+    for op in graph.operators:
+        attributes, constants = _constant_inputs(op)
+        names = []
+        for key, value in constants:
+            names.append(f"{op.name}.{key}")
+            initializers.append(numpy_helper.from_array(np.asarray(value), names[-1]))
+        for weight in op.weights:
+            role = weight.rsplit(".", 1)[-1]
+            initializers.append(numpy_helper.from_array(weight_values(graph.tensors[weight], role, seed), weight))
+        inputs = [*op.inputs, *op.weights, *names]
+        nodes.append(helper.make_node(op.op_type, inputs, list(op.outputs), name=op.name, **attributes))
+
+    def value_info(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(graph.shape(name)))
+
+    body = helper.make_graph(
+        nodes, graph.name, [value_info(n) for n in graph.inputs], [value_info(n) for n in graph.outputs], initializers
+    )
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="edgeplan")
+    model.ir_version = IR_VERSION
+    return model
+
+
+def weight_bytes(graph: Graph) -> int:
+    """Bytes of all weights of the graph."""
+    return sum(graph.tensors[w].size_bytes for op in graph.operators for w in op.weights)
+
+
+def save_onnx(graph: Graph, path: Path, seed: int = 0) -> Path:
+    """Write the graph as an ONNX file; weights near protobuf's limit go to `<path>.data` beside it."""
+    model = to_onnx(graph, seed)
+    external = weight_bytes(graph) > EXTERNAL_DATA_THRESHOLD_BYTES
+    onnx.save(
+        model,
+        path,
+        save_as_external_data=external,
+        all_tensors_to_one_file=True,
+        location=f"{path.name}.data" if external else None,
+    )
+    return path

@@ -1,0 +1,1 @@
+"""Measuring: references, blocks, the lock and the row store."""

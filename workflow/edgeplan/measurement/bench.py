@@ -1,0 +1,193 @@
+"""The bench: measures what the row store does not hold yet."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict
+
+import edgeplan
+from edgeplan.devices.config import DeviceFile
+from edgeplan.devices.engines.registry import ENGINES, engine_class
+from edgeplan.devices.machine import environment, fingerprint
+from edgeplan.errors import NoiseError, StoreError
+from edgeplan.files import read_json, write_json
+from edgeplan.measurement.blocks import measure_batch
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.records import Measurement, Subject
+from edgeplan.measurement.references import References, ReferenceTimes
+from edgeplan.measurement.settings import MeasurementSettings
+from edgeplan.measurement.store import RowStore, state_folder
+from edgeplan.progress import progress
+
+log = logging.getLogger(__name__)
+
+#: Sources that decide what a measured number means; a change to them starts new rows.
+_SOURCES = ("measurement/blocks.py", "measurement/references.py", "graph/onnx_export.py", "devices/engines/base.py")
+_NOMINAL_SECONDS = 3.0
+#: Set to any value: never measure, take rows of whatever machine the store holds.
+STORED_ROWS_ONLY = "EDGEPLAN_STORED_ROWS_ONLY"
+
+
+class _Identity(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    format_version: int
+    nominal_compute_us: float
+    nominal_bandwidth_us: float
+
+
+def source_digest(engine: str) -> str:
+    """Digest of the sources that decide a measured row on an engine."""
+    package = Path(edgeplan.__file__).parent
+    module = ENGINES[engine][0].removeprefix("edgeplan.").replace(".", "/") + ".py"
+    digest = hashlib.sha256()
+    for name in (*_SOURCES, module):
+        digest.update((package / name).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Bench:
+    """Measures subjects on a device, each only once.
+
+    Args:
+        device: the device.
+        settings: how to measure.
+        rows: folder of the device's row store.
+
+    Raises:
+        DeviceError: the engine is not installed.
+        StoreError: only stored rows are allowed and there are none for this device.
+    """
+
+    def __init__(self, device: DeviceFile, settings: MeasurementSettings, rows: Path) -> None:
+        self.device, self.settings = device, settings
+        self.seconds = 0.0  # wall clock spent measuring, with model building, references and rejected batches
+        self.measured = 0
+        self._frozen = bool(os.environ.get(STORED_ROWS_ONLY))
+        key, identity = self._shipped(rows) if self._frozen else self._identify()
+        self._references: References | None = None
+        nominal = identity.get("nominal_compute_us"), identity.get("nominal_bandwidth_us")
+        stored = rows / f"{key}.json"
+        journal = state_folder() / "journal" / rows.name / f"{key}.json"
+        for path in (stored, journal):
+            if nominal[0] is None and path.is_file():
+                known = read_json(path, _Identity, "identity of rows")
+                nominal = known.nominal_compute_us, known.nominal_bandwidth_us
+        if nominal[0] is None or nominal[1] is None:
+            calibrated = self._calibrate()
+            nominal = calibrated.compute_us, calibrated.bandwidth_us
+        self.nominal = ReferenceTimes(float(nominal[0] or 0), float(nominal[1] or 0))
+        identity |= {"nominal_compute_us": self.nominal.compute_us, "nominal_bandwidth_us": self.nominal.bandwidth_us}
+        if not self._frozen:
+            write_json(journal, {"format_version": 1, **identity})
+        self.store = RowStore(rows, key, identity)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not self._frozen:
+            self.store.merge()
+
+    def _identify(self) -> tuple[str, dict[str, Any]]:
+        engine = engine_class(self.device.engine)
+        identity: dict[str, Any] = {
+            "engine": self.device.engine,
+            "engine_version": engine.version(),
+            "device": self.device.model_dump(mode="json", include={"name", "threads", "cores", "options"}),
+            "measurement": self.settings.key_fields(),
+            "fingerprint": fingerprint(),
+            "sources": source_digest(self.device.engine),
+        }
+        key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+        return key, {**identity, "environment": environment() | {"load_1min": None, "affinity": None}}
+
+    def _shipped(self, rows: Path) -> tuple[str, dict[str, Any]]:
+        """The newest key of the store, whatever machine it was measured on."""
+        found = {p.stem: json.loads(p.read_text()) for p in rows.glob("*.json")}
+        if len(found) != 1:
+            raise StoreError(
+                f"expected the rows of one measuring set-up, found {len(found)}",
+                where=str(rows),
+                next_step=f"unset {STORED_ROWS_ONLY} to measure here, or restore the shipped rows with git checkout",
+            )
+        ((key, identity),) = found.items()
+        return key, {k: v for k, v in identity.items() if k != "format_version"}
+
+    def _calibrate(self) -> ReferenceTimes:
+        self.device.pin()
+        self._references = self._references or References()
+        times = []
+        end = time.monotonic() + _NOMINAL_SECONDS
+        while time.monotonic() < end:
+            times.append(self._references.time(self.settings.reference_runs))
+        return ReferenceTimes(min(t.compute_us for t in times), min(t.bandwidth_us for t in times))
+
+    def measure(self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring") -> list[Measurement]:
+        """Measurements of the subjects, in order; only missing ones touch the device.
+
+        Args:
+            subjects: what to time; duplicates are measured once.
+            repeat: 0 for the first measurement of a subject; k asks for a k-th, measured afresh.
+            description: shown beside the progress bar.
+
+        Raises:
+            BusyError: another process is measuring on this machine.
+            NoiseError: a batch stayed too noisy after all retries.
+            StoreError: rows could not be stored, or are missing and only stored ones are allowed.
+        """
+        missing = list({s.id: s for s in subjects if not self.store.known(s.id, repeat)}.values())
+        if missing and self._frozen:
+            raise StoreError(
+                f"{len(missing)} measurements are not in the store",
+                where=str(self.store.folder),
+                next_step=f"unset {STORED_ROWS_ONLY} to measure them on this machine",
+            )
+        if missing:
+            began = time.monotonic()
+            with machine_lock(), progress(f"{self.device.name}: {description}", len(missing)) as advance:
+                self.device.pin()
+                self._references = self._references or References()
+                engine = self.device.load_engine()
+                for batch in self._batches(missing):
+                    self.store.add(self._measure_batch(engine, batch, self._references, repeat))
+                    self.measured += len(batch)
+                    advance(len(batch))
+            self.seconds += time.monotonic() - began
+        return [self.store.get(s.id, repeat, self.nominal, self.settings.reference_exponents) for s in subjects]
+
+    def _batches(self, subjects: Sequence[Subject]) -> Iterator[list[Subject]]:
+        batch: list[Subject] = []
+        weight = 0
+        for subject in subjects:
+            too_heavy = weight + subject.weight_bytes > self.settings.batch_weight_mb * 1_000_000
+            if batch and (len(batch) >= self.settings.batch_size or too_heavy):
+                yield batch
+                batch, weight = [], 0
+            batch.append(subject)
+            weight += subject.weight_bytes
+        if batch:
+            yield batch
+
+    def _measure_batch(self, engine: Any, batch: Sequence[Subject], references: References, sample: int) -> list[Measurement]:
+        for attempt in range(self.settings.retries + 1):
+            found = measure_batch(engine, batch, self.settings, references, self.nominal, sample)
+            noisy = sum(m.noise > self.settings.max_noise for m in found) / len(found)
+            if noisy <= self.settings.max_noisy_share:
+                return found
+            log.warning("batch rejected: %.0f %% of its subjects too noisy (attempt %d)", 100 * noisy, attempt + 1)
+        raise NoiseError(
+            f"the machine is too noisy to measure: {100 * noisy:.0f} % of a batch spread by more than "
+            f"{100 * self.settings.max_noise:.0f} % after {self.settings.retries + 1} attempts",
+            where=f"device {self.device.name!r}",
+            next_step="stop other work, then check with: edgeplan device check " + self.device.name,
+        )

@@ -1,0 +1,135 @@
+"""Timing a batch of subjects in interleaved blocks.
+
+Every subject of the batch is loaded once; then the batch is gone through block by block, so that the blocks of one subject lie
+apart in time and drift of the machine meets all subjects alike. References are timed before and after each block.
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from edgeplan.devices.engines.base import Engine, ProfiledSession, Session
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.measurement.records import Measurement, Subject
+from edgeplan.measurement.references import References, ReferenceTimes
+from edgeplan.measurement.settings import MeasurementSettings
+
+_clock = time.perf_counter_ns
+
+
+@dataclass
+class _Loaded:
+    """A subject with its sessions and the times gathered so far."""
+
+    subject: Subject
+    plain: Session
+    counting: ProfiledSession | None
+    least: list[float] = field(default_factory=list)
+    median: list[float] = field(default_factory=list)
+    references: list[ReferenceTimes] = field(default_factory=list)
+    started: list[float] = field(default_factory=list)
+    counted: list[tuple[int, int]] = field(default_factory=list)
+    counting_runs: int = 0
+
+
+def _load(engine: Engine, subject: Subject, folder: Path) -> _Loaded:
+    model = save_onnx(subject.graph, folder / f"{subject.id}.onnx")
+    plain = engine.load(model, subject.graph)
+    counting = engine.load_profiled(model, subject.graph) if subject.profiled else None
+    for leftover in folder.glob(f"{subject.id}.onnx*"):
+        leftover.unlink()
+    return _Loaded(subject, plain, counting)
+
+
+def _block(item: _Loaded, references: References, settings: MeasurementSettings) -> None:
+    """Time one block of one subject: references, plain runs, counting runs, references."""
+    item.started.append(time.time())
+    before = references.time(settings.reference_runs)
+    item.plain.run()  # brings weights and buffers back into the caches
+    runs: list[int] = []
+    deadline = _clock() + int(settings.block_ms * 1e6)
+    while len(runs) < settings.min_runs or (len(runs) < settings.max_runs and _clock() < deadline):
+        start = _clock()
+        item.plain.run()
+        runs.append(_clock() - start)
+    if item.counting is not None:
+        item.counting.run()
+        first = item.counting_runs + 1
+        for _ in runs:
+            item.counting.run()
+        item.counting_runs = first + len(runs)
+        item.counted.append((first, item.counting_runs))
+    after = references.time(settings.reference_runs)
+    item.least.append(min(runs) / 1e3)
+    item.median.append(float(np.median(runs)) / 1e3)
+    item.references.append(
+        ReferenceTimes(min(before.compute_us, after.compute_us), min(before.bandwidth_us, after.bandwidth_us))
+    )
+
+
+def _finish(item: _Loaded, nominal: ReferenceTimes, settings: MeasurementSettings, sample: int) -> Measurement:
+    nodes, node_us = item.counting.profile(item.counted) if item.counting is not None else ((), np.zeros((len(item.least), 0)))
+    return Measurement(
+        subject=item.subject.id,
+        sample=sample,
+        least_us=np.array(item.least),
+        median_us=np.array(item.median),
+        compute_us=np.array([r.compute_us for r in item.references]),
+        bandwidth_us=np.array([r.bandwidth_us for r in item.references]),
+        measured_at=np.array(item.started),
+        nodes=nodes,
+        node_us=node_us,
+        nominal=nominal,
+        exponents=settings.reference_exponents,
+    )
+
+
+def _is_noisy(item: _Loaded, nominal: ReferenceTimes, settings: MeasurementSettings) -> bool:
+    empty = _Loaded(item.subject, item.plain, None, item.least, item.median, item.references, item.started)
+    return _finish(empty, nominal, settings, 0).noise > settings.max_noise
+
+
+def measure_batch(
+    engine: Engine,
+    subjects: Sequence[Subject],
+    settings: MeasurementSettings,
+    references: References,
+    nominal: ReferenceTimes,
+    sample: int = 0,
+) -> list[Measurement]:
+    """Measure subjects together; those still noisy after all blocks get further ones.
+
+    Returns:
+        One measurement per subject, in order. Whether the batch as a whole is quiet enough is for the caller to judge.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgeplan-models-") as folder:
+        loaded = [_load(engine, subject, Path(folder)) for subject in subjects]
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        pending = loaded
+        for block in range(settings.blocks + settings.extra_blocks):
+            if block >= settings.blocks:
+                pending = [item for item in loaded if _is_noisy(item, nominal, settings)]
+            if not pending:
+                break
+            began = time.monotonic()
+            for item in pending:
+                _block(item, references, settings)
+            if block + 1 < settings.blocks:
+                time.sleep(max(0.0, settings.min_gap_seconds - (time.monotonic() - began)))
+        return [_finish(item, nominal, settings, sample) for item in loaded]
+    finally:
+        if collecting:
+            gc.enable()
+        for item in loaded:
+            item.plain.close()
+            if item.counting is not None:
+                item.counting.close()

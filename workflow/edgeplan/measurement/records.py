@@ -1,0 +1,115 @@
+"""What is measured, and what a measurement holds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.devices.engines.base import EngineNode
+from edgeplan.graph.ir import Graph
+from edgeplan.measurement.references import ReferenceTimes
+from edgeplan.measurement.settings import ReferenceExponents
+
+Floats = npt.NDArray[np.float64]
+
+
+def graph_digest(graph: Graph) -> str:
+    """Digest of what a graph computes; its name does not matter."""
+    document = [
+        [list(graph.inputs), list(graph.outputs)],
+        [[op.name, op.op_type, op.inputs, op.outputs, op.weights, sorted(op.attributes.items())] for op in graph.operators],
+        sorted((t.name, t.shape, t.dtype) for t in graph.tensors.values()),
+    ]
+    return hashlib.sha256(json.dumps(document, separators=(",", ":")).encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A graph to time.
+
+    Attributes:
+        graph: the graph; its weights are seeded alike for every subject.
+        profiled: whether the time of each engine node is wanted too.
+    """
+
+    graph: Graph
+    profiled: bool = False
+
+    @cached_property
+    def id(self) -> str:
+        """Digest of the graph and of what is measured of it."""
+        return graph_digest(self.graph) + ("-nodes" if self.profiled else "")
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of weights once loaded (twice when profiled: a plain and a counting session)."""
+        total = sum(self.graph.tensors[w].size_bytes for op in self.graph.operators for w in op.weights)
+        return total * (2 if self.profiled else 1)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Raw block times of a subject, with the references timed beside each block. Times are in microseconds.
+
+    Attributes:
+        subject: id of the subject.
+        sample: 0 for the first measurement of a subject, k for the k-th repetition measured afresh.
+        least_us, median_us: least and median run of each block (blocks,).
+        compute_us, bandwidth_us: least times of the references around each block (blocks,).
+        measured_at: seconds since the epoch at the start of each block (blocks,).
+        nodes: executed nodes; empty unless profiled.
+        node_us: time of a typical run of each node in each block (blocks, nodes).
+        nominal: what the references take on this machine when it is quiet.
+        exponents: how strongly times follow the references.
+    """
+
+    subject: str
+    sample: int
+    least_us: Floats
+    median_us: Floats
+    compute_us: Floats
+    bandwidth_us: Floats
+    measured_at: Floats
+    nodes: tuple[EngineNode, ...]
+    node_us: Floats
+    nominal: ReferenceTimes
+    exponents: ReferenceExponents
+
+    @cached_property
+    def factors(self) -> Floats:
+        """What to multiply the times of each block by to divide out the machine's drift (blocks,)."""
+        compute = (self.nominal.compute_us / self.compute_us) ** self.exponents.compute
+        bandwidth = (self.nominal.bandwidth_us / self.bandwidth_us) ** self.exponents.bandwidth
+        return np.asarray(compute * bandwidth)
+
+    @cached_property
+    def block_us(self) -> Floats:
+        """Normalised block minima (blocks,)."""
+        return np.asarray(self.least_us * self.factors)
+
+    @property
+    def latency_us(self) -> float:
+        """Median over blocks of the normalised block minimum."""
+        return float(np.median(self.block_us))
+
+    @property
+    def noise(self) -> float:
+        """Half the range of the middle blocks over the latency: the spread one block's value is known to."""
+        ordered = np.sort(self.block_us)
+        trim = max(0, (len(ordered) - 3) // 2)
+        kept = ordered[trim : len(ordered) - trim]
+        return float((kept[-1] - kept[0]) / 2 / self.latency_us)
+
+    @cached_property
+    def node_latency_us(self) -> Floats:
+        """Median over blocks of the normalised node times (nodes,)."""
+        return np.asarray(np.median(self.node_us * self.factors[:, None], axis=0))
+
+    def with_exponents(self, exponents: ReferenceExponents) -> Measurement:
+        """The same raw times under another normalisation."""
+        return replace(self, exponents=exponents)

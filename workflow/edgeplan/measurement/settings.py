@@ -1,0 +1,55 @@
+"""The `measurement` section of params.yaml."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ReferenceExponents(BaseModel):
+    """How strongly a time follows each reference: normalised = time x (nominal / now) ** exponent, for both references."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    compute: Annotated[float, Field(ge=0, le=1.5)]
+    bandwidth: Annotated[float, Field(ge=0, le=1.5)]
+
+
+class MeasurementSettings(BaseModel):
+    """How a subject is timed.
+
+    Attributes:
+        blocks: blocks per subject, interleaved over the batch so that they lie apart in time.
+        min_runs, max_runs: runs of one block (the first of a block is a warm-up and is not counted).
+        block_ms: a block goes on for about this long, within those limits.
+        reference_runs: runs of each reference before and after a block.
+        batch_size: subjects loaded and interleaved at once; what a kill can lose.
+        batch_weight_mb: bound on the weights loaded at once.
+        min_gap_seconds: least time between two blocks of one subject.
+        max_noise: half-range of a subject's normalised blocks, relative; noisier subjects get further blocks.
+        extra_blocks: at most this many further blocks.
+        max_noisy_share: a batch with a larger share of subjects still too noisy is rejected and repeated.
+        retries: repeats of a rejected batch before the machine is called too noisy.
+        reference_exponents: see `ReferenceExponents`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    blocks: Annotated[int, Field(ge=3, le=50)]
+    min_runs: Annotated[int, Field(ge=2, le=1000)]
+    max_runs: Annotated[int, Field(ge=2, le=10000)]
+    block_ms: Annotated[float, Field(gt=0, le=10000)]
+    reference_runs: Annotated[int, Field(ge=1, le=1000)]
+    batch_size: Annotated[int, Field(ge=1, le=1000)]
+    batch_weight_mb: Annotated[int, Field(ge=1)]
+    min_gap_seconds: Annotated[float, Field(ge=0, le=600)]
+    max_noise: Annotated[float, Field(gt=0, le=1)]
+    extra_blocks: Annotated[int, Field(ge=0, le=50)]
+    max_noisy_share: Annotated[float, Field(gt=0, le=1)]
+    retries: Annotated[int, Field(ge=0, le=20)]
+    reference_exponents: ReferenceExponents
+
+    def key_fields(self) -> dict[str, float]:
+        """What decides a measured row; tolerances are left out, so that changing them re-measures nothing."""
+        return self.model_dump(include={"blocks", "min_runs", "max_runs", "block_ms", "reference_runs"})

@@ -1,0 +1,185 @@
+"""The row store: every measurement once, for ever.
+
+A row is keyed by everything that decides it (engine and version, device settings, measuring settings, machine fingerprint, digest
+of the measuring sources) and by its subject. Parts are only added, never changed; a part is written under a temporary name and
+renamed. Each part is also journalled outside the workspace, so that a killed run in a temporary workspace loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from edgeplan.devices.engines.base import EngineNode
+from edgeplan.errors import FormatError
+from edgeplan.files import write_atomically
+from edgeplan.measurement.records import Measurement
+from edgeplan.measurement.references import ReferenceTimes
+from edgeplan.measurement.settings import ReferenceExponents
+
+FORMAT_VERSION = 1
+_FLOATS = pa.list_(pa.float32())
+_SCHEMA = pa.schema(
+    [
+        ("subject", pa.string()),
+        ("sample", pa.int32()),
+        ("least_us", _FLOATS),
+        ("median_us", _FLOATS),
+        ("compute_us", _FLOATS),
+        ("bandwidth_us", _FLOATS),
+        ("measured_at", pa.list_(pa.float64())),
+        ("nodes", pa.list_(pa.string())),
+        ("node_us", _FLOATS),
+    ],
+    metadata={"edgeplan_rows": str(FORMAT_VERSION)},
+)
+#: A merged file stays below this, so that it can live in git.
+_MAX_ROWS_PER_FILE = 2000
+
+
+def state_folder() -> Path:
+    """Where journals live, outside any workspace."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "edgeplan"
+
+
+class RowStore:
+    """Measurements of one key, in a folder shared by the rows of other keys.
+
+    Args:
+        folder: `data/rows/<device>`.
+        key: digest of everything that decides a row, but the subject.
+        identity: the readable form of the key, kept beside the rows.
+    """
+
+    def __init__(self, folder: Path, key: str, identity: Mapping[str, Any]) -> None:
+        self.folder, self.key, self.identity = folder, key, identity
+        self._journal = state_folder() / "journal" / folder.name
+        self._table: dict[tuple[str, int], Mapping[str, Any]] = {}
+        for path in self._parts(folder):
+            self._read(path)
+        for path in self._parts(self._journal):  # rows a killed run left behind
+            self._read(path)
+
+    def _parts(self, folder: Path) -> list[Path]:
+        return sorted(folder.glob(f"{self.key}-*.parquet"))
+
+    def _read(self, path: Path) -> None:
+        for row in read_rows(path):
+            self._table.setdefault((row["subject"], row["sample"]), row)
+
+    def known(self, subject: str, sample: int) -> bool:
+        """Whether the store holds this measurement."""
+        return (subject, sample) in self._table
+
+    def get(self, subject: str, sample: int, nominal: ReferenceTimes, exponents: ReferenceExponents) -> Measurement:
+        """A stored measurement, normalised as asked."""
+        row = self._table[subject, sample]
+        nodes = tuple(EngineNode(**{**json.loads(n), "members": tuple(json.loads(n)["members"])}) for n in row["nodes"])
+        blocks = len(row["least_us"])
+        arrays = {
+            k: np.array(row[k], dtype=np.float64)
+            for k in ("least_us", "median_us", "compute_us", "bandwidth_us", "measured_at")
+        }
+        return Measurement(
+            subject=subject,
+            sample=sample,
+            nodes=nodes,
+            node_us=np.array(row["node_us"], dtype=np.float64).reshape(blocks, len(nodes)),
+            nominal=nominal,
+            exponents=exponents,
+            **arrays,
+        )
+
+    def add(self, measurements: Sequence[Measurement]) -> None:
+        """Store one batch: first in the journal, then in the workspace.
+
+        Raises:
+            StoreError: neither place could take it.
+        """
+        rows = [_row(m) for m in measurements]
+        name = f"{self.key}-{measurements[0].subject}-{measurements[0].sample}.parquet"
+        for folder in (self._journal, self.folder):
+            write_rows(folder / name, rows)
+        write_identity(self.folder, self.key, self.identity)
+        for row in rows:
+            self._table[row["subject"], row["sample"]] = row
+
+    def merge(self) -> None:
+        """Merge the parts of this key into few files, and forget the journal, whose rows are now all in the workspace."""
+        if not self._table:
+            return
+        old = self._parts(self.folder)
+        merged = {f"{self.key}-rows-{i:03d}.parquet" for i in range(-(-len(self._table) // _MAX_ROWS_PER_FILE))}
+        journal = self._parts(self._journal)
+        if {p.name for p in old} == merged and not journal:
+            return
+        rows = [self._table[k] for k in sorted(self._table)]
+        for index, name in enumerate(sorted(merged)):
+            write_rows(self.folder / name, rows[index * _MAX_ROWS_PER_FILE : (index + 1) * _MAX_ROWS_PER_FILE])
+        for path in [p for p in old if p.name not in merged]:
+            path.unlink()
+        write_identity(self.folder, self.key, self.identity)
+
+    def forget_journal(self) -> None:
+        """Delete the journal of this key; for a workspace that stays."""
+        for path in self._parts(self._journal):
+            path.unlink()
+
+
+def _row(m: Measurement) -> dict[str, Any]:
+    nodes = [json.dumps({f: getattr(n, f) for f in EngineNode.__slots__}, separators=(",", ":")) for n in m.nodes]
+    return {
+        "subject": m.subject,
+        "sample": m.sample,
+        "least_us": m.least_us,
+        "median_us": m.median_us,
+        "compute_us": m.compute_us,
+        "bandwidth_us": m.bandwidth_us,
+        "measured_at": m.measured_at,
+        "nodes": nodes,
+        "node_us": m.node_us.ravel(),
+    }
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows to one Parquet file, atomically."""
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=_SCHEMA)
+    write_atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd", compression_level=9))
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of one Parquet file.
+
+    Raises:
+        FormatError: not Parquet, or of another format version.
+    """
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise FormatError(
+            f"not a readable row file: {error}", where=str(path), next_step="restore it: git checkout or dvc pull"
+        ) from error
+    version = (table.schema.metadata or {}).get(b"edgeplan_rows", b"none").decode()
+    if version != str(FORMAT_VERSION):
+        raise FormatError(
+            f"rows of format version {version}, expected {FORMAT_VERSION}",
+            where=str(path),
+            next_step="use the edgeplan that wrote it, or move the file away and measure again",
+        )
+    return list(table.to_pylist())
+
+
+def write_identity(folder: Path, key: str, identity: Mapping[str, Any]) -> None:
+    """Keep the readable form of a key beside its rows."""
+    path = folder / f"{key}.json"
+    text = json.dumps({"format_version": FORMAT_VERSION, **identity}, indent=2, sort_keys=True) + "\n"
+    if not path.is_file() or path.read_text() != text:
+        write_atomically(path, lambda temporary: temporary.write_text(text))
