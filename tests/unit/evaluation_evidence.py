@@ -1,0 +1,164 @@
+"""A small, seeded set of every input of the evaluation, for the tests of tables, figures and report."""
+
+import json
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.evaluation.paper import TABLE_2
+
+KINDS = ("conv", "dwconv", "fc", "maxpool", "add")
+
+
+def _models(per_family: int, rng: np.random.Generator) -> pd.DataFrame:
+    frames = []
+    for family, published in TABLE_2.items():
+        macs = published.flops_m * 1e6 * rng.uniform(0.5, 1.5, per_family)
+        measured = macs * 2e-8 * rng.uniform(0.8, 1.2) + 0.5
+        predicted = measured * rng.normal(1.0, 0.05, per_family)
+        frames.append(
+            pd.DataFrame(
+                {
+                    "model_id": [f"{family}-{i:04d}" for i in range(per_family)],
+                    "family": family,
+                    "macs": macs,
+                    "memory_bytes": macs * rng.uniform(0.05, 0.5),
+                    "kernels": 20,
+                    "measured_ms": measured,
+                    "repeat_ms": measured * rng.normal(1.0, 0.01, per_family),
+                    "predicted_ms": predicted,
+                    "low_ms": predicted * 0.9,
+                    "high_ms": predicted * 1.1,
+                    "operator_sum_ms": measured * rng.uniform(1.2, 1.6, per_family),
+                    "forest_ms": measured * rng.normal(1.0, 0.1, per_family),
+                    "random_sampling_ms": measured * rng.normal(1.3, 0.2, per_family),
+                    "isolated_ms": np.nan,
+                    "calibration": False,
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def _sweeps() -> pd.DataFrame:
+    rows = []
+    for sweep, xs in {
+        "kernel_size": (1, 3, 5, 7, 9),
+        "input_size": range(8, 225, 24),
+        "out_channels": range(16, 129, 2),
+    }.items():
+        for x in xs:
+            measured = 10.0 + 4.0 * (-(-x // 8))
+            rows.append((sweep, x, "conv", measured, measured * 1.03))
+    return pd.DataFrame(rows, columns=["sweep", "x", "kind", "measured_us", "predicted_us"])
+
+
+def full_evidence(per_family: int = 6) -> Evidence:
+    """Evidence with every part present."""
+    rng = np.random.default_rng(11)
+    models = _models(per_family, rng)
+    shares = rng.dirichlet(np.array([20.0, 6.0, 2.0, 1.0, 1.0]), len(models))
+    breakdown = pd.DataFrame(
+        {
+            "model_id": np.repeat(models["model_id"].to_numpy(), len(KINDS)),
+            "kind": list(KINDS) * len(models),
+            "predicted_ms": (shares * models[["predicted_ms"]].to_numpy()).ravel(),
+        }
+    )
+    zoo = models[["model_id", "family", "macs", "memory_bytes"]].assign(index=list(range(per_family)) * len(TABLE_2))
+    configs = [
+        json.dumps({"kind": "conv", "type": "conv++bn", "in_channels": c, "in_height": 8, "out_channels": 2 * c})
+        for c in (4, 8)
+    ]
+    plain = [json.dumps({"kind": "conv", "type": "conv", "in_channels": c}) for c in (4, 8)]
+    fused = [json.dumps({"kind": "conv", "type": "conv++bn++relu", "in_channels": c, "activation": "relu"}) for c in (4, 8)]
+    measured_us = rng.uniform(10, 1000, 60)
+    return Evidence(
+        device="cpu-test",
+        zoo=zoo,
+        prior=pd.DataFrame({"kind": ["conv", "conv", "fc"], "config": [*configs, "{}"], "count": [3, 2, 1]}),
+        test_cases=pd.DataFrame(
+            {
+                "pair": ["maxpool_relu", "conv_relu"],
+                "connection": "single",
+                "t_op1_us": [20.0, 50.0],
+                "t_op2_us": [5.0, 5.0],
+                "t_pair_us": [24.5, 51.0],
+                "decision": ["separate", "fused"],
+            }
+        ),
+        verification=pd.DataFrame(
+            [
+                ("conv_relu", "single", 100, 90, 80, 80, False),
+                ("conv_add", "multi-inbound", 10, 10, 20, 10, False),
+                ("fc_relu", "single", 5, 0, 0, 0, False),
+                ("conv_bn", "single", 50, 50, 50, 50, True),
+            ],
+            columns=["pair", "connection", "edges", "fused_by_engine", "fused_by_rules", "true_positive", "bn_folding"],
+        ),
+        resnet18_kernels=("conv++bn++relu",) * 9 + ("conv++bn++add++relu",) * 8 + ("conv++bn",) * 3 + ("maxpool", "gap", "fc"),
+        kernels=pd.DataFrame(
+            {
+                "kind": ["conv", "conv", "fc", "conv"],
+                "config": [configs[0], configs[0], "{}", configs[1]],
+                "sampler": ["adaptive", "adaptive", "adaptive", "random"],
+                "mode": "in_situ",
+                "latency_us": [10.0, 11.0, 5.0, 30.0],
+            }
+        ),
+        sampling={
+            "mode": "in_situ",
+            "seconds": {"adaptive": 300.0, "random": 300.0, "prior": 300.0, "frozen": 60.0, "overhead": 60.0},
+        },
+        features={"conv": ("in_channels", "macs")},
+        quality=pd.DataFrame(
+            {
+                "kind": ["conv", "fc"] * 30,
+                "type": "x",
+                "config": "{}",
+                "measured_us": measured_us,
+                "predicted_us": measured_us * rng.normal(1, 0.05, 60),
+                "forest_us": measured_us * rng.normal(1, 0.1, 60),
+                "split": ["test"] * 30 + ["frozen"] * 30,
+            }
+        ),
+        samplers=pd.DataFrame(
+            {
+                "sampler": ["adaptive", "random", "prior"],
+                "rows": [900, 910, 905],
+                "seconds": 300.0,
+                "rmse_ms": [0.5, 2.0, 0.7],
+                "rmspe": [8.0, 40.0, 12.0],
+                "within_5pct": [0.6, 0.1, 0.4],
+                "within_10pct": [0.85, 0.2, 0.7],
+            }
+        ),
+        models=models,
+        breakdown=breakdown,
+        evaluated_kernels=pd.DataFrame({"kind": ["conv", "conv", "fc"], "config": [configs[0], configs[1], "{}"]}),
+        sweeps=_sweeps(),
+        modes=pd.DataFrame(
+            {
+                "mode": ["in_situ", "isolated"],
+                "seconds": 300.0,
+                "rows": [900, 300],
+                "within_10pct": [0.97, 0.7],
+                "within_5pct": [0.8, 0.4],
+                "rmspe": [5.0, 14.0],
+            }
+        ),
+        conv_fusion=pd.DataFrame(
+            {"config": [*plain, *fused], "type": ["conv"] * 2 + ["conv++bn++relu"] * 2, "latency_us": [10.0, 20.0, 10.1, 20.6]}
+        ),
+        environment={
+            "engine": "onnxruntime",
+            "engine_version": "1.2",
+            "threads": 1,
+            "machine": {"cpu": "Example CPU", "cores": 2, "isa": ["avx2"], "memory_gib": 8},
+        },
+        transfer=models[["family", "measured_ms"]].assign(
+            transferred_ms=models["measured_ms"] * 1.2, rebuilt_ms=models["predicted_ms"]
+        ),
+        speed={"predict_process_s": 0.9, "predict_call_ms": 12.0, "batch_26000_s": 4.0},
+    )

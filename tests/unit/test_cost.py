@@ -1,0 +1,73 @@
+"""Costs of single operators, worked out by hand."""
+
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.cost import (
+    graph_macs,
+    graph_memory_access_bytes,
+    graph_parameters,
+    input_bytes,
+    operator_macs,
+    operator_parameters,
+    output_bytes,
+    weight_bytes,
+)
+from edgeplan.graph.ir import Graph, Operator
+
+
+def _graph() -> Graph:
+    b = GraphBuilder("small", (1, 4, 8, 8))
+    x = b.conv(b.input, 6, 3, 2, bias=True, name="conv")
+    x = b.relu(b.bn(x, name="bn"), name="relu")
+    x = b.dwconv(x, 5, name="dw")
+    x = b.conv(x, 6, 1, groups=2, name="grouped")
+    x = b.add(x, x, name="add")
+    x = b.fc(b.flatten(b.gap(x, name="gap"), name="flat"), 10, name="fc")
+    return b.build(x)
+
+
+def test_multiply_adds_by_hand() -> None:
+    graph = _graph()
+    macs = {op.name: operator_macs(graph, op) for op in graph.operators}
+    assert macs == {
+        "conv": 6 * 4 * 4 * (4 * 3 * 3),
+        "bn": 0,
+        "relu": 0,
+        "dw": 6 * 4 * 4 * (5 * 5),
+        "grouped": 6 * 4 * 4 * 3,
+        "add": 0,
+        "gap": 0,
+        "flat": 0,
+        "fc": 10 * 6,
+    }
+    assert graph_macs(graph) == sum(macs.values())
+
+
+def test_parameters_leave_out_running_statistics() -> None:
+    graph = _graph()
+    parameters = {op.name: operator_parameters(graph, op) for op in graph.operators if op.weights}
+    assert parameters == {"conv": 6 * 4 * 9 + 6, "bn": 2 * 6, "dw": 6 * 25, "grouped": 6 * 3, "fc": 60 + 10}
+    assert graph_parameters(graph) == sum(parameters.values())
+
+
+def test_bytes_count_every_weight_and_repeated_input() -> None:
+    graph = _graph()
+    op = graph.by_name
+    assert input_bytes(graph, op["conv"]) == 4 * 8 * 8 * 4
+    assert output_bytes(graph, op["conv"]) == 6 * 4 * 4 * 4
+    assert weight_bytes(graph, op["bn"]) == 4 * 6 * 4
+    assert input_bytes(graph, op["add"]) == 2 * output_bytes(graph, op["add"])
+
+
+def test_memory_access_is_the_sum_over_operators() -> None:
+    graph = _graph()
+    expected = sum(input_bytes(graph, o) + output_bytes(graph, o) + weight_bytes(graph, o) for o in graph.operators)
+    assert graph_memory_access_bytes(graph) == expected
+
+
+def test_batch_and_matmul() -> None:
+    b = GraphBuilder("batch", (3, 5))
+    x = b.fc(b.input, 7, bias=False, name="fc")
+    graph = b.build(x)
+    assert operator_macs(graph, graph.by_name["fc"]) == 3 * 5 * 7
+    as_matmul = Operator("fc", "MatMul", ("input",), ("fc",), ("fc.weight",))
+    assert operator_macs(graph, as_matmul) == 3 * 5 * 7

@@ -1,0 +1,8 @@
+"""Model families, their seeded variants, and the base models behind the prior distribution (nn-Meter, section 3)."""
+
+from edgeplan.zoo.family import Family
+from edgeplan.zoo.priors import prior_models
+from edgeplan.zoo.registry import FAMILIES, TABLE2_FLOPS_M, build_variant, family_costs, variants
+from edgeplan.zoo.spec import VariantSpec
+
+__all__ = ["FAMILIES", "TABLE2_FLOPS_M", "Family", "VariantSpec", "build_variant", "family_costs", "prior_models", "variants"]

@@ -1,0 +1,90 @@
+"""The free dimensions of a family: builders ask for each output channel count and kernel size, and get it from here.
+
+A builder is written once, with the published sizes as defaults. `Choices()` answers with the defaults and notes what was asked;
+`Choices(channels, kernels)` answers from a variant's spec in the same order. So nothing but the builder says which layers are
+free and which are tied: tied layers reuse one answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from edgeplan.errors import FormatError
+
+#: nn-Meter, section 3: output channels are resampled in [0.2, 1.8] x Cout (in tenths here: the bounds are exact) ...
+LOWEST_TENTHS, HIGHEST_TENTHS = 2, 18
+#: ... and kernel sizes from these.
+KERNEL_SIZES = (1, 3, 5, 7, 9)
+
+
+class Choices:
+    """Answers a builder's questions, with the defaults or from a spec, and remembers the defaults it was asked."""
+
+    def __init__(self, channels: Sequence[int] | None = None, kernels: Sequence[int] | None = None) -> None:
+        self._channels = channels
+        self._kernels = kernels
+        self.channel_defaults: list[int] = []
+        self.kernel_defaults: list[int] = []
+
+    def channels(self, default: int) -> int:
+        """Output channels of the next free layer."""
+        self.channel_defaults.append(default)
+        return _answer(self._channels, len(self.channel_defaults), default, "channel counts")
+
+    def kernel(self, default: int) -> int:
+        """Kernel size of the next convolution; one of size 1 is no question and stays 1.
+
+        With 1 x 1 convolutions resampled, MobileNetV1 variants would average thirty times the multiply-adds the paper reports.
+        """
+        if default == 1:
+            return 1
+        self.kernel_defaults.append(default)
+        return _answer(self._kernels, len(self.kernel_defaults), default, "kernel sizes")
+
+    def check_used(self, where: str) -> None:
+        """Check that the builder asked for every choice of the spec.
+
+        Raises:
+            FormatError: the spec has choices left over, so it belongs to another base model.
+        """
+        for given, asked, what in (
+            (self._channels, self.channel_defaults, "channel counts"),
+            (self._kernels, self.kernel_defaults, "kernel sizes"),
+        ):
+            if given is not None and len(given) != len(asked):
+                raise FormatError(
+                    f"the spec holds {len(given)} {what}, the model has {len(asked)}",
+                    where=where,
+                    next_step="generate the variants again with this version",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Every free dimension of a base model, in the order its builder asks."""
+
+    channels: tuple[int, ...]
+    kernels: tuple[int, ...]
+
+    def draw(self, random: Random) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Channels and kernel sizes of a variant: each independent and uniform (nn-Meter, section 3)."""
+        channels = tuple([random.randint(*channel_bounds(c)) for c in self.channels])
+        return channels, tuple([random.choice(KERNEL_SIZES) for _ in self.kernels])
+
+
+def channel_bounds(default: int) -> tuple[int, int]:
+    """Smallest and largest channel count of a layer whose base has `default`: within [0.2, 1.8] x default, at least 1."""
+    return max(1, -(-default * LOWEST_TENTHS // 10)), max(1, default * HIGHEST_TENTHS // 10)
+
+
+def _answer(given: Sequence[int] | None, asked: int, default: int, what: str) -> int:
+    if given is None:
+        return default
+    if asked > len(given):
+        raise FormatError(
+            f"the spec holds {len(given)} {what}, the model has more",
+            next_step="generate the variants again with this version",
+        )
+    return given[asked - 1]

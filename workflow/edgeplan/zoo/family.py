@@ -1,0 +1,73 @@
+"""A model family: a builder, its base model, and how variants are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+
+from edgeplan.errors import FormatError
+from edgeplan.graph.ir import Graph
+from edgeplan.zoo.choices import Choices, Slots
+from edgeplan.zoo.spec import VariantSpec
+
+#: Builds a graph of the given name from choices.
+Builder = Callable[[Choices, str], Graph]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family whose variants resample channels and kernel sizes (nn-Meter, section 3).
+
+    Attributes:
+        id: short name, e.g. `resnet`.
+        paper_name: row of the paper's Table 2, e.g. `ResNets`.
+        base_name: the base model the variants resample, e.g. `resnet18`.
+        builder: builds the base model or a variant of it.
+        input_size: height and width of the input image.
+    """
+
+    id: str
+    paper_name: str
+    base_name: str
+    builder: Builder
+    input_size: int = 224
+
+    @cached_property
+    def slots(self) -> Slots:
+        """The free dimensions of the base model."""
+        choices = Choices()
+        self.builder(choices, self.base_name)
+        return Slots(tuple(choices.channel_defaults), tuple(choices.kernel_defaults))
+
+    def base(self) -> Graph:
+        """The base model, as published."""
+        return self.builder(Choices(), self.base_name)
+
+    def variant(self, seed: int, index: int) -> VariantSpec:
+        """Variant number `index` of this family under `seed`, whatever other variants are drawn."""
+        # Random hashes a text seed with SHA-512: the same on every platform and Python version.
+        channels, kernels = self.slots.draw(Random(f"{seed}/{self.id}/{index}"))  # noqa: S311 - not cryptography
+        return VariantSpec(self.id, self.base_name, seed, index, channels, kernels)
+
+    def build(self, spec: VariantSpec) -> Graph:
+        """The graph of a variant.
+
+        Raises:
+            FormatError: the spec belongs to another family or base model.
+        """
+        self.check(spec)
+        choices = Choices(spec.channels, spec.kernels)
+        graph = self.builder(choices, spec.name)
+        choices.check_used(spec.name)
+        return graph
+
+    def check(self, spec: VariantSpec) -> None:
+        """Check that a spec belongs to this family and base model."""
+        if (spec.family, spec.base) != (self.id, self.base_name):
+            raise FormatError(
+                f"the spec is of {spec.family}/{spec.base}, not of {self.id}/{self.base_name}",
+                where=spec.name,
+                next_step="build it with the family it names, or generate the variants again with this version",
+            )
