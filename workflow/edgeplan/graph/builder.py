@@ -42,6 +42,10 @@ class GraphBuilder:
         """Size of the channel axis (axis 1)."""
         return self.shape(tensor)[1]
 
+    def count(self, *op_types: str) -> int:
+        """How many operators of these ONNX types have been added."""
+        return sum(op.op_type in op_types for op in self._operators)
+
     def _op(
         self,
         op_type: str,

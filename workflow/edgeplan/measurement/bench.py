@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,7 +32,13 @@ from edgeplan.progress import progress
 log = logging.getLogger(__name__)
 
 #: Sources that decide what a measured number means; a change to them starts new rows.
-_SOURCES = ("measurement/blocks.py", "measurement/references.py", "graph/onnx_export.py", "devices/engines/base.py")
+_SOURCES = (
+    "measurement/blocks.py",
+    "measurement/references.py",
+    "graph/onnx_export.py",
+    "devices/engines/base.py",
+    "devices/engines/mapping.py",
+)
 _NOMINAL_SECONDS = 3.0
 #: Set to any value: never measure, take rows of whatever machine the store holds.
 STORED_ROWS_ONLY = "EDGEPLAN_STORED_ROWS_ONLY"
@@ -179,11 +186,13 @@ class Bench:
             yield batch
 
     def _measure_batch(self, engine: Any, batch: Sequence[Subject], references: References, sample: int) -> list[Measurement]:
+        began = time.monotonic()
         for attempt in range(self.settings.retries + 1):
             found = measure_batch(engine, batch, self.settings, references, self.nominal, sample)
             noisy = sum(m.noise > self.settings.max_noise for m in found) / len(found)
             if noisy <= self.settings.max_noisy_share:
-                return found
+                share = (time.monotonic() - began) / len(found)
+                return [replace(m, seconds=share) for m in found]
             log.warning("batch rejected: %.0f %% of its subjects too noisy (attempt %d)", 100 * noisy, attempt + 1)
         raise NoiseError(
             f"the machine is too noisy to measure: {100 * noisy:.0f} % of a batch spread by more than "

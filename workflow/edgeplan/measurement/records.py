@@ -66,6 +66,7 @@ class Measurement:
         node_us: time of a typical run of each node in each block (blocks, nodes).
         nominal: what the references take on this machine when it is quiet.
         exponents: how strongly times follow the references.
+        seconds: wall clock the measurement took: its share of its batch, with model building, references and rejections.
     """
 
     subject: str
@@ -79,6 +80,7 @@ class Measurement:
     node_us: Floats
     nominal: ReferenceTimes
     exponents: ReferenceExponents
+    seconds: float = 0.0
 
     @cached_property
     def factors(self) -> Floats:

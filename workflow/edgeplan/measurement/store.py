@@ -37,6 +37,7 @@ _SCHEMA = pa.schema(
         ("measured_at", pa.list_(pa.float64())),
         ("nodes", pa.list_(pa.string())),
         ("node_us", _FLOATS),
+        ("seconds", pa.float32()),
     ],
     metadata={"edgeplan_rows": str(FORMAT_VERSION)},
 )
@@ -95,6 +96,7 @@ class RowStore:
             node_us=np.array(row["node_us"], dtype=np.float64).reshape(blocks, len(nodes)),
             nominal=nominal,
             exponents=exponents,
+            seconds=float(row["seconds"]),
             **arrays,
         )
 
@@ -146,6 +148,7 @@ def _row(m: Measurement) -> dict[str, Any]:
         "measured_at": m.measured_at,
         "nodes": nodes,
         "node_us": m.node_us.ravel(),
+        "seconds": m.seconds,
     }
 
 

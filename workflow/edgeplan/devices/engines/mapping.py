@@ -1,7 +1,8 @@
 """From an engine's report to the original graph: which operators run in which node.
 
-Engines name some operators of each node and lose others (folded batch normalisations, fused sums and activations). An operator
-nobody names runs where its data flow says: with its only consumer if that one absorbs inputs, else with a producer that claims it.
+Engines name some operators of each node and lose others (folded batch normalisations, fused sums and activations). An
+operator nobody names runs where its data flow says: with its only consumer if that one absorbs inputs, else with a producer
+that claims it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def complete_members(
     for op in graph.operators:
         if op.name in owner:
             members[owner[op.name]].append(op.name)
-    return {node: tuple(ops) for node, ops in members.items()}
+    # a node all of whose operators went to another (two nodes for one operator) still says what it belongs to
+    return {node: tuple(ops) or tuple(named[node]) for node, ops in members.items()}
 
 
 #: Which kinds an engine folds into a node that is named after a later operator.

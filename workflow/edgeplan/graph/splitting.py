@@ -1,0 +1,231 @@
+"""Splitting a graph into the kernels a device runs (nn-Meter, Algorithm 1)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from edgeplan.graph.ir import Graph, Operator
+from edgeplan.graph.kernels import Kernel, make_kernel
+from edgeplan.graph.kinds import kind
+
+
+class SplittingRules(Protocol):
+    """What splitting needs to know about a device; `edgeplan.fusion.rules.FusionRules` is the implementation."""
+
+    @property
+    def multi_inbound(self) -> int:
+        """0 never fuse an operator of several inputs; 1 with its left-most fusable producer; 2 with its right-most."""
+
+    @property
+    def multi_outbound(self) -> int:
+        """0 never fuse an operator whose output is read twice; 1 with its left-most consumer; 2 with its right-most."""
+
+    @property
+    def merges_duplicates(self) -> bool:
+        """Whether operators that compute the same value twice run once."""
+
+    @property
+    def patterns(self) -> Sequence[tuple[str, ...]]:
+        """Chains of kinds that run as one kernel although their pairs alone would not."""
+
+    def labels(self, graph: Graph, kinds: Sequence[str]) -> Sequence[str]:
+        """Context of each operator's output ("" where the device knows none)."""
+
+    def worst(self, labels: Sequence[str]) -> str:
+        """The context of several tensors together; that of a graph input when there are none."""
+
+    def fuses(self, head: str, tail: str, successor: str, context: str, other: str | None) -> bool:
+        """Whether a kernel that starts with `head` and ends with `tail` takes in `successor`.
+
+        `context` is that of the kernel's output; `other` that of the successor's further inputs (None: it has none).
+        """
+
+
+def split(graph: Graph, rules: SplittingRules) -> tuple[Kernel, ...]:
+    """The kernels of a graph, in topological order; together they hold each operator once.
+
+    Operators are visited in topological order and join the kernel of a producer where the rules allow it: the outcome of
+    Algorithm 1's recursive traversal, without its recursion. The type of a fused kernel is that of its first operator
+    (line 5), which for every rule set that treats (first, next) and (last, next) alike makes the order of visits immaterial.
+    """
+    return _kernels(graph, split_members(graph, rules))
+
+
+def split_operators(graph: Graph) -> tuple[Kernel, ...]:
+    """Every operator a kernel of its own (the operator-level baseline)."""
+    return tuple(make_kernel(graph, (op.name,)) for op in graph.operators)
+
+
+def split_members(graph: Graph, rules: SplittingRules) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """Names of the operators of each kernel, in topological order, and of the duplicates that it spares."""
+    state = _Splitting(graph, rules)
+    for index in range(len(graph.operators)):
+        state.visit(index)
+    return state.result()
+
+
+def _kernels(graph: Graph, groups: Sequence[tuple[tuple[str, ...], tuple[str, ...]]]) -> tuple[Kernel, ...]:
+    found = []
+    for members, duplicates in groups:
+        kernel = make_kernel(graph, members)
+        if duplicates:  # they cost nothing: the configuration is that of the operators that run
+            outputs = dict.fromkeys((*kernel.outputs, *(o for name in duplicates for o in graph.by_name[name].outputs)))
+            kernel = replace(kernel, members=(*members, *duplicates), outputs=tuple(outputs))
+        found.append(kernel)
+    return tuple(found)
+
+
+class _Splitting:
+    """One traversal. Operators are known by their index in the graph, kernels by the index of their first operator."""
+
+    def __init__(self, graph: Graph, rules: SplittingRules) -> None:
+        self.graph, self.rules = graph, rules
+        ops = graph.operators
+        self.kinds = [kind(graph, op) for op in ops]
+        self.labels = rules.labels(graph, self.kinds)
+        index_of = {output: i for i, op in enumerate(ops) for output in op.outputs}
+        self.twin = list(range(len(ops)))
+        if rules.merges_duplicates:
+            _find_twins(ops, index_of, self.twin)
+        final = set(graph.outputs)
+        self.producers: list[list[int]] = []
+        self.consumers: list[list[int]] = [[] for _ in ops]
+        self.kept = [bool(final.intersection(op.outputs)) for op in ops]
+        for i, op in enumerate(ops):
+            before = list(dict.fromkeys(self.twin[index_of[name]] for name in op.inputs if name in index_of))
+            self.producers.append(before)
+            if self.twin[i] == i:
+                for p in before:
+                    self.consumers[p].append(i)
+            elif self.kept[i]:
+                self.kept[self.twin[i]] = True
+        self.kernel = list(range(len(ops)))
+        self.members: dict[int, list[int]] = {}
+        self.duplicates: dict[int, list[int]] = {}
+        self.forced = self._match_patterns() if rules.patterns else {}
+
+    def visit(self, i: int) -> None:
+        """Put an operator into the kernel of a producer, or start a kernel with it."""
+        if self.twin[i] != i:
+            self.kernel[i] = self.kernel[self.twin[i]]
+            self.duplicates.setdefault(self.twin[i], []).append(i)
+            return
+        chosen = self.forced.get(i)
+        if chosen is None:
+            several = len(self.graph.operators[i].inputs) > 1
+            candidates = self.producers[i]
+            if several:
+                candidates = {0: [], 1: candidates, 2: candidates[::-1]}[self.rules.multi_inbound]
+            chosen = next((p for p in candidates if self._joins(p, i, several=several)), None)
+        if chosen is None:
+            self.members[i] = [i]
+        else:
+            self.kernel[i] = self.kernel[chosen]
+            self.members[self.kernel[i]].append(i)
+
+    def result(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        ops = self.graph.operators
+        groups = []
+        for first in self._order():
+            members = self.members[first]
+            twins = sorted(t for m in members for t in self.duplicates.get(m, ()))
+            groups.append((tuple(ops[m].name for m in members), tuple(ops[t].name for t in twins)))
+        return tuple(groups)
+
+    def _joins(self, p: int, i: int, *, several: bool) -> bool:
+        first = self.kernel[p]
+        if self.members[first][-1] != p or p in self.forced.values():
+            return False
+        readers = self.consumers[p]
+        if len(readers) > 1 or self.kept[p]:
+            pick = {0: None, 1: readers[0], 2: readers[-1]}[self.rules.multi_outbound]
+            if pick != i or self.kept[p]:
+                return False
+        other = None
+        if several:
+            other = self.rules.worst([self.labels[q] for q in self.producers[i] if q != p])
+        if not self.rules.fuses(self.kinds[first], self.kinds[p], self.kinds[i], self.labels[p], other):
+            return False
+        # with one reader for each member but the last, no path leaves the kernel and returns
+        return self.rules.multi_outbound == 0 or not self._closes_cycle(first, i)
+
+    def _closes_cycle(self, first: int, i: int) -> bool:
+        """Whether another input of operator `i` depends on the kernel that it would join."""
+        stack = [q for q in self.producers[i] if self.kernel[q] != first]
+        seen = set(stack)
+        while stack:
+            kernel = self.kernel[stack.pop()]
+            for member in self.members.get(kernel, ()):
+                for q in self.producers[member]:
+                    if self.kernel[q] == first:
+                        return True
+                    if self.kernel[q] != kernel and q not in seen:
+                        seen.add(q)
+                        stack.append(q)
+        return False
+
+    def _order(self) -> list[int]:
+        """Kernels in topological order, those that could run first at their earliest operator's place."""
+        if self.rules.multi_outbound == 0:  # only the last operator's output leaves a kernel
+            return sorted(self.members, key=lambda first: self.members[first][-1])
+        waits = {
+            k: {self.kernel[q] for m in ms for q in self.producers[m] if self.kernel[q] != k} for k, ms in self.members.items()
+        }
+        readers: dict[int, list[int]] = {}
+        for k, sources in waits.items():
+            for source in sources:
+                readers.setdefault(source, []).append(k)
+        count = {k: len(sources) for k, sources in waits.items()}
+        ready = [k for k, n in count.items() if n == 0]
+        heapq.heapify(ready)
+        order = []
+        while ready:
+            k = heapq.heappop(ready)
+            order.append(k)
+            for reader in readers.get(k, ()):
+                count[reader] -= 1
+                if count[reader] == 0:
+                    heapq.heappush(ready, reader)
+        return order
+
+    def _match_patterns(self) -> dict[int, int]:
+        """Operator -> the operator before it in a matched pattern."""
+        forced: dict[int, int] = {}
+        taken: set[int] = set()
+        for start in range(len(self.kinds)):
+            for pattern in self.rules.patterns:
+                chain = self._chain(start, pattern)
+                if chain and taken.isdisjoint(chain):
+                    taken.update(chain)
+                    forced.update(zip(chain[1:], chain, strict=False))
+                    self.members[start] = [start]
+                    break
+        return forced
+
+    def _chain(self, start: int, pattern: tuple[str, ...]) -> list[int]:
+        chain = [start] if self.kinds[start] == pattern[0] and self.twin[start] == start else []
+        while chain and len(chain) < len(pattern):
+            after = self.consumers[chain[-1]]
+            fits = len(after) == 1 and not self.kept[chain[-1]] and self.kinds[after[0]] == pattern[len(chain)]
+            if not fits or len(self.producers[after[0]]) != 1:
+                return []
+            chain.append(after[0])
+        return chain
+
+
+def _find_twins(ops: Sequence[Operator], index_of: dict[str, int], twin: list[int]) -> None:
+    """Point each operator without weights that repeats an earlier one at that one."""
+    seen: dict[tuple[object, ...], int] = {}
+    origin: dict[str, str] = {}
+    for i, op in enumerate(ops):
+        if op.weights:
+            continue
+        inputs = tuple(origin.get(name, name) for name in op.inputs)
+        key = (op.op_type, inputs, tuple(sorted(op.attributes.items())))
+        first = seen.setdefault(key, i)
+        if first != i:
+            twin[i] = twin[first]
+            origin.update(zip(op.outputs, ops[first].outputs, strict=True))

@@ -1,0 +1,1 @@
+"""Choosing which kernels to measure, and measuring them."""

@@ -1,0 +1,145 @@
+"""From measured carriers to labelled kernels.
+
+Counters inflate small nodes and miss what happens between nodes, so that their sum is not the time of the plain run. The relation
+is fitted on the carriers themselves, `plain = call + scale x sum(nodes) + overhead x nodes`, and each carrier's remainder is spread
+over its nodes in proportion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.optimize import lsq_linear
+
+from edgeplan.devices.engines.base import EngineNode
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernels import KernelConfig, make_kernel
+from edgeplan.measurement.records import Measurement
+
+#: A label is never below this: even an empty node costs its dispatch.
+_LEAST_US = 0.05
+#: A carrier whose counters miss its plain time by more than this is left out of the fit (not of the labels).
+_OUTLIER = 0.25
+_REMAINDER = (0.8, 1.25)
+_FIT_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CounterModel:
+    """How counted node times relate to plain time, in microseconds: `call` per inference, `overhead` per node."""
+
+    call: float
+    scale: float
+    overhead: float
+
+
+def fit_counters(measurements: Sequence[Measurement]) -> CounterModel:
+    """Fit the counter model on profiled carriers, by least squares on relative residuals, outliers dropped."""
+    plain = np.array([m.latency_us for m in measurements])
+    design = np.array([[1.0, m.node_latency_us.sum(), len(m.nodes)] for m in measurements])
+    keep = np.ones(len(plain), dtype=bool)
+    solution = np.array([0.0, 1.0, 0.0])
+    for _ in range(_FIT_ROUNDS):
+        weight = 1.0 / plain[keep]
+        fit = lsq_linear(design[keep] * weight[:, None], plain[keep] * weight, bounds=([0.0, 0.5, -5.0], [200.0, 1.5, 5.0]))
+        solution = fit.x
+        keep = np.abs(design @ solution / plain - 1) < _OUTLIER
+        if keep.sum() < len(solution):
+            break
+    return CounterModel(*(float(v) for v in solution))
+
+
+def node_labels(measurement: Measurement, counters: CounterModel) -> npt.NDArray[np.float64]:
+    """Time of each node as it counts in the plain run, microseconds (nodes,)."""
+    raw = np.maximum(measurement.node_latency_us * counters.scale + counters.overhead, _LEAST_US)
+    remainder = (measurement.latency_us - counters.call) / raw.sum()
+    return np.asarray(raw * np.clip(remainder, *_REMAINDER))
+
+
+def reorder_config(graph: Graph, tensor: str) -> KernelConfig:
+    """Configuration of a layout conversion of an activation."""
+    n, c, h, *w = (*graph.shape(tensor), 1, 1, 1)[: max(4, len(graph.shape(tensor)))]
+    width = int(np.prod(w))
+    return KernelConfig(
+        "reorder", "reorder", batch=n, in_channels=c, in_height=h, in_width=width, out_channels=c, out_height=h, out_width=width
+    )
+
+
+def plain_layouts(graphs: Sequence[Graph], measurements: Sequence[Measurement]) -> dict[str, str]:
+    """Layout of graph inputs by rank: the layout read by the first node that reads an input."""
+    found: dict[str, str] = {}
+    for graph, m in zip(graphs, measurements, strict=True):
+        for node in m.nodes:
+            if node.is_reorder:
+                reads = node.tensor in graph.inputs
+            else:
+                reads = graph.by_name[node.members[0]].inputs[0] in graph.inputs
+            if reads and node.input_layout:
+                found.setdefault(str(len(graph.shape(graph.inputs[0]))), node.input_layout)
+                break
+    return found
+
+
+def label_rows(graph: Graph, measurement: Measurement, counters: CounterModel, plain: Mapping[str, str]) -> list[dict[str, object]]:
+    """One row per kernel and layout conversion of a profiled carrier (columns: see docs/design.md, training table)."""
+    merged = _merge(measurement.nodes, node_labels(measurement, counters))
+    layouts: dict[str, str] = {name: plain.get(str(len(graph.shape(name))), "") for name in graph.inputs}
+    for node, _ in merged:
+        if node.members:
+            for output in make_kernel(graph, node.members).outputs:
+                layouts[output] = node.output_layout
+    rows: list[dict[str, object]] = []
+    for node, latency in merged:
+        if node.members:
+            kernel = make_kernel(graph, node.members)
+            config = kernel.config
+            before = {layouts.get(i, "") for i in kernel.inputs}
+            state = before.pop() if len(before) == 1 else "mixed"
+            implementation = node.implementation
+        elif node.tensor in graph.tensors:
+            config = reorder_config(graph, node.tensor)
+            state, implementation = node.input_layout, f"{node.input_layout}>{node.output_layout}"
+        else:
+            continue
+        rows.append(
+            {
+                "subject": measurement.subject,
+                "mode": "in_situ",
+                "kind": config.kind,
+                "type": config.type,
+                "config": config.to_json(),
+                "implementation": implementation,
+                "input_state": state,
+                "input_layout": node.input_layout,
+                "output_layout": node.output_layout,
+                "latency_us": float(latency),
+                "noise": measurement.noise,
+            }
+        )
+    return rows
+
+
+def _merge(nodes: Sequence[EngineNode], latencies: npt.NDArray[np.float64]) -> list[tuple[EngineNode, float]]:
+    """Engine nodes that share operators (one operator run as two nodes) become one; the last one's layout counts."""
+    merged: list[tuple[EngineNode, float]] = []
+    place: dict[str, int] = {}
+    for node, latency in zip(nodes, latencies, strict=True):
+        index = next((place[m] for m in node.members if m in place), None)
+        if index is None:
+            place |= dict.fromkeys(node.members, len(merged))
+            merged.append((node, float(latency)))
+        else:
+            first, time = merged[index]
+            members = tuple(dict.fromkeys((*first.members, *node.members)))
+            place |= dict.fromkeys(members, index)
+            merged[index] = (replace(first, members=members, output_layout=node.output_layout), time + float(latency))
+    return merged
+
+
+def label_table(rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:
+    """Rows as a table; several observations of one configuration in one carrier stay apart."""
+    return pd.DataFrame(list(rows))

@@ -1,0 +1,43 @@
+"""The `sampling` section of params.yaml."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Mode = Literal["in_situ", "isolated"]
+
+
+class SamplingSettings(BaseModel):
+    """How many kernels are measured, and which.
+
+    Attributes:
+        modes: measuring mode of each engine.
+        budget_seconds: measuring time of the adaptive sampler, and of each baseline.
+        initial_share: share of the budget spent on the initial sample from the prior (N in Algorithm 2).
+        rounds: most adaptive rounds.
+        error_threshold: the rounds end when the RMSPE on the growing test set falls below this (e in Algorithm 2).
+        hard_share: share of the test set with the largest errors that a round samples around.
+        fine_grained: new configurations around each of them (M in Algorithm 2).
+        test_share: share of each round's rows that joins the growing test set (section 5.2: 20 %).
+        frozen_carriers: carriers of the separate set that only reports.
+        carrier_kernels: kernels packed into one carrier, about.
+        mode_seconds: measuring time of each mode in their comparison; 0 leaves it out.
+        baselines: whether the uniform and the prior baselines are measured.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    modes: dict[str, Mode]
+    budget_seconds: Annotated[float, Field(gt=0, le=86400)]
+    initial_share: Annotated[float, Field(gt=0, le=1)]
+    rounds: Annotated[int, Field(ge=0, le=100)]
+    error_threshold: Annotated[float, Field(gt=0, lt=1)]
+    hard_share: Annotated[float, Field(gt=0, le=1)]
+    fine_grained: Annotated[int, Field(ge=1, le=1000)]
+    test_share: Annotated[float, Field(gt=0, lt=1)]
+    frozen_carriers: Annotated[int, Field(ge=2, le=100000)]
+    carrier_kernels: Annotated[int, Field(ge=2, le=100)]
+    mode_seconds: Annotated[float, Field(ge=0, le=86400)]
+    baselines: bool
