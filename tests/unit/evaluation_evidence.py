@@ -7,6 +7,7 @@ import pandas as pd
 
 from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.evaluation.paper import TABLE_2
+from edgeplan.fusion.verification import COLUMNS
 
 KINDS = ("conv", "dwconv", "fc", "maxpool", "add")
 
@@ -90,12 +91,12 @@ def full_evidence(per_family: int = 6) -> Evidence:
         ),
         verification=pd.DataFrame(
             [
-                ("conv_relu", "single", 100, 90, 80, 80, False),
-                ("conv_add", "multi-inbound", 10, 10, 20, 10, False),
-                ("fc_relu", "single", 5, 0, 0, 0, False),
-                ("conv_bn", "single", 50, 50, 50, 50, True),
+                ("conv_relu", "single", 100, 90, 80, 80, 1.0, 80 / 90, False),
+                ("conv_add", "multi-inbound", 10, 10, 20, 10, 0.5, 1.0, False),
+                ("fc_relu", "single", 5, 0, 0, 0, np.nan, np.nan, False),
+                ("conv_bn", "single", 50, 50, 50, 50, 1.0, 1.0, True),
             ],
-            columns=["pair", "connection", "edges", "fused_by_engine", "fused_by_rules", "true_positive", "bn_folding"],
+            columns=list(COLUMNS),
         ),
         resnet18_kernels=("conv++bn++relu",) * 9 + ("conv++bn++add++relu",) * 8 + ("conv++bn",) * 3 + ("maxpool", "gap", "fc"),
         kernels=pd.DataFrame(

@@ -9,25 +9,25 @@ from edgeplan.evaluation import metrics
 from edgeplan.evaluation.baselines import LINEAR_BASELINES, leave_one_family_out, with_baselines
 
 
-def test_rmse_and_rmspe_of_known_vectors():
+def test_rmse_and_rmspe_of_known_vectors() -> None:
     measured, predicted = [10.0, 20.0], [13.0, 16.0]
     assert metrics.rmse(measured, predicted) == pytest.approx(np.sqrt((9 + 16) / 2))
     assert metrics.rmspe(measured, predicted) == pytest.approx(100 * np.sqrt((0.3**2 + 0.2**2) / 2))
 
 
-def test_within_counts_the_bound_itself_and_both_signs():
+def test_within_counts_the_bound_itself_and_both_signs() -> None:
     measured, predicted = [100.0, 100.0, 100.0, 100.0, 3.0], [110.0, 90.0, 105.0, 111.0, 3.3]
     assert metrics.within(measured, predicted, 0.10) == pytest.approx(4 / 5)
     assert metrics.within(measured, predicted, 0.05) == pytest.approx(1 / 5)
 
 
-def test_accuracy_gathers_all_metrics():
+def test_accuracy_gathers_all_metrics() -> None:
     hit = metrics.accuracy([10.0, 20.0], [10.4, 22.4])
     assert (hit.models, hit.within_5pct, hit.within_10pct) == (2, 0.5, 0.5)
     assert hit.rmspe == pytest.approx(100 * np.sqrt((0.04**2 + 0.12**2) / 2))
 
 
-def test_coverage_includes_bounds_and_width_is_the_median():
+def test_coverage_includes_bounds_and_width_is_the_median() -> None:
     assert metrics.coverage([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 3.5, 3.0], [2.0, 2.0, 5.0, 3.9]) == 0.5
     assert metrics.relative_width([10.0, 10.0, 20.0], [9.0, 8.0, 18.0], [10.0, 14.0, 23.0]) == pytest.approx(0.25)
 
@@ -43,20 +43,22 @@ def test_coverage_includes_bounds_and_width_is_the_median():
         ([[1.0]], [[1.0]], "one axis"),
     ],
 )
-def test_bad_values_are_named(measured, predicted, message):
+def test_bad_values_are_named(measured: list[float], predicted: list[float], message: str) -> None:
     with pytest.raises(FormatError, match=message):
         metrics.rmspe(measured, predicted)
 
 
-def test_crossed_interval_and_bad_share_are_refused():
+def test_crossed_interval_and_bad_share_are_refused() -> None:
     with pytest.raises(FormatError, match="above the upper"):
         metrics.coverage([1.0], [2.0], [1.0])
     with pytest.raises(FormatError, match="not positive"):
         metrics.within([1.0], [1.0], 0.0)
 
 
-def test_by_group_keeps_order_and_ends_with_all():
-    frame = pd.DataFrame({"family": ["vgg", "alexnet", "vgg"], "measured_ms": [10.0, 10.0, 10.0], "predicted_ms": [10.0, 12.0, 11.0]})
+def test_by_group_keeps_order_and_ends_with_all() -> None:
+    frame = pd.DataFrame(
+        {"family": ["vgg", "alexnet", "vgg"], "measured_ms": [10.0, 10.0, 10.0], "predicted_ms": [10.0, 12.0, 11.0]}
+    )
     table = metrics.by_group(frame)
     assert list(table["family"]) == ["vgg", "alexnet", "all"]
     assert list(table["models"]) == [2, 1, 3]
@@ -79,14 +81,14 @@ def _linear_models() -> pd.DataFrame:
     )
 
 
-def test_regression_recovers_exact_lines_on_the_family_left_out():
+def test_regression_recovers_exact_lines_on_the_family_left_out() -> None:
     models = _linear_models()
     predicted = leave_one_family_out(models, LINEAR_BASELINES["flops_mac"])
     assert list(predicted.index) == list(models.index)
     np.testing.assert_allclose(predicted, models["measured_ms"], rtol=1e-9)
 
 
-def test_a_family_is_never_trained_on_itself():
+def test_a_family_is_never_trained_on_itself() -> None:
     models = _linear_models()
     before = leave_one_family_out(models, ("macs",))
     vgg = models["family"] == "vgg"
@@ -96,7 +98,7 @@ def test_a_family_is_never_trained_on_itself():
     assert not np.allclose(after[~vgg], before[~vgg])
 
 
-def test_baselines_can_be_limited_to_the_papers_families_and_need_two():
+def test_baselines_can_be_limited_to_the_papers_families_and_need_two() -> None:
     models = _linear_models()
     assert set(leave_one_family_out(models, ("macs",), families=["vgg", "resnet"]).index) == set(range(100, 108))
     with pytest.raises(FormatError, match="at least two families"):
@@ -105,7 +107,7 @@ def test_baselines_can_be_limited_to_the_papers_families_and_need_two():
         leave_one_family_out(models.assign(memory_bytes=[np.nan] + [1.0] * 11), LINEAR_BASELINES["flops_mac"])
 
 
-def test_with_baselines_adds_both_columns():
+def test_with_baselines_adds_both_columns() -> None:
     table = with_baselines(_linear_models())
     assert {"flops_ms", "flops_mac_ms"} <= set(table.columns)
     assert metrics.rmspe(table["measured_ms"], table["flops_mac_ms"]) < metrics.rmspe(table["measured_ms"], table["flops_ms"])

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +26,7 @@ from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
-from edgeplan.measurement.store import RowStore, state_folder
+from edgeplan.measurement.store import FORMAT_VERSION, RowStore, state_folder
 from edgeplan.progress import progress
 
 log = logging.getLogger(__name__)
@@ -82,20 +82,10 @@ class Bench:
         self._frozen = bool(os.environ.get(STORED_ROWS_ONLY))
         key, identity = self._shipped(rows) if self._frozen else self._identify()
         self._references: References | None = None
-        nominal = identity.get("nominal_compute_us"), identity.get("nominal_bandwidth_us")
-        stored = rows / f"{key}.json"
-        journal = state_folder() / "journal" / rows.name / f"{key}.json"
-        for path in (stored, journal):
-            if nominal[0] is None and path.is_file():
-                known = read_json(path, _Identity, "identity of rows")
-                nominal = known.nominal_compute_us, known.nominal_bandwidth_us
-        if nominal[0] is None or nominal[1] is None:
-            calibrated = self._calibrate()
-            nominal = calibrated.compute_us, calibrated.bandwidth_us
-        self.nominal = ReferenceTimes(float(nominal[0] or 0), float(nominal[1] or 0))
+        self.nominal = self._nominal(rows, key, identity)
         identity |= {"nominal_compute_us": self.nominal.compute_us, "nominal_bandwidth_us": self.nominal.bandwidth_us}
         if not self._frozen:
-            write_json(journal, {"format_version": 1, **identity})
+            write_json(state_folder() / "identities" / f"{key}.json", {"format_version": FORMAT_VERSION, **identity})
         self.store = RowStore(rows, key, identity)
 
     def __enter__(self) -> Self:
@@ -130,13 +120,36 @@ class Bench:
         ((key, identity),) = found.items()
         return key, {k: v for k, v in identity.items() if k != "format_version"}
 
+    def _nominal(self, rows: Path, key: str, identity: Mapping[str, Any]) -> ReferenceTimes:
+        """What the references take on this machine when it is quiet: as stored with any rows of this key, else measured now.
+
+        Every stage of a device must divide by the same times, or labels and whole models would not be comparable.
+        """
+        if "nominal_compute_us" in identity:
+            return ReferenceTimes(float(identity["nominal_compute_us"]), float(identity["nominal_bandwidth_us"]))
+        stored = [
+            rows / f"{key}.json",
+            *sorted(rows.parent.glob(f"*/{key}.json")),
+            state_folder() / "identities" / f"{key}.json",
+        ]
+        for path in stored:
+            if path.is_file():
+                known = read_json(path, _Identity, "identity of rows")
+                return ReferenceTimes(known.nominal_compute_us, known.nominal_bandwidth_us)
+        return self._calibrate()
+
+    def last_measured_at(self) -> float:
+        """When the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""
+        return self.store.newest()
+
     def _calibrate(self) -> ReferenceTimes:
-        self.device.pin()
-        self._references = self._references or References()
-        times = []
-        end = time.monotonic() + _NOMINAL_SECONDS
-        while time.monotonic() < end:
-            times.append(self._references.time(self.settings.reference_runs))
+        with machine_lock():
+            self.device.pin()
+            self._references = self._references or References()
+            times = []
+            end = time.monotonic() + _NOMINAL_SECONDS
+            while time.monotonic() < end:
+                times.append(self._references.time(self.settings.reference_runs))
         return ReferenceTimes(min(t.compute_us for t in times), min(t.bandwidth_us for t in times))
 
     def measure(self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring") -> list[Measurement]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ _SCHEMA = pa.schema(
 )
 #: A merged file stays below this, so that it can live in git.
 _MAX_ROWS_PER_FILE = 2000
+_JOURNAL_SECONDS = 14 * 86400.0
 
 
 def state_folder() -> Path:
@@ -100,6 +102,10 @@ class RowStore:
             **arrays,
         )
 
+    def newest(self) -> float:
+        """When the newest row was measured, seconds since the epoch; 0 for an empty store."""
+        return max((max(row["measured_at"]) for row in self._table.values()), default=0.0)
+
     def add(self, measurements: Sequence[Measurement]) -> None:
         """Store one batch: first in the journal, then in the workspace.
 
@@ -115,13 +121,14 @@ class RowStore:
             self._table[row["subject"], row["sample"]] = row
 
     def merge(self) -> None:
-        """Merge the parts of this key into few files, and forget the journal, whose rows are now all in the workspace."""
-        if not self._table:
-            return
+        """Merge the parts of this key into few files, and delete journals that are old enough to be in a workspace."""
+        for path in self._parts(self._journal):
+            if time.time() - path.stat().st_mtime > _JOURNAL_SECONDS:
+                path.unlink()
         old = self._parts(self.folder)
         merged = {f"{self.key}-rows-{i:03d}.parquet" for i in range(-(-len(self._table) // _MAX_ROWS_PER_FILE))}
-        journal = self._parts(self._journal)
-        if {p.name for p in old} == merged and not journal:
+        stored = sum(pq.read_metadata(path).num_rows for path in old)
+        if not self._table or ({p.name for p in old} == merged and stored == len(self._table)):
             return
         rows = [self._table[k] for k in sorted(self._table)]
         for index, name in enumerate(sorted(merged)):
@@ -129,11 +136,6 @@ class RowStore:
         for path in [p for p in old if p.name not in merged]:
             path.unlink()
         write_identity(self.folder, self.key, self.identity)
-
-    def forget_journal(self) -> None:
-        """Delete the journal of this key; for a workspace that stays."""
-        for path in self._parts(self._journal):
-            path.unlink()
 
 
 def _row(m: Measurement) -> dict[str, Any]:

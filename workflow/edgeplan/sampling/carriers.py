@@ -200,6 +200,21 @@ def _classifier(w: _Walk) -> None:
     for _ in range(rng.randint(0, 2) if wide else 0):
         x = b.relu(b.fc(x, max(16, round(rng.choice((512, 1024, 4096)) * rng.uniform(0.2, 1.8)))))
     w.x = b.fc(x, rng.choice((1000, 1000, 10, max(10, round(1000 * rng.uniform(0.2, 1.8))))))
+    if rng.random() < 0.25:  # noqa: PLR2004
+        w.x = b.softmax(w.x)
+
+
+def _lonely(w: _Walk) -> None:
+    """An operator behind one that does not absorb it: standing alone, it costs a kernel of its own."""
+    b, x = w.b, w.x
+    x = b.maxpool(x, 3, 1, 1) if w.size > 2 else b.concat([x, x])  # noqa: PLR2004
+    which = w.rng.choice(("relu", "relu6", "relu6", "hswish", "hsigmoid", "hsigmoid", "sigmoid", "bn", "mul"))
+    if which == "bn":
+        w.x = b.bn(x)
+    elif which == "mul":
+        w.x = b.mul(x, b.maxpool(x, 3, 1, 1) if w.size > 2 else x)  # noqa: PLR2004
+    else:
+        w.x = b.activation(x, which)
 
 
 _SEGMENTS: tuple[tuple[Callable[[_Walk], None], float], ...] = (
@@ -213,7 +228,8 @@ _SEGMENTS: tuple[tuple[Callable[[_Walk], None], float], ...] = (
     (_shuffle, 1.0),
     (_cell, 0.8),
     (_pool, 1.0),
-    (_lrn, 0.12),
+    (_lonely, 0.6),
+    (_lrn, 0.2),
 )
 _CLASSIFIER_SHARE = 0.35
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from scipy.optimize import lsq_linear
 
 from edgeplan.devices.engines.base import EngineNode
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernels import KernelConfig, make_kernel
+from edgeplan.graph.kernels import make_kernel
 from edgeplan.measurement.records import Measurement
+from edgeplan.predictors.kernel_tables import reorder_config
 
 #: A label is never below this: even an empty node costs its dispatch.
 _LEAST_US = 0.05
@@ -60,15 +60,6 @@ def node_labels(measurement: Measurement, counters: CounterModel) -> npt.NDArray
     return np.asarray(raw * np.clip(remainder, *_REMAINDER))
 
 
-def reorder_config(graph: Graph, tensor: str) -> KernelConfig:
-    """Configuration of a layout conversion of an activation."""
-    n, c, h, *w = (*graph.shape(tensor), 1, 1, 1)[: max(4, len(graph.shape(tensor)))]
-    width = int(np.prod(w))
-    return KernelConfig(
-        "reorder", "reorder", batch=n, in_channels=c, in_height=h, in_width=width, out_channels=c, out_height=h, out_width=width
-    )
-
-
 def plain_layouts(graphs: Sequence[Graph], measurements: Sequence[Measurement]) -> dict[str, str]:
     """Layout of graph inputs by rank: the layout read by the first node that reads an input."""
     found: dict[str, str] = {}
@@ -84,7 +75,9 @@ def plain_layouts(graphs: Sequence[Graph], measurements: Sequence[Measurement]) 
     return found
 
 
-def label_rows(graph: Graph, measurement: Measurement, counters: CounterModel, plain: Mapping[str, str]) -> list[dict[str, object]]:
+def label_rows(
+    graph: Graph, measurement: Measurement, counters: CounterModel, plain: Mapping[str, str]
+) -> list[dict[str, object]]:
     """One row per kernel and layout conversion of a profiled carrier (columns: see docs/design.md, training table)."""
     merged = _merge(measurement.nodes, node_labels(measurement, counters))
     layouts: dict[str, str] = {name: plain.get(str(len(graph.shape(name))), "") for name in graph.inputs}
@@ -101,7 +94,7 @@ def label_rows(graph: Graph, measurement: Measurement, counters: CounterModel, p
             state = before.pop() if len(before) == 1 else "mixed"
             implementation = node.implementation
         elif node.tensor in graph.tensors:
-            config = reorder_config(graph, node.tensor)
+            config = reorder_config(graph.tensors[node.tensor])
             state, implementation = node.input_layout, f"{node.input_layout}>{node.output_layout}"
         else:
             continue
@@ -138,8 +131,3 @@ def _merge(nodes: Sequence[EngineNode], latencies: npt.NDArray[np.float64]) -> l
             place |= dict.fromkeys(members, index)
             merged[index] = (replace(first, members=members, output_layout=node.output_layout), time + float(latency))
     return merged
-
-
-def label_table(rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:
-    """Rows as a table; several observations of one configuration in one carrier stay apart."""
-    return pd.DataFrame(list(rows))

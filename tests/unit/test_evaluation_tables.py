@@ -1,0 +1,245 @@
+"""Tables and metrics.json from small synthetic frames, against values worked out by hand."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from evaluation_evidence import full_evidence
+
+from edgeplan.errors import FormatError
+from edgeplan.evaluation import paper, summary, tables, tables_fusion, tables_prediction, tables_sampling
+from edgeplan.evaluation.artifacts import Evidence, read_evidence
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Evidence:
+    return full_evidence()
+
+
+def test_every_table_is_made_from_full_evidence_and_none_from_nothing(evidence: Evidence) -> None:
+    made = tables.make_tables(evidence)
+    assert list(made) == list(tables.TABLES)
+    assert all(len(frame) > 0 for frame in made.values())
+    assert tables.make_tables(Evidence("cpu-test")) == {}
+
+
+def test_a_missing_optional_column_drops_its_table_alone(evidence: Evidence) -> None:
+    assert evidence.models is not None
+    without = replace(evidence, models=evidence.models.drop(columns="repeat_ms"))
+    assert set(tables.TABLES) - set(tables.make_tables(without)) == {"table_repeat"}
+
+
+def test_table_08_stands_beside_the_paper_and_leaves_calibration_models_out(evidence: Evidence) -> None:
+    models = pd.DataFrame(
+        {
+            "model_id": ["a", "b", "c"],
+            "family": ["alexnet", "alexnet", "alexnet"],
+            "measured_ms": [10.0, 10.0, 10.0],
+            "predicted_ms": [10.8, 9.6, 50.0],
+            "calibration": [False, False, True],
+        }
+    )
+    table = tables_prediction.table_08(replace(evidence, models=models))
+    row = table.iloc[0]
+    assert (row["family"], row["models"]) == ("AlexNets", 2)
+    assert row["RMSPE (%)"] == pytest.approx(100 * np.sqrt((0.08**2 + 0.04**2) / 2))
+    assert (row["within 5 % (%)"], row["within 10 % (%)"]) == (50.0, 100.0)
+    assert row["paper CPU: within 10 % (%)"] == 98.6
+    assert table.iloc[-1]["paper VPU: within 10 % (%)"] == 83.4
+
+
+def test_table_01_takes_the_base_model_when_there_is_one(evidence: Evidence) -> None:
+    models = pd.DataFrame(
+        {
+            "model_id": ["mobilenetv2-base", "mobilenetv2-0000"],
+            "family": "mobilenetv2",
+            "measured_ms": [10.0, 5.0],
+            "predicted_ms": [10.5, 5.0],
+            "operator_sum_ms": [12.0, 9.0],
+        }
+    )
+    row = tables_prediction.table_01(replace(evidence, models=models)).iloc[0]
+    assert row["operator sum error (%)"] == pytest.approx(20.0)
+    assert row["kernel sum error (%)"] == pytest.approx(5.0)
+
+
+def test_table_04_agrees_with_the_papers_gpu(evidence: Evidence) -> None:
+    table = tables_fusion.table_04(evidence)
+    assert list(table["cpu-test"]) == list(table["paper GPU"])
+    assert table["paper CPU"].sum() == sum(paper.TABLE_4["CPU"].values()) == 31
+
+
+def test_fusion_is_averaged_over_groups_without_batch_norm(evidence: Evidence) -> None:
+    table = tables_fusion.table_fusion(evidence)
+    # Precision 80/80 and 10/20, recall 80/90 and 10/10; fc_relu is fused by neither.
+    assert table["precision (%)"][0] == pytest.approx(75)
+    assert table["recall (%)"][0] == pytest.approx(100 * (80 / 90 + 1) / 2)
+    assert table["edges"][0] == 110
+    assert list(table["pair"]) == ["macro average", "batch-norm folding", "conv_add", "conv_relu"]
+
+
+def test_conv_fusion_compares_equal_configurations(evidence: Evidence) -> None:
+    table = tables_fusion.table_conv_fusion(evidence).set_index("kernel")
+    assert table.loc["conv++bn++relu", "configurations"] == 2
+    assert table.loc["conv++bn++relu", "over Conv, max (%)"] == pytest.approx(3.0)
+    no_plain = evidence.frame("conv_fusion")[lambda f: f["type"] != "conv"]
+    with pytest.raises(FormatError, match="no plain `conv`"):
+        tables_fusion.table_conv_fusion(replace(evidence, conv_fusion=no_plain))
+
+
+def test_sample_space_counts_every_dimension(evidence: Evidence) -> None:
+    table = tables_sampling.table_05(evidence).set_index("dimension")
+    assert table.loc["Cin", "ours"] == "4 - 8"
+    # 1 size x 1 kernel x 1 stride x 5 input x 9 output channels.
+    assert table.loc["configurations", "ours"].startswith("4.5e-08 billion (2 distinct")
+
+
+def test_rows_of_other_samplers_and_modes_do_not_count(evidence: Evidence) -> None:
+    table = tables_sampling.table_06(evidence).set_index("kernel")
+    assert (table.loc["conv", "rows"], table.loc["conv", "configurations"]) == (2, 1)
+    other = evidence.frame("kernels").assign(mode=["in_situ", "isolated", "in_situ", "in_situ"])
+    assert tables_sampling.table_06(replace(evidence, kernels=other)).set_index("kernel").loc["conv", "rows"] == 1
+
+
+def test_seen_share(evidence: Evidence) -> None:
+    last = tables_sampling.table_seen(evidence).iloc[-1]
+    assert last["configurations"] == 3
+    assert last["seen, exact (%)"] == pytest.approx(100 * 2 / 3)
+    assert last["paper CPU (%)"] == 5.9
+
+
+def test_measuring_cost_leaves_baselines_and_the_frozen_set_out(evidence: Evidence) -> None:
+    assert evidence.sampling is not None
+    assert tables_sampling.kernel_minutes(evidence.sampling) == pytest.approx(6.0)
+    assert tables_sampling.kernel_minutes({"seconds": {"adaptive": 60, "total": 9e9}}) == pytest.approx(1.0)
+    with pytest.raises(FormatError, match="no time"):
+        tables_sampling.kernel_minutes({"seconds": {"adaptive": float("nan")}})
+    with pytest.raises(FormatError, match="no `seconds`"):
+        tables_sampling.kernel_minutes({})
+
+
+def test_baseline_verdicts_name_the_families_that_are_lost(evidence: Evidence) -> None:
+    assert evidence.models is not None
+    swapped = evidence.models.assign(operator_sum_ms=evidence.models["predicted_ms"])
+    vgg = swapped["family"] == "vgg"
+    swapped.loc[~vgg, "operator_sum_ms"] *= 2
+    verdict = tables_prediction.baseline_verdicts(tables_prediction.baselines(replace(evidence, models=swapped))).set_index(
+        "baseline"
+    )
+    assert verdict.loc["operator sum", "higher_within"] == ""
+    assert verdict.loc["operator sum", "not_worse_rmspe"] == "vgg"
+
+
+def test_missing_columns_are_named(evidence: Evidence) -> None:
+    assert evidence.zoo is not None
+    with pytest.raises(FormatError, match=r"lacks the columns macs(.|\n)*table `zoo`"):
+        tables_prediction.table_02(replace(evidence, zoo=evidence.zoo.drop(columns="macs")))
+
+
+def test_metrics_are_exactly_the_keys_and_values(evidence: Evidence) -> None:
+    values = summary.metrics(evidence)
+    assert tuple(values) == summary.KEYS
+    assert values["prediction.models"] == 78
+    assert values["sampling.adaptive_error"] == pytest.approx(0.08)
+    assert values["interval.width_90"] == pytest.approx(0.2)
+    assert values["fusion.precision"] == pytest.approx(0.75)
+
+
+def test_what_was_not_measured_is_absent_from_metrics(evidence: Evidence) -> None:
+    assert summary.metrics(Evidence("cpu-test")) == {}
+    only = summary.metrics(Evidence("cpu-test", sampling=evidence.sampling))
+    assert only == {"measuring.kernel_minutes": 6.0}
+    assert evidence.models is not None
+    unfused = evidence.frame("verification")[lambda f: f["pair"] == "fc_relu"]
+    assert summary.metrics(Evidence("cpu-test", verification=unfused)) == {}
+    no_interval = summary.metrics(Evidence("cpu-test", models=evidence.models.drop(columns=["low_ms"])))
+    assert "interval.coverage_90" not in no_interval
+    assert "prediction.within_10pct" in no_interval
+
+
+def test_metrics_file_is_sorted_rounded_and_refuses_unknown_keys(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "metrics.json"
+    summary.write_metrics({"speed.predict_call_ms": 12.3456789, "fusion.recall": 1.0}, path)
+    assert path.read_text(encoding="utf-8") == '{\n  "fusion.recall": 1.0,\n  "speed.predict_call_ms": 12.3457\n}\n'
+    with pytest.raises(FormatError, match=r"fusion\.f1"):
+        summary.write_metrics({"fusion.f1": 1.0}, path)
+    assert json.loads(path.read_text(encoding="utf-8"))["fusion.recall"] == 1.0
+    assert [p.name for p in path.parent.iterdir()] == ["metrics.json"]
+
+
+def test_written_tables_read_back_whole(tmp_path: Path, evidence: Evidence) -> None:
+    written = tables.write_tables(evidence, tmp_path, "2024-05-06")
+    back, measured_at = tables.read_tables(tmp_path)
+    assert measured_at == "2024-05-06"
+    assert list(back) == list(tables.TABLES)
+    for name, frame in written.items():
+        assert list(back[name].columns) == list(frame.columns)
+        assert tables.cell_text(back[name].iloc[0, 0]) == tables.cell_text(frame.iloc[0, 0])
+    tables.write_table(written["table_08"], tmp_path / "table_08", "", "", "2024-05-07")
+    with pytest.raises(FormatError, match="different measurements: 2024-05-06, 2024-05-07"):
+        tables.read_tables(tmp_path)
+
+
+def test_bars_depend_on_the_device() -> None:
+    bar = {device: summary.bars(device)[0] for device in ("cpu-onnxruntime", "cpu-openvino")}
+    assert not bar["cpu-onnxruntime"].reached(0.955)
+    assert bar["cpu-openvino"].reached(0.955)
+
+
+def test_a_written_table_reads_back_and_carries_its_date(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"family": ["a|b", "c"], "value": [1.23456789, np.nan]})
+    csv, md = tables.write_table(frame, tmp_path / "table_1.5", "Title", "Caption.", "2024-05-06")
+    assert csv.name == "table_1.5.csv"
+    back = pd.read_csv(csv)
+    assert list(back["measured_at"]) == ["2024-05-06"] * 2
+    assert back["value"][0] == pytest.approx(1.23457)
+    text = md.read_text(encoding="utf-8")
+    assert "| a\\|b | 1.235 |" in text
+    assert "| c |  |" in text
+    assert text.endswith("Measured: 2024-05-06\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12345.6, "12346"),
+        (100.0, "100"),
+        (0.0123456, "0.01235"),
+        (0.0, "0"),
+        (float("nan"), ""),
+        (True, "yes"),
+        (7, "7"),
+        (-2.5, "-2.5"),
+    ],
+)
+def test_cells_have_four_significant_digits(value: object, text: str) -> None:
+    assert tables.cell_text(value) == text
+
+
+@pytest.mark.parametrize("name", ["MobileNet_V2", "MobileNetv2s", "mobilenetv2"])
+def test_family_names_are_recognised(name: str) -> None:
+    assert paper.family_key(name) == "mobilenetv2"
+
+
+def test_family_names_that_end_in_s_themselves() -> None:
+    assert paper.family_key("ProxylessNAS") == paper.family_key("ProxylessNass") == "proxylessnas"
+
+
+def test_evidence_is_read_from_files_and_what_is_absent_stays_none(tmp_path: Path, evidence: Evidence) -> None:
+    results, zoo = tmp_path / "results", tmp_path / "zoo"
+    (results / "evaluation").mkdir(parents=True)
+    zoo.mkdir()
+    evidence.frame("models").to_parquet(results / "evaluation" / "models.parquet")
+    evidence.frame("zoo").to_parquet(zoo / "models.parquet")
+    (results / "evaluation" / "environment.json").write_text('{"cpu": "x"}', encoding="utf-8")
+    read = read_evidence("cpu-test", results, zoo, speed={"predict_call_ms": 1.0})
+    pd.testing.assert_frame_equal(read.frame("models"), evidence.frame("models"))
+    assert read.environment == {"cpu": "x"}
+    assert read.kernels is None
+    assert read.has("zoo", "models")
+    (results / "evaluation" / "models.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(FormatError, match=r"cannot read the table(.|\n)*models\.parquet"):
+        read_evidence("cpu-test", results, zoo)

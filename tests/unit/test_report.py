@@ -1,0 +1,211 @@
+"""Figures, findings and the report: complete, self-contained, escaped, deterministic, and honest about what is absent."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_evidence import full_evidence
+
+from edgeplan.errors import FormatError
+from edgeplan.evaluation import analysis, report
+from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.evaluation.figures import FIGURES, make_figures, write_figures
+from edgeplan.evaluation.figures_kernels import shares_by_family
+from edgeplan.evaluation.summary import metrics, write_metrics
+from edgeplan.evaluation.tables import TABLES, make_tables, write_tables
+
+MAX_FIGURE_BYTES = 150_000
+VOID = {"meta", "img", "link", "br"}
+
+
+class Balance(HTMLParser):
+    """Checks that tags nest and gathers ids, in-page links and sources."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def page(evidence: Evidence, findings: list[str] | None = None) -> str:
+    told = analysis.findings(evidence) if findings is None else findings
+    return report.render(
+        evidence.device,
+        make_tables(evidence),
+        make_figures(evidence),
+        metrics(evidence),
+        evidence.environment or {},
+        told,
+        "2024-05-06",
+    )
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Evidence:
+    return full_evidence()
+
+
+@pytest.fixture(scope="module")
+def full_page(evidence: Evidence) -> str:
+    return page(evidence)
+
+
+def test_figures_are_small_and_the_same_every_time(evidence: Evidence, tmp_path: Path) -> None:
+    drawn = write_figures(evidence, tmp_path)
+    assert list(drawn) == list(FIGURES)
+    assert all(data.startswith(b"\x89PNG") and len(data) < MAX_FIGURE_BYTES for data in drawn.values())
+    assert make_figures(evidence) == drawn
+    assert not any(b"matplotlib" in data.lower() for data in drawn.values())
+    assert sorted(p.stem for p in tmp_path.iterdir()) == sorted(FIGURES)
+
+
+def test_sweeps_that_were_not_measured_still_draw(evidence: Evidence) -> None:
+    sweeps = evidence.frame("sweeps")
+    part = sweeps[sweeps["sweep"] == "kernel_size"].assign(predicted_us=np.nan)
+    assert {"figure_07", "figure_08"} <= set(make_figures(Evidence("cpu-test", sweeps=part)))
+
+
+def test_breakdown_shares_sum_to_one(evidence: Evidence) -> None:
+    shares = shares_by_family(evidence)
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+    assert shares.index[-1] == "all"
+    assert shares.columns[0] == "conv"
+
+
+def test_report_holds_every_table_and_figure_once(full_page: str) -> None:
+    parsed = Balance()
+    parsed.feed(full_page)
+    assert parsed.open == []
+    assert len(parsed.ids) == len(set(parsed.ids))
+    assert set(TABLES) | set(FIGURES) <= set(parsed.ids)
+    assert "2024-05-06" in full_page
+
+
+def test_report_is_self_contained(full_page: str) -> None:
+    parsed = Balance()
+    parsed.feed(full_page)
+    assert "script" not in parsed.tags
+    assert "link" not in parsed.tags
+    assert all(link.startswith(("data:image/png;base64,", "#")) for link in parsed.links)
+    assert {link[1:] for link in parsed.links if link.startswith("#")} <= set(parsed.ids)
+    assert "http" not in re.sub(r"base64,[^\"]*", "", full_page)
+
+
+def test_report_renders_with_nothing_and_says_so() -> None:
+    empty = page(Evidence("cpu-test"))
+    parsed = Balance()
+    parsed.feed(empty)
+    assert parsed.open == []
+    assert "No figure that has a bar was measured." in empty
+    assert "No whole models were evaluated." in empty
+    assert "Not measured in this run" in empty
+
+
+def test_report_renders_with_one_model_of_one_family(evidence: Evidence) -> None:
+    one = evidence.frame("models").iloc[:1]
+    tiny = replace(evidence, models=one, breakdown=evidence.frame("breakdown")[lambda f: f["model_id"].isin(one["model_id"])])
+    text = page(tiny)
+    assert set(FIGURES) <= set(make_figures(tiny))
+    assert 'id="table_baselines"' in text
+    assert "FLOPs+MAC beaten" not in text
+
+
+def test_report_names_what_is_absent(evidence: Evidence) -> None:
+    text = page(replace(evidence, transfer=None, modes=None))
+    assert 'id="table_11"' not in text
+    assert "Not measured in this run: Predictors of another device; Measuring modes." in text
+
+
+def test_report_escapes_what_it_is_given(evidence: Evidence) -> None:
+    nasty = "<script>alert('x')</script>"
+    verification = evidence.frame("verification").assign(pair=nasty)
+    text = page(replace(evidence, device=nasty, verification=verification, environment={nasty: nasty}), [nasty])
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;") >= 5
+
+
+def test_headline_says_pass_and_miss(evidence: Evidence) -> None:
+    lines = {line.title: line for line in report.headline(evidence.device, metrics(evidence), make_tables(evidence))}
+    assert lines["fusion rules: precision"].verdict == "miss"
+    assert lines["fusion rules: precision"].value == "75 %"
+    assert lines["models evaluated"].verdict == "miss"
+    assert lines["kernel measuring time (min)"].verdict == "pass"
+    assert lines["operator sum beaten on every family"].verdict == "pass"
+    assert lines["conv RMSPE on the frozen set: adaptive, random, prior"].verdict == "pass"
+
+
+def test_findings_name_a_biased_family(evidence: Evidence) -> None:
+    models = evidence.frame("models").assign(predicted_ms=lambda f: f["measured_ms"])
+    models.loc[models["family"] == "vgg", "predicted_ms"] *= 1.3
+    told = analysis.findings(replace(evidence, models=models))
+    assert told[0].startswith("6 of 78 models miss by more than 10 %.")
+    family = next(text for text in told if text.startswith("VGGs"))
+    assert "30.0 % too slow" in family
+    assert family.endswith("a bias.")
+
+
+def test_findings_tell_unrepeatable_models_from_mispredicted_ones(evidence: Evidence) -> None:
+    models = evidence.frame("models").assign(predicted_ms=lambda f: f["measured_ms"], repeat_ms=lambda f: f["measured_ms"])
+    models.loc[:3, "predicted_ms"] *= 1.2
+    models.loc[:1, "repeat_ms"] *= 1.2
+    told = analysis.findings(replace(evidence, models=models))
+    assert any("2 of the 4 misses are models whose own measurement moved" in text for text in told)
+
+
+def test_errors_are_attributed_to_the_kind_that_causes_them(evidence: Evidence) -> None:
+    parts = evidence.frame("breakdown")
+    factor = parts["kind"].map({"dwconv": 1.25}).fillna(1.0)
+    truth = (parts["predicted_ms"] * factor).groupby(parts["model_id"]).sum()
+    models = evidence.frame("models").assign(measured_ms=lambda f: f["model_id"].map(truth))
+    changed = replace(evidence, models=models)
+    table = analysis.kind_factors(changed, changed.evaluated()).set_index("kind")
+    assert table.loc["dwconv", "factor"] == pytest.approx(1.25)
+    assert table.loc["conv", "factor"] == pytest.approx(1.0)
+    assert any("dwconv" in text and "1.250" in text for text in analysis.findings(changed))
+
+
+def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> None:
+    made = write_tables(replace(evidence, transfer=None), tmp_path / "tables", "2024-05-06")
+    write_figures(evidence, tmp_path / "figures")
+    write_metrics(metrics(evidence), tmp_path / "metrics.json")
+    (tmp_path / "environment.json").write_text('{"cpu": "Example"}', encoding="utf-8")
+    report.write_findings(["A finding."], tmp_path / "findings.json")
+
+    def write() -> None:
+        report.write_report(
+            "cpu-test",
+            tables=tmp_path / "tables",
+            figures=tmp_path / "figures",
+            metrics=tmp_path / "metrics.json",
+            environment=tmp_path / "environment.json",
+            findings=tmp_path / "findings.json",
+            report=tmp_path / "out" / "report.html",
+            more={"table_11": TABLES["table_11"].function(evidence)},
+            remarks=["Seen by a person."],
+        )
+
+    write()
+    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert all(f'id="{name}"' in text for name in [*made, *FIGURES, "table_11"])
+    assert 0 < text.index("Seen by a person.") < text.index("A finding.")
+    assert "Measured: 2024-05-06" in text
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["report.html"]
+    (tmp_path / "findings.json").write_text("{", encoding="utf-8")
+    with pytest.raises(FormatError, match=r"findings\.json"):
+        write()
+    assert (tmp_path / "out" / "report.html").read_text(encoding="utf-8") == text

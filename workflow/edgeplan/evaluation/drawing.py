@@ -1,0 +1,56 @@
+"""What all figures share: size, fonts, and colours that colour-blind readers can tell apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+#: Okabe and Ito's palette, without yellow (too pale on white).
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+INK, GRID = "#222222", "#dddddd"
+_FONT = 11
+
+
+def canvas(width: float = 9.0, height: float = 4.6, columns: int = 1) -> tuple[Any, list[Any]]:
+    """A figure (inches) with `columns` axes side by side, without any global state."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = [figure.add_subplot(1, columns, i + 1) for i in range(columns)]
+    for axis in axes:
+        axis.set_axisbelow(True)
+        axis.grid(visible=True, color=GRID, linewidth=0.8)
+        axis.tick_params(labelsize=_FONT, colors=INK)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    return figure, axes
+
+
+def name_axes(axis: Any, x: str, y: str, title: str = "") -> None:
+    """Label an axis in the common font."""
+    axis.set_xlabel(x, fontsize=_FONT, color=INK)
+    axis.set_ylabel(y, fontsize=_FONT, color=INK)
+    if title:
+        axis.set_title(title, fontsize=_FONT + 1, color=INK)
+
+
+def legend(axis: Any, columns: int = 1, *, beside: bool = False) -> None:
+    """A legend inside the axis, or to its right."""
+    if beside:
+        axis.legend(fontsize=_FONT - 1, frameon=False, ncols=columns, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    else:
+        axis.legend(fontsize=_FONT - 1, frameon=False, ncols=columns)
+
+
+def legend_above(axis: Any, columns: int) -> None:
+    """A legend above the axis, in one or few lines."""
+    axis.legend(fontsize=_FONT - 1, frameon=False, ncols=columns, loc="lower left", bbox_to_anchor=(0.0, 1.0))
+
+
+def family_ticks(axis: Any, labels: list[str]) -> None:
+    """Long names along the x axis."""
+    axis.set_xticks(range(len(labels)))
+    axis.set_xticklabels(labels, rotation=40, ha="right", rotation_mode="anchor", fontsize=_FONT)
+    axis.grid(visible=False, axis="x")

@@ -1,0 +1,136 @@
+"""The registry of figures and how one is written. A new figure is one function and one line of `FIGURES`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from edgeplan.evaluation import figures_kernels as kernels
+from edgeplan.evaluation import figures_models as models
+from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.files import write_atomically
+
+_DPI = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure that the evaluation can draw.
+
+    Attributes:
+        id: stem of its file.
+        title: one line.
+        caption: what is drawn, in which units, and what the paper says.
+        function: draws it.
+        needs: parts of `Evidence` it cannot be drawn without.
+        columns: columns of `Evidence.models` it cannot be drawn without.
+    """
+
+    id: str
+    title: str
+    caption: str
+    function: Callable[[Evidence], Any]
+    needs: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+
+    def possible(self, evidence: Evidence) -> bool:
+        """Whether everything it needs is there."""
+        return evidence.has(*self.needs) and all(evidence.optional(column) is not None for column in self.columns)
+
+
+_ALL = (
+    Picture(
+        "figure_06",
+        "Where the latency goes",
+        "Predicted latency of the evaluated models by kernel kind, mean share by family. Paper (Fig. 6): Conv and DWConv take "
+        "94.2 %, 91.9 % and 75.5 % on CPU, GPU and VPU.",
+        kernels.breakdown,
+        ("breakdown", "models"),
+    ),
+    Picture(
+        "figure_07",
+        "Conv by kernel size and by input size",
+        "Measured and predicted latency of one Conv while one dimension is swept (paper: Fig. 7, same configurations).",
+        kernels.sizes,
+        ("sweeps",),
+    ),
+    Picture(
+        "figure_08",
+        "Conv by output channels",
+        "Measured and predicted latency as the output channels are swept: the staircase (paper: Fig. 8, same configuration).",
+        kernels.channels,
+        ("sweeps",),
+    ),
+    Picture(
+        "figure_09",
+        "Accuracy on unseen families",
+        "Share of models within 10 %. FLOPs and FLOPs+MAC are regressions over the other families; the paper's bars are its "
+        "means over five families and three devices (Fig. 9) and, for the operator sum, its CPU (Fig. 11).",
+        models.baselines_figure,
+        ("models",),
+        ("predicted_ms", "macs", "memory_bytes"),
+    ),
+    Picture(
+        "figure_10",
+        "Error by latency",
+        "Signed prediction error in four groups of equal size by measured latency; box: quartiles, whiskers: 5 and 95 %; "
+        "number of models below (paper: Fig. 10, groups bounded by 10 and 100 ms on the VPU).",
+        models.error_by_latency,
+        ("models",),
+        ("predicted_ms",),
+    ),
+    Picture(
+        "figure_11",
+        "Operators against kernels",
+        "Share of models within 5 % and 10 % when operators, or kernels, are summed (paper: Fig. 11; +-10 % on the CPU: 91.3 % "
+        "and 99.0 %).",
+        models.operators_against_kernels,
+        ("models",),
+        ("predicted_ms", "operator_sum_ms"),
+    ),
+    Picture(
+        "figure_scatter",
+        "Measured and predicted",
+        "Every evaluated model; the band is +-10 %.",
+        models.scatter,
+        ("models",),
+        ("predicted_ms",),
+    ),
+    Picture(
+        "figure_errors",
+        "Distribution of errors",
+        "Left: signed errors. Right: share of models within a bound, beside the same models measured twice (the ceiling).",
+        models.error_distribution,
+        ("models",),
+        ("predicted_ms",),
+    ),
+)
+
+#: Every figure by id, in the order of the report.
+FIGURES: Mapping[str, Picture] = MappingProxyType({picture.id: picture for picture in _ALL})
+
+
+def png(figure: Any) -> bytes:
+    """A drawn figure as PNG; the same figure always gives the same bytes."""
+    buffer = io.BytesIO()
+    # Without this the file would carry the version of the drawing library.
+    figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None}, pil_kwargs={"optimize": True})
+    return buffer.getvalue()
+
+
+def make_figures(evidence: Evidence) -> dict[str, bytes]:
+    """Every figure whose inputs are there, as PNG by id, in the order of `FIGURES`."""
+    return {name: png(picture.function(evidence)) for name, picture in FIGURES.items() if picture.possible(evidence)}
+
+
+def write_figures(evidence: Evidence, folder: Path) -> dict[str, bytes]:
+    """Draw and write every figure whose inputs are there; returns them by id."""
+    figures = make_figures(evidence)
+    for name, data in figures.items():
+        write_atomically(folder / f"{name}.png", partial(Path.write_bytes, data=data))
+    return figures

@@ -1,0 +1,197 @@
+"""report.html: one self-contained page with the headline figures, the findings, every table and every figure."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from edgeplan.errors import FormatError
+from edgeplan.evaluation.figures import FIGURES
+from edgeplan.evaluation.summary import bars
+from edgeplan.evaluation.tables import TABLES, cell_text, read_tables
+from edgeplan.evaluation.tables_prediction import baseline_verdicts
+from edgeplan.evaluation.tables_sampling import environment_rows
+from edgeplan.files import write_json, write_text
+
+_AGAIN = "run the evaluation stage again"
+_PASS, _MISS = "pass", "miss"
+_SHARES = ("prediction.within", "fusion.", "interval.coverage")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One headline figure: what, its value, its bar and aim as text, and `pass` or `miss`."""
+
+    title: str
+    value: str
+    bar: str
+    aim: str
+    verdict: str
+
+
+def headline(device: str, metrics: Mapping[str, float], tables: Mapping[str, pd.DataFrame]) -> list[Line]:
+    """The figures that have a bar, each with its verdict; figures that were not measured are left out."""
+    lines = []
+    for bar in bars(device):
+        if bar.key not in metrics:
+            continue
+        value = metrics[bar.key]
+        share = bar.key.startswith(_SHARES)
+        bounds = [f">= {_number(bar.low, share=share)}"] if bar.low > 0 else []
+        bounds += [f"<= {_number(bar.high, share=share)}"] if bar.high < float("inf") else []
+        verdict = _PASS if bar.reached(value) else _MISS
+        lines.append(Line(bar.title, _number(value, share=share), " and ".join(bounds), bar.aim, verdict))
+    lines += _sampling_line(metrics)
+    if "table_baselines" in tables:
+        lines += _baseline_lines(tables["table_baselines"])
+    return lines
+
+
+def _number(value: float, *, share: bool) -> str:
+    return f"{cell_text(100 * float(value))} %" if share else cell_text(float(value))
+
+
+def _sampling_line(metrics: Mapping[str, float]) -> list[Line]:
+    names = [f"sampling.{name}_error" for name in ("adaptive", "random", "prior")]
+    if any(name not in metrics for name in names):
+        return []
+    ours, *others = (metrics[name] for name in names)
+    values = ", ".join(_number(v, share=True) for v in (ours, *others))
+    verdict = _PASS if ours < min(others) else _MISS
+    return [Line("conv RMSPE on the frozen set: adaptive, random, prior", values, "lowest", "30 % lower", verdict)]
+
+
+def _baseline_lines(table: pd.DataFrame) -> list[Line]:
+    lines = []
+    for baseline, higher, lower in baseline_verdicts(table).itertuples(index=False, name=None):
+        told = "; ".join(
+            f"{what}: {where}" for what, where in (("more within 10 %", higher), ("RMSPE not higher", lower)) if where
+        )
+        verdict = _MISS if told else _PASS
+        lines.append(Line(f"{baseline} beaten on every family", told or "on all", "on all", "", verdict))
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table or a figure of the page; `rows` holds a table's cells as text, `image` a figure as base64."""
+
+    id: str
+    title: str
+    caption: str
+    columns: Sequence[str] = ()
+    numeric: Sequence[bool] = ()
+    rows: Sequence[Sequence[str]] = ()
+    image: str = ""
+
+
+def _table_section(name: str, title: str, caption: str, frame: pd.DataFrame) -> Section:
+    numeric = [bool(pd.api.types.is_numeric_dtype(frame[c])) for c in frame.columns]
+    rows = [[cell_text(v) for v in row] for row in frame.itertuples(index=False, name=None)]
+    return Section(name, title, caption, [str(c) for c in frame.columns], numeric, rows)
+
+
+def render(
+    device: str,
+    tables: Mapping[str, pd.DataFrame],
+    figures: Mapping[str, bytes],
+    metrics: Mapping[str, float],
+    environment: Mapping[str, Any],
+    findings: Sequence[str],
+    measured_at: str,
+) -> str:
+    """The report as HTML.
+
+    Args:
+        device: name of the device.
+        tables: frames by id of `TABLES`; what is absent is left out.
+        figures: PNG by id of `FIGURES`; what is absent is left out.
+        metrics: flat figures (`summary.metrics`).
+        environment: the captured environment, may be empty.
+        findings: where it misses and why, one paragraph each (`analysis.findings`).
+        measured_at: when the measurements were made, as text.
+    """
+    shown = [_table_section(name, t.title, t.caption, tables[name]) for name, t in TABLES.items() if name in tables]
+    drawn = [
+        Section(name, p.title, p.caption, image=base64.b64encode(figures[name]).decode())
+        for name, p in FIGURES.items()
+        if name in figures
+    ]
+    pages = Environment(loader=PackageLoader("edgeplan.evaluation", "."), autoescape=True, undefined=StrictUndefined)
+    return pages.get_template("report.html.j2").render(
+        device=device,
+        measured_at=measured_at,
+        headline=headline(device, metrics, tables),
+        metrics=[(name, cell_text(float(value))) for name, value in sorted(metrics.items())],
+        findings=findings,
+        environment=environment_rows(environment).to_numpy().tolist(),
+        tables=shown,
+        figures=drawn,
+        absent=[t.title for name, t in TABLES.items() if name not in tables]
+        + [p.title for name, p in FIGURES.items() if name not in figures],
+    )
+
+
+def write_report(
+    device: str,
+    *,
+    tables: Path,
+    figures: Path,
+    metrics: Path,
+    environment: Path,
+    findings: Path,
+    report: Path,
+    more: Mapping[str, pd.DataFrame] = MappingProxyType({}),
+    remarks: Sequence[str] = (),
+) -> None:
+    """Gather what the evaluation wrote and write the page atomically.
+
+    Args:
+        device: name of the device.
+        tables: folder of `write_tables`.
+        figures: folder of `write_figures`.
+        metrics: metrics.json.
+        environment: environment.json.
+        findings: list of texts written by `write_findings`.
+        report: the page.
+        more: tables that live elsewhere, by id (`table_11` belongs to a stage of its own).
+        remarks: findings written by people, shown before the computed ones.
+
+    Raises:
+        FormatError: metrics, environment or findings cannot be read.
+    """
+    frames, measured_at = read_tables(tables)
+    pictures = {name: path.read_bytes() for name in FIGURES if (path := figures / f"{name}.png").is_file()}
+    page = render(
+        device,
+        {**frames, **more},
+        pictures,
+        _read(metrics, dict),
+        _read(environment, dict),
+        [*remarks, *_read(findings, list)],
+        measured_at,
+    )
+    write_text(report, page)
+
+
+def write_findings(findings: Sequence[str], path: Path) -> None:
+    """Write findings for `write_report`, atomically."""
+    write_json(path, list(findings))
+
+
+def _read(path: Path, kind: type) -> Any:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FormatError(f"cannot read {path.name}: {error}", where=str(path), next_step=_AGAIN) from error
+    if not isinstance(value, kind):
+        raise FormatError(f"{path.name} holds no {kind.__name__}", where=str(path), next_step=_AGAIN)
+    return value

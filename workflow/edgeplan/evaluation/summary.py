@@ -1,0 +1,128 @@
+"""metrics.json: the flat figures that experiments are compared by, and the bars they are held against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from edgeplan.errors import FormatError
+from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.evaluation.metrics import accuracy, coverage, relative_width
+from edgeplan.evaluation.tables_sampling import kernel_minutes
+from edgeplan.files import write_json
+from edgeplan.fusion.verification import averages
+
+#: The keys of metrics.json; a figure whose inputs are missing is left out. Shares and relative errors are 0..1.
+KEYS = (
+    "prediction.within_10pct",
+    "prediction.within_5pct",
+    "prediction.repeat_within_10pct",
+    "prediction.repeat_within_5pct",
+    "prediction.models",
+    "measuring.kernel_minutes",
+    "sampling.adaptive_error",
+    "sampling.random_error",
+    "sampling.prior_error",
+    "fusion.precision",
+    "fusion.recall",
+    "interval.coverage_90",
+    "interval.width_90",
+    "speed.predict_process_s",
+    "speed.predict_call_ms",
+    "speed.batch_26000_s",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a figure has to reach: at least `low`, at most `high`; `aim` is the wish beyond it, as text."""
+
+    key: str
+    title: str
+    low: float = -math.inf
+    high: float = math.inf
+    aim: str = ""
+
+    def reached(self, value: float) -> bool:
+        """Whether a value passes."""
+        return self.low <= value <= self.high
+
+
+_BARS = (
+    Bar("prediction.within_10pct", "whole models within 10 %", low=0.96, aim=">= 99 %"),
+    Bar("prediction.within_5pct", "whole models within 5 %", low=0.75, aim=">= 90 %"),
+    Bar("prediction.models", "models evaluated", low=260),
+    Bar("measuring.kernel_minutes", "kernel measuring time (min)", high=20, aim="<= 10"),
+    Bar("fusion.precision", "fusion rules: precision", low=0.95, aim="100 %"),
+    Bar("fusion.recall", "fusion rules: recall", low=0.95, aim="100 %"),
+    Bar("interval.coverage_90", "interval coverage at 90 % nominal", low=0.85, high=0.95),
+    Bar("speed.predict_process_s", "edgeplan predict, whole process (s)", high=2, aim="<= 1"),
+    Bar("speed.predict_call_ms", "edgeplan predict, call (ms)", high=50, aim="<= 20"),
+    Bar("speed.batch_26000_s", "26,000 predictions (s)", high=60, aim="<= 10"),
+)
+_WITHIN_10_BY_DEVICE: Mapping[str, float] = MappingProxyType({"cpu-openvino": 0.95})
+
+
+def bars(device: str) -> tuple[Bar, ...]:
+    """The bars of a device, one for each figure that has one."""
+    low = _WITHIN_10_BY_DEVICE.get(device)
+    if low is None:
+        return _BARS
+    return (Bar(_BARS[0].key, _BARS[0].title, low=low, aim=_BARS[0].aim), *_BARS[1:])
+
+
+def _prediction(evidence: Evidence) -> dict[str, float]:
+    values: dict[str, float] = {}
+    if not evidence.has("models") or "predicted_ms" not in evidence.frame("models").columns:
+        return values
+    frame = evidence.evaluated("predicted_ms")
+    hit = accuracy(frame["measured_ms"], frame["predicted_ms"])
+    values |= {"prediction.within_10pct": hit.within_10pct, "prediction.within_5pct": hit.within_5pct}
+    values["prediction.models"] = hit.models
+    again = evidence.optional("repeat_ms")
+    if again is not None:
+        repeat = accuracy(again["measured_ms"], again["repeat_ms"])
+        values["prediction.repeat_within_10pct"] = repeat.within_10pct
+        values["prediction.repeat_within_5pct"] = repeat.within_5pct
+    spans = evidence.optional("low_ms", "high_ms", "predicted_ms")
+    if spans is not None:
+        values["interval.coverage_90"] = coverage(spans["measured_ms"], spans["low_ms"], spans["high_ms"])
+        values["interval.width_90"] = relative_width(spans["predicted_ms"], spans["low_ms"], spans["high_ms"])
+    return values
+
+
+def metrics(evidence: Evidence) -> dict[str, float]:
+    """The figures of `KEYS` that the inputs give; a missing input is an absent key."""
+    values = _prediction(evidence)
+    if evidence.has("sampling") and evidence.sampling is not None:
+        values["measuring.kernel_minutes"] = kernel_minutes(evidence.sampling)
+    if evidence.has("samplers"):
+        table = evidence.frame("samplers", "sampler", "rmspe")
+        for name, percent in zip(table["sampler"], table["rmspe"], strict=True):
+            if f"sampling.{name}_error" in KEYS:
+                values[f"sampling.{name}_error"] = float(percent) / 100
+    if evidence.has("verification"):
+        rows = evidence.frame("verification", "fused_by_engine", "fused_by_rules", "precision", "recall", "bn_folding")
+        rows = rows.astype({"bn_folding": bool})
+        if (rows.loc[~rows["bn_folding"], ["fused_by_engine", "fused_by_rules"]] > 0).to_numpy().any():
+            values["fusion.precision"], values["fusion.recall"] = averages(rows)
+    values |= {f"speed.{name}": float(value) for name, value in evidence.speed.items() if f"speed.{name}" in KEYS}
+    return {key: values[key] for key in KEYS if key in values and not math.isnan(values[key])}
+
+
+def write_metrics(values: Mapping[str, float], path: Path) -> None:
+    """Write metrics.json atomically: sorted keys, six significant digits.
+
+    Raises:
+        FormatError: a key is not of `KEYS`, or a value is not finite.
+    """
+    wrong = [key for key, value in values.items() if key not in KEYS or not math.isfinite(value)]
+    if wrong:
+        raise FormatError(
+            f"not figures of metrics.json, or not finite: {', '.join(wrong)}", where=str(path), next_step="mend the caller"
+        )
+    rounded = {key: float(f"{value:.6g}") for key, value in sorted(values.items())}
+    write_json(path, rounded)

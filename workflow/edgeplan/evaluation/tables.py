@@ -1,0 +1,282 @@
+"""The registry of tables, and how a table is written. A new table is one function and one line of `TABLES`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.errors import FormatError
+from edgeplan.evaluation import tables_fusion as fusion
+from edgeplan.evaluation import tables_prediction as prediction
+from edgeplan.evaluation import tables_sampling as sampling
+from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.evaluation.metrics import require
+from edgeplan.files import write_text
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that the evaluation can make.
+
+    Attributes:
+        id: stem of its files.
+        title: one line.
+        caption: what is compared, in which units, from which part of the paper.
+        function: makes it.
+        needs: parts of `Evidence` it cannot be made without.
+        columns: columns of `Evidence.models` it cannot be made without.
+    """
+
+    id: str
+    title: str
+    caption: str
+    function: Callable[[Evidence], pd.DataFrame]
+    needs: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+
+    def possible(self, evidence: Evidence) -> bool:
+        """Whether everything it needs is there."""
+        return evidence.has(*self.needs) and all(evidence.optional(column) is not None for column in self.columns)
+
+
+_ALL = (
+    Table(
+        "table_01",
+        "MobileNetV2: operators and kernels summed",
+        "Latency of the whole model against the sums of its operators' and its kernels' predicted latencies (paper: Table 1).",
+        prediction.table_01,
+        ("models",),
+        ("predicted_ms", "operator_sum_ms"),
+    ),
+    Table(
+        "table_02",
+        "Families of the zoo",
+        "Average multiply-adds (the paper's FLOPs) of the generated variants, and the range of measured latencies "
+        "(paper: Table 2).",
+        prediction.table_02,
+        ("zoo",),
+    ),
+    Table(
+        "table_03",
+        "A fusion test: pool, relu",
+        "Measured times in us; fused if the pair saves more than alpha times the cheaper operator "
+        "(paper: Table 3, inequation 1).",
+        fusion.table_03,
+        ("test_cases",),
+    ),
+    Table(
+        "table_04",
+        "Kernels of ResNet18",
+        "Kernels found with the rules detected on this device, beside those of the paper's backends (paper: Table 4).",
+        fusion.table_04,
+        ("resnet18_kernels",),
+    ),
+    Table(
+        "table_05",
+        "Sample space of Conv",
+        "Values that the prior models span; configurations is the product over the dimensions (paper: Table 5).",
+        sampling.table_05,
+        ("prior",),
+    ),
+    Table(
+        "table_06",
+        "Kernels, features and measured rows",
+        "Rows the adaptive sampler labelled for the predictors (paper: Table 6). Squeeze-and-excite is one kernel in the paper "
+        "and splits into pooling, convolutions and a product here; its channel shuffle is the transpose.",
+        sampling.table_06,
+        ("kernels",),
+    ),
+    Table("table_07", "Devices", "The measured device and the paper's (paper: Table 7).", sampling.table_07, ("environment",)),
+    Table(
+        "table_08",
+        "Whole-model prediction by family",
+        "Evaluated variants only: no predictor or calibration saw them. The paper prints no overall RMSE, RMSPE or +-5 % "
+        "(paper: Table 8; overall +-10 %: section 7.2.2).",
+        prediction.table_08,
+        ("models",),
+        ("predicted_ms",),
+    ),
+    Table(
+        "table_09",
+        "Kernel predictors",
+        "Held-out kernels: `test` is the 7:1:2 split, `frozen` the set that the sampler never chose from. LightGBM against the "
+        "paper's method, a random forest, on the same rows (paper: Table 9).",
+        sampling.table_09,
+        ("quality",),
+    ),
+    Table(
+        "table_10",
+        "Adaptive sampling against random sampling",
+        "Conv predictors at the same measuring budget, tested on the frozen set; then whole models with only the Conv "
+        "predictor exchanged (paper: Table 10 and section 7.3).",
+        sampling.table_10,
+        ("samplers",),
+    ),
+    Table(
+        "table_11",
+        "Predictors of another device",
+        "Models measured on this device, predicted by the other device's predictors and by rebuilt ones (paper: Table 11, "
+        "Adreno 640 on 630).",
+        prediction.table_11,
+        ("transfer",),
+    ),
+    Table(
+        "table_12",
+        "Measuring cost",
+        "Wall-clock minutes with model building, references and rejected batches (paper: Table 12, 2.5, 1 and 4.4 days).",
+        sampling.table_12,
+        ("sampling",),
+    ),
+    Table(
+        "table_fusion",
+        "Fusion rules against the engine's own report",
+        "The unit is an edge of the original graph whose ends the engine runs in one node; macro average over (type pair, "
+        "connection). Pairs that neither side fuses are left out here.",
+        fusion.table_fusion,
+        ("verification",),
+    ),
+    Table(
+        "table_baselines",
+        "Baselines on unseen families",
+        "FLOPs and FLOPs+MAC are linear regressions over the other families (paper: section 7.2.1). The paper's row: means "
+        "over its five families and three devices (Fig. 9); its operator sum is that of the CPU over all families (Fig. 11).",
+        prediction.table_baselines,
+        ("models",),
+        ("predicted_ms", "macs", "memory_bytes"),
+    ),
+    Table(
+        "table_modes",
+        "Measuring modes",
+        "Whole-model accuracy of predictors trained on labels of each mode at equal measuring time.",
+        sampling.table_modes,
+        ("modes",),
+    ),
+    Table(
+        "table_repeat",
+        "Repeatability ceiling",
+        "The same models measured again later, held against their first measurement as if it were a prediction: no predictor "
+        "can be expected to do better.",
+        prediction.table_repeat,
+        ("models",),
+        ("repeat_ms",),
+    ),
+    Table(
+        "table_intervals",
+        "Intervals at 90 % nominal",
+        "Share of measured latencies inside the predicted interval, and the interval's median width.",
+        prediction.table_intervals,
+        ("models",),
+        ("predicted_ms", "low_ms", "high_ms"),
+    ),
+    Table(
+        "table_seen",
+        "Configurations seen in training",
+        "Share of the evaluated, distinct kernel configurations that the training rows hold "
+        "(paper: section 7.2.1, 5.9 % on the CPU).",
+        sampling.table_seen,
+        ("evaluated_kernels", "kernels"),
+    ),
+    Table(
+        "table_conv_fusion",
+        "Does Conv cost what Conv++bn++relu does?",
+        "Latency over the plain Conv of the same configuration (paper: section 6, 0.404, 0.404 and 0.405 ms on the GPU).",
+        fusion.table_conv_fusion,
+        ("conv_fusion",),
+    ),
+)
+
+#: Every table by id, in the order of the report.
+TABLES: Mapping[str, Table] = MappingProxyType({table.id: table for table in _ALL})
+
+
+def make_tables(evidence: Evidence) -> dict[str, pd.DataFrame]:
+    """Every table whose inputs are there, by id, in the order of `TABLES`."""
+    return {name: table.function(evidence) for name, table in TABLES.items() if table.possible(evidence)}
+
+
+def cell_text(value: Any) -> str:
+    """A cell as people read it: four significant digits, nothing for a missing value."""
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if value is None:
+        return ""
+    if not isinstance(value, float | np.floating):
+        return str(value)
+    number = float(value)
+    if math.isnan(number):
+        return ""
+    digits = max(0, 3 - math.floor(math.log10(abs(number)))) if number and math.isfinite(number) else 0
+    text = f"{number:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A table in Markdown; numbers are aligned to the right."""
+
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    rules = ["---:" if pd.api.types.is_numeric_dtype(frame[c]) else "---" for c in frame.columns]
+    rows = [[cell_text(v) for v in row] for row in frame.itertuples(index=False, name=None)]
+    return "\n".join([line([str(c) for c in frame.columns]), "|" + "|".join(rules) + "|", *(line(row) for row in rows)]) + "\n"
+
+
+def write_table(frame: pd.DataFrame, path_stem: Path, title: str, caption: str, measured_at: str) -> tuple[Path, Path]:
+    """Write a table as csv (for programs, with a column `measured_at`) and md (for people).
+
+    Args:
+        frame: the table.
+        path_stem: path without suffix.
+        title: one line.
+        caption: what it shows.
+        measured_at: when its measurements were made, as text.
+
+    Returns:
+        The two files.
+    """
+    # A stem may hold a dot (a device name): `with_suffix` would cut there.
+    csv, md = (path_stem.with_name(f"{path_stem.name}.{suffix}") for suffix in ("csv", "md"))
+    text = frame.assign(measured_at=measured_at).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    write_text(csv, text)
+    write_text(md, f"# {title}\n\n{caption}\n\n{markdown(frame)}\nMeasured: {measured_at}\n")
+    return csv, md
+
+
+def read_table(csv: Path) -> tuple[pd.DataFrame, str]:
+    """A table that `write_table` wrote, and when it was measured."""
+    # Only an empty cell is missing: a cell may well read "none".
+    frame = pd.read_csv(csv, keep_default_na=False, na_values=[""], dtype={"measured_at": str})
+    require(frame, ("measured_at",), str(csv))
+    return frame.drop(columns="measured_at"), next(iter(frame["measured_at"]), "")
+
+
+def read_tables(folder: Path) -> tuple[dict[str, pd.DataFrame], str]:
+    """Tables that `write_tables` wrote, by id in the order of `TABLES`, and when they were measured ("" when there are none).
+
+    Raises:
+        FormatError: the tables were not all measured at the same time.
+    """
+    read = {name: read_table(path) for name in TABLES if (path := folder / f"{name}.csv").is_file()}
+    dates = {measured_at for _, measured_at in read.values()}
+    if len(dates) > 1:
+        raise FormatError(
+            f"tables of different measurements: {', '.join(sorted(dates))}",
+            where=str(folder),
+            next_step="run the evaluation stage again",
+        )
+    return {name: frame for name, (frame, _) in read.items()}, next(iter(dates), "")
+
+
+def write_tables(evidence: Evidence, folder: Path, measured_at: str) -> dict[str, pd.DataFrame]:
+    """Make and write every table whose inputs are there; returns them by id."""
+    tables = make_tables(evidence)
+    for name, frame in tables.items():
+        write_table(frame, folder / name, TABLES[name].title, TABLES[name].caption, measured_at)
+    return tables

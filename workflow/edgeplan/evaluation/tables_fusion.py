@@ -1,0 +1,140 @@
+"""Tables of fusion: the paper's Tables 3 and 4, precision and recall of the rules, and what fusing behind Conv costs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.errors import FormatError
+from edgeplan.evaluation import paper
+from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.fusion.verification import averages
+
+#: Groups over which precision and recall are macro-averaged.
+MACRO = "macro average"
+BN_FOLDING = "batch-norm folding"
+
+# What fusing behind a Conv changes in its configuration; all else decides what the Conv itself costs.
+_FUSED_FIELDS = ("type", "activation", "bias", "residual")
+
+
+def table_03(evidence: Evidence) -> pd.DataFrame:
+    """Table 3: the fusion test of pool and relu, in us."""
+    cases = evidence.frame("test_cases", "pair", "connection", "t_op1_us", "t_op2_us", "t_pair_us", "decision")
+    chosen = cases[(cases["pair"] == "maxpool_relu") & (cases["connection"] == "single")]
+    names = ["backend", "T_pool (us)", "T_relu (us)", "T_pair (us)", "T_pool + T_relu (us)", "pool_relu"]
+    rows = [
+        (
+            evidence.device,
+            case["t_op1_us"],
+            case["t_op2_us"],
+            case["t_pair_us"],
+            case["t_op1_us"] + case["t_op2_us"],
+            case["decision"],
+        )
+        for case in chosen.to_dict("records")
+    ]
+    for device, cell in paper.TABLE_3.items():
+        decision = "fused" if cell.fused else "separate"
+        rows.append((f"paper {device}", cell.pool_us, cell.relu_us, cell.pair_us, cell.sum_us, decision))
+    return pd.DataFrame(rows, columns=names)
+
+
+def table_04(evidence: Evidence) -> pd.DataFrame:
+    """Table 4: kernels of ResNet18 and how many of each, by the detected rules and on the paper's backends.
+
+    The paper's `avgpool` is the global pooling, `gap` here.
+    """
+    if evidence.resnet18_kernels is None:
+        raise FormatError(
+            "the kernels of ResNet18 are missing",
+            where="Table 4",
+            next_step="split ResNet18 by the rules and pass its kernel types",
+        )
+    ours = Counter(evidence.resnet18_kernels)
+    published = {
+        device: Counter({("gap" if kernel == "avgpool" else kernel): n for kernel, n in kernels.items()})
+        for device, kernels in paper.TABLE_4.items()
+    }
+    kernels = list(dict.fromkeys([*ours, *(k for counts in published.values() for k in counts)]))
+    table = pd.DataFrame({"kernel": kernels, evidence.device: [ours[k] for k in kernels]})
+    for device, counts in published.items():
+        table[f"paper {device}"] = [counts[k] for k in kernels]
+    return table
+
+
+def table_fusion(evidence: Evidence) -> pd.DataFrame:
+    """Edges that the rules fuse against those that the engine runs in one node: averages first, then each group."""
+    counts = ["edges", "fused_by_engine", "fused_by_rules", "true_positive"]
+    rows = evidence.frame("verification", "pair", "connection", *counts, "precision", "recall", "bn_folding")
+    folding = rows["bn_folding"].astype(bool)
+    # A group that neither side ever fuses says nothing; it stays in the file, not in the table.
+    fused = (rows["fused_by_engine"] > 0) | (rows["fused_by_rules"] > 0)
+    parts = []
+    for name, part in ((MACRO, rows[fused & ~folding]), (BN_FOLDING, rows[fused & folding])):
+        if len(part):
+            precision, recall = averages(part.assign(bn_folding=False))
+            total = {c: int(part[c].sum()) for c in counts}
+            parts.append(pd.DataFrame([{"pair": name, "connection": "", **total, "precision": precision, "recall": recall}]))
+    parts.append(rows[fused & ~folding].sort_values(["pair", "connection"]).drop(columns="bn_folding"))
+    table = pd.concat(parts, ignore_index=True)[["pair", "connection", *counts, "precision", "recall"]]
+    table["precision (%)"], table["recall (%)"] = 100 * table["precision"], 100 * table["recall"]
+    table = table.drop(columns=["precision", "recall"])
+    return table.rename(columns=lambda c: str(c).replace("_", " "))
+
+
+def _core(config: str) -> str:
+    """A Conv's configuration without what is fused behind it."""
+    try:
+        fields = json.loads(config)
+    except ValueError:
+        return config
+    return (
+        json.dumps({k: v for k, v in fields.items() if k not in _FUSED_FIELDS}, sort_keys=True)
+        if isinstance(fields, dict)
+        else config
+    )
+
+
+def table_conv_fusion(evidence: Evidence) -> pd.DataFrame:
+    """Cost of each fused type over the plain Conv of the same configuration: median, and the range over configurations."""
+    frame = evidence.frame("conv_fusion", "config", "type", "latency_us")
+    wide = frame.assign(config=frame["config"].map(_core)).pivot_table(
+        index="config", columns="type", values="latency_us", aggfunc="min"
+    )
+    if "conv" not in wide.columns:
+        raise FormatError(
+            f"no plain `conv` to compare with, only {', '.join(wide.columns)}",
+            where=f"table `conv_fusion` of {evidence.device}",
+            next_step="measure the plain Conv of each configuration",
+        )
+    rows = []
+    plain = paper.CONV_FUSED_MS["conv"]
+    for name in sorted(wide.columns, key=lambda c: (len(c), c)):
+        ratio = (wide[name] / wide["conv"]).dropna().to_numpy(float)
+        if not ratio.size:
+            continue
+        published = paper.CONV_FUSED_MS.get(name)
+        rows.append(
+            (
+                name,
+                len(ratio),
+                float(wide.loc[wide[name].notna() & wide["conv"].notna(), name].median()),
+                100 * (float(np.median(ratio)) - 1),
+                100 * (float(ratio.min()) - 1),
+                100 * (float(ratio.max()) - 1),
+                100 * (published / plain - 1) if published else np.nan,
+            )
+        )
+    names = [
+        "kernel",
+        "configurations",
+        "median latency (us)",
+        "over Conv, median (%)",
+        "over Conv, min (%)",
+        "over Conv, max (%)",
+    ]
+    return pd.DataFrame(rows, columns=[*names, "paper GPU, one configuration (%)"])

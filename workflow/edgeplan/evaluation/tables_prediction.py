@@ -1,0 +1,214 @@
+"""Tables of whole-model prediction: the paper's Tables 1, 2, 8 and 11, and the baselines, the ceiling and the intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.evaluation import paper
+from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.evaluation.baselines import with_baselines
+from edgeplan.evaluation.metrics import OVERALL, accuracy, by_group, coverage, relative_error, relative_width
+
+#: Name of a predictor in tables -> its column in the evaluated variants; the linear baselines are computed here.
+PREDICTORS = {
+    "ours": "predicted_ms",
+    "random forest": "forest_ms",
+    "operator sum": "operator_sum_ms",
+    "FLOPs": "flops_ms",
+    "FLOPs+MAC": "flops_mac_ms",
+}
+_PAPER_ROW = "paper (see caption)"
+_WITHIN_5, _WITHIN_10 = "within 5 % (%)", "within 10 % (%)"
+
+
+def label(family: str) -> str:
+    """The paper's name of a family, or the name as it is."""
+    known = paper.TABLE_2.get(paper.family_key(family))
+    return known.label if known else family
+
+
+def table_01(evidence: Evidence) -> pd.DataFrame:
+    """Table 1: sums of operators and of kernels of MobileNetV2: the base model if it was evaluated, else its variants."""
+    frame = evidence.evaluated("predicted_ms", "operator_sum_ms")
+    frame = frame[frame["family"].map(paper.family_key) == "mobilenetv2"]
+    base = frame[frame["model_id"] == "mobilenetv2-base"]
+    what = "base model" if len(base) else f"mean of {len(frame)} variants"
+    rows = []
+    if len(frame):
+        chosen = base if len(base) else frame
+        sums = [chosen[c].to_numpy(float) for c in ("measured_ms", "operator_sum_ms", "predicted_ms")]
+        errors = [100 * float(np.mean(np.abs(relative_error(sums[0], s)))) for s in sums[1:]]
+        means = [float(s.mean()) for s in sums]
+        rows.append((evidence.device, what, means[0], means[1], errors[0], means[2], errors[1]))
+    for device, cell in paper.TABLE_1.items():
+        values = (cell.model_ms, cell.operator_sum_ms, cell.operator_error, cell.kernel_sum_ms, cell.kernel_error)
+        rows.append((f"paper {device}", "base model", *values))
+    names = ["device", "models", "latency (ms)", "operator sum (ms)", "operator sum error (%)", "kernel sum (ms)"]
+    return pd.DataFrame(rows, columns=[*names, "kernel sum error (%)"])
+
+
+def table_02(evidence: Evidence) -> pd.DataFrame:
+    """Table 2: average FLOPs (multiply-adds) of the generated variants and the range of measured latencies, by family."""
+    zoo = evidence.frame("zoo", "family", "index", "macs")
+    variants = zoo[zoo["index"] >= 0]
+    measured = evidence.evaluated() if evidence.has("models") else pd.DataFrame(columns=["family", "measured_ms"])
+    rows = []
+    for family in dict.fromkeys(zoo["family"]):
+        macs = variants.loc[variants["family"] == family, "macs"]
+        base = zoo.loc[(zoo["family"] == family) & (zoo["index"] < 0), "macs"]
+        times = measured.loc[measured["family"] == family, "measured_ms"]
+        published = paper.TABLE_2.get(paper.family_key(family))
+        rows.append(
+            {
+                "family": label(family),
+                "variants": len(macs),
+                "FLOPs (M)": macs.mean() / 1e6 if len(macs) else np.nan,
+                "base FLOPs (M)": base.iloc[0] / 1e6 if len(base) else np.nan,
+                "paper: FLOPs (M)": published.flops_m if published else np.nan,
+                "measured": len(times),
+                "latency min (ms)": times.min() if len(times) else np.nan,
+                "latency max (ms)": times.max() if len(times) else np.nan,
+            }
+            | {
+                f"paper {device}: latency (ms)": " - ".join(f"{v:g}" for v in published.range_ms[device])
+                if published and device in published.range_ms
+                else ""
+                for device in paper.DEVICES
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _hits(frame: pd.DataFrame, predicted: str, prefix: str = "") -> pd.DataFrame:
+    """Family, models, and the four metrics of Table 8 in percent."""
+    table = by_group(frame, predicted=predicted)
+    return pd.DataFrame(
+        {
+            "family": table["family"],
+            "models": table["models"],
+            f"{prefix}RMSE (ms)": table["rmse"],
+            f"{prefix}RMSPE (%)": table["rmspe"],
+            f"{prefix}{_WITHIN_5}": 100 * table["within_5pct"],
+            f"{prefix}{_WITHIN_10}": 100 * table["within_10pct"],
+        }
+    )
+
+
+def table_08(evidence: Evidence) -> pd.DataFrame:
+    """Table 8: end-to-end prediction by family and overall."""
+    table = _hits(evidence.evaluated("predicted_ms"), "predicted_ms")
+    keys = table["family"].map(paper.family_key)
+    for device in paper.DEVICES:
+        cells = [paper.TABLE_8.get(k, {}).get(device) for k in keys]
+        overall = paper.OVERALL_WITHIN_10PCT[device]
+        table[f"paper {device}: RMSE (ms)"] = [c.rmse_ms if c else np.nan for c in cells]
+        table[f"paper {device}: RMSPE (%)"] = [c.rmspe if c else np.nan for c in cells]
+        table[f"paper {device}: {_WITHIN_5}"] = [c.within_5pct if c else np.nan for c in cells]
+        table[f"paper {device}: {_WITHIN_10}"] = [
+            c.within_10pct if c else (overall if k == OVERALL else np.nan) for c, k in zip(cells, keys, strict=True)
+        ]
+    table["family"] = table["family"].map(label)
+    return table
+
+
+def baselines(evidence: Evidence) -> pd.DataFrame:
+    """Every predictor by family: +-10 % accuracy and RMSPE, in percent; NaN where a predictor was not evaluated.
+
+    Returns:
+        Columns: family (this project's name, or "all"), models, and for each of `PREDICTORS` its two metrics.
+    """
+    frame = evidence.evaluated("predicted_ms", "macs", "memory_bytes")
+    if len(frame["family"].unique()) > 1:
+        frame = with_baselines(frame)
+    table = by_group(frame)[["family", "models"]]
+    for name, column in PREDICTORS.items():
+        if column not in frame.columns or not frame[column].notna().all():
+            continue
+        hits = by_group(frame, predicted=column)
+        table[f"{name}: {_WITHIN_10}"] = 100 * hits["within_10pct"]
+        table[f"{name}: RMSPE (%)"] = hits["rmspe"]
+    return table
+
+
+def table_baselines(evidence: Evidence) -> pd.DataFrame:
+    """Baselines by family, with the paper's means over its five families and three devices (Fig. 9) as the last row."""
+    table = baselines(evidence)
+    published = {"ours": "ours", "FLOPs": "flops", "FLOPs+MAC": "flops_mac"}
+    row: dict[str, object] = {f"{ours}: {_WITHIN_10}": paper.FIGURE_9[key] for ours, key in published.items()}
+    row[f"operator sum: {_WITHIN_10}"] = paper.FIGURE_11_OPERATOR["CPU"]
+    table["family"] = table["family"].map(label)
+    last = pd.DataFrame([{c: row.get(c, np.nan) for c in table.columns} | {"family": _PAPER_ROW}])
+    return pd.concat([table.astype({"models": float}), last], ignore_index=True)
+
+
+def baseline_verdicts(table: pd.DataFrame) -> pd.DataFrame:
+    """Whether FLOPs, FLOPs+MAC and operator sum are beaten on every family: +-10 % accuracy never higher, RMSPE lower.
+
+    Args:
+        table: from `baselines` or `table_baselines`.
+
+    Returns:
+        One row a baseline that was evaluated: baseline, higher_within (families where its +-10 % accuracy is higher),
+        not_worse_rmspe (families where its RMSPE is not higher than ours); both empty strings when it is beaten throughout.
+    """
+    families = table[~table["family"].isin([OVERALL, _PAPER_ROW])]
+    rows = []
+    for name in ("FLOPs", "FLOPs+MAC", "operator sum"):
+        if f"{name}: RMSPE (%)" not in table.columns:
+            continue
+        higher = families[f"{name}: {_WITHIN_10}"] > families[f"ours: {_WITHIN_10}"]
+        lower = families[f"{name}: RMSPE (%)"] <= families["ours: RMSPE (%)"]
+        rows.append((name, ", ".join(families["family"][higher]), ", ".join(families["family"][lower])))
+    return pd.DataFrame(rows, columns=["baseline", "higher_within", "not_worse_rmspe"])
+
+
+def table_11(evidence: Evidence) -> pd.DataFrame:
+    """Table 11: predictors of another device on this one, and the rebuilt ones."""
+    frame = evidence.frame("transfer", "family", "measured_ms", "transferred_ms", "rebuilt_ms")
+    table = _hits(frame, "transferred_ms", "transferred: ")
+    rebuilt = _hits(frame, "rebuilt_ms", "rebuilt: ")
+    table = table.join(rebuilt.drop(columns=["family", "models"]))
+    cells = [paper.TABLE_11.get(paper.family_key(f)) for f in table["family"]]
+    for part, name in enumerate(("transferred", "rebuilt")):
+        table[f"paper {name}: RMSPE (%)"] = [c[part].rmspe if c else np.nan for c in cells]
+        table[f"paper {name}: {_WITHIN_10}"] = [c[part].within_10pct if c else np.nan for c in cells]
+    table.loc[table["family"] == OVERALL, f"paper rebuilt: {_WITHIN_10}"] = paper.TABLE_11_OVERALL_REBUILT
+    table["family"] = table["family"].map(label)
+    return table
+
+
+def table_repeat(evidence: Evidence) -> pd.DataFrame:
+    """The repeatability ceiling: the same models measured again, held against their first measurement like a prediction."""
+    frame = evidence.optional("repeat_ms", "predicted_ms")
+    if frame is None:
+        frame = evidence.evaluated("repeat_ms")
+    table = _hits(frame, "repeat_ms", "repeat: ").drop(columns="repeat: RMSE (ms)")
+    ours = by_group(frame)
+    table[f"predicted: {_WITHIN_5}"] = 100 * ours["within_5pct"]
+    table[f"predicted: {_WITHIN_10}"] = 100 * ours["within_10pct"]
+    table["family"] = table["family"].map(label)
+    return table
+
+
+def table_intervals(evidence: Evidence) -> pd.DataFrame:
+    """Coverage and median relative width of the 90 % intervals, by family and overall."""
+    frame = evidence.evaluated("predicted_ms", "low_ms", "high_ms")
+    parts = [(str(n), p) for n, p in frame.groupby("family", sort=False)]
+    rows = []
+    for name, part in [*parts, (OVERALL, frame)]:
+        truth, guess, low, high = (part[c].to_numpy(float) for c in ("measured_ms", "predicted_ms", "low_ms", "high_ms"))
+        below, above = float(np.mean(truth < low)), float(np.mean(truth > high))
+        width = relative_width(guess, low, high)
+        rows.append((label(name), len(part), 100 * coverage(truth, low, high), 100 * below, 100 * above, 100 * width))
+    names = ["family", "models", "inside (%)", "below (%)", "above (%)", "median width (% of the prediction)"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def alexnet_within(evidence: Evidence, column: str) -> float | None:
+    """+-10 % accuracy (share) on the AlexNets by a column of predictions; None when there are none."""
+    frame = evidence.optional(column)
+    if frame is None:
+        return None
+    frame = frame[frame["family"].map(paper.family_key) == "alexnet"]
+    return accuracy(frame["measured_ms"], frame[column]).within_10pct if len(frame) else None

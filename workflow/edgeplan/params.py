@@ -1,0 +1,80 @@
+"""The schema of params.yaml: every knob, with its bounds. A misspelt key or a value out of range is an error that names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from edgeplan.errors import ParamsError
+from edgeplan.files import read_yaml
+from edgeplan.fusion.settings import FusionSettings
+from edgeplan.measurement.settings import MeasurementSettings
+from edgeplan.predictors.settings import TrainingSettings
+from edgeplan.sampling.settings import SamplingSettings
+
+_Device = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ZooSettings(_Section):
+    """Attributes: `variants_per_family`: evaluated variants of each of the 13 families."""
+
+    variants_per_family: Annotated[int, Field(ge=1, le=2000)]
+
+
+class TruthSettings(_Section):
+    """How whole models are measured.
+
+    Attributes:
+        repeat: whether every model is measured a second time, for the repeatability ceiling.
+    """
+
+    repeat: bool
+
+
+class EvaluationSettings(_Section):
+    """What evaluation computes besides the tables.
+
+    Attributes:
+        batch_models: models whose predictions from kernel tables are timed; the paper's dataset has 26,000.
+        speed_runs: timed repetitions of `edgeplan predict`; 0 leaves the timings out.
+    """
+
+    batch_models: Annotated[int, Field(ge=0, le=26000)]
+    speed_runs: Annotated[int, Field(ge=0, le=100)]
+
+
+class TransferSettings(_Section):
+    """Attributes: `source`, `target`: predictors of one device are tried on the other (Table 11)."""
+
+    source: _Device
+    target: _Device
+
+
+class Params(_Section):
+    """params.yaml."""
+
+    seed: Annotated[int, Field(ge=0, le=2**31)]
+    devices: Annotated[list[_Device], Field(min_length=1)]
+    zoo: ZooSettings
+    measurement: MeasurementSettings
+    fusion: FusionSettings
+    sampling: SamplingSettings
+    training: TrainingSettings
+    truth: TruthSettings
+    evaluation: EvaluationSettings
+    transfer: TransferSettings
+
+
+def load_params(path: Path) -> Params:
+    """Read and validate params.yaml.
+
+    Raises:
+        ParamsError: a key is misspelt or missing, or a value is out of range.
+    """
+    return read_yaml(path, Params, ParamsError, "params file")

@@ -1,0 +1,42 @@
+"""Stage `truth`: whole models, plain and unprofiled, normalised by the references that normalise the labels."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pandas as pd
+
+from edgeplan.devices.config import load_device
+from edgeplan.devices.machine import environment as machine_environment
+from edgeplan.files import write_json
+from edgeplan.measurement.bench import Bench
+from edgeplan.measurement.records import Subject
+from edgeplan.params import Params
+from edgeplan.pipeline.models import graphs, read_models
+from edgeplan.pipeline.zoo import write_parquet
+
+
+def measure_models(params: Params, *, device: Path, models: Path, rows: Path, truth: Path, environment: Path) -> None:
+    """Measure every evaluated variant, and each a second time for the repeatability ceiling."""
+    file = load_device(device)
+    table = read_models(models, bases=False, variants=True)
+    subjects = [Subject(graph) for graph in graphs(table)]
+    with Bench(file, params.measurement, rows) as bench:
+        first = bench.measure(subjects, description="whole models")
+        again = bench.measure(subjects, repeat=1, description="whole models again") if params.truth.repeat else None
+        captured = bench.store.identity["environment"] if "environment" in bench.store.identity else machine_environment()
+        measured = time.strftime("%Y-%m-%d %H:%M", time.gmtime(bench.last_measured_at()))
+        identity = {k: v for k, v in bench.store.identity.items() if k != "environment"}
+    frame = pd.DataFrame(
+        {
+            "model_id": table["model_id"],
+            "family": table["family"],
+            "measured_ms": [m.latency_us / 1e3 for m in first],
+            "median_ms": [float(pd.Series(m.median_us).median()) / 1e3 for m in first],
+            "noise": [m.noise for m in first],
+            "repeat_ms": [m.latency_us / 1e3 for m in again] if again else float("nan"),
+        }
+    )
+    write_parquet(frame, truth)
+    write_json(environment, {**dict(captured), **identity, "measured_at": f"{measured} UTC"})

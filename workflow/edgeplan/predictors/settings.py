@@ -1,0 +1,29 @@
+"""The `training` section of params.yaml."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TrainingSettings(BaseModel):
+    """How predictors are trained.
+
+    Attributes:
+        trials: Optuna trials of a kind with many rows; kinds with few rows take regularised defaults.
+        folds: folds of the cross-validation, grouped by measured subject.
+        min_rows_per_implementation: an implementation with fewer rows is left to the predictor of its kind.
+        interval: nominal coverage of the intervals.
+        max_seconds: bound on all tuning; a safety net, since trials it cuts off make a training depend on the machine's speed.
+        seeds: the first seeds folds and tuning; models of all seeds are averaged.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    trials: Annotated[int, Field(ge=0, le=1000)] = 30
+    folds: Annotated[int, Field(ge=2, le=20)] = 5
+    min_rows_per_implementation: Annotated[int, Field(ge=2)] = 30
+    interval: Annotated[float, Field(gt=0.5, lt=1)] = 0.9
+    max_seconds: Annotated[float, Field(gt=0)] = 150.0
+    seeds: Annotated[tuple[int, ...], Field(min_length=1, max_length=10)] = (0,)

@@ -1,0 +1,192 @@
+"""Adaptive data sampling (Algorithm 2) and its baselines, in carriers, each within a budget of measuring time.
+
+The growing test set selects where to sample next; a separate, frozen set, measured by its own seed, only reports.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import lightgbm as lgb
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernels import KernelConfig
+from edgeplan.measurement.bench import Bench
+from edgeplan.measurement.records import Measurement, Subject
+from edgeplan.predictors.features import features
+from edgeplan.sampling.carriers import build_carrier
+from edgeplan.sampling.labels import CounterModel, fit_counters, label_rows, plain_layouts
+from edgeplan.sampling.prior import ConvShape, Prior
+from edgeplan.sampling.settings import SamplingSettings
+from edgeplan.sampling.sources import ConvSource, FocusSource, PriorSource, UniformSource
+
+log = logging.getLogger(__name__)
+
+Row = dict[str, object]
+_CONVOLUTIONS = ("conv", "dwconv")
+_MODEL = {"objective": "l1", "learning_rate": 0.08, "num_leaves": 31, "min_data_in_leaf": 5, "verbose": -1, "num_threads": 2}
+_TREES = 250
+#: How many times the shares of the budget an adaptive round may take are counted: the last one takes what is left.
+_LEAST_ROWS = 40
+
+
+@dataclass
+class Sampled:
+    """What a sampler measured: carriers with their measurements, in order, and the adaptive rounds."""
+
+    graphs: list[Graph] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    errors: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """Measuring time, with model building, references and rejected batches."""
+        return sum(m.seconds for m in self.measurements)
+
+    def add(self, graphs: Sequence[Graph], measurements: Sequence[Measurement], round_number: int) -> None:
+        """Append carriers of one round."""
+        self.graphs += graphs
+        self.measurements += measurements
+        self.rounds += [round_number] * len(graphs)
+
+    def rows(self, counters: CounterModel, plain: Mapping[str, str], sampler: str) -> list[Row]:
+        """Labelled kernels of all carriers."""
+        found: list[Row] = []
+        for graph, measurement, number in zip(self.graphs, self.measurements, self.rounds, strict=True):
+            found += [{**row, "sampler": sampler, "round": number} for row in label_rows(graph, measurement, counters, plain)]
+        return found
+
+
+Stop = Callable[[], bool]
+
+
+class CarrierSampler:
+    """Measures carriers on a bench until a budget is spent.
+
+    Args:
+        bench: where to measure.
+        settings: budgets and shares.
+        prior: the prior over convolutions.
+        seed: seed of everything drawn.
+    """
+
+    def __init__(self, bench: Bench, settings: SamplingSettings, prior: Prior, seed: int) -> None:
+        self.bench, self.settings, self.prior, self.seed = bench, settings, prior, seed
+
+    def _carriers(self, stream: str, source: ConvSource, start: int = 0) -> Iterator[Graph]:
+        index = start
+        while True:
+            name = f"{stream}-{index}"
+            yield build_carrier(name, f"{self.seed}/{name}", source, self.settings.carrier_kernels)
+            index += 1
+
+    def spend(
+        self, into: Sampled, stream: str, source: ConvSource, seconds: float, number: int = 0, stop: Stop = lambda: False
+    ) -> None:
+        """Measure carriers of a stream until they took so many seconds, batch by batch."""
+        until = into.seconds + seconds
+        carriers = self._carriers(stream, source)
+        while into.seconds < until and not stop():
+            # the last batch is cut to what the budget still pays for, judged by the carriers so far
+            each = into.seconds / len(into.graphs) if into.graphs else 0.0
+            affordable = int((until - into.seconds) / each) + 1 if each else self.bench.settings.batch_size
+            batch = [next(carriers) for _ in range(max(2, min(self.bench.settings.batch_size, affordable)))]
+            measured = self.bench.measure([Subject(g, profiled=True) for g in batch], description=f"{stream} carriers")
+            into.add(batch, measured, number)
+
+    def frozen(self) -> Sampled:
+        """The separate set that only reports: carriers of the prior under a seed of their own."""
+        sampled = Sampled()
+        carriers = self._carriers("frozen", PriorSource(self.prior))
+        graphs = [next(carriers) for _ in range(self.settings.frozen_carriers)]
+        sampled.add(graphs, self.bench.measure([Subject(g, profiled=True) for g in graphs], description="frozen carriers"), 0)
+        return sampled
+
+    def uniform(self) -> Sampled:
+        """The paper's random baseline: uniform over Table 5, same budget."""
+        sampled = Sampled()
+        self.spend(sampled, "random", UniformSource(), self.settings.budget_seconds)
+        return sampled
+
+    def adaptive(self) -> Sampled:
+        """Algorithm 2: an initial sample from the prior, then rounds around what is predicted badly."""
+        budget, initial = self.settings.budget_seconds, self.settings.initial_share
+        sampled = Sampled()
+        self.spend(sampled, "prior", PriorSource(self.prior), budget * initial)
+        test: set[str] = set()
+        for number in range(1, self.settings.rounds + 1):
+            rows = _conv_rows(sampled)
+            test |= _pick_test(rows, test, self.settings.test_share, Random(f"{self.seed}/test/{number}"))  # noqa: S311
+            held = [r for r in rows if r["subject"] in test]
+            train = [r for r in rows if r["subject"] not in test]
+            left = budget - sampled.seconds
+            if len(train) < _LEAST_ROWS or len(held) < 2 or left <= 0:  # noqa: PLR2004  nothing to learn or test on
+                break
+            errors = _test_errors(train, held)
+            rmspe = float(np.sqrt(np.mean(errors**2)))
+            sampled.errors.append({"round": number, "rows": len(rows), "test_rows": len(held), "error": rmspe})
+            log.info("adaptive round %d: %d rows, RMSPE %.1f %% on %d test rows", number, len(rows), 100 * rmspe, len(held))
+            if rmspe <= self.settings.error_threshold:
+                break
+            worst = np.argsort(-np.abs(errors))[: max(1, int(len(errors) * self.settings.hard_share))]
+            hard = list({_shape(held[i]): None for i in worst}) * self.settings.fine_grained
+            source = FocusSource(hard, self.prior)
+            rounds_left = self.settings.rounds - number + 1
+            self.spend(sampled, f"round{number}", source, left / rounds_left, number, lambda s=source: s.exhausted)  # type: ignore[misc]
+        if sampled.seconds < budget:  # the rounds ended early: the rest of the budget goes to the prior
+            self._spend_rest(sampled, budget)
+        return sampled
+
+    def _spend_rest(self, sampled: Sampled, budget: float) -> None:
+        self.spend(sampled, "rest", PriorSource(self.prior), budget - sampled.seconds, self.settings.rounds + 1)
+
+    def prior_only(self, adaptive: Sampled) -> Sampled:
+        """The baseline that samples the prior for the whole budget; it shares the initial sample of the adaptive one."""
+        sampled = Sampled()
+        initial = [i for i, number in enumerate(adaptive.rounds) if number == 0]
+        sampled.add([adaptive.graphs[i] for i in initial], [adaptive.measurements[i] for i in initial], 0)
+        self.spend(sampled, "more-prior", PriorSource(self.prior), self.settings.budget_seconds - sampled.seconds, 1)
+        return sampled
+
+
+def _conv_rows(sampled: Sampled) -> list[Row]:
+    counters = fit_counters(sampled.measurements)
+    plain = plain_layouts(sampled.graphs, sampled.measurements)
+    return [r for r in sampled.rows(counters, plain, "adaptive") if r["kind"] in _CONVOLUTIONS]
+
+
+def _pick_test(rows: Sequence[Row], known: set[str], share: float, rng: Random) -> set[str]:
+    """Whole carriers that join the test set: `share` of those not in it that are new since the last round."""
+    fresh = sorted({str(r["subject"]) for r in rows if r["round"] == max(int(str(x["round"])) for x in rows)} - known)
+    return set(rng.sample(fresh, max(1, round(share * len(fresh))))) if fresh else set()
+
+
+def _shape(row: Row) -> ConvShape:
+    config = KernelConfig.from_json(str(row["config"]))
+    return ConvShape(
+        config.in_height, config.in_channels, config.out_channels, config.kernel_h, config.stride_h, config.kind == "dwconv"
+    )
+
+
+def _design(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
+    implementations = sorted({str(r["implementation"]) for r in rows})
+    code = np.array([[implementations.index(str(r["implementation"])), r["kind"] == "dwconv"] for r in rows], dtype=float)
+    return np.hstack([features([KernelConfig.from_json(str(r["config"])) for r in rows]), code])
+
+
+def _test_errors(train: Sequence[Row], test: Sequence[Row]) -> npt.NDArray[np.float64]:
+    """Relative errors on the test rows of a model trained on the others, the regression model f of Algorithm 2."""
+    both = _design([*train, *test])
+    shapes = [_shape(r) for r in (*train, *test)]
+    work = np.log([s.macs for s in shapes])
+    latency = np.log([float(str(r["latency_us"])) for r in (*train, *test)])
+    cut = len(train)
+    model = lgb.train(_MODEL, lgb.Dataset(both[:cut], latency[:cut] - work[:cut]), _TREES)
+    predicted = np.asarray(model.predict(both[cut:])) + work[cut:]
+    return np.asarray(np.exp(predicted - latency[cut:]) - 1)
