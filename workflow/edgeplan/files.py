@@ -92,7 +92,11 @@ def read_json(path: Path, model: type[Model], what: str) -> Model:
     try:
         raw = json.loads(path.read_text())
     except OSError as failure:
-        raise FormatError(f"cannot read {what}: {failure.strerror}", where=str(path), next_step="run the stage that writes it") from failure
+        raise FormatError(
+            f"cannot read {what}: {failure.strerror}", where=str(path), next_step="run the stage that writes it"
+        ) from failure
     except ValueError as failure:
-        raise FormatError(f"{what} is not valid JSON: {failure}", where=str(path), next_step="run the stage that writes it again") from failure
+        raise FormatError(
+            f"{what} is not valid JSON: {failure}", where=str(path), next_step="run the stage that writes it again"
+        ) from failure
     return validate(raw, model, FormatError, what, str(path))

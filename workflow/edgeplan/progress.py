@@ -19,7 +19,13 @@ def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yield a function to call with the number of items just finished."""
     console = Console(stderr=True)
     if console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=console) as bar:
             task = bar.add_task(description, total=total)
             yield lambda done: bar.advance(task, done)

@@ -17,7 +17,7 @@ from edgeplan.evaluation.metrics import accuracy
 from edgeplan.evaluation.tables_prediction import alexnet_within
 
 #: Parts of the measuring time that serve a comparison or a check, not the predictors.
-NOT_BEHIND_PREDICTORS = frozenset({"random", "prior", "frozen"})
+NOT_BEHIND_PREDICTORS = frozenset({"random", "prior", "frozen", "sweep", "conv_check", "isolated"})
 
 # What the paper's configuration (HW, K, S, Cin, Cout) leaves out.
 _BEYOND_SHAPE = ("type", "activation", "bias", "residual")

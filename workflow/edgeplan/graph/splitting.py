@@ -72,10 +72,20 @@ def _kernels(graph: Graph, groups: Sequence[tuple[tuple[str, ...], tuple[str, ..
     for members, duplicates in groups:
         kernel = make_kernel(graph, members)
         if duplicates:  # they cost nothing: the configuration is that of the operators that run
-            outputs = dict.fromkeys((*kernel.outputs, *(o for name in duplicates for o in graph.by_name[name].outputs)))
-            kernel = replace(kernel, members=(*members, *duplicates), outputs=tuple(outputs))
+            kernel = replace(kernel, members=(*members, *duplicates), outputs=_outputs(graph, (*members, *duplicates)))
         found.append(kernel)
     return tuple(found)
+
+
+def _outputs(graph: Graph, members: Sequence[str]) -> tuple[str, ...]:
+    """Activations of the members that something outside reads, that are graph outputs, or that nothing reads."""
+    inside = set(members)
+    written = [output for name in members for output in graph.by_name[name].outputs]
+    return tuple(
+        o
+        for o in written
+        if o in graph.outputs or not graph.consumers.get(o) or any(c.name not in inside for c in graph.consumers[o])
+    )
 
 
 class _Splitting:
@@ -89,7 +99,7 @@ class _Splitting:
         index_of = {output: i for i, op in enumerate(ops) for output in op.outputs}
         self.twin = list(range(len(ops)))
         if rules.merges_duplicates:
-            _find_twins(ops, index_of, self.twin)
+            _find_twins(ops, self.twin)
         final = set(graph.outputs)
         self.producers: list[list[int]] = []
         self.consumers: list[list[int]] = [[] for _ in ops]
@@ -106,6 +116,8 @@ class _Splitting:
         self.members: dict[int, list[int]] = {}
         self.duplicates: dict[int, list[int]] = {}
         self.forced = self._match_patterns() if rules.patterns else {}
+        self.before = set(self.forced.values())
+        self.starts = self.before - self.forced.keys()
 
     def visit(self, i: int) -> None:
         """Put an operator into the kernel of a producer, or start a kernel with it."""
@@ -114,7 +126,7 @@ class _Splitting:
             self.duplicates.setdefault(self.twin[i], []).append(i)
             return
         chosen = self.forced.get(i)
-        if chosen is None:
+        if chosen is None and i not in self.starts:
             several = len(self.graph.operators[i].inputs) > 1
             candidates = self.producers[i]
             if several:
@@ -137,7 +149,7 @@ class _Splitting:
 
     def _joins(self, p: int, i: int, *, several: bool) -> bool:
         first = self.kernel[p]
-        if self.members[first][-1] != p or p in self.forced.values():
+        if self.members[first][-1] != p or p in self.before:
             return False
         readers = self.consumers[p]
         if len(readers) > 1 or self.kept[p]:
@@ -201,7 +213,6 @@ class _Splitting:
                 if chain and taken.isdisjoint(chain):
                     taken.update(chain)
                     forced.update(zip(chain[1:], chain, strict=False))
-                    self.members[start] = [start]
                     break
         return forced
 
@@ -216,7 +227,7 @@ class _Splitting:
         return chain
 
 
-def _find_twins(ops: Sequence[Operator], index_of: dict[str, int], twin: list[int]) -> None:
+def _find_twins(ops: Sequence[Operator], twin: list[int]) -> None:
     """Point each operator without weights that repeats an earlier one at that one."""
     seen: dict[tuple[object, ...], int] = {}
     origin: dict[str, str] = {}

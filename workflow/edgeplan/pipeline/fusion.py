@@ -11,6 +11,7 @@ import pandas as pd
 
 from edgeplan.devices.config import load_device
 from edgeplan.devices.engines.base import Engine, EngineNode
+from edgeplan.frames import write_csv
 from edgeplan.fusion.detection import detect
 from edgeplan.fusion.rules import Provenance
 from edgeplan.fusion.verification import COLUMNS as VERIFICATION_COLUMNS
@@ -21,7 +22,6 @@ from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs, read_models
-from edgeplan.pipeline.zoo import write_csv
 
 
 def executed_nodes(engine: Engine, graph: Graph) -> tuple[EngineNode, ...]:

@@ -10,11 +10,11 @@ import pandas as pd
 from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import environment as machine_environment
 from edgeplan.files import write_json
+from edgeplan.frames import write_parquet
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Subject
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs, read_models
-from edgeplan.pipeline.zoo import write_parquet
 
 
 def measure_models(params: Params, *, device: Path, models: Path, rows: Path, truth: Path, environment: Path) -> None:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pandas as pd
 
-from edgeplan.files import write_atomically, write_text
+from edgeplan.frames import write_csv, write_parquet
 from edgeplan.graph.cost import graph_macs, graph_memory_access_bytes, graph_parameters
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.params import Params
 from edgeplan.sampling.prior import ConvShape, conv_shapes
 from edgeplan.zoo import FAMILIES, TABLE2_FLOPS_M, build_variant, prior_models, variants
-
-
-def write_parquet(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table as compressed Parquet, atomically."""
-    write_atomically(path, lambda temporary: frame.to_parquet(temporary, compression="zstd", index=False))
-
-
-def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table as csv, atomically."""
-    write_text(path, frame.to_csv(index=False))
 
 
 def _row(graph: Graph, model_id: str, family: str, index: int, spec: str) -> dict[str, object]:
@@ -60,22 +49,15 @@ def _prior_row(shape: ConvShape, count: int) -> dict[str, object]:
     return {"kind": kind, "config": config.to_json(), "count": count}
 
 
-def read_prior(path: Path) -> Counter[ConvShape]:
-    """The convolutions of the base models, from prior.parquet."""
-    found: Counter[ConvShape] = Counter()
-    for text, count in pd.read_parquet(path)[["config", "count"]].itertuples(index=False):
-        c = KernelConfig.from_json(text)
-        found[ConvShape(c.in_height, c.in_channels, c.out_channels, c.kernel_h, c.stride_h, c.kind == "dwconv")] = int(count)
-    return found
-
-
 def build_zoo(params: Params, *, models: Path, prior: Path, costs: Path) -> None:
     """Write the table of models, the prior's configurations, and the families' average costs beside Table 2."""
     rows = []
     for family in FAMILIES.values():
         rows.append(_row(family.base(), f"{family.id}-base", family.id, -1, ""))
-        for spec in variants(family, params.zoo.variants_per_family, params.seed):
-            rows.append(_row(build_variant(spec), f"{family.id}-{spec.index:05d}", family.id, spec.index, spec.to_json()))
+        rows += [
+            _row(build_variant(spec), f"{family.id}-{spec.index:05d}", family.id, spec.index, spec.to_json())
+            for spec in variants(family, params.zoo.variants_per_family, params.seed)
+        ]
     table = pd.DataFrame(rows)
     write_parquet(table, models)
     shapes = conv_shapes(build() for build in prior_models().values())

@@ -6,7 +6,7 @@ The growing test set selects where to sample next; a separate, frozen set, measu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -31,7 +31,8 @@ Row = dict[str, object]
 _CONVOLUTIONS = ("conv", "dwconv")
 _MODEL = {"objective": "l1", "learning_rate": 0.08, "num_leaves": 31, "min_data_in_leaf": 5, "verbose": -1, "num_threads": 2}
 _TREES = 250
-#: How many times the shares of the budget an adaptive round may take are counted: the last one takes what is left.
+_FIRST_BATCH = 12
+#: An adaptive round needs this many rows to learn from.
 _LEAST_ROWS = 40
 
 
@@ -93,19 +94,29 @@ class CarrierSampler:
         until = into.seconds + seconds
         carriers = self._carriers(stream, source)
         while into.seconds < until and not stop():
-            # the last batch is cut to what the budget still pays for, judged by the carriers so far
+            # a batch is cut to what the budget still pays for, judged by the carriers so far; the first is a try
             each = into.seconds / len(into.graphs) if into.graphs else 0.0
-            affordable = int((until - into.seconds) / each) + 1 if each else self.bench.settings.batch_size
+            affordable = int((until - into.seconds) / each) + 1 if each else _FIRST_BATCH
             batch = [next(carriers) for _ in range(max(2, min(self.bench.settings.batch_size, affordable)))]
             measured = self.bench.measure([Subject(g, profiled=True) for g in batch], description=f"{stream} carriers")
             into.add(batch, measured, number)
 
+    def prior_batches(self, stream: str, size: int = 8) -> Iterator[list[Graph]]:
+        """Carriers of the prior without end, a few at a time, not measured."""
+        carriers = self._carriers(stream, PriorSource(self.prior))
+        while True:
+            yield [next(carriers) for _ in range(size)]
+
     def frozen(self) -> Sampled:
         """The separate set that only reports: carriers of the prior under a seed of their own."""
-        sampled = Sampled()
         carriers = self._carriers("frozen", PriorSource(self.prior))
-        graphs = [next(carriers) for _ in range(self.settings.frozen_carriers)]
-        sampled.add(graphs, self.bench.measure([Subject(g, profiled=True) for g in graphs], description="frozen carriers"), 0)
+        return self.fixed(next(carriers) for _ in range(self.settings.frozen_carriers))
+
+    def fixed(self, graphs: Iterable[Graph]) -> Sampled:
+        """Given carriers, each measured once."""
+        sampled = Sampled()
+        chosen = list(graphs)
+        sampled.add(chosen, self.bench.measure([Subject(g, profiled=True) for g in chosen], description="fixed carriers"), 0)
         return sampled
 
     def uniform(self) -> Sampled:

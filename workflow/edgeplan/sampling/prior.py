@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
+import pandas as pd
+
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernels import KernelConfig
 from edgeplan.graph.kinds import kind
 
 #: Table 5 of the paper: the sample space of Conv++bn++relu.
@@ -56,6 +60,15 @@ def conv_shapes(graphs: Iterable[Graph]) -> Counter[ConvShape]:
                 cout = graph.shape(op.outputs[0])[1]
                 stride = op.integers("strides", (1, 1))[0]
                 found[ConvShape(height, cin, cout, kh, stride, kind(graph, op) == "dwconv")] += 1
+    return found
+
+
+def read_prior(path: Path) -> Counter[ConvShape]:
+    """The convolutions of the base models with their counts, from prior.parquet."""
+    found: Counter[ConvShape] = Counter()
+    for text, count in pd.read_parquet(path)[["config", "count"]].itertuples(index=False):
+        c = KernelConfig.from_json(text)
+        found[ConvShape(c.in_height, c.in_channels, c.out_channels, c.kernel_h, c.stride_h, c.kind == "dwconv")] = int(count)
     return found
 
 

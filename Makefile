@@ -1,0 +1,75 @@
+# make reproduce · tables · test · lint · report · bench · clean; `make` alone explains them.
+
+PYTHON ?= python3
+VENV ?= .venv
+DEVICE ?= cpu-onnxruntime
+PROFILE ?= quick
+
+VENV_PATH := $(abspath $(VENV))
+export PATH := $(VENV_PATH)/bin:$(PATH)
+export PYTHONPATH := $(CURDIR)/workflow
+# `dvc exp run` makes git commits of its own (refs/exps); a fresh machine may have no identity for them yet.
+export GIT_AUTHOR_NAME ?= $(or $(shell git config user.name),edgeplan)
+export GIT_AUTHOR_EMAIL ?= $(or $(shell git config user.email),edgeplan@localhost)
+export GIT_COMMITTER_NAME ?= $(GIT_AUTHOR_NAME)
+export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
+
+.DEFAULT_GOAL := help
+.PHONY: help environment dev-environment lock reproduce tables test test-slow lint report bench clean
+
+help: ## show this text
+	@echo "usage: make TARGET [DEVICE=$(DEVICE)] [PROFILE=$(PROFILE)] [PYTHON=$(PYTHON)] [VENV=$(VENV)]"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 20
+
+reproduce: environment ## measure, train and evaluate DEVICE with the values of config/profiles/PROFILE.yaml
+	dvc exp run $$(python workflow/scripts/profile_values.py config/profiles/$(PROFILE).yaml) -S 'devices=[$(DEVICE)]'
+	@echo "done: results/$(DEVICE)/report.html, tables in results/$(DEVICE)/tables; 'git status' shows what changed"
+
+tables: environment ## rebuild the tables of all devices in params.yaml from the shipped rows; measures nothing
+	EDGEPLAN_STORED_ROWS_ONLY=1 dvc repro --force
+
+test: dev-environment ## finish the set-up and run the tests (minutes)
+	python -m pytest -m "not slow"
+
+test-slow: dev-environment ## run the tests that take the tiny profile through the whole pipeline
+	python -m pytest -m slow
+
+lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint
+	ruff check .
+	ruff format --check .
+	mypy
+	snakefmt --check Snakefile workflow
+	snakemake --lint
+
+report: environment ## write results/DEVICE/report.html again
+	dvc repro --single-item --force report@$(DEVICE)
+
+bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions and a run with nothing to do
+	edgeplan device check $(DEVICE)
+	python -m pytest -m slow -s tests/end_to_end/test_speed.py
+
+lock: dev-environment ## resolve the dependencies of pyproject.toml again
+	python -m pip install --quiet --disable-pip-version-check uv
+	uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		--extra openvino --extra pipeline pyproject.toml -o requirements.lock
+	uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		--extra openvino --extra pipeline --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+
+clean: ## remove logs and caches of tools; rows, results and the environment stay
+	rm -rf work .snakemake .snakemake.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# An environment is current when it holds a copy of the lock file it was made from.
+environment:
+	@cmp -s requirements.lock $(VENV_PATH)/requirements.lock || { set -e; \
+		$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeplan needs Python >= 3.11; name one: make PYTHON=python3.12 ...")'; \
+		echo "creating $(VENV) from requirements.lock"; \
+		$(PYTHON) -m venv $(VENV_PATH); \
+		python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; \
+		python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .; \
+		cp requirements.lock $(VENV_PATH)/requirements.lock; }
+
+dev-environment: environment
+	@cmp -s requirements-dev.lock $(VENV_PATH)/requirements-dev.lock || { set -e; \
+		echo "adding the development tools from requirements-dev.lock"; \
+		python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock; \
+		cp requirements-dev.lock $(VENV_PATH)/requirements-dev.lock; }

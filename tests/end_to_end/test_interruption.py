@@ -1,0 +1,80 @@
+"""Runs that are killed, meet each other, or start from a wrong params.yaml."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from workspace import Workspace, make_workspace
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+WAIT_SECONDS = 600
+
+
+def _wait_for_rows(workspace: Workspace, process: subprocess.Popen[str]) -> None:
+    """Wait until the run has stored its first batches."""
+    end = time.monotonic() + WAIT_SECONDS
+    while len(list((workspace.folder / "data/rows").rglob("*.parquet"))) < 2:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def _killed_at_last(process: subprocess.Popen[str]):  # noqa: ANN202 - a generator for a with statement
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return make_workspace(tmp_path)
+
+
+def test_killed_run_loses_at_most_a_batch_and_goes_on(workspace: Workspace) -> None:
+    values = workspace.values("-S", "measurement.batch_size=4")
+    first = workspace.start("dvc", "exp", "run", *values)
+    with _killed_at_last(first):
+        _wait_for_rows(workspace, first)
+    kept = workspace.rows()
+    assert kept
+    assert not list((workspace.folder / "data/rows").rglob("*.json.tmp"))
+    workspace.run("dvc", "exp", "run", *values)
+    assert kept <= workspace.rows(), "stored rows were lost or measured again"
+
+
+def test_second_run_is_told_that_the_first_is_busy(workspace: Workspace) -> None:
+    first = workspace.start("dvc", "exp", "run", *workspace.values())
+    with _killed_at_last(first):
+        _wait_for_rows(workspace, first)
+        start = time.monotonic()
+        status, output = workspace.result("dvc", "repro")
+        assert status != 0
+        assert "blocked by" in output or "is measuring" in output
+        assert time.monotonic() - start < 60
+        status, output = workspace.result("snakemake", "--cores", "2")
+        assert status != 0
+        assert "another run is building in this folder" in output
+
+
+def test_misspelt_parameter_is_named(workspace: Workspace) -> None:
+    path = workspace.folder / "params.yaml"
+    params = yaml.safe_load(path.read_text())
+    params["zoo"]["variants_per_familly"] = 3
+    path.write_text(yaml.safe_dump(params))
+    status, output = workspace.result("dvc", "repro", "zoo")
+    assert status != 0
+    assert "variants_per_familly" in output
+    assert "Traceback" not in output
+    assert not list((workspace.folder / "data/zoo").glob("*.parquet"))

@@ -1,0 +1,113 @@
+"""Copies of the working tree to run the pipeline in, each with a machine lock and journals of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from edgeplan.measurement.store import read_rows
+
+ROOT = Path(__file__).parents[2]
+DEVICE = "cpu-onnxruntime"
+Row = tuple[str, str, int, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A git repository of the project, and what its commands run with."""
+
+    folder: Path
+    environment: Mapping[str, str] = field(repr=False)
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """Start a command as the leader of a process group of its own."""
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=dict(self.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def result(self, *command: str) -> tuple[int, str]:
+        """Exit status and output of a command."""
+        process = self.start(*command)
+        output, _ = process.communicate()
+        return process.returncode, output
+
+    def run(self, *command: str) -> str:
+        """Output of a command that has to succeed."""
+        status, output = self.result(*command)
+        assert status == 0, f"{' '.join(command)} ended with {status}:\n{output}"
+        return output
+
+    def commit(self, message: str) -> None:
+        """Commit everything."""
+        self.run("git", "add", "--all")
+        self.run("git", "commit", "--quiet", "--message", message)
+
+    def clone(self, folder: Path) -> Workspace:
+        """A fresh clone, with an empty cache and journals of its own."""
+        self.run("git", "clone", "--quiet", ".", os.fspath(folder))
+        return Workspace(folder, {**self.environment, "XDG_STATE_HOME": os.fspath(folder.with_name(f"{folder.name}-state"))})
+
+    def values(self, *more: str) -> list[str]:
+        """The tiny profile on one device as arguments of `dvc exp run`."""
+        arguments = self.run(sys.executable, "workflow/scripts/profile_values.py", "config/profiles/tiny.yaml").split()
+        return [*arguments, "-S", f"devices=[{DEVICE}]", *more]
+
+    def rows(self) -> set[Row]:
+        """Every measured row of the workspace, with the times at which it was measured."""
+        return {
+            (path.parent.name, row["subject"], row["sample"], tuple(row["measured_at"]))
+            for path in sorted((self.folder / "data/rows" / DEVICE).rglob("*.parquet"))
+            for row in read_rows(path)
+        }
+
+
+def make_workspace(folder: Path) -> Workspace:
+    """A repository with the files of the working tree, results and rows left out."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        source, target = ROOT / name, folder / "tree" / name
+        measured = name.startswith(("data/", "results/")) or name == "dvc.lock"
+        if source.is_file() and (not measured or name.endswith(".gitignore")):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+    (folder / "tmp").mkdir()
+    identity = {f"GIT_{role}_{what}": "test@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    workspace = Workspace(
+        folder / "tree",
+        {
+            **os.environ,
+            **identity,
+            "PATH": os.pathsep.join([os.fspath(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONPATH": os.fspath(folder / "tree/workflow"),
+            "TMPDIR": os.fspath(folder / "tmp"),
+            "XDG_STATE_HOME": os.fspath(folder / "state"),
+            "DVC_NO_ANALYTICS": "1",
+        },
+    )
+    params = yaml.safe_load((workspace.folder / "params.yaml").read_text())
+    # Table 11 reads two devices; where one alone is measured it is held against itself.
+    params |= {"devices": [DEVICE], "transfer": {"source": DEVICE, "target": DEVICE}}
+    (workspace.folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    workspace.run("git", "init", "--quiet")
+    workspace.commit("start")
+    return workspace

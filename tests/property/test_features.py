@@ -1,0 +1,116 @@
+"""Properties of the feature function."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgeplan.graph.kernels import KernelConfig
+from edgeplan.predictors.configs import ConfigTable
+from edgeplan.predictors.features import FEATURES, WORK_TERMS, features, work_terms
+
+_sizes = st.integers(1, 300)
+_small = st.integers(1, 9)
+_pads = st.integers(0, 4)
+_configs = st.builds(
+    KernelConfig,
+    kind=st.sampled_from(["conv", "dwconv", "fc", "add", "concat", "split", "maxpool", "reshape", "reorder", "other"]),
+    type=st.sampled_from(["conv", "conv++bn++relu", "add++relu", "fc"]),
+    dtype=st.sampled_from(["float32", "float16", "int8", "unheard"]),
+    batch=_small,
+    in_channels=_sizes,
+    in_height=_sizes,
+    in_width=_sizes,
+    out_channels=_sizes,
+    out_height=_sizes,
+    out_width=_sizes,
+    kernel_h=_small,
+    kernel_w=_small,
+    stride_h=_small,
+    stride_w=_small,
+    dilation_h=_small,
+    dilation_w=_small,
+    pad_top=_pads,
+    pad_left=_pads,
+    pad_bottom=_pads,
+    pad_right=_pads,
+    groups=_small,
+    inputs=_small,
+    other_elements=st.integers(0, 10**6),
+    min_part=_sizes,
+    max_part=_sizes,
+    bias=st.booleans(),
+    activation=st.sampled_from(["", "relu", "hswish", "unheard"]),
+    residual=st.booleans(),
+    permutation=st.sampled_from(["", "02134", "0231"]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_configs, min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_finite_and_independent_of_the_rest_of_the_batch(configs: list[KernelConfig], random: object) -> None:
+    matrix = features(configs)
+    assert matrix.shape == (len(configs), len(FEATURES))
+    assert np.isfinite(matrix).all()
+    order = list(range(len(configs)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(features([configs[i] for i in order]), matrix[order])
+    np.testing.assert_array_equal(np.vstack([features([c]) for c in configs]), matrix)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_configs, min_size=1, max_size=8))
+def test_columns_and_configurations_are_the_same(configs: list[KernelConfig]) -> None:
+    table = ConfigTable.of(configs)
+    assert [table.row(i) for i in range(len(table))] == configs
+    np.testing.assert_array_equal(features(table), features(configs))
+    np.testing.assert_array_equal(features(table.take(np.array([0]))), features(configs[:1]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(_configs)
+def test_work_is_not_negative_and_padding_only_adds_to_it(config: KernelConfig) -> None:
+    matrix = features([config])
+    terms = work_terms(matrix)
+    assert terms.shape == (1, len(WORK_TERMS))
+    assert (terms >= 0).all()
+    value = dict(zip(FEATURES, matrix[0], strict=True))
+    if config.in_channels % config.groups == 0 and config.out_channels % config.groups == 0:
+        assert value["padded_macs"] >= value["macs"] * (1 - 1e-12)
+        assert value["gemm_macs"] >= value["macs"] * (1 - 1e-12)
+    assert 0 <= value["interior_share"] <= 1
+
+
+def _differs(**changes: object) -> set[str]:
+    base: dict[str, object] = {
+        "kind": "conv", "type": "conv", "in_channels": 32, "in_height": 28, "in_width": 28, "out_channels": 64,
+        "out_height": 28, "out_width": 28, "kernel_h": 3, "kernel_w": 3, "pad_top": 1, "pad_left": 1,
+        "pad_bottom": 1, "pad_right": 1,
+    }  # fmt: skip
+    one, two = features([KernelConfig(**base), KernelConfig(**{**base, **changes})])  # type: ignore[arg-type]
+    return {name for name, a, b in zip(FEATURES, one, two, strict=True) if a != b}
+
+
+def test_every_part_of_a_configuration_is_seen() -> None:
+    changes = [
+        {"batch": 2}, {"in_height": 27}, {"in_width": 27}, {"kernel_h": 5}, {"kernel_w": 5}, {"stride_h": 2}, {"stride_w": 2},
+        {"dilation_h": 2}, {"dilation_w": 2}, {"groups": 4}, {"pad_top": 0}, {"pad_right": 0}, {"dtype": "float16"},
+        {"activation": "relu"}, {"residual": True}, {"bias": True}, {"inputs": 3}, {"other_elements": 7}, {"min_part": 3},
+        {"max_part": 9}, {"permutation": "02134"}, {"out_channels": 65}, {"in_channels": 33},
+    ]  # fmt: skip
+    for change in changes:
+        assert _differs(**change), change
+
+
+def test_a_folded_batch_normalisation_changes_nothing() -> None:
+    assert _differs(type="conv++bn") == set()
+
+
+def test_multiply_adds_follow_the_paper() -> None:
+    conv = KernelConfig("conv", "conv", in_channels=64, in_height=56, in_width=56, out_channels=128, out_height=28,
+                        out_width=28, kernel_h=3, kernel_w=3, stride_h=2, stride_w=2)  # fmt: skip
+    depthwise = KernelConfig("dwconv", "dwconv", in_channels=32, in_height=8, in_width=8, out_channels=32, out_height=8,
+                             out_width=8, kernel_h=5, kernel_w=5, groups=32)  # fmt: skip
+    connected = KernelConfig("fc", "fc", in_channels=512, out_channels=1000)
+    stacked = KernelConfig("fc", "fc", in_channels=7, in_height=512, out_channels=7, out_height=1000)
+    macs = features([conv, depthwise, connected, stacked])[:, FEATURES.index("macs")]
+    assert macs.tolist() == [64 * 9 * 128 * 28 * 28, 32 * 25 * 64, 512 * 1000, 7 * 512 * 1000]

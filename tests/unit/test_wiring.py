@@ -1,0 +1,190 @@
+"""The stage files, dvc.yaml, params.yaml and the package say the same about what a stage depends on."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edgeplan.devices.config import load_device
+from edgeplan.params import Params, load_params
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "workflow/edgeplan"
+PIPELINE: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+STAGES = {name: stage.get("do", stage) for name, stage in PIPELINE.items()}
+#: Modules that word messages and check values: results do not depend on them, so changing them runs no stage again.
+NEUTRAL = {"errors.py", "progress.py", "params.py"}
+
+
+def _paths(entries: list[str | dict[str, Any]]) -> list[str]:
+    return [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries]
+
+
+def _outputs(stage: dict[str, Any]) -> list[str]:
+    return [path for kind in ("outs", "metrics", "plots") for path in _paths(stage.get(kind, []))]
+
+
+def _module_files(name: str) -> set[Path]:
+    """The files that importing `edgeplan.a.b` reads: the module and the packages above it."""
+    parts = name.split(".")
+    found = {PACKAGE.joinpath(*parts[1:depth], "__init__.py") for depth in range(1, len(parts) + 1)}
+    found.add(PACKAGE.joinpath(*parts[1:]).with_suffix(".py"))
+    return {path for path in found if path.is_file()}
+
+
+def _imports(path: Path) -> set[Path]:
+    found: set[Path] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "edgeplan":
+            found |= _module_files(node.module)
+            for alias in node.names:
+                found |= _module_files(f"{node.module}.{alias.name}")
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "edgeplan":
+                    found |= _module_files(alias.name)
+    return found
+
+
+def imported(script: Path) -> set[str]:
+    """All files of the package that a script imports, directly or not, relative to the root; not through neutral modules."""
+    seen: set[Path] = set()
+    ahead = _imports(script)
+    while ahead:
+        path = ahead.pop()
+        if path not in seen and path.relative_to(PACKAGE).as_posix() not in NEUTRAL:
+            seen.add(path)
+            ahead |= _imports(path)
+    return {path.relative_to(ROOT).as_posix() for path in seen}
+
+
+def _covered(path: str, dependencies: list[str]) -> bool:
+    return any(path == known or path.startswith(f"{known}/") for known in dependencies)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stage_depends_on_all_code_it_imports(name: str) -> None:
+    dependencies = _paths(STAGES[name]["deps"])
+    scripts = ("stage", name)
+    needed = set().union(*(imported(ROOT / f"workflow/scripts/{script}.py") for script in scripts))
+    assert sorted(path for path in needed if not _covered(path, dependencies)) == []
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stage_depends_on_no_code_it_does_not_import(name: str) -> None:
+    scripts = ("stage", name)
+    needed = set().union(*(imported(ROOT / f"workflow/scripts/{script}.py") for script in scripts))
+    own = [path for path in _paths(STAGES[name]["deps"]) if path.startswith("workflow/edgeplan/")]
+    assert [path for path in own if not any(_covered(file, [path]) for file in needed)] == []
+
+
+def test_paths_of_stages_exist() -> None:
+    missing = [
+        path
+        for name, stage in STAGES.items()
+        for path in _paths(stage["deps"])
+        if path.startswith(("workflow/", "docs/")) and not (ROOT / path).exists()
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stage_names_the_params_that_its_snakefile_reads(name: str) -> None:
+    text = (ROOT / f"workflow/{name}.smk").read_text()
+    read = re.findall(r'"(\w+)"', " ".join(re.findall(r"sections\(([^)]*)\)", text)))
+    assert sorted(read) == sorted(STAGES[name].get("params", []))
+    assert set(re.findall(r"config\[['\"](\w+)", text)) <= set(read)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_code_of_a_stage_reads_no_other_params(name: str) -> None:
+    read = set(re.findall(r"\bparams\.(\w+)", (PACKAGE / f"pipeline/{name}.py").read_text())) & set(Params.model_fields)
+    assert read <= set(STAGES[name].get("params", []))
+
+
+def test_every_section_of_params_is_read_by_a_stage() -> None:
+    read = {section for stage in STAGES.values() for section in stage.get("params", [])}
+    assert read | {"devices"} == set(Params.model_fields)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stage_writes_what_its_snakefile_writes(name: str) -> None:
+    text = (ROOT / f"workflow/{name}.smk").read_text()
+    block = text.split("    output:\n")[1].split("    log:\n")[0]
+    tracked = [path.replace("${item}", "{device}") for path in _outputs(STAGES[name])]
+    assert [path for path in re.findall(r'"([^"]+)"', block) if not _covered(path, tracked)] == []
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stage_reads_what_its_snakefile_reads(name: str) -> None:
+    block = (ROOT / f"workflow/{name}.smk").read_text().partition("    input:\n")[2].split("    output:\n")[0]
+    read = [re.sub(r"\{config\['transfer'\]\['(\w+)'\]\}", r"{\1}", path) for path in re.findall(r'f?"([^"]+)"', block)]
+    tracked = [re.sub(r"\$\{(?:transfer\.)?(\w+)\}", r"{\1}", path) for path in _paths(STAGES[name]["deps"])]
+    assert [path for path in read if not _covered(path.replace("{device}", "{item}"), tracked)] == []
+
+
+def test_only_measuring_stages_keep_rows_and_hold_the_device() -> None:
+    keeping = {name for name, stage in STAGES.items() if any(path.startswith("data/rows/") for path in _outputs(stage))}
+    holding = {name for name in STAGES if "device=1" in (ROOT / f"workflow/{name}.smk").read_text()}
+    assert keeping == holding == {"fusion", "sampling", "truth"}
+    for name in keeping:
+        rows = next(out for out in STAGES[name]["outs"] if isinstance(out, dict) and next(iter(out)).startswith("data/rows/"))
+        assert list(rows.values()) == [{"cache": False, "persist": True}]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stage_is_one_snakefile_run_under_the_lock(name: str) -> None:
+    command = STAGES[name]["cmd"]
+    assert command.startswith(f"flock .snakemake.lock snakemake --nolock -s workflow/{name}.smk ")
+    target = command.split()[-1].replace("${item}", "{device}")
+    output = (ROOT / f"workflow/{name}.smk").read_text().split("    output:\n")[1].split("    log:\n")[0]
+    assert f'"{target}"' in output
+
+
+def test_root_snakefile_composes_all_stages() -> None:
+    text = (ROOT / "Snakefile").read_text()
+    assert re.findall(r'include: "workflow/(\w+)\.smk"', text) == ["common", *STAGES]
+
+
+def test_no_rule_runs_python_of_its_own() -> None:
+    for path in (ROOT / "workflow").glob("*.smk"):
+        assert not re.search(r"^\s+(run|shell):", path.read_text(), re.MULTILINE), path.name
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config/profiles").glob("*.yaml")), ids=lambda path: path.stem)
+def test_profile_fits_the_schema(path: Path) -> None:
+    def merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+        for key in values:
+            assert key in base, f"{path.name}: {key}"
+        return base | {k: merge(base[k], v) if isinstance(v, dict) else v for k, v in values.items()}
+
+    base = yaml.safe_load((ROOT / "params.yaml").read_text())
+    Params.model_validate(merge(base, yaml.safe_load(path.read_text())))
+
+
+def test_shipped_devices_are_valid_and_named_in_params() -> None:
+    devices = [load_device(path) for path in sorted((ROOT / "config/devices").glob("*.yaml"))]
+    params = load_params(ROOT / "params.yaml")
+    assert set(params.devices) <= {device.name for device in devices}
+    assert {params.transfer.source, params.transfer.target} <= set(params.devices)
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+def test_lock_is_hashed_and_names_no_index_or_host(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert not re.search(r"https?://|--(extra-)?index-url|--find-links|--trusted-host|file:", text)
+    pinned = re.findall(r"^([A-Za-z0-9_.-]+)==\S+.*\\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
+    assert len(pinned) == len(re.findall(r"^[A-Za-z0-9_.-]+==", text, re.MULTILINE))
+    assert {"dvc", "snakemake", "lightgbm", "onnxruntime", "openvino", "setuptools"} <= set(pinned)
+
+
+def test_development_lock_agrees_with_the_lock() -> None:
+    def pins(name: str) -> set[str]:
+        return set(re.findall(r"^[A-Za-z0-9_.-]+==[^\\\n]+", (ROOT / name).read_text(), re.MULTILINE))
+
+    assert pins("requirements.lock") <= pins("requirements-dev.lock")

@@ -1,0 +1,6 @@
+"""`python -m edgeplan`."""
+
+from edgeplan.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The command line: `edgeplan predict` and `edgeplan device`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgeplan.errors import EdgeplanError, FormatError
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+device_app = typer.Typer(help="Look at devices.", no_args_is_help=True)
+app.add_typer(device_app, name="device")
+
+_Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device that was measured.")]
+_Results = Annotated[Path, typer.Option(help="Folder of the results.")]
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="ONNX file of static shape.")],
+    device: _Device = "cpu-onnxruntime",
+    results: _Results = Path("results"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    partial: Annotated[bool, typer.Option(help="Report what can be predicted when some kernels have no predictor.")] = False,
+) -> None:
+    """Predict the latency of a model on a device, with its interval and the cost of each kernel."""
+    # imported here: `edgeplan --help` and the errors of its arguments should not wait for onnx
+    from edgeplan.graph.onnx_import import load_onnx  # noqa: PLC0415
+    from edgeplan.graph.simplify import simplify  # noqa: PLC0415
+    from edgeplan.graph.splitting import split  # noqa: PLC0415
+    from edgeplan.predictors.kernel_tables import kernel_table  # noqa: PLC0415
+    from edgeplan.predictors.predictor import DevicePredictor  # noqa: PLC0415
+    from edgeplan.fusion.rules import read_rules  # noqa: PLC0415  isort:skip
+
+    folder = results / device
+    if not (folder / "predictors" / "card.json").is_file():
+        known = sorted(p.parent.parent.name for p in results.glob("*/predictors/card.json"))
+        raise FormatError(
+            f"no predictors of device {device!r}",
+            where=str(folder / "predictors"),
+            next_step=f"make reproduce DEVICE={device}" + (f", or use one of: {', '.join(known)}" if known else ""),
+        )
+    predictor = DevicePredictor.load(folder / "predictors")
+    rules = read_rules(folder / "fusion" / "rules.json")
+    graph = simplify(load_onnx(model))
+    found = predictor.predict(kernel_table(graph, split(graph, rules)), allow_partial=partial)
+    document = {
+        "model": model.name,
+        "device": device,
+        "latency_ms": found.latency_ms,
+        "low_ms": found.low_ms,
+        "high_ms": found.high_ms,
+        "interval": predictor.card.interval.nominal,
+        "coverage": found.coverage,
+        "missing": list(found.missing),
+        "kernels": [
+            {
+                "name": k.name,
+                "type": k.type,
+                "implementation": k.implementation,
+                "latency_ms": k.latency_us / 1e3,
+                "low_ms": k.low_us / 1e3,
+                "high_ms": k.high_us / 1e3,
+                "share": k.share,
+            }
+            for k in found.kernels
+        ],
+    }
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+        return
+    _print_prediction(document)
+
+
+def _print_prediction(found: dict[str, object]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(
+        f"{found['model']} on {found['device']}: [bold]{found['latency_ms']:.3f} ms[/bold] "
+        f"({100 * found['interval']:.0f} % interval {found['low_ms']:.3f} to {found['high_ms']:.3f} ms)"  # type: ignore[operator]
+    )
+    if found["coverage"] != 1.0:
+        console.print(f"covers {100 * found['coverage']:.1f} % of the kernels; without: {', '.join(found['missing'])}")  # type: ignore[operator,arg-type]
+    table = Table("kernel", "type", "implementation", box=None, pad_edge=False)
+    table.add_column("ms", justify="right")
+    table.add_column("share", justify="right")
+    for kernel in found["kernels"]:  # type: ignore[attr-defined]
+        share = f"{100 * kernel['share']:.1f} %"
+        table.add_row(kernel["name"], kernel["type"], kernel["implementation"], f"{kernel['latency_ms']:.4f}", share)
+    console.print(table)
+
+
+@device_app.command("check")
+def device_check(
+    name: Annotated[str, typer.Argument(help="Name of a device file in config/devices, or a path to one.")],
+    seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="How long to watch the machine.")] = 10.0,
+) -> None:
+    """Report engine, versions, cores, clock behaviour and noise, and whether figures from this machine can be trusted."""
+    from edgeplan.devices.check import check_device, report_lines  # noqa: PLC0415
+
+    found = check_device(name, seconds)
+    for line in report_lines(found):
+        typer.echo(line)
+    if not found.trusted:
+        raise typer.Exit(7)
+
+
+def main() -> None:
+    """Run the command line; errors a user can mend end with their message and exit code."""
+    try:
+        app()
+    except EdgeplanError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)

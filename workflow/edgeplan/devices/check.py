@@ -1,0 +1,122 @@
+"""Whether figures from this machine can be trusted: `edgeplan device check`."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.devices.machine import environment
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.references import References, ReferenceTimes
+
+_RUNS = 6
+_WINDOW_SECONDS = 0.25
+#: Spread of the windows' least compute times above which labels cannot be normalised well.
+MAX_COMPUTE_SPREAD = 0.10
+#: The ratio that normalisation leaves: compute windows against each other after dividing by their neighbours.
+MAX_RESIDUAL = 0.03
+MAX_LOAD = 1.0
+
+
+@dataclass(frozen=True)
+class DeviceCheck:
+    """What a check found.
+
+    Attributes:
+        device: the device file.
+        engine_version: version of its engine.
+        environment: state of the machine.
+        compute_us, bandwidth_us: least time of each reference in each window.
+        compute_spread: (90th - 10th percentile) / median of the compute windows: drift of the clock.
+        bandwidth_spread: the same of the bandwidth windows: neighbours on the memory bus.
+        residual: median relative difference of neighbouring compute windows: what normalisation cannot remove.
+        problems: why figures cannot be trusted; empty when they can.
+    """
+
+    device: DeviceFile
+    engine_version: str
+    environment: dict[str, Any]
+    compute_us: tuple[float, ...]
+    bandwidth_us: tuple[float, ...]
+    compute_spread: float
+    bandwidth_spread: float
+    residual: float
+    problems: tuple[str, ...]
+
+    @property
+    def trusted(self) -> bool:
+        """Whether figures from this machine can be trusted."""
+        return not self.problems
+
+
+def _spread(values: list[float]) -> float:
+    ordered = sorted(values)
+    low, high = ordered[len(ordered) // 10], ordered[-1 - len(ordered) // 10]
+    return (high - low) / statistics.median(ordered)
+
+
+def check_device(name: str, seconds: float) -> DeviceCheck:
+    """Watch the machine for so many seconds.
+
+    Raises:
+        DeviceError: unknown device or engine not installed.
+        BusyError: another process is measuring.
+    """
+    device = load_device(name)
+    version = device.load_engine().version()
+    with machine_lock():
+        state = environment()
+        device.pin()
+        references = References()
+        windows: list[ReferenceTimes] = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            windows.append(references.time(_RUNS))
+            time.sleep(max(0.0, min(_WINDOW_SECONDS, end - time.monotonic())))
+    compute = [w.compute_us for w in windows]
+    bandwidth = [w.bandwidth_us for w in windows]
+    steps = [abs(b / a - 1) for a, b in zip(compute, compute[1:], strict=False)]
+    residual = statistics.median(steps) if steps else 0.0
+    problems = tuple(_problems(_spread(compute), residual, state, device))
+    return DeviceCheck(
+        device, version, state, tuple(compute), tuple(bandwidth), _spread(compute), _spread(bandwidth), residual, problems
+    )
+
+
+def _problems(spread: float, residual: float, state: dict[str, Any], device: DeviceFile) -> Iterator[str]:
+    if spread > MAX_COMPUTE_SPREAD:
+        yield f"the compute reference drifts by {100 * spread:.0f} % (limit {100 * MAX_COMPUTE_SPREAD:.0f} %)"
+    if residual > MAX_RESIDUAL:
+        yield f"neighbouring windows differ by {100 * residual:.1f} % (limit {100 * MAX_RESIDUAL:.0f} %)"
+    if state["load_1min"] > MAX_LOAD:
+        yield f"the load is {state['load_1min']}: other work is running"
+    if len(device.cores) < device.threads and device.cores:
+        yield f"{device.threads} threads share {len(device.cores)} core"
+
+
+def report_lines(found: DeviceCheck) -> list[str]:
+    """The check as lines of text."""
+    state = found.environment
+    lines = [
+        f"device      {found.device.name}: {found.device.engine} {found.engine_version}, {found.device.threads} thread(s) "
+        f"on core(s) {', '.join(map(str, found.device.cores)) or 'any'}",
+        f"machine     {state['cpu']}, {state['cores']} cores, {state['memory_gib']} GiB"
+        + (", virtual" if state["virtualised"] else ""),
+        f"caches      {', '.join(state['caches']) or 'not exposed'}",
+        f"isa         {' '.join(state['isa']) or 'not exposed'}",
+        f"clock       governor {state['governor']}, highest {state['max_frequency_khz']} kHz, load {state['load_1min']}",
+        f"compute     least {min(found.compute_us):.1f} us, spread {100 * found.compute_spread:.1f} %, "
+        f"between neighbours {100 * found.residual:.1f} %",
+        f"bandwidth   least {min(found.bandwidth_us):.1f} us, spread {100 * found.bandwidth_spread:.1f} %",
+    ]
+    if found.trusted:
+        return [*lines, "verdict     figures from this machine can be trusted"]
+    return [
+        *lines,
+        *(f"problem     {p}" for p in found.problems),
+        "verdict     do not trust figures from this machine now: stop other work, wait, and check again",
+    ]

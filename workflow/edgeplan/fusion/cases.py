@@ -1,0 +1,202 @@
+"""Test cases: which probes are compared, and what their times say (nn-Meter, Inequality 1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.fusion.probes import Probe
+from edgeplan.fusion.settings import FusionSettings
+from edgeplan.graph.ir import Graph
+
+Decision = Literal["fused", "separate", "undecided"]
+Connection = Literal["single", "multi-inbound", "multi-outbound"]
+
+
+class Timed(Protocol):
+    """What a case needs of a measurement."""
+
+    @property
+    def block_us(self) -> npt.NDArray[np.float64]:
+        """Normalised block minima in microseconds (blocks,)."""
+
+
+#: Measures graphs; the second argument asks for the k-th measurement of the same graphs, made afresh.
+Measure = Callable[[Sequence[Graph], int], Sequence[Timed]]
+
+#: A sum of probe times: probe and its sign.
+Terms = tuple[tuple[Probe, int], ...]
+
+_TINY_US = 1e-3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test case.
+
+    Attributes:
+        pair: name of the rule, `"<first>_<next>"` or `"<first>+<last>_<next>"`.
+        connection: how the two are connected.
+        context: context the rule holds in, "" for every one.
+        op1, op2, both: probe times that add up to the time of the first operator(s), of the next one, and of both connected.
+    """
+
+    pair: str
+    connection: Connection
+    context: str
+    op1: Terms
+    op2: Terms
+    both: Terms
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        """The probes to time."""
+        return tuple(dict.fromkeys(probe for terms in (self.op1, self.op2, self.both) for probe, _ in terms))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the times say of a case.
+
+    Attributes:
+        op1_us, op2_us, both_us: the three times, ends removed.
+        margin: saving over the time of the cheaper operator; compared with alpha.
+        noise: standard error of the margin.
+        decision: fused or separate where the margin is clear of alpha.
+        repeats: measurements made.
+    """
+
+    op1_us: float
+    op2_us: float
+    both_us: float
+    margin: float
+    noise: float
+    decision: Decision
+    repeats: int
+
+
+class Timings:
+    """Times of probes, over as many measurements as were asked for."""
+
+    def __init__(self, measure: Measure, settings: FusionSettings) -> None:
+        self._measure, self._settings = measure, settings
+        self._blocks: dict[Probe, list[npt.NDArray[np.float64]]] = {}
+
+    def require(self, probes: Sequence[Probe], repeats: int) -> None:
+        """Measure until each probe was measured `repeats` times."""
+        for repeat in range(repeats):
+            missing = [p for p in dict.fromkeys(probes) if len(self._blocks.get(p, ())) <= repeat]
+            if missing:
+                for probe, timed in zip(missing, self._measure([p.graph() for p in missing], repeat), strict=True):
+                    self._blocks.setdefault(probe, []).append(np.asarray(timed.block_us, dtype=np.float64))
+
+    def repeats(self, probe: Probe) -> int:
+        """How often a probe was measured."""
+        return len(self._blocks[probe])
+
+    def time(self, probe: Probe) -> tuple[float, float]:
+        """Median over all blocks and its standard error, in microseconds."""
+        blocks = np.concatenate(self._blocks[probe])
+        median = float(np.median(blocks))
+        spread = 1.4826 * float(np.median(np.abs(blocks - median)))  # of a normal distribution with these deviations
+        error = 1.2533 * spread / np.sqrt(len(blocks))  # of the median rather than the mean
+        floor = self._settings.noise_floor * median / np.sqrt(len(self._blocks[probe]))
+        return median, float(np.hypot(error, floor))
+
+
+def judge(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
+    """Apply Inequality 1 to a measured case.
+
+    With S the saving T1 + T2 - T12 and m the cheaper operator's time, fused means S > alpha m. The decision is clear when
+    S - alpha m is `confidence` standard errors from 0 (a probe that occurs several times counts once), and so is m or S itself:
+    where neither the operator nor the saving can be seen, nothing is known.
+    """
+    (op1, error1), (op2, error2), (both, _) = (_total(timings, (terms, 1.0)) for terms in (case.op1, case.op2, case.both))
+    cheaper, terms, error = (op1, case.op1, error1) if op1 < op2 else (op2, case.op2, error2)
+    saving, saving_error = _total(timings, (case.op1, 1.0), (case.op2, 1.0), (case.both, -1.0))
+    excess, excess_error = _total(timings, (case.op1, 1.0), (case.op2, 1.0), (case.both, -1.0), (terms, -settings.alpha))
+    decision: Decision = "undecided"
+    seen = cheaper > settings.confidence * error
+    if abs(excess) > settings.confidence * excess_error and (seen or saving > settings.confidence * saving_error):
+        decision = "fused" if excess > 0 else "separate"
+    scale = max(cheaper, error, _TINY_US)
+    repeats = max(timings.repeats(p) for p in case.probes)
+    return Outcome(op1, op2, both, saving / scale, excess_error / scale, decision, repeats)
+
+
+def rewritten(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
+    """Measure a case of a chain (both) and the same operators that only in another order of elements are not that chain (op1).
+
+    Where both run the same nodes they take the same time. `fused` means that they clearly do not: the engine runs a kernel of
+    its own for the chain, faster or slower. The margin is the difference over the shorter time, compared with
+    `rewritten_difference`.
+    """
+    for repeats in range(1, settings.max_rounds + 1):
+        timings.require(case.probes, repeats)
+        other, _ = _total(timings, (case.op1, 1.0))
+        chain, _ = _total(timings, (case.both, 1.0))
+        difference, error = _total(timings, (case.op1, 1.0), (case.both, -1.0))
+        scale = max(min(other, chain), _TINY_US)
+        excess = abs(difference) - settings.rewritten_difference * scale
+        if abs(excess) > settings.confidence * error:
+            break
+    clear = abs(excess) > settings.confidence * error
+    decision: Decision = "undecided" if not clear else "fused" if excess > 0 else "separate"
+    return Outcome(other, 0.0, chain, abs(difference) / scale, error / scale, decision, repeats)
+
+
+def nearest_plan(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
+    """Measure a case of two candidate plans (op1, op2) and pick the one whose time is nearest to what really runs (both).
+
+    The decision `fused` stands for the first plan, `separate` for the second; the margin is where the real time lies between
+    them, in units of their difference (0 at the middle, positive towards the first).
+    """
+    for repeats in range(1, settings.max_rounds + 1):
+        timings.require(case.probes, repeats)
+        first, second, both = (_total(timings, (terms, 1.0))[0] for terms in (case.op1, case.op2, case.both))
+        gap, gap_error = _total(timings, (case.op1, 1.0), (case.op2, -1.0))
+        middle, error = _total(timings, (case.op1, 0.5), (case.op2, 0.5), (case.both, -1.0))
+        clear = abs(gap) > settings.confidence * gap_error and abs(middle) > settings.confidence * error
+        if clear or repeats == settings.max_rounds:
+            break
+    scale = max(abs(gap), _TINY_US)
+    towards_first = abs(both - first) < abs(both - second)
+    decision: Decision = "undecided" if not clear else "fused" if towards_first else "separate"
+    margin = abs(middle) / scale * (1 if towards_first else -1)
+    return Outcome(first, second, both, margin, error / scale, decision, repeats)
+
+
+def _total(timings: Timings, *sums: tuple[Terms, float]) -> tuple[float, float]:
+    """A weighted sum of probe times and its standard error."""
+    weights: dict[Probe, float] = {}
+    for terms, factor in sums:
+        for probe, sign in terms:
+            weights[probe] = weights.get(probe, 0.0) + sign * factor
+    found = [(weight, *timings.time(probe)) for probe, weight in weights.items()]
+    return sum(w * t for w, t, _ in found), math.sqrt(sum((w * e) ** 2 for w, _, e in found))
+
+
+def decide(cases: Sequence[Case], timings: Timings, settings: FusionSettings) -> Mapping[Case, Outcome]:
+    """Measure cases and judge them; unclear ones are measured again, up to `max_rounds` times."""
+    outcomes: dict[Case, Outcome] = {}
+    open_cases = list(dict.fromkeys(cases))
+    for repeats in range(1, settings.max_rounds + 1):
+        timings.require([probe for case in open_cases for probe in case.probes], repeats)
+        outcomes.update({case: judge(case, timings, settings) for case in open_cases})
+        open_cases = [
+            case for case in open_cases if outcomes[case].decision == "undecided" and _may_clear(outcomes[case], settings)
+        ]
+        if not open_cases:
+            break
+    return outcomes
+
+
+def _may_clear(outcome: Outcome, settings: FusionSettings) -> bool:
+    """Whether further measurements could settle a case: not where the noise hides even a full saving many times over."""
+    hopeless = 4 * math.sqrt(settings.max_rounds)
+    return outcome.noise * settings.confidence < hopeless

@@ -1,0 +1,164 @@
+"""Stage `evaluation`: predictions held against whole models; tables, figures and metrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.errors import FormatError
+from edgeplan.evaluation.analysis import findings
+from edgeplan.evaluation.artifacts import read_evidence
+from edgeplan.evaluation.figures import write_figures
+from edgeplan.evaluation.metrics import accuracy
+from edgeplan.evaluation.report import write_findings
+from edgeplan.evaluation.summary import metrics, write_metrics
+from edgeplan.evaluation.tables import write_tables
+from edgeplan.frames import write_csv, write_parquet
+from edgeplan.fusion.rules import FusionRules, read_rules
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.simplify import simplify
+from edgeplan.graph.splitting import split, split_operators
+from edgeplan.params import Params
+from edgeplan.pipeline.models import graphs, read_models
+from edgeplan.pipeline.speed import measure_speed
+from edgeplan.pipeline.training import ISOLATED, RANDOM, SHORT
+from edgeplan.predictors.features import FEATURES
+from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
+from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.sampling.sweeps import CONV_CHECK, SWEEP, sweep_graphs, sweep_of
+from edgeplan.zoo import prior_models
+
+
+def evaluate(params: Params, *, device: str, results: Path, zoo: Path) -> None:
+    """Predict every evaluated variant with every predictor and write what follows from it below `results`.
+
+    Raises:
+        FormatError: the measured models are not those of the zoo.
+    """
+    rules = read_rules(results / "fusion" / "rules.json")
+    folder = results / "predictors"
+    predictor = DevicePredictor.load(folder)
+    table = read_models(zoo / "models.parquet", bases=False, variants=True)
+    truth = pd.read_parquet(results / "evaluation" / "truth.parquet")
+    if list(truth["model_id"]) != list(table["model_id"]):
+        raise FormatError(
+            "the measured models are not those of the zoo",
+            where=str(results / "evaluation" / "truth.parquet"),
+            next_step="dvc repro",
+        )
+    kernels, operators = _tables(table, rules)
+    evaluation = results / "evaluation"
+    models = _predict(table.merge(truth, on=["model_id", "family"]), predictor, folder, kernels, operators)
+    write_parquet(models, evaluation / "models.parquet")
+    batch = predictor.predict_many(kernels)
+    kinds, ids = np.meshgrid(batch.kinds, models["model_id"].to_numpy(), indexing="ij")
+    breakdown = pd.DataFrame({"model_id": ids.ravel(), "kind": kinds.ravel(), "predicted_ms": batch.by_kind_ms.ravel()})
+    write_parquet(breakdown[breakdown["predicted_ms"] > 0].reset_index(drop=True), evaluation / "breakdown.parquet")
+    configs = [kernels.configs.row(i) for i in range(len(kernels.configs))]
+    distinct = {c.to_json(): c.kind for c in configs}
+    write_parquet(pd.DataFrame({"kind": list(distinct.values()), "config": list(distinct)}), evaluation / "kernels.parquet")
+    labelled = pd.read_parquet(results / "measurements" / "kernels.parquet")
+    write_parquet(_sweeps(labelled, predictor, rules), evaluation / "sweeps.parquet")
+    about = json.loads((results / "measurements" / "sampling.json").read_text())
+    write_csv(_modes(models, folder, kernels, labelled, about), evaluation / "modes.csv")
+    write_csv(_conv_fusion(labelled), evaluation / "conv_fusion.csv")
+    resnet18 = tuple(k.config.type for k in split(simplify(prior_models()["resnet18"]()), rules))
+    evidence = read_evidence(
+        device,
+        results,
+        zoo,
+        resnet18_kernels=resnet18,
+        speed=measure_speed(params, device, rules, predictor),
+        features={kind: FEATURES for kind in sorted(set(labelled["kind"]))},
+    )
+    measured_at = str((evidence.environment or {}).get("measured_at", "unknown"))
+    write_tables(evidence, results / "tables", measured_at)
+    write_findings(findings(evidence), results / "tables" / "findings.json")
+    write_figures(evidence, results / "figures")
+    write_metrics(metrics(evidence), results / "metrics.json")
+
+
+def _tables(table: pd.DataFrame, rules: FusionRules) -> tuple[KernelTables, KernelTables]:
+    """Kernel tables of the models, split by the rules and split into single operators."""
+    fused, single = [], []
+    for model_id, graph in zip(table["model_id"], graphs(table), strict=True):
+        named = Graph(model_id, graph.operators, graph.inputs, graph.outputs, graph.tensors)
+        fused.append(kernel_table(named, split(named, rules)))
+        single.append(kernel_table(named, split_operators(named)))
+    return KernelTables.of(fused), KernelTables.of(single)
+
+
+def _predict(
+    models: pd.DataFrame, predictor: DevicePredictor, folder: Path, kernels: KernelTables, operators: KernelTables
+) -> pd.DataFrame:
+    """Predictions of all predictors beside the measured latencies."""
+    batch = predictor.predict_many(kernels)
+    models = models.drop(columns=["spec", "index"]).assign(
+        kernels=np.diff(kernels.kernel_start),
+        predicted_ms=batch.latency_ms,
+        low_ms=batch.low_ms,
+        high_ms=batch.high_ms,
+        calibration=False,
+    )
+    alone = predictor.predict_many(operators, allow_partial=True)
+    models["operator_sum_ms"], models["operator_coverage"] = alone.latency_ms, alone.coverage
+    for column, name in (("random_sampling_ms", RANDOM), ("isolated_ms", ISOLATED), ("in_situ_short_ms", SHORT)):
+        if (folder / name / "card.json").is_file():
+            other = DevicePredictor.load(folder / name).predict_many(kernels, allow_partial=True)
+            models[column], models[f"{name}_coverage"] = other.latency_ms, other.coverage
+        else:
+            models[column] = np.nan
+    return models
+
+
+def _modes(
+    models: pd.DataFrame, folder: Path, kernels: KernelTables, labelled: pd.DataFrame, about: Mapping[str, object]
+) -> pd.DataFrame:
+    """Accuracy each measuring mode reaches at equal measuring time."""
+    rows = []
+    seconds = dict(about["seconds"])  # type: ignore[call-overload]
+    subjects = set(about["mode_subjects"])  # type: ignore[call-overload]
+    for mode, column, part in (
+        ("in_situ", "in_situ_short_ms", labelled[labelled["subject"].isin(subjects)]),
+        ("isolated", "isolated_ms", labelled[labelled["mode"] == "isolated"]),
+    ):
+        if models[column].isna().all():
+            continue
+        hit = accuracy(models["measured_ms"], models[column])
+        rows.append(
+            {
+                "mode": mode,
+                "seconds": seconds.get("isolated", 0.0),
+                "rows": len(part),
+                "within_10pct": hit.within_10pct,
+                "within_5pct": hit.within_5pct,
+                "rmspe": hit.rmspe,
+                "coverage": float(models[f"{'isolated' if mode == 'isolated' else SHORT}_coverage"].mean()),
+            }
+        )
+    return pd.DataFrame(rows, columns=["mode", "seconds", "rows", "within_10pct", "within_5pct", "rmspe", "coverage"])
+
+
+def _sweeps(labelled: pd.DataFrame, predictor: DevicePredictor, rules: FusionRules) -> pd.DataFrame:
+    """Measured and predicted latency along one dimension (Figures 7 and 8)."""
+    measured = labelled[(labelled["sampler"] == SWEEP) & (labelled["kind"] == "conv")].groupby("config")["latency_us"].median()
+    rows = []
+    for graph in sweep_graphs() if len(measured) else ():
+        kernels = split(graph, rules)
+        predicted = {k.name: k.latency_us for k in predictor.predict(kernel_table(graph, kernels), allow_partial=True).kernels}
+        for kernel in kernels:
+            place, text = sweep_of(kernel.config), kernel.config.to_json()
+            if kernel.config.kind == "conv" and place and text in measured.index:
+                rows.append((*place, "conv", float(measured[text]), predicted.get(kernel.name, float("nan"))))
+    frame = pd.DataFrame(rows, columns=["sweep", "x", "kind", "measured_us", "predicted_us"])
+    return frame.drop_duplicates(["sweep", "x"]).reset_index(drop=True)
+
+
+def _conv_fusion(labelled: pd.DataFrame) -> pd.DataFrame:
+    """The same convolutions with and without what is fused behind them."""
+    rows = labelled[(labelled["sampler"] == CONV_CHECK) & (labelled["kind"] == "conv")]
+    return rows[["config", "type", "latency_us"]].reset_index(drop=True)

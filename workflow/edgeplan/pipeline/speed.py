@@ -1,0 +1,64 @@
+"""How fast predictions are: the command as a whole process, the call inside one, and the paper's 26,000 models at once."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from edgeplan.fusion.rules import FusionRules
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.simplify import simplify
+from edgeplan.graph.splitting import split
+from edgeplan.params import Params
+from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
+from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
+
+
+def measure_speed(params: Params, device: str, rules: FusionRules, predictor: DevicePredictor) -> dict[str, float]:
+    """Median times: `predict_process_s`, `predict_call_ms` (ResNet-50, from the file), and `batch_26000_s`, by the number asked."""
+    found: dict[str, float] = {}
+    settings = params.evaluation
+    if settings.speed_runs:
+        with tempfile.TemporaryDirectory(prefix="edgeplan-speed-") as folder:
+            model = save_onnx(prior_models()["resnet50"](), Path(folder) / "resnet50.onnx")
+            command = [sys.executable, "-m", "edgeplan", "predict", str(model), "--device", device]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+            process, call = [], []
+            for _ in range(settings.speed_runs):
+                start = time.perf_counter()
+                subprocess.run(command, check=True, capture_output=True, env=environment)  # noqa: S603  our own command
+                process.append(time.perf_counter() - start)
+            graph = load_onnx(model)
+            for _ in range(settings.speed_runs):
+                start = time.perf_counter()
+                plain = simplify(graph)
+                predictor.predict(kernel_table(plain, split(plain, rules)))
+                call.append(1e3 * (time.perf_counter() - start))
+            found |= {"predict_process_s": statistics.median(process), "predict_call_ms": statistics.median(call)}
+    if settings.batch_models:
+        tables = batch_tables(params.seed, settings.batch_models, rules)
+        start = time.perf_counter()
+        predictor.predict_many(tables, allow_partial=True)
+        seconds = time.perf_counter() - start
+        found["batch_26000_s" if settings.batch_models == 26000 else "batch_s"] = seconds  # noqa: PLR2004  the paper's
+    return found
+
+
+def batch_tables(seed: int, count: int, rules: FusionRules) -> KernelTables:
+    """Kernel tables of so many variants, the families in turn alike."""
+    share = -(-count // len(FAMILIES))
+
+    def tables() -> itertools.chain[object]:
+        return itertools.chain.from_iterable(
+            (simplify(build_variant(spec)) for spec in variants(family, share, seed)) for family in FAMILIES.values()
+        )
+
+    return KernelTables.of(kernel_table(g, split(g, rules)) for g in itertools.islice(tables(), count))  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Predictors: features, gradient-boosted trees per kernel kind and implementation, whole-model prediction."""

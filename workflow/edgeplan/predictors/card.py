@@ -1,0 +1,158 @@
+"""The card of a device's predictors: what they are, what they were trained on, how far to trust them (card.json)."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\.txt")
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Regressor(_Strict):
+    """One latency predictor: a linear work model, corrected by trees.
+
+    Latency (us) = work x exp(trees) for target "log_ratio"; trees alone for target "latency".
+
+    Attributes:
+        kind: kernel kind.
+        implementation: the implementation it is for; "" for one of the whole kind.
+        codes: implementations by the code its trees know them by, if it is one of the whole kind.
+        file: its text model.
+        target: what the trees predict.
+        work: coefficients of `WORK_TERMS`, us per unit.
+        rows: training rows.
+        parameters: tuned parameters of the trees.
+        cv_rmspe: root mean square relative error, out of fold.
+        cv_within_5pct, cv_within_10pct: shares of rows within that error, out of fold.
+        low, high: quantiles of log(measured / predicted), out of fold.
+        spread: standard deviation of the same.
+    """
+
+    kind: str
+    implementation: str = ""
+    codes: tuple[str, ...] = ()
+    file: Annotated[str, Field(pattern=_FILE.pattern)]
+    target: Literal["log_ratio", "latency"] = "log_ratio"
+    work: tuple[Finite, ...]
+    rows: int
+    parameters: dict[str, float | int | str] = {}
+    cv_rmspe: Finite = 0.0
+    cv_within_5pct: Finite = 0.0
+    cv_within_10pct: Finite = 0.0
+    low: Finite = 0.0
+    high: Finite = 0.0
+    spread: Finite = 0.0
+
+
+class Variant(_Strict):
+    """An implementation with the layouts it reads and writes."""
+
+    implementation: str
+    input_layout: str
+    output_layout: str
+
+
+class Dispatch(_Strict):
+    """Which implementation a kind of kernel gets, in which layouts.
+
+    Attributes:
+        kind: kernel kind.
+        variants: the classes, in order of the classifier's outputs.
+        file: text model of the classifier, "" if the state of the inputs alone decides.
+        by_state: the most frequent variant (its position) by state of the inputs; key "" for all states.
+        accuracy: share of rows classified right, out of fold.
+    """
+
+    kind: str
+    variants: Annotated[tuple[Variant, ...], Field(min_length=1)]
+    file: Annotated[str, Field(pattern=rf"({_FILE.pattern})?")] = ""
+    by_state: dict[str, Annotated[int, Field(ge=0)]]
+    accuracy: Finite = 1.0
+
+
+class Interval(_Strict):
+    """Whole-model interval: latency x exp(+- quantile x sqrt(common ** 2 + single ** 2 / effective kernels)).
+
+    Attributes:
+        nominal: coverage aimed at.
+        common: part of the relative error that all kernels of a model share.
+        single: part that kernels have of their own.
+        quantile: conformal quantile of the scaled residuals.
+        subjects: held-out subjects behind it.
+    """
+
+    nominal: Finite
+    common: Annotated[Finite, Field(ge=0)]
+    single: Annotated[Finite, Field(ge=0)]
+    quantile: Annotated[Finite, Field(ge=0)]
+    subjects: int
+
+
+class Card(_Strict):
+    """Everything about the predictors of a device but their trees.
+
+    Attributes:
+        format_version: version of this document.
+        device, engine, engine_version: what was measured.
+        measured_at: date of the measurements, as given.
+        rows: training rows, all kinds.
+        features: names of the features, in order; the trees also see the input state and the implementation.
+        work_terms: names of the terms of the work model.
+        call_us: constant cost of one inference.
+        plain_layouts: layout of graph inputs and outputs by rank.
+        states: codes of the states of a kernel's inputs.
+        implementations: all implementations seen.
+        regressors, dispatch, interval: the parts.
+    """
+
+    format_version: Literal[1] = 1
+    device: str
+    engine: str
+    engine_version: str
+    measured_at: str
+    rows: int
+    features: tuple[str, ...]
+    work_terms: tuple[str, ...]
+    call_us: Annotated[Finite, Field(ge=0)]
+    plain_layouts: dict[str, str]
+    states: tuple[str, ...]
+    implementations: tuple[str, ...]
+    regressors: tuple[Regressor, ...]
+    dispatch: tuple[Dispatch, ...] = ()
+    interval: Interval
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Card:
+        if any(len(r.work) != len(self.work_terms) for r in self.regressors):
+            raise ValueError("work: as many coefficients as work_terms")
+        known = {(r.kind, r.implementation) for r in self.regressors}
+        if len(known) != len(self.regressors):
+            raise ValueError("regressors: one a kind and implementation")
+        if len(set(self.files())) != len(self.files()):
+            raise ValueError("file: each text model belongs to one predictor")
+        kinds = {r.kind for r in self.regressors}
+        for d in self.dispatch:
+            named = {(v.implementation, v.input_layout, v.output_layout) for v in d.variants}
+            if d.kind not in kinds or "" not in d.by_state or max(d.by_state.values()) >= len(d.variants):
+                raise ValueError(f"dispatch of {d.kind}: kind without regressor, or a variant that does not exist")
+            if {i for i, _, _ in named} - set(self.implementations) - {""}:
+                raise ValueError(f"dispatch of {d.kind}: an implementation is not listed")
+            if ({x for _, *layouts in named for x in layouts} | set(d.by_state)) - set(self.states):
+                raise ValueError(f"dispatch of {d.kind}: a layout is not listed under states")
+        if {r.implementation for r in self.regressors} - set(self.implementations) - {""}:
+            raise ValueError("regressors: an implementation is not listed")
+        if set(self.plain_layouts.values()) - set(self.states) or not all(r.isdigit() for r in self.plain_layouts):
+            raise ValueError("plain_layouts: a rank is no number or a layout is not listed under states")
+        return self
+
+    def files(self) -> tuple[str, ...]:
+        """Names of the text models, in the order in which they are packed."""
+        return tuple(r.file for r in self.regressors) + tuple(d.file for d in self.dispatch if d.file)

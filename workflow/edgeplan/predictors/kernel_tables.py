@@ -1,0 +1,247 @@
+"""Kernel tables: what whole-model prediction needs of a model, for one model or for tens of thousands."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.errors import FormatError, ModelError
+from edgeplan.files import write_atomically
+from edgeplan.graph.ir import Graph, Tensor
+from edgeplan.graph.kernels import Kernel, KernelConfig
+from edgeplan.predictors.configs import NUMBERS, WORDS, ConfigTable, Integers
+
+FORMAT = b"edgeplan.kernel-tables.1"
+_LISTS = ("config_id", "inputs_of", "tensor_of_input", "tensor_shape", "tensor_rank", "tensor_producer", "graph_outputs")
+
+
+@dataclass(frozen=True)
+class ModelKernels:
+    """Kernels of one model in topological order, and the tensors between them.
+
+    Attributes:
+        name: name of the model.
+        names: name of each kernel (its anchor operator).
+        configs: configuration of each kernel.
+        inputs: tensors each kernel reads, indices into `shapes`.
+        shapes: each tensor as a "reorder" configuration: what converting its layout costs depends on nothing else.
+        ranks: rank of each tensor.
+        producers: kernel that writes each tensor, -1 for graph inputs.
+        outputs: tensors that are graph outputs.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    configs: tuple[KernelConfig, ...]
+    inputs: tuple[tuple[int, ...], ...]
+    shapes: tuple[KernelConfig, ...]
+    ranks: tuple[int, ...]
+    producers: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def kernel_table(graph: Graph, kernels: Sequence[Kernel]) -> ModelKernels:
+    """The kernel table of a graph that was split into kernels.
+
+    Raises:
+        ModelError: the kernels do not cover the graph, or wait for each other in a circle.
+    """
+    ordered = _topological(graph, kernels)
+    writer = {output: i for i, kernel in enumerate(ordered) for output in kernel.outputs}
+    tensors = dict.fromkeys((*graph.inputs, *(t for k in ordered for t in (*k.inputs, *k.outputs))))
+    place = {tensor: i for i, tensor in enumerate(tensors)}
+    missing = [o for o in graph.outputs if o not in place]
+    if missing:
+        raise ModelError(f"no kernel writes the graph output {missing[0]}", where=graph.name, next_step="split the whole graph")
+    return ModelKernels(
+        graph.name,
+        tuple(k.name for k in ordered),
+        tuple(k.config for k in ordered),
+        tuple(tuple(place[i] for i in k.inputs) for k in ordered),
+        tuple(reorder_config(graph.tensors[t]) for t in tensors),
+        tuple(len(graph.shape(t)) for t in tensors),
+        tuple(writer.get(t, -1) for t in tensors),
+        tuple(place[o] for o in dict.fromkeys(graph.outputs)),
+    )
+
+
+def reorder_config(tensor: Tensor) -> KernelConfig:
+    """The configuration of a layout conversion of a tensor; axes beyond the fourth fold into the width."""
+    n, c, h, *w = (*tensor.shape, 1, 1, 1, 1)[: max(4, len(tensor.shape))]
+    width = int(np.prod(w, dtype=np.int64))
+    return KernelConfig(
+        "reorder",
+        "reorder",
+        tensor.dtype,
+        n,
+        in_channels=c,
+        in_height=h,
+        in_width=width,
+        out_channels=c,
+        out_height=h,
+        out_width=width,
+    )
+
+
+def _topological(graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Kernels so that each comes after those it reads from, otherwise in the order given."""
+    writer = {output: i for i, kernel in enumerate(kernels) for output in kernel.outputs}
+    waits, readers = [0] * len(kernels), [[] for _ in kernels]  # type: tuple[list[int], list[list[int]]]
+    for i, kernel in enumerate(kernels):
+        if not kernel.inputs:
+            raise ModelError(
+                "a kernel reads no activation", where=f"{graph.name}, node {kernel.name}", next_step="fold constants"
+            )
+        for tensor in kernel.inputs:
+            if tensor in writer:
+                waits[i] += 1
+                readers[writer[tensor]].append(i)
+            elif tensor not in graph.inputs:
+                raise ModelError(
+                    f"no kernel writes {tensor}", where=f"{graph.name}, node {kernel.name}", next_step="split the whole graph"
+                )
+    ready = [i for i, count in enumerate(waits) if not count]
+    order: list[Kernel] = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(kernels[i])
+        for reader in readers[i]:
+            waits[reader] -= 1
+            if not waits[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) != len(kernels):
+        stuck = next(k.name for k, count in zip(kernels, waits, strict=True) if count)
+        raise ModelError("kernels wait for each other", where=f"{graph.name}, node {stuck}", next_step="mend the fusion rules")
+    return order
+
+
+@dataclass(frozen=True)
+class KernelTables:
+    """Kernel tables of many models; distinct configurations and tensor shapes are kept once.
+
+    Attributes:
+        models: names of the models (m,).
+        configs, shapes: distinct kernel configurations and tensor shapes.
+        kernel_start: first kernel of each model, and one past the last (m + 1,).
+        config: configuration of each kernel (k,).
+        input_start: first input of each kernel, and one past the last (k + 1,).
+        input_tensor: tensor of each input (inputs,).
+        tensor_model: model of each tensor (t,).
+        tensor_shape, tensor_rank: of each tensor (t,).
+        tensor_producer: kernel that writes each tensor, -1 for graph inputs (t,).
+        outputs: tensors that are graph outputs.
+    """
+
+    models: tuple[str, ...]
+    configs: ConfigTable
+    shapes: ConfigTable
+    kernel_start: Integers
+    config: Integers
+    input_start: Integers
+    input_tensor: Integers
+    tensor_model: Integers
+    tensor_shape: Integers
+    tensor_rank: Integers
+    tensor_producer: Integers
+    outputs: Integers
+
+    @staticmethod
+    def of(models: Iterable[ModelKernels]) -> KernelTables:
+        """Put models together; they are read one at a time."""
+        configs: dict[KernelConfig, int] = {}
+        shapes: dict[KernelConfig, int] = {}
+        names: list[str] = []
+        kernels = tensors = 0
+        kernel_start, columns = [0], {key: [] for key in _LISTS}  # type: tuple[list[int], dict[str, list[int]]]
+        tensor_model: list[int] = []
+        for number, model in enumerate(models):
+            names.append(model.name)
+            columns["config_id"] += [configs.setdefault(c, len(configs)) for c in model.configs]
+            columns["inputs_of"] += map(len, model.inputs)
+            columns["tensor_of_input"] += [tensors + i for of_kernel in model.inputs for i in of_kernel]
+            columns["tensor_shape"] += [shapes.setdefault(s, len(shapes)) for s in model.shapes]
+            columns["tensor_rank"] += model.ranks
+            columns["tensor_producer"] += [kernels + p if p >= 0 else -1 for p in model.producers]
+            columns["graph_outputs"] += [tensors + o for o in model.outputs]
+            tensor_model += [number] * len(model.shapes)
+            kernels, tensors = kernels + len(model.configs), tensors + len(model.shapes)
+            kernel_start.append(kernels)
+        arrays = {key: np.array(values, dtype=np.int64) for key, values in columns.items()}
+        return KernelTables(
+            tuple(names),
+            ConfigTable.of(configs),
+            ConfigTable.of(shapes),
+            np.array(kernel_start, dtype=np.int64),
+            arrays["config_id"],
+            np.concatenate([[0], np.cumsum(arrays["inputs_of"])]).astype(np.int64),
+            arrays["tensor_of_input"],
+            np.array(tensor_model, dtype=np.int64),
+            arrays["tensor_shape"],
+            arrays["tensor_rank"],
+            arrays["tensor_producer"],
+            arrays["graph_outputs"],
+        )
+
+    def save(self, path: Path) -> None:
+        """Write one Parquet file: a column an array, padded with nulls to the longest."""
+        import pyarrow as pa  # noqa: PLC0415  slow to import, and the command line predicts without it
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        arrays: dict[str, Any] = {"models": pa.array(self.models)}
+        for name in _ARRAYS:
+            arrays[name] = pa.array(getattr(self, name))
+        for part in ("configs", "shapes"):
+            table: ConfigTable = getattr(self, part)
+            arrays |= {f"{part}.{name}": pa.array(table.numbers[name]) for name in NUMBERS}
+            arrays |= {
+                f"{part}.{name}": pa.array(table.words[name], pa.string()).take(pa.array(table.codes[name])) for name in WORDS
+            }
+        rows = [pa.array([arrays[name]], pa.list_(arrays[name].type)) for name in arrays]
+        written = pa.table(rows, names=list(arrays)).replace_schema_metadata({b"format": FORMAT})
+        write_atomically(path, lambda temporary: pq.write_table(written, temporary, compression="zstd"))
+
+    @staticmethod
+    def load(path: Path) -> KernelTables:
+        """Read what `save` wrote.
+
+        Raises:
+            FormatError: missing, not such a file, or of another format version.
+        """
+        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        again = "run the stage that writes it again"
+        try:
+            table = pq.read_table(path)
+        except (OSError, pa.ArrowException) as error:
+            raise FormatError(f"cannot read kernel tables: {error}", where=str(path), next_step=again) from error
+        if (table.schema.metadata or {}).get(b"format") != FORMAT:
+            raise FormatError("not kernel tables of this format version", where=str(path), next_step=again)
+        flat = {name: table.column(name).combine_chunks().flatten() for name in table.column_names}
+        parts: dict[str, Any] = {part: _config_table(flat, part) for part in ("configs", "shapes")}
+        numbers: dict[str, Any] = {name: flat[name].to_numpy(zero_copy_only=False) for name in _ARRAYS}
+        return KernelTables(models=tuple(flat["models"].to_pylist()), **(parts | numbers))
+
+
+_ARRAYS = tuple(name for name in KernelTables.__dataclass_fields__ if name not in ("models", "configs", "shapes"))
+
+
+def _config_table(flat: dict[str, Any], part: str) -> ConfigTable:
+    coded = {name: flat[f"{part}.{name}"].dictionary_encode() for name in WORDS}
+    return ConfigTable(
+        {name: flat[f"{part}.{name}"].to_numpy(zero_copy_only=False) for name in NUMBERS},
+        {name: column.indices.to_numpy(zero_copy_only=False).astype(np.int64) for name, column in coded.items()},
+        {name: tuple(column.dictionary.to_pylist()) for name, column in coded.items()},
+    )
+
+
+def levels(tables: KernelTables) -> npt.NDArray[np.int64]:
+    """Position of each kernel in its model (k,): kernels of equal position in different models do not depend on each other."""
+    count = np.diff(tables.kernel_start)
+    return np.arange(len(tables.config)) - np.repeat(tables.kernel_start[:-1], count)

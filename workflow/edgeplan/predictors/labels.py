@@ -1,0 +1,102 @@
+"""Measured kernels as training data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from edgeplan.errors import FormatError
+from edgeplan.graph.kernels import KernelConfig
+from edgeplan.predictors.features import features
+
+Floats = npt.NDArray[np.float64]
+COLUMNS = ("subject", "sampler", "kind", "config", "latency_us")
+_TEXT = ("subject", "implementation", "input_state", "input_layout", "output_layout", "sampler")
+#: Noise at which a label weighs half, and the latency below which the engine's clock (whole microseconds) blurs it.
+_HALF_WEIGHT_NOISE = 0.05
+_CLOCK_US = 3.0
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labelled kernels, row by row.
+
+    Attributes:
+        frame: the rows, with every optional column filled in.
+        matrix: their features (n, features).
+        latency: us (n,).
+        weight: how far each label is trusted (n,).
+        group: number of the measured subject; siblings share noise and never lie on both sides of a split (n,).
+    """
+
+    frame: pd.DataFrame
+    matrix: Floats
+    latency: Floats
+    weight: Floats
+    group: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.latency)
+
+    def take(self, index: npt.NDArray[Any]) -> Labels:
+        """The rows at `index` (a mask or positions)."""
+        return Labels(self.frame.iloc[index], self.matrix[index], self.latency[index], self.weight[index], self.group[index])
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A column of the frame as an array (n,)."""
+        return self.frame[name].to_numpy()
+
+    def where(self, *, exclude: Collection[str] = (), only: Collection[str] = ()) -> Labels:
+        """Rows of some samplers, or all but some."""
+        sampler = self.frame["sampler"]
+        mask = sampler.isin(list(only)) if only else ~sampler.isin(list(exclude))
+        return self.take(np.flatnonzero(mask.to_numpy()))
+
+
+def read_labels(rows: pd.DataFrame) -> Labels:
+    """Check a table of labelled kernels and compute its features.
+
+    Raises:
+        FormatError: a column is missing, a configuration cannot be read, or no row holds a latency.
+    """
+    missing = [name for name in COLUMNS if name not in rows]
+    if missing:
+        raise FormatError(
+            f"labelled kernels lack the columns {', '.join(missing)}",
+            where="training table",
+            next_step="run the sampling stage again",
+        )
+    frame = rows[np.isfinite(rows["latency_us"]) & (rows["latency_us"] > 0)].reset_index(drop=True)
+    if frame.empty:
+        raise FormatError("no labelled kernel to train on", where="training table", next_step="run the sampling stage")
+    for name in _TEXT:
+        frame[name] = frame[name].fillna("").astype(str) if name in frame else ""
+    if "noise" not in frame:
+        frame["noise"] = 0.0
+    distinct = frame["config"].drop_duplicates()
+    try:
+        parsed = {text: KernelConfig.from_json(text) for text in distinct}
+    except (TypeError, ValueError) as error:
+        raise FormatError(
+            f"a kernel configuration cannot be read: {error}", where="training table", next_step="run the sampling stage again"
+        ) from error
+    position = {text: i for i, text in enumerate(parsed)}
+    matrix = features(list(parsed.values()))[[position[text] for text in frame["config"]]]
+    latency = frame["latency_us"].to_numpy(dtype=np.float64)
+    noise = frame["noise"].fillna(0.0).to_numpy(dtype=np.float64)
+    weight = latency / (latency + _CLOCK_US) / (1 + (noise / _HALF_WEIGHT_NOISE) ** 2)
+    # A weight of nothing is no help: very noisy labels still say something where there are no others.
+    weight = np.maximum(weight, 0.02)
+    return Labels(frame, matrix, latency, weight, pd.factorize(frame["subject"])[0].astype(np.int64))
+
+
+def group_folds(group: npt.NDArray[np.int64], folds: int, seed: int) -> npt.NDArray[np.int64]:
+    """A fold for each row such that the rows of a group share one (n,); at most as many folds as groups."""
+    groups, inverse = np.unique(group, return_inverse=True)
+    shuffled = np.random.default_rng(seed).permutation(len(groups))
+    return np.asarray((shuffled % max(1, min(folds, len(groups))))[inverse], dtype=np.int64)

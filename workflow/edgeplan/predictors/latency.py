@@ -1,0 +1,179 @@
+"""Evaluating a device's predictors: which implementation a configuration gets, and what it costs. Codes in, numbers out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.predictors.card import Card, Variant
+from edgeplan.predictors.configs import ConfigTable, Integers, kind_codes
+from edgeplan.predictors.features import features, work_terms
+from edgeplan.predictors.layouts import FIRST_STATES, UNKNOWN, Choices
+from edgeplan.predictors.trees import Forest
+
+Floats = npt.NDArray[np.float64]
+
+#: Columns the trees see after the features: code of a layout (of the inputs as produced, for classifiers; as read, for latency)
+#: and code of the implementation (for predictors of a whole kind).
+EXTRA_FEATURES = ("input_layout", "implementation")
+NO_PREDICTOR = -1
+_LARGE = 5000  # rows from which LightGBM is faster, its import included
+_BLOCK = 50_000  # rows whose features are held at once
+_LEAST_US = 1e-3
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """A card with its trees.
+
+    Attributes:
+        card: the card.
+        forest: its text models, packed in the order of `card.files()`.
+        text: text of a model file, for LightGBM on large batches.
+    """
+
+    card: Card
+    forest: Forest
+    text: Callable[[str], str]
+
+    @cached_property
+    def states(self) -> Mapping[str, int]:
+        """Codes of input states."""
+        return {name: code for code, name in enumerate(self.card.states)}
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds with a predictor."""
+        return tuple(dict.fromkeys(r.kind for r in self.card.regressors))
+
+    @cached_property
+    def choices(self) -> tuple[tuple[str, Variant], ...]:
+        """What a kernel can become, by code: its kind, and a variant; one without names where the engine tells none."""
+        told = {d.kind: d.variants for d in self.card.dispatch}
+        silent = (Variant(implementation="", input_layout="", output_layout=""),)
+        return tuple((kind, variant) for kind in self.kinds for variant in told.get(kind, silent))
+
+    def layouts(self, table: ConfigTable) -> Choices:
+        """Implementation and layouts of every configuration in every state; kinds without predictor get -1."""
+        plain = {int(rank): self.states[name] for rank, name in self.card.plain_layouts.items()}
+        return Choices(self._dispatch(table), *self.layout_codes, plain, len(self.states))
+
+    @cached_property
+    def layout_codes(self) -> tuple[Integers, Integers]:
+        """Layouts read and written by each choice; the last entry serves choice -1: not known what."""
+        reads = [*(self.states[v.input_layout] for _, v in self.choices), UNKNOWN]
+        writes = [*(self.states[v.output_layout] for _, v in self.choices), UNKNOWN]
+        return np.array(reads, dtype=np.int64), np.array(writes, dtype=np.int64)
+
+    def _dispatch(self, table: ConfigTable) -> Integers:
+        chosen = np.full((len(table), len(self.states)), NO_PREDICTOR, dtype=np.int64)
+        kind = kind_codes(table, self.kinds)
+        told = {d.kind: d for d in self.card.dispatch}
+        at_file = {name: i for i, name in enumerate(self.card.files())}
+        first = {name: i for i, (name, _) in reversed(list(enumerate(self.choices)))}
+        for code, name in enumerate(self.kinds):
+            rows = np.flatnonzero(kind == code)
+            dispatch = told.get(name)
+            if dispatch is None:
+                chosen[rows] = first[name]
+                continue
+            for state, number in self.states.items():
+                chosen[rows, number] = first[name] + dispatch.by_state.get(state, dispatch.by_state[""])
+            seen = [self.states[s] for s in dispatch.by_state if s]
+            for begin in range(0, len(rows) if dispatch.file else 0, _BLOCK):
+                block = rows[begin : begin + _BLOCK]
+                matrix = np.repeat(self._matrix(table.take(block)), len(seen), axis=0)
+                matrix[:, -2] = np.tile(seen, len(block))
+                count = max(2, len(dispatch.variants))
+                scores = self._raw(matrix, dispatch.file, at_file[dispatch.file], count)[:, : len(dispatch.variants)]
+                chosen[block[:, None], seen] = first[name] + np.argmax(scores, axis=1).reshape(len(block), len(seen))
+        return chosen
+
+    def latency(self, table: ConfigTable, implementation: Integers, reads: Integers) -> tuple[Floats, Integers]:
+        """Latency of kernels.
+
+        Args:
+            table: n configurations.
+            implementation: code of each one's implementation in `card.implementations`, -1 for none (n,).
+            reads: code of the layout it reads (n,).
+
+        Returns:
+            Latency in us, NaN without predictor (n,), and the regressor used, -1 for none (n,).
+        """
+        regressor = self._regressor(kind_codes(table, self.kinds), implementation)
+        result = np.full(len(table), np.nan)
+        large = len(table) > _LARGE
+        known = np.flatnonzero(regressor >= 0)
+        if large:
+            known = known[np.argsort(regressor[known], kind="stable")]
+        for begin in range(0, len(known), _BLOCK):
+            rows = known[begin : begin + _BLOCK]
+            result[rows] = self._latency(table.take(rows), implementation[rows], reads[rows], regressor[rows], large)
+        return result, regressor
+
+    def _latency(
+        self, table: ConfigTable, implementation: Integers, reads: Integers, regressor: Integers, large: bool
+    ) -> Floats:
+        matrix = self._matrix(table)
+        matrix[:, -2] = reads
+        matrix[:, -1] = self._codes[regressor, implementation]
+        if large:
+            raw = np.zeros(len(matrix))
+            for number in np.unique(regressor):
+                rows = regressor == number
+                raw[rows] = self._raw(matrix[rows], self.card.regressors[number].file, number, 1)[:, 0]
+        else:
+            raw = self.forest.raw(matrix, regressor)[:, 0]
+        work = np.einsum("ij,ij->i", work_terms(matrix), self._work[regressor])
+        latency = np.where(self._ratio[regressor], work * np.exp(np.minimum(raw, 50.0)), raw)
+        return np.asarray(np.maximum(latency, _LEAST_US), dtype=np.float64)
+
+    def _raw(self, matrix: Floats, file: str, number: int, outputs: int) -> Floats:
+        """Raw scores of rows by one model (n, outputs)."""
+        if len(matrix) <= _LARGE:
+            return self.forest.raw(matrix, np.full(len(matrix), number), outputs)
+        from lightgbm import Booster  # noqa: PLC0415  its import takes longer than a small prediction
+
+        scores = Booster(model_str=self.text(file)).predict(matrix, raw_score=True)
+        return np.asarray(scores, dtype=np.float64).reshape(len(matrix), -1)
+
+    def _matrix(self, table: ConfigTable) -> Floats:
+        return np.concatenate([features(table), np.full((len(table), len(EXTRA_FEATURES)), -1.0)], axis=1)
+
+    def _regressor(self, kind: Integers, implementation: Integers) -> Integers:
+        """The predictor of the implementation, else of the kind, else -1."""
+        lookup = np.full((len(self.kinds) + 1, len(self.card.implementations) + 1), NO_PREDICTOR, dtype=np.int64)
+        place = {name: i for i, name in enumerate(self.kinds)}
+        codes = {name: i for i, name in enumerate(self.card.implementations)}
+        by_kind = defaultdict(list)
+        for number, regressor in enumerate(self.card.regressors):
+            by_kind[regressor.kind].append((regressor.implementation != "", number))
+        for name, numbers in by_kind.items():
+            for specific, number in sorted(numbers):
+                implementation_code = codes[self.card.regressors[number].implementation] if specific else slice(None)
+                lookup[place[name], implementation_code] = number
+        return lookup[kind, implementation]
+
+    @cached_property
+    def _codes(self) -> Floats:
+        """Code of each implementation in each regressor's trees, -1 if not seen there (regressors, implementations + 1)."""
+        places = [{name: float(code) for code, name in enumerate(r.codes)} for r in self.card.regressors]
+        return np.array([[place.get(name, -1.0) for name in (*self.card.implementations, "")] for place in places])
+
+    @cached_property
+    def _work(self) -> Floats:
+        return np.array([r.work for r in self.card.regressors], dtype=np.float64)
+
+    @cached_property
+    def _ratio(self) -> npt.NDArray[np.bool_]:
+        return np.array([r.target == "log_ratio" for r in self.card.regressors])
+
+
+def state_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The states by code: unknown, mixed, then layouts by name."""
+    return FIRST_STATES + tuple(sorted(set(names) - set(FIRST_STATES)))

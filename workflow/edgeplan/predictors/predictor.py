@@ -1,0 +1,337 @@
+"""Whole-model prediction: the sum over kernels, layout conversions and the call (nn-Meter, section 6)."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.errors import FormatError, PredictionError
+from edgeplan.files import read_json, write_atomically, write_text
+from edgeplan.predictors.card import Card, Interval
+from edgeplan.predictors.configs import Integers
+from edgeplan.predictors.features import FEATURES, WORK_TERMS
+from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
+from edgeplan.predictors.latency import EXTRA_FEATURES, Evaluator
+from edgeplan.predictors.layouts import Layouts, propagate
+from edgeplan.predictors.trees import Forest, parse_ensemble
+
+log = logging.getLogger(__name__)
+Floats = npt.NDArray[np.float64]
+_CARD, _PACK = "card.json", "packed.npz"
+
+
+@dataclass(frozen=True)
+class KernelPrediction:
+    """One line of a breakdown. Times in us; `low` and `high` bound the interval; `share` is of the whole model."""
+
+    name: str
+    kind: str
+    type: str
+    implementation: str
+    latency_us: float
+    share: float
+    low_us: float
+    high_us: float
+
+
+@dataclass(frozen=True)
+class ModelPrediction:
+    """Latency of one model.
+
+    Attributes:
+        latency_ms, low_ms, high_ms: prediction and its interval.
+        call_us: constant cost of the call, part of the latency.
+        coverage: share of the kernels that have a predictor; below 1 the latency is that of the covered part.
+        missing: nodes without a predictor.
+        kernels: breakdown: kernels in topological order, then layout conversions.
+    """
+
+    latency_ms: float
+    low_ms: float
+    high_ms: float
+    call_us: float
+    coverage: float
+    missing: tuple[str, ...]
+    kernels: tuple[KernelPrediction, ...]
+
+
+@dataclass(frozen=True)
+class BatchPrediction:
+    """Latencies of many models (m,); `coverage` and the latencies as in `ModelPrediction`.
+
+    Attributes:
+        models: names.
+        effective_kernels: how many equal kernels would vary as much: (sum of latencies)^2 / sum of squares.
+        by_kind_ms: latency by kernel kind (kinds, m), conversions under "reorder"; the call is in none.
+        kinds: names of its rows.
+    """
+
+    models: tuple[str, ...]
+    latency_ms: Floats
+    low_ms: Floats
+    high_ms: Floats
+    coverage: Floats
+    effective_kernels: Floats
+    by_kind_ms: Floats
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DevicePredictor:
+    """Latency predictors of one device.
+
+    Attributes:
+        card: what they are.
+        texts: LightGBM text models by file name.
+        packed: their trees in the order of `card.files()`, if already packed.
+    """
+
+    card: Card
+    texts: Mapping[str, str]
+    packed: Forest | None = None
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        forest = self.packed or _pack(self.card, self.texts, "memory")
+        return Evaluator(self.card, forest, self.texts.__getitem__)
+
+    @staticmethod
+    def load(folder: Path) -> DevicePredictor:
+        """Read predictors from a folder.
+
+        Raises:
+            FormatError: a file is missing, damaged, of another format version, or made with other features.
+        """
+        card = read_json(folder / _CARD, Card, "the card of the predictors")
+        retrain = "train the predictors again with this version of edgeplan"
+        if card.features != FEATURES or card.work_terms != WORK_TERMS:
+            raise FormatError("the predictors were trained on other features", where=str(folder / _CARD), next_step=retrain)
+        texts = {}
+        for name in card.files():
+            try:
+                texts[name] = (folder / name).read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise FormatError(f"cannot read a text model: {error}", where=str(folder / name), next_step=retrain) from error
+        forest = _read_pack(folder / _PACK, _digest(card, texts))
+        return DevicePredictor(card, texts, forest or _pack(card, texts, str(folder)))
+
+    def save(self, folder: Path) -> None:
+        """Write card.json, the text models and packed.npz; models of an earlier training are removed."""
+        for name, text in self.texts.items():
+            write_text(folder / name, text)
+        arrays = self._evaluator.forest.arrays()
+        content = io.BytesIO()
+        np.savez(content, digest=np.array(_digest(self.card, self.texts)), **arrays)  # type: ignore[arg-type]
+        write_atomically(folder / _PACK, lambda temporary: temporary.write_bytes(content.getvalue()))
+        write_text(folder / _CARD, self.card.model_dump_json(indent=1) + "\n")
+        for stale in set(folder.glob("*.txt")) - {folder / name for name in self.texts}:
+            stale.unlink()
+
+    def predict(self, model: ModelKernels, *, allow_partial: bool = False) -> ModelPrediction:
+        """Latency of one model, kernel by kernel.
+
+        Raises:
+            PredictionError: a kernel has no predictor, unless `allow_partial`.
+        """
+        tables = KernelTables.of([model])
+        layouts, costs = self._kernels(tables)
+        missing = tuple(model.names[i] for i in np.flatnonzero(np.isnan(costs.kernel_us)))
+        missing += tuple(f"layout conversion of tensor {t}" for t in layouts.reorder_tensor[np.isnan(costs.reorder_us)])
+        if missing and not allow_partial:
+            i = int(np.flatnonzero(np.isnan(costs.kernel_us))[0]) if np.isnan(costs.kernel_us).any() else -1
+            what = model.configs[i].kind if i >= 0 else "reorder"
+            raise _no_predictor(what, model.name, missing[0], self.card.device)
+        batch = self._total(tables, layouts, costs)
+        return ModelPrediction(
+            float(batch.latency_ms[0]),
+            float(batch.low_ms[0]),
+            float(batch.high_ms[0]),
+            self.card.call_us,
+            float(batch.coverage[0]),
+            missing,
+            self._breakdown(model, layouts, costs, float(batch.latency_ms[0])),
+        )
+
+    def predict_many(self, tables: KernelTables, *, allow_partial: bool = False) -> BatchPrediction:
+        """Latencies of many models.
+
+        Raises:
+            PredictionError: a kernel has no predictor, unless `allow_partial`.
+        """
+        layouts, costs = self._kernels(tables)
+        bad = np.flatnonzero(np.isnan(costs.kernel_us))
+        if len(bad) and not allow_partial:
+            model = int(np.searchsorted(tables.kernel_start, bad[0], side="right")) - 1
+            kind = tables.configs.word("kind", int(tables.config[bad[0]]))
+            raise _no_predictor(kind, tables.models[model], f"kernel {bad[0] - tables.kernel_start[model]}", self.card.device)
+        if np.isnan(costs.reorder_us).any() and not allow_partial:
+            tensor = int(layouts.reorder_tensor[np.isnan(costs.reorder_us)][0])
+            raise _no_predictor("reorder", tables.models[tables.tensor_model[tensor]], f"tensor {tensor}", self.card.device)
+        return self._total(tables, layouts, costs)
+
+    def with_kinds_of(self, other: DevicePredictor, kinds: Sequence[str]) -> DevicePredictor:
+        """These predictors with the latency predictors of some kinds taken from another training of the same device."""
+        mine = tuple(r for r in self.card.regressors if r.kind not in kinds)
+        theirs = tuple(r for r in other.card.regressors if r.kind in kinds)
+        implementations = (*self.card.implementations, *other.card.implementations)
+        card = self.card.model_copy(
+            update={"regressors": mine + theirs, "implementations": tuple(dict.fromkeys(implementations))},
+        )
+        texts = {name: (other.texts if name in {r.file for r in theirs} else self.texts)[name] for name in card.files()}
+        return DevicePredictor(card, texts)
+
+    def with_interval(self, interval: Interval) -> DevicePredictor:
+        """These predictors with another interval."""
+        return replace(self, card=self.card.model_copy(update={"interval": interval}))
+
+    def _kernels(self, tables: KernelTables) -> tuple[Layouts, _Costs]:
+        evaluator, states = self._evaluator, self.card.states
+        layouts = propagate(tables, evaluator.layouts(tables.configs))
+        code = {name: i for i, name in enumerate(self.card.implementations)}
+        # Choice -1 (no predictor) reads the appended last entry.
+        told = np.array([*(code.get(v.implementation, -1) for _, v in evaluator.choices), -1])
+        pairs, inverse = np.unique(tables.config * len(told) + layouts.choice + 1, return_inverse=True)
+        picked = pairs % len(told) - 1
+        reads = evaluator.layout_codes[0][picked]
+        kernel_us, kernel_regressor = evaluator.latency(tables.configs.take(pairs // len(told)), told[picked], reads)
+        way = layouts.reorder_from * len(states) + layouts.reorder_to
+        shape = tables.tensor_shape[layouts.reorder_tensor]
+        _, first, back = np.unique(shape * len(states) ** 2 + way, return_index=True, return_inverse=True)
+        how = np.array([code.get(f"{a}>{b}", -1) for a in states for b in states])
+        reorder_us, reorder_regressor = evaluator.latency(
+            tables.shapes.take(shape[first]), how[way[first]], layouts.reorder_from[first]
+        )
+        return layouts, _Costs(kernel_us[inverse], kernel_regressor[inverse], reorder_us[back], reorder_regressor[back])
+
+    def _total(self, tables: KernelTables, layouts: Layouts, costs: _Costs) -> BatchPrediction:
+        count = len(tables.models)
+        of_kernel = np.repeat(np.arange(count), np.diff(tables.kernel_start))
+        model = np.concatenate([of_kernel, tables.tensor_model[layouts.reorder_tensor]])
+        us = np.concatenate([costs.kernel_us, costs.reorder_us])
+        covered = np.nan_to_num(us)
+        total = np.bincount(model, weights=covered, minlength=count)
+        squares = np.bincount(model, weights=covered**2, minlength=count)
+        effective: Floats = total**2 / np.maximum(squares, 1e-12)
+        kinds = tuple(dict.fromkeys((*tables.configs.words["kind"], "reorder")))
+        kind = np.concatenate(
+            [tables.configs.codes["kind"][tables.config], np.full(len(layouts.reorder_tensor), kinds.index("reorder"))]
+        )
+        by_kind = np.bincount(kind * count + model, weights=covered, minlength=len(kinds) * count).reshape(len(kinds), count)
+        items = np.maximum(np.bincount(model, minlength=count), 1)
+        latency: Floats = np.asarray((total + self.card.call_us) / 1e3, dtype=np.float64)
+        width: Floats = np.exp(interval_half_width(self.card.interval, effective))
+        coverage: Floats = np.bincount(model, weights=~np.isnan(us), minlength=count) / items
+        return BatchPrediction(
+            tables.models, latency, latency / width, latency * width, coverage, effective, by_kind / 1e3, kinds
+        )
+
+    def _breakdown(self, model: ModelKernels, layouts: Layouts, costs: _Costs, total_ms: float) -> tuple[KernelPrediction, ...]:
+        writer = dict(enumerate(model.producers))
+        states, choices = self.card.states, self._evaluator.choices
+        lines = [
+            (name, config.kind, config.type, choices[choice][1].implementation if choice >= 0 else "", us, regressor)
+            for name, config, choice, us, regressor in zip(
+                model.names, model.configs, layouts.choice, costs.kernel_us, costs.kernel_regressor, strict=True
+            )
+        ] + [
+            (
+                f"{model.names[writer[tensor]]} (output)" if writer[tensor] >= 0 else "graph input",
+                "reorder",
+                "reorder",
+                f"{states[source]}>{states[target]}",
+                us,
+                regressor,
+            )
+            for tensor, source, target, us, regressor in zip(
+                layouts.reorder_tensor.tolist(),
+                layouts.reorder_from,
+                layouts.reorder_to,
+                costs.reorder_us,
+                costs.reorder_regressor,
+                strict=True,
+            )
+        ]
+        result = []
+        for name, kind, kernel_type, implementation, us, regressor in lines:
+            if regressor >= 0:
+                spread = self.card.regressors[regressor]
+                low, high = us * np.exp(spread.low), us * np.exp(spread.high)
+                share = us / (1e3 * total_ms)
+                result.append(
+                    KernelPrediction(name, kind, kernel_type, implementation, float(us), float(share), float(low), float(high))
+                )
+        return tuple(result)
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """Latencies in us (NaN: no predictor) and the regressor behind each."""
+
+    kernel_us: Floats
+    kernel_regressor: Integers
+    reorder_us: Floats
+    reorder_regressor: Integers
+
+
+def interval_half_width(interval: Interval, effective_kernels: Floats) -> Floats:
+    """Half width of the interval of log latency, from the effective number of kernels of each model (m,)."""
+    return interval.quantile * np.sqrt(interval.common**2 + interval.single**2 / np.maximum(effective_kernels, 1.0))
+
+
+def _no_predictor(kind: str, model: str, node: str, device: str) -> PredictionError:
+    return PredictionError(
+        f"device {device} has no predictor for kernels of kind {kind}",
+        where=f"model {model}, node {node}",
+        next_step="measure kernels of this kind and train again, or allow a partial prediction",
+    )
+
+
+def _digest(card: Card, texts: Mapping[str, str]) -> str:
+    digest = hashlib.sha256()
+    for name in card.files():
+        digest.update(f"{name}:{len(texts[name])}:".encode())
+        digest.update(texts[name].encode())
+    return digest.hexdigest()
+
+
+def _pack(card: Card, texts: Mapping[str, str], where: str) -> Forest:
+    width = len(FEATURES) + len(EXTRA_FEATURES)
+    ensembles = []
+    for name in card.files():
+        ensemble = parse_ensemble(texts[name], f"{where}, {name}")
+        if ensemble.features != width:
+            raise FormatError(
+                f"a text model of {ensemble.features} features, not {width}", where=f"{where}, {name}", next_step="train again"
+            )
+        ensembles.append(ensemble)
+    regressors = len(card.regressors)
+    wanted = [1] * regressors + [max(2, len(d.variants)) for d in card.dispatch if d.file]
+    for name, ensemble, outputs in zip(card.files(), ensembles, wanted, strict=True):
+        if ensemble.outputs != outputs:
+            raise FormatError(
+                f"a text model of {ensemble.outputs} outputs, not {outputs}", where=f"{where}, {name}", next_step="train again"
+            )
+    return Forest.pack(ensembles)
+
+
+def _read_pack(path: Path, digest: str) -> Forest | None:
+    """The packed trees, or None if they are missing or not those of the texts."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            if str(stored["digest"]) == digest:
+                return Forest.from_arrays(stored, len(FEATURES) + len(EXTRA_FEATURES))
+        log.warning("%s does not belong to the text models beside it; packing them again (slower)", path)
+    except FileNotFoundError:
+        log.warning("%s is missing; packing the text models (slower)", path)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        log.warning("%s is damaged (%s); packing the text models again (slower)", path, error)
+    return None

@@ -1,0 +1,32 @@
+include: "common.smk"
+
+
+rule evaluation:
+    input:
+        models="data/zoo/models.parquet",
+        prior="data/zoo/prior.parquet",
+        truth="results/{device}/evaluation/truth.parquet",
+        environment="results/{device}/evaluation/environment.json",
+        rules="results/{device}/fusion/rules.json",
+        test_cases="results/{device}/fusion/test_cases.csv",
+        verification="results/{device}/fusion/verification.csv",
+        kernels="results/{device}/measurements/kernels.parquet",
+        summary="results/{device}/measurements/sampling.json",
+        card="results/{device}/predictors/card.json",
+        quality="results/{device}/predictors/quality.parquet",
+        samplers="results/{device}/predictors/samplers.csv",
+    output:
+        models="results/{device}/evaluation/models.parquet",
+        kernels="results/{device}/evaluation/kernels.parquet",
+        breakdown="results/{device}/evaluation/breakdown.parquet",
+        sweeps="results/{device}/evaluation/sweeps.parquet",
+        modes="results/{device}/evaluation/modes.csv",
+        conv_fusion="results/{device}/evaluation/conv_fusion.csv",
+        metrics="results/{device}/metrics.json",
+    log:
+        "work/logs/evaluation-{device}.log",
+    threads: workflow.cores
+    params:
+        sections=sections("seed", "evaluation"),
+    script:
+        "scripts/evaluation.py"

@@ -1,0 +1,14 @@
+"""Hold the predictions against the measured models; write tables, figures and metrics of a device."""
+
+from pathlib import Path
+
+from edgeplan.pipeline.evaluation import evaluate
+from stage import stage
+
+with stage(snakemake) as params:
+    evaluate(
+        params,
+        device=snakemake.wildcards.device,
+        results=Path(snakemake.output.metrics).parent,
+        zoo=Path(snakemake.input.models).parent,
+    )

@@ -1,0 +1,16 @@
+"""Train the latency predictors of a device."""
+
+from pathlib import Path
+
+from edgeplan.pipeline.training import train
+from stage import stage
+
+with stage(snakemake) as params:
+    train(
+        params,
+        kernels=Path(snakemake.input.kernels),
+        summary=Path(snakemake.input.summary),
+        predictors=Path(snakemake.output.card).parent,
+        quality=Path(snakemake.output.quality),
+        samplers=Path(snakemake.output.samplers),
+    )

@@ -1,0 +1,14 @@
+"""Predict one device with the predictors of another (Table 11)."""
+
+from pathlib import Path
+
+from edgeplan.pipeline.transfer import transfer
+from stage import stage
+
+with stage(snakemake) as params:
+    transfer(
+        params,
+        source=Path(snakemake.input.source),
+        target=Path(snakemake.input.target),
+        csv=Path(snakemake.output.csv),
+    )

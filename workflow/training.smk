@@ -1,0 +1,18 @@
+include: "common.smk"
+
+
+rule training:
+    input:
+        kernels="results/{device}/measurements/kernels.parquet",
+        summary="results/{device}/measurements/sampling.json",
+    output:
+        card="results/{device}/predictors/card.json",
+        quality="results/{device}/predictors/quality.parquet",
+        samplers="results/{device}/predictors/samplers.csv",
+    log:
+        "work/logs/training-{device}.log",
+    threads: workflow.cores
+    params:
+        sections=sections("seed", "training"),
+    script:
+        "scripts/training.py"

@@ -1,0 +1,15 @@
+include: "common.smk"
+
+
+rule transfer:
+    input:
+        source=f"results/{config['transfer']['source']}/evaluation/models.parquet",
+        target=f"results/{config['transfer']['target']}/evaluation/models.parquet",
+    output:
+        csv="results/transfer/table_11.csv",
+    log:
+        "work/logs/transfer.log",
+    params:
+        sections=sections("transfer"),
+    script:
+        "scripts/transfer.py"
