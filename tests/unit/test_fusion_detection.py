@@ -123,7 +123,7 @@ def test_noise_asks_for_more_measurements_and_is_reported() -> None:
     assert len(undecided) > 0
     assert (undecided.repeats == settings.max_rounds).any()
     assert any(name.startswith(tuple(undecided.pair)) for name in found.undecided)
-    assert len(found.undecided) == len(undecided)
+    assert 0 < len(found.undecided) <= len(undecided)  # a pair tried on large and small tensors is named once
 
 
 def test_moderate_noise_changes_no_clear_decision() -> None:

@@ -19,7 +19,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Call `write` on a temporary file beside `path`, then rename it: readers see the old file or the new one, never half of it.
+    """Call `write` on a temporary file beside `path`, then rename it: readers see the old file or the new one, never a half.
 
     Raises:
         StoreError: the disk is full or the folder is not writable; nothing is left behind.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Iterator
@@ -79,7 +80,7 @@ def check_device(name: str, seconds: float) -> DeviceCheck:
             time.sleep(max(0.0, min(_WINDOW_SECONDS, end - time.monotonic())))
     compute = [w.compute_us for w in windows]
     bandwidth = [w.bandwidth_us for w in windows]
-    steps = [abs(b / a - 1) for a, b in zip(compute, compute[1:], strict=False)]
+    steps = [abs(b / a - 1) for a, b in itertools.pairwise(compute)]
     residual = statistics.median(steps) if steps else 0.0
     problems = tuple(_problems(_spread(compute), residual, state, device))
     return DeviceCheck(
@@ -102,15 +103,15 @@ def report_lines(found: DeviceCheck) -> list[str]:
     """The check as lines of text."""
     state = found.environment
     lines = [
-        f"device      {found.device.name}: {found.device.engine} {found.engine_version}, {found.device.threads} thread(s) "
-        f"on core(s) {', '.join(map(str, found.device.cores)) or 'any'}",
+        f"device      {found.device.name}: {found.device.engine} {found.engine_version}",
+        f"threads     {found.device.threads} on core(s) {', '.join(map(str, found.device.cores)) or 'any'}",
         f"machine     {state['cpu']}, {state['cores']} cores, {state['memory_gib']} GiB"
         + (", virtual" if state["virtualised"] else ""),
         f"caches      {', '.join(state['caches']) or 'not exposed'}",
         f"isa         {' '.join(state['isa']) or 'not exposed'}",
         f"clock       governor {state['governor']}, highest {state['max_frequency_khz']} kHz, load {state['load_1min']}",
-        f"compute     least {min(found.compute_us):.1f} us, spread {100 * found.compute_spread:.1f} %, "
-        f"between neighbours {100 * found.residual:.1f} %",
+        f"compute     least {min(found.compute_us):.1f} us, spread {100 * found.compute_spread:.1f} %",
+        f"neighbours  differ by {100 * found.residual:.1f} % in the median",
         f"bandwidth   least {min(found.bandwidth_us):.1f} us, spread {100 * found.bandwidth_spread:.1f} %",
     ]
     if found.trusted:

@@ -31,10 +31,8 @@ def cpu_info() -> dict[str, str]:
 
 def cache_sizes() -> list[str]:
     """Caches of the first core, e.g. ["1 Data 48K", ...]."""
-    found = []
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        found.append(" ".join(_read(str(index / part)) for part in ("level", "type", "size")))
-    return found
+    folders = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
+    return [" ".join(_read(str(folder / part)) for part in ("level", "type", "size")) for folder in folders]
 
 
 def fingerprint() -> str:

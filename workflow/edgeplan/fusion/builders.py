@@ -9,6 +9,7 @@ from dataclasses import replace
 from edgeplan.fusion.cases import Case, Connection, Terms
 from edgeplan.fusion.probes import BINARY, MAP_KINDS, ROW_KINDS, Probe
 from edgeplan.fusion.settings import FusionSettings
+from edgeplan.graph.kinds import ELEMENTWISE
 
 #: Before large tensors a stem reads few channels, so that its own time, and the noise of it, stay small.
 STEM_CHANNELS = 3
@@ -16,6 +17,8 @@ _ROW_STEM_FEATURES = 8
 _SIZE_STEP = 8
 #: Kinds behind which no second operand of the first shape fits.
 _RESHAPING = frozenset({"concat", "split", "reshape", "gap"})
+#: Kinds that engines run in the plain layout only.
+_LAYOUT_BOUND = frozenset({"split", "reshape", "transpose"})
 #: Kinds whose rules are asked for every class of channel counts.
 SENSITIVE = ("conv", "dwconv", "bn")
 
@@ -77,18 +80,22 @@ def _after(empty: Probe, first: Sequence[str]) -> Probe:
     return replace(empty, channels=channels)
 
 
-def map_cases(settings: FusionSettings, name: str, firsts: Iterable[str], afters: Sequence[str]) -> Iterator[Case]:
-    """Pairs on feature maps whose channel count is of the named class."""
+def map_cases(
+    settings: FusionSettings, name: str, firsts: Iterable[str], afters: Sequence[str], *, small: bool = False
+) -> Iterator[Case]:
+    """Pairs on feature maps whose channel count is of the named class; small ones only where the second is element-wise."""
     skipped = skipped_pairs()
     for first in firsts:
         for after in afters:
             pair = f"{first}_{after}"
-            if pair not in skipped:
+            repeatable = after in ELEMENTWISE and first not in _RESHAPING
+            if pair not in skipped and (repeatable or not small):
                 other = bool({first, after} & BINARY)
-                keeps_shape = not {first, after} & _RESHAPING
-                empty = base(settings, settings.channels[name], other=other, blocks=settings.blocks if keeps_shape else 0)
+                empty = base(settings, settings.channels[name], other=other, blocks=settings.blocks if small else 0)
+                if {first, after} & _LAYOUT_BOUND and not other:  # a conversion paid once by both would look like a saving
+                    empty = replace(empty, reads=0)
                 context = name if first in SENSITIVE else ""
-                yield Case(pair, connection(after), context, *connected(empty, (first,), after))
+                yield Case(pair, connection(after), context, *connected(empty, (first,), after), small)
 
 
 def row_cases(settings: FusionSettings) -> Iterator[Case]:
@@ -99,7 +106,7 @@ def row_cases(settings: FusionSettings) -> Iterator[Case]:
             if "fc" in (first, after) and pair not in skipped_pairs():
                 other = bool({first, after} & BINARY)
                 empty = Probe(_ROW_STEM_FEATURES, settings.features, settings.rows, other, blocks=settings.blocks, rows=True)
-                yield Case(pair, connection(after), "", *connected(empty, (first,), after))
+                yield Case(pair, connection(after), "", *connected(empty, (first,), after), small=True)
 
 
 def inbound_cases(settings: FusionSettings, labels: Sequence[str], heads: Iterable[str]) -> Iterator[Case]:
@@ -110,19 +117,19 @@ def inbound_cases(settings: FusionSettings, labels: Sequence[str], heads: Iterab
                 empty = base(
                     settings, settings.channels[own], reads=settings.channels[other], other=True, blocks=settings.blocks
                 )
-                yield Case(f"{head}_add", "multi-inbound", f"{own}|{other}", *connected(empty, (head,), "add"))
+                yield Case(f"{head}_add", "multi-inbound", f"{own}|{other}", *connected(empty, (head,), "add"), small=True)
 
 
 def chain_case(settings: FusionSettings, name: str, first: Sequence[str], after: str) -> Case:
     """A third operator behind two that fuse."""
     empty = base(settings, settings.channels[name], other=bool({*first, after} & BINARY), blocks=settings.blocks)
-    return Case(f"{first[0]}+{first[-1]}_{after}", connection(after), "", *connected(empty, first, after))
+    return Case(f"{first[0]}+{first[-1]}_{after}", connection(after), "", *connected(empty, first, after), small=True)
 
 
 def outbound_case(settings: FusionSettings, name: str, first: str, after: str) -> Case:
     """A pair whose first operator is also read by a side branch."""
     empty = base(settings, settings.channels[name], blocks=settings.blocks)
-    return Case(f"{first}_{after}", "multi-outbound", "", *connected(empty, (first,), after, tapped=True))
+    return Case(f"{first}_{after}", "multi-outbound", "", *connected(empty, (first,), after, tapped=True), small=True)
 
 
 def duplicate_case(settings: FusionSettings, name: str) -> Case:

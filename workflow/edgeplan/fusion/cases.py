@@ -43,6 +43,7 @@ class Case:
         pair: name of the rule, `"<first>_<next>"` or `"<first>+<last>_<next>"`.
         connection: how the two are connected.
         context: context the rule holds in, "" for every one.
+        small: whether the probes are of many small tensors rather than of a large one.
         op1, op2, both: probe times that add up to the time of the first operator(s), of the next one, and of both connected.
     """
 
@@ -52,6 +53,12 @@ class Case:
     op1: Terms
     op2: Terms
     both: Terms
+    small: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What the case says something about, whatever the size of its probes."""
+        return self.pair, self.connection, self.context
 
     @property
     def probes(self) -> tuple[Probe, ...]:
@@ -112,17 +119,19 @@ class Timings:
 def judge(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
     """Apply Inequality 1 to a measured case.
 
-    With S the saving T1 + T2 - T12 and m the cheaper operator's time, fused means S > alpha m. The decision is clear when
-    S - alpha m is `confidence` standard errors from 0 (a probe that occurs several times counts once), and so is m or S itself:
-    where neither the operator nor the saving can be seen, nothing is known.
+    With S the saving T1 + T2 - T12 and m the time of the cheaper operator, fused means S > alpha m. The decision is clear when
+    S - alpha m is `confidence` standard errors from 0 (a probe that occurs several times counts once). An operator whose time
+    cannot be told from 0, such as a reshape, is not the cheaper one: saving half of nothing would prove nothing. Where neither
+    can be told, the case is undecided.
     """
     (op1, error1), (op2, error2), (both, _) = (_total(timings, (terms, 1.0)) for terms in (case.op1, case.op2, case.both))
-    cheaper, terms, error = (op1, case.op1, error1) if op1 < op2 else (op2, case.op2, error2)
-    saving, saving_error = _total(timings, (case.op1, 1.0), (case.op2, 1.0), (case.both, -1.0))
+    operators = ((op1, error1, case.op1), (op2, error2, case.op2))
+    seen = [operator for operator in operators if operator[0] > settings.confidence * operator[1]]
+    cheaper, error, terms = min(seen or operators, key=lambda operator: operator[0])
+    saving = op1 + op2 - both
     excess, excess_error = _total(timings, (case.op1, 1.0), (case.op2, 1.0), (case.both, -1.0), (terms, -settings.alpha))
     decision: Decision = "undecided"
-    seen = cheaper > settings.confidence * error
-    if abs(excess) > settings.confidence * excess_error and (seen or saving > settings.confidence * saving_error):
+    if seen and abs(excess) > settings.confidence * excess_error:
         decision = "fused" if excess > 0 else "separate"
     scale = max(cheaper, error, _TINY_US)
     repeats = max(timings.repeats(p) for p in case.probes)

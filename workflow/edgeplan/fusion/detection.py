@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 
 from edgeplan.fusion import builders
-from edgeplan.fusion.cases import Case, Measure, Outcome, Timings, decide, nearest_plan, rewritten
+from edgeplan.fusion.cases import Case, Decision, Measure, Outcome, Timings, decide, nearest_plan, rewritten
 from edgeplan.fusion.probes import MAP_KINDS
 from edgeplan.fusion.rules import Contexts, FusionRules, Provenance, Rule
 from edgeplan.fusion.settings import FusionSettings
@@ -25,6 +25,7 @@ _CHAINS: Mapping[str, tuple[str, ...]] = {
     "bn": ("add", "relu", "hswish"),
 }
 _OUTBOUND_PAIRS = 4
+_TINY = 1e-9
 
 
 @dataclass
@@ -38,13 +39,25 @@ class _Detection:
         """Decide cases that are not decided yet."""
         self.add(decide([c for c in cases if c not in self.outcomes], self.timings, self.settings))
 
+    def run_maps(self, name: str, firsts: Sequence[str], afters: Sequence[str]) -> None:
+        """Decide pairs on feature maps: on large ones, then on small ones what did not fuse there."""
+        self.run(builders.map_cases(self.settings, name, firsts, afters))
+        small = builders.map_cases(self.settings, name, firsts, afters, small=True)
+        self.run([c for c in small if self.decisions.get(c.key) != "fused"])
+
     def add(self, outcomes: Mapping[Case, Outcome]) -> None:
+        """Keep outcomes; a pair is fused if a probe of either size shows it, and unclear if one does not say no."""
         for case, outcome in outcomes.items():
             self.outcomes[case] = outcome
-            self.decisions[case.pair, case.connection, case.context] = outcome.decision
+            self.decisions[case.key] = _decision([o for c, o in self.outcomes.items() if c.key == case.key], self.settings)
 
     def fused(self, pair: str, context: str = "", connection: str = "single") -> bool:
-        return self.decisions.get((pair, connection, context)) == "fused"
+        """Whether a pair counts as fused; where undecided, whether its most telling case leans that way by a standard error."""
+        key = (pair, connection, context)
+        if self.decisions.get(key) != "undecided":
+            return self.decisions.get(key) == "fused"
+        leanings = [(o.margin - self.settings.alpha) / max(o.noise, _TINY) for c, o in self.outcomes.items() if c.key == key]
+        return max(leanings, key=abs) > 1
 
     def differs(self, pair: str, one: str, other: str) -> bool:
         """Whether a pair is clearly fused in one context and clearly not in another."""
@@ -63,13 +76,14 @@ def detect(
 
     Returns:
         The rules, and one row for each test case (`COLUMNS`; times in microseconds, margin and noise relative to the cheaper
-        operator's time). Undecided cases stand in the rules as not fused, and are named there; for pairs that are not
-        tested see `builders.skipped_pairs`.
+        operator's time). Undecided cases stand in the rules as they lean (by a standard error or more, else as not
+        fused), and are named there; for pairs that are not tested see `builders.skipped_pairs`.
     """
     d = _Detection(settings, Timings(measure, settings))
     best, worst = settings.classes.names()[0], str(settings.classes.alignments[-1])
-    d.run([*builders.map_cases(settings, best, MAP_KINDS, MAP_KINDS), *builders.row_cases(settings)])
-    d.run(builders.map_cases(settings, worst, builders.SENSITIVE, (*_ACTIVATIONS, "bn")))
+    d.run_maps(best, MAP_KINDS, MAP_KINDS)
+    d.run(builders.row_cases(settings))
+    d.run_maps(worst, builders.SENSITIVE, (*_ACTIVATIONS, "bn"))
     contexts = _contexts(d, best, worst)
     if contexts.order:
         d.run(builders.inbound_cases(settings, contexts.order, ("conv",)))
@@ -81,10 +95,35 @@ def detect(
 def frame(outcomes: Mapping[Case, Outcome]) -> pd.DataFrame:
     """Test cases as a table."""
     rows = [
-        (c.pair, c.connection, c.context, o.op1_us, o.op2_us, o.both_us, o.margin, o.noise, o.decision, o.repeats)
+        (
+            c.pair,
+            c.connection,
+            " ".join(filter(None, (c.context, "small" if c.small else ""))),
+            o.op1_us,
+            o.op2_us,
+            o.both_us,
+            o.margin,
+            o.noise,
+            o.decision,
+            o.repeats,
+        )
         for c, o in outcomes.items()
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _decision(outcomes: Sequence[Outcome], settings: FusionSettings) -> Decision:
+    found = {outcome.decision for outcome in outcomes}
+    if "fused" in found:
+        return "fused"
+    clear = max(outcomes, key=lambda o: abs(o.margin - settings.alpha) / max(o.noise, _TINY))
+    return (
+        clear.decision
+        if "separate" in found and clear.decision == "separate"
+        else found.pop()
+        if len(found) == 1
+        else "undecided"
+    )
 
 
 def _contexts(d: _Detection, best: str, worst: str) -> Contexts:
@@ -97,7 +136,7 @@ def _contexts(d: _Detection, best: str, worst: str) -> Contexts:
     tables: dict[str, dict[str, str]] = {}
     for head, afters in telling.items():
         for name in names:
-            d.run(builders.map_cases(settings, name, (head,), afters))
+            d.run_maps(name, (head,), afters)
         tables[head] = {}
         for name in names:
             votes = [d.fused(f"{head}_{b}", name) == d.fused(f"{head}_{b}", best) for b in afters]

@@ -5,9 +5,10 @@ fused. So every network of a test case has the same ends: a 1 x 1 convolution gi
 most of it reads the result, and differences between networks leave only what the operators cost in between. `x` is also read by
 a side branch that costs next to nothing, so that an operator under test is not fused with the stem.
 
-Operators that keep the shape are tested on small tensors in many blocks, each closed by a separator (a pooling, which no
-operator under test fuses with). What is small costs its launch more than its elements, and a launch is what fusion surely
-saves: on large tensors an activation that the engine applies in a second pass, inside one kernel, saves too little to be seen.
+Pairs are tried on large tensors once, and, where the next operator is element-wise and no fusion was seen, on small ones in
+many blocks, each closed by a separator (a pooling, which no such operator fuses with). What is large costs its memory traffic,
+what is small its launch, and fusion may save either: an activation that the engine applies in a second pass, inside one kernel,
+saves only the launch.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Probe:
     """One test network.
 
     Attributes:
-        reads: channels of the network's input, which a 1 x 1 convolution reads.
+        reads: channels of the network's input, which a 1 x 1 convolution reads; 0: `x` is the input itself.
         channels, size: channels, height and width of the tensor `x` that operators start from (or `size` rows of features).
         other: whether there is a second operand; `x` is then made from it, as in a residual block.
         other_stays: whether all blocks read the same second operand; else each reads what the block before started from.
@@ -64,8 +65,9 @@ class Probe:
 
     def graph(self) -> Graph:
         """The network; networks that agree in their beginnings name them alike."""
-        b = GraphBuilder("probe", (self.size, self.reads) if self.rows else (1, self.reads, self.size, self.size))
-        x = self._stem(b, b.input)
+        width = self.reads or self.channels
+        b = GraphBuilder("probe", (self.size, width) if self.rows else (1, width, self.size, self.size))
+        x = self._stem(b, b.input) if self.reads else b.input
         other = ""
         if self.other:  # as in residual blocks, `x` is made from the second operand
             other, x = x, self._stem(b, x)

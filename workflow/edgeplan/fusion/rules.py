@@ -110,7 +110,7 @@ class FusionRules(BaseModel):
         merges_duplicates: operators that repeat another on the same inputs are not run.
         patterns: chains of kinds that run as one although their pairs do not.
         contexts: see `Contexts`.
-        undecided: rules that no measurement settled; they stand as not fused.
+        undecided: rules that no measurement settled; they stand as they lean, see `edgeplan.fusion.detection.detect`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)

@@ -1,8 +1,8 @@
 """Kernels: the operators a device runs as one unit, with the configuration that decides what they cost.
 
-A kernel's type joins the kinds of its operators as nn-Meter does (`conv++bn++relu`); its `kind` is that of its anchor, the operator
-that does the work. Predictors are trained per kind (section 6 of the paper: the cost of a Conv hardly depends on what is fused
-behind it; here the fused activation and residual sum are features).
+A kernel's type joins the kinds of its operators as nn-Meter does (`conv++bn++relu`); its `kind` is that of its anchor, the
+operator that does the work. Predictors are trained per kind (section 6 of the paper: the cost of a Conv hardly depends on
+what is fused behind it; here the fused activation and residual sum are features).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def weight_values(tensor: Tensor, role: str, seed: int) -> Array:
         fan_in = max(1, tensor.elements // tensor.shape[0]) if role == "weight" else 100
         bound = np.float32((6.0 / fan_in) ** 0.5)
         values = (values - np.float32(0.5)) * (2 * bound)
-        values[np.abs(values) < 1e-12] = np.float32(1e-6)
+        values[values == 0] = np.float32(1e-6)
     return values.reshape(tensor.shape)
 
 

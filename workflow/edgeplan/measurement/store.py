@@ -1,8 +1,9 @@
 """The row store: every measurement once, for ever.
 
-A row is keyed by everything that decides it (engine and version, device settings, measuring settings, machine fingerprint, digest
-of the measuring sources) and by its subject. Parts are only added, never changed; a part is written under a temporary name and
-renamed. Each part is also journalled outside the workspace, so that a killed run in a temporary workspace loses nothing.
+A row is keyed by everything that decides it (engine and version, device settings, measuring settings, machine fingerprint,
+digest of the measuring sources) and by its subject. Parts are only added, never changed; a part is written under a temporary
+name and renamed. Each part is also journalled outside the workspace, so that a killed run in a temporary workspace loses
+nothing.
 """
 
 from __future__ import annotations

@@ -59,12 +59,12 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path) -> None:
     breakdown = pd.DataFrame({"model_id": ids.ravel(), "kind": kinds.ravel(), "predicted_ms": batch.by_kind_ms.ravel()})
     write_parquet(breakdown[breakdown["predicted_ms"] > 0].reset_index(drop=True), evaluation / "breakdown.parquet")
     configs = [kernels.configs.row(i) for i in range(len(kernels.configs))]
-    distinct = {c.to_json(): c.kind for c in configs}
+    distinct = {config.to_json(): config.kind for config in configs}
     write_parquet(pd.DataFrame({"kind": list(distinct.values()), "config": list(distinct)}), evaluation / "kernels.parquet")
     labelled = pd.read_parquet(results / "measurements" / "kernels.parquet")
     write_parquet(_sweeps(labelled, predictor, rules), evaluation / "sweeps.parquet")
     about = json.loads((results / "measurements" / "sampling.json").read_text())
-    write_csv(_modes(models, folder, kernels, labelled, about), evaluation / "modes.csv")
+    write_csv(_modes(models, labelled, about), evaluation / "modes.csv")
     write_csv(_conv_fusion(labelled), evaluation / "conv_fusion.csv")
     resnet18 = tuple(k.config.type for k in split(simplify(prior_models()["resnet18"]()), rules))
     evidence = read_evidence(
@@ -73,7 +73,7 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path) -> None:
         zoo,
         resnet18_kernels=resnet18,
         speed=measure_speed(params, device, rules, predictor),
-        features={kind: FEATURES for kind in sorted(set(labelled["kind"]))},
+        features=dict.fromkeys(sorted(set(labelled["kind"])), FEATURES),
     )
     measured_at = str((evidence.environment or {}).get("measured_at", "unknown"))
     write_tables(evidence, results / "tables", measured_at)
@@ -115,9 +115,7 @@ def _predict(
     return models
 
 
-def _modes(
-    models: pd.DataFrame, folder: Path, kernels: KernelTables, labelled: pd.DataFrame, about: Mapping[str, object]
-) -> pd.DataFrame:
+def _modes(models: pd.DataFrame, labelled: pd.DataFrame, about: Mapping[str, object]) -> pd.DataFrame:
     """Accuracy each measuring mode reaches at equal measuring time."""
     rows = []
     seconds = dict(about["seconds"])  # type: ignore[call-overload]

@@ -11,7 +11,7 @@ from edgeplan.evaluation.tables import read_table
 def write_report(
     *, device: str, tables: Path, figures: Path, metrics: Path, environment: Path, transfer: Path, remarks: Path, report: Path
 ) -> None:
-    """Gather what the evaluation wrote; `remarks` is a folder with a text per device, one paragraph a remark, which may lack."""
+    """Gather what the evaluation wrote; `remarks` is a folder with a text per device, one paragraph a remark, or none."""
     written = remarks / f"{device}.md"
     paragraphs = [p.strip() for p in written.read_text().split("\n\n")] if written.is_file() else []
     write_page(

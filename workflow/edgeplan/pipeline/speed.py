@@ -23,7 +23,7 @@ from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 
 
 def measure_speed(params: Params, device: str, rules: FusionRules, predictor: DevicePredictor) -> dict[str, float]:
-    """Median times: `predict_process_s`, `predict_call_ms` (ResNet-50, from the file), and `batch_26000_s`, by the number asked."""
+    """Median times: `predict_process_s` and `predict_call_ms` (ResNet-50), and `batch_26000_s` if as many are asked for."""
     found: dict[str, float] = {}
     settings = params.evaluation
     if settings.speed_runs:

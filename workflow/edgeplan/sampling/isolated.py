@@ -1,8 +1,8 @@
 """The paper's way to measure a kernel: alone, as a black box, with the cost of its boundary removed.
 
-A kernel measured alone pays for the call and, on engines with blocked layouts, for converting its input and output. Chains of one
-and three equal kernels tell these apart: the boundary is `T1 - (T3 - T1) / 2`. It is fitted as a constant plus a cost per byte in
-and out, and taken off every isolated time.
+A kernel measured alone pays for the call and, on engines with blocked layouts, for converting its input and output. Chains
+of one and three equal kernels tell these apart: the boundary is `T1 - (T3 - T1) / 2`. It is fitted as a constant plus a cost
+per byte in and out, and taken off every isolated time.
 """
 
 from __future__ import annotations

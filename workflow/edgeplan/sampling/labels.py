@@ -1,8 +1,8 @@
 """From measured carriers to labelled kernels.
 
-Counters inflate small nodes and miss what happens between nodes, so that their sum is not the time of the plain run. The relation
-is fitted on the carriers themselves, `plain = call + scale x sum(nodes) + overhead x nodes`, and each carrier's remainder is spread
-over its nodes in proportion.
+Counters inflate small nodes and miss what happens between nodes, so that their sum is not the time of the plain run. The
+relation is fitted on the carriers themselves, `plain = call + scale x sum(nodes) + overhead x nodes`, and each carrier's
+remainder is spread over its nodes in proportion.
 """
 
 from __future__ import annotations
@@ -65,11 +65,8 @@ def plain_layouts(graphs: Sequence[Graph], measurements: Sequence[Measurement]) 
     found: dict[str, str] = {}
     for graph, m in zip(graphs, measurements, strict=True):
         for node in m.nodes:
-            if node.is_reorder:
-                reads = node.tensor in graph.inputs
-            else:
-                reads = graph.by_name[node.members[0]].inputs[0] in graph.inputs
-            if reads and node.input_layout:
+            read = node.tensor if node.is_reorder else graph.by_name[node.members[0]].inputs[0]
+            if read in graph.inputs and node.input_layout:
                 found.setdefault(str(len(graph.shape(graph.inputs[0]))), node.input_layout)
                 break
     return found

@@ -1,4 +1,4 @@
-"""Fixed convolutions that show how latency follows one dimension (Figures 7 and 8), and that Conv costs what Conv++bn++relu does.
+"""Fixed convolutions: how latency follows one dimension (Figures 7 and 8), and whether Conv costs what Conv++bn++relu does.
 
 They are measured inside small carriers like everything else, under a sampler name of their own, and never trained on.
 """

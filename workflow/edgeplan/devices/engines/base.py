@@ -64,7 +64,7 @@ class Session(ABC):
     def outputs(self) -> Mapping[str, Array]:
         """Outputs of the last run, by tensor name."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  most engines free a model when it is dropped
         """Free the model."""
 
     def __enter__(self) -> Self:

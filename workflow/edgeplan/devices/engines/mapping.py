@@ -52,7 +52,7 @@ def complete_members(
 
 #: Which kinds an engine folds into a node that is named after a later operator.
 _ABSORBED_BY = {
-    "bn": ("conv", "dwconv", "fc"),
+    "bn": ("conv", "dwconv", "fc", "bn"),
     "reshape": ("reshape", "transpose"),
     "transpose": ("reshape",),
 }

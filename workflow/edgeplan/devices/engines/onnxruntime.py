@@ -228,7 +228,7 @@ def _attribute(node: onnx.NodeProto, name: str) -> Any:
 
 
 def _add_folded_predecessors(graph: Graph, node: onnx.NodeProto, ops: list[str], named: Mapping[str, list[str]]) -> None:
-    """Walk back from an activation or batch normalisation to the convolution that absorbed it, unless another node runs that."""
+    """Walk back from an activation or batch normalisation to the convolution that absorbed it, unless another node has it."""
     taken = {op for others in named.values() if others is not ops for op in others}
     while ops:
         what = kind(graph, graph.by_name[ops[0]])

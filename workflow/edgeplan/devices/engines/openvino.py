@@ -82,7 +82,7 @@ class _OvProfiledSession(_OvSession, ProfiledSession):
         times = np.zeros((len(blocks), len(nodes)))
         for column, node in enumerate(nodes):
             averages = np.array([run.get(node.name, 0.0) for run in self._averages])
-            runs = np.arange(1, len(averages) + 1)
+            runs = np.arange(1.0, len(averages) + 1)
             total = np.where(averages > 0, runs * (averages + _HALF_COUNT_US), runs * _HALF_COUNT_US * (averages > 0))
             for row, (start, stop) in enumerate(blocks):
                 times[row, column] = _slope(runs[start:stop], total[start:stop]) if stop - start > 1 else averages[stop - 1]

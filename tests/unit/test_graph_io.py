@@ -1,0 +1,267 @@
+"""ONNX files that other exporters write, and files that are broken."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeplan.errors import ModelError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernels import make_kernel
+from edgeplan.graph.kinds import kind
+from edgeplan.graph.onnx_export import save_onnx, to_onnx
+from edgeplan.graph.onnx_import import load_onnx
+
+SHAPE = (1, 4, 8, 8)
+
+
+def _weights(name: str, *shape: int) -> TensorProto:
+    return numpy_helper.from_array(np.full(shape, 0.25, dtype=np.float32), name)
+
+
+def _write(
+    path: Path,
+    nodes: Sequence[onnx.NodeProto],
+    weights: Sequence[TensorProto] = (),
+    *,
+    output: str = "y",
+    opset: int = 17,
+    shape: Sequence[int | str] = SHAPE,
+) -> Path:
+    body = helper.make_graph(
+        list(nodes),
+        "other",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
+        list(weights),
+    )
+    domains = {node.domain for node in nodes if node.domain}
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)])
+    model.ir_version = 8
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def _conv(name: str = "c", x: str = "x", y: str = "y", **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node("Conv", [x, "w"], [y], name=name, **attributes)
+
+
+def _kinds(graph: Graph) -> list[str]:
+    return [kind(graph, op) for op in graph.operators]
+
+
+def test_identity_dropout_and_constants_leave_no_operator(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=_weights("w", 4, 4, 3, 3)),
+        _conv(y="a", pads=[1, 1, 1, 1]),
+        helper.make_node("Identity", ["a"], ["b"]),
+        helper.make_node("Dropout", ["b"], ["d", "mask"]),
+        helper.make_node("Identity", ["d"], ["e"]),
+        helper.make_node("Relu", ["e"], ["r"], name="r"),
+        helper.make_node("Dropout", ["r"], ["y"]),
+    ]
+    graph = load_onnx(_write(tmp_path / "m.onnx", nodes))
+    assert _kinds(graph) == ["conv", "relu"]
+    conv, relu = graph.operators
+    assert conv.weights == ("w",)
+    assert relu.inputs == conv.outputs
+    assert graph.outputs == relu.outputs
+    assert graph.shape(graph.outputs[0]) == SHAPE
+
+
+def test_a_weight_behind_an_identity_stays_a_weight(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Identity", ["shared"], ["w"]),
+        _conv(pads=[1, 1, 1, 1]),
+    ]
+    graph = load_onnx(_write(tmp_path / "m.onnx", nodes, [_weights("shared", 4, 4, 3, 3)]))
+    (conv,) = graph.operators
+    assert conv.inputs == ("x",)
+    assert [graph.shape(w) for w in conv.weights] == [(4, 4, 3, 3)]
+
+
+@pytest.mark.parametrize(("opset", "as_input"), [(13, False), (18, True)])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_a_mean_over_the_image_is_global_pooling(tmp_path: Path, opset: int, as_input: bool, keepdims: int) -> None:
+    axes = [numpy_helper.from_array(np.array([2, 3], dtype=np.int64), "axes")] if as_input else []
+    attributes = {} if as_input else {"axes": [2, 3]}
+    node = helper.make_node("ReduceMean", ["x", "axes"] if as_input else ["x"], ["y"], keepdims=keepdims, **attributes)
+    graph = load_onnx(_write(tmp_path / "m.onnx", [node], axes, opset=opset))
+    assert _kinds(graph) == ["gap"]
+    assert graph.operators[0].integers("axes", ()) == (2, 3)
+    config = make_kernel(graph, [graph.operators[0].name]).config
+    assert (config.in_channels, config.in_height, config.out_height, config.out_width) == (4, 8, 1, 1)
+
+
+@pytest.mark.parametrize("op_type", ["Gemm", "MatMul"])
+def test_a_layer_without_bias_is_fully_connected(tmp_path: Path, op_type: str) -> None:
+    nodes = [helper.make_node("Flatten", ["x"], ["f"], name="f"), helper.make_node(op_type, ["f", "w"], ["y"], name="fc")]
+    graph = load_onnx(_write(tmp_path / "m.onnx", nodes, [_weights("w", 256, 10)]))
+    assert _kinds(graph) == ["reshape", "fc"]
+    config = make_kernel(graph, ["fc"]).config
+    assert (config.in_channels, config.out_channels, config.bias) == (256, 10, False)
+
+
+@pytest.mark.parametrize(
+    ("mode", "stride", "kernel", "expected"),
+    [
+        ("SAME_UPPER", 2, 3, (0, 0, 1, 1)),
+        ("SAME_LOWER", 2, 3, (1, 1, 0, 0)),
+        ("SAME_UPPER", 1, 3, (1, 1, 1, 1)),
+        ("VALID", 1, 3, (0, 0, 0, 0)),
+    ],
+)
+def test_automatic_padding_is_resolved(
+    tmp_path: Path, mode: str, stride: int, kernel: int, expected: tuple[int, int, int, int]
+) -> None:
+    node = _conv(auto_pad=mode, strides=[stride, stride])
+    graph = load_onnx(_write(tmp_path / "m.onnx", [node], [_weights("w", 6, 4, kernel, kernel)]))
+    config = make_kernel(graph, ["c"]).config
+    assert (config.pad_top, config.pad_left, config.pad_bottom, config.pad_right) == expected
+    size = 8 // stride if mode != "VALID" else 6
+    assert graph.shape("y") == (1, 6, size, size)
+
+
+def test_absent_attributes_take_the_defaults_of_onnx(tmp_path: Path) -> None:
+    graph = load_onnx(_write(tmp_path / "m.onnx", [_conv()], [_weights("w", 6, 4, 3, 3)]))
+    config = make_kernel(graph, ["c"]).config
+    assert (config.kernel_h, config.stride_h, config.dilation_w, config.groups) == (3, 1, 1, 1)
+    assert (config.pad_top, config.pad_bottom) == (0, 0)
+    assert (config.out_channels, config.out_height) == (6, 6)
+
+
+@pytest.mark.parametrize(("opset", "as_input"), [(6, False), (11, True), (17, True)])
+@pytest.mark.parametrize(("low", "high", "expected"), [(0.0, 6.0, "relu6"), (-1.0, 1.0, "clip")])
+def test_clip_in_both_its_forms(tmp_path: Path, opset: int, as_input: bool, low: float, high: float, expected: str) -> None:
+    bounds = [numpy_helper.from_array(np.array(v, dtype=np.float32), k) for k, v in (("lo", low), ("hi", high))]
+    attributes = {} if as_input else {"min": low, "max": high}
+    node = helper.make_node("Clip", ["x", "lo", "hi"] if as_input else ["x"], ["y"], **attributes)
+    graph = load_onnx(_write(tmp_path / "m.onnx", [node], bounds if as_input else (), opset=opset))
+    (op,) = graph.operators
+    assert (op.number("min", 9), op.number("max", 9)) == (low, high)
+    assert kind(graph, op) == expected
+    assert op.inputs == ("x",)
+    assert op.weights == ()
+
+
+def test_a_clip_without_a_lower_bound_is_no_relu6(tmp_path: Path) -> None:
+    six = numpy_helper.from_array(np.array(6.0, dtype=np.float32), "six")
+    graph = load_onnx(_write(tmp_path / "m.onnx", [helper.make_node("Clip", ["x", "", "six"], ["y"])], [six]))
+    assert _kinds(graph) == ["clip"]
+
+
+@pytest.mark.parametrize("names", [("same", "same", "same"), ("", "", ""), ("relu_1", "", "relu_1")])
+def test_names_of_operators_are_made_unique(tmp_path: Path, names: tuple[str, str, str]) -> None:
+    nodes = [
+        helper.make_node("Relu", [x], [y], name=n) for x, y, n in zip(("x", "a", "b"), ("a", "b", "y"), names, strict=True)
+    ]
+    graph = load_onnx(_write(tmp_path / "m.onnx", nodes))
+    assert len(graph.by_name) == len(graph.operators) == 3
+
+
+def test_initialisers_that_are_also_inputs_are_weights(tmp_path: Path) -> None:
+    path = _write(tmp_path / "m.onnx", [_conv()], [_weights("w", 6, 4, 3, 3)])
+    model = onnx.load(path)
+    model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [6, 4, 3, 3]))
+    path.write_bytes(model.SerializeToString())
+    graph = load_onnx(path)
+    assert graph.inputs == ("x",)
+    assert graph.operators[0].weights == ("w",)
+
+
+@pytest.mark.parametrize("batch", ["N", -1, 0])
+def test_a_dynamic_axis_is_named(tmp_path: Path, batch: int | str) -> None:
+    path = _write(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"], name="r")], shape=(batch, 4, 8, 8))
+    with pytest.raises(ModelError, match="no static shape") as caught:
+        load_onnx(path)
+    assert "r" in caught.value.where
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize(("op_type", "domain", "shown"), [("Cosh", "", "Cosh"), ("Relu", "com.acme", "com.acme::Relu")])
+def test_an_unknown_operator_is_named(tmp_path: Path, op_type: str, domain: str, shown: str) -> None:
+    node = helper.make_node(op_type, ["x"], ["y"], name="odd", domain=domain)
+    with pytest.raises(ModelError, match="unknown operator") as caught:
+        load_onnx(_write(tmp_path / "m.onnx", [node]))
+    assert f"{shown} (node 'odd')" in caught.value.what
+    assert "Conv" in caught.value.next_step
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.onnx", tmp_path):
+        with pytest.raises(ModelError, match="no model file") as caught:
+            load_onnx(path)
+        assert caught.value.next_step
+
+
+def _small(path: Path) -> bytes:
+    b = GraphBuilder("small", SHAPE)
+    y = b.conv_bn(b.input, 8, 3, 2, act="relu6")
+    left, right = b.split(y, (4, 4))
+    y = b.concat([b.relu(left), b.maxpool(right, 3, 1, 1)])
+    y = b.reshape(b.gap(y), (1, 8))
+    return save_onnx(b.build(b.fc(y, 5)), path).read_bytes()
+
+
+def test_a_file_cut_anywhere_is_refused_or_whole(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    data = _small(path)
+    whole = load_onnx(path)
+    for length in sorted({0, 1, 2, 5, *range(7, len(data), max(1, len(data) // 60))}):
+        path.write_bytes(data[:length])
+        try:
+            graph = load_onnx(path)
+        except ModelError as error:
+            assert error.where, length
+            assert error.next_step, length
+        else:
+            assert graph.operators == whole.operators, length
+
+
+def test_a_corrupt_file_is_read_or_refused_but_never_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    data = _small(path)
+    rng = random.Random(3)
+    refused = 0
+    for _ in range(150):
+        spoilt = bytearray(data)
+        for _ in range(rng.choice((1, 1, 3))):
+            spoilt[rng.randrange(len(data))] = rng.randrange(256)
+        path.write_bytes(bytes(spoilt))
+        try:
+            load_onnx(path)
+        except ModelError as error:
+            refused += 1
+            assert error.next_step
+    assert refused > 10
+
+
+def test_exported_models_name_their_tensors_and_pass_the_checker(tmp_path: Path) -> None:
+    b = GraphBuilder("net", (1, 3, 8, 8))
+    graph = b.build(b.fc(b.flatten(b.gap(b.relu(b.conv(b.input, 8, 3)))), 5))
+    model = to_onnx(graph, seed=4)
+    onnx.checker.check_model(model, full_check=True)
+    assert [n.name for n in model.graph.node] == [op.name for op in graph.operators]
+    assert to_onnx(graph, seed=4).SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
+    assert to_onnx(graph, seed=5).SerializeToString(deterministic=True) != model.SerializeToString(deterministic=True)
+    path = save_onnx(graph, tmp_path / "net.onnx", seed=4)
+    assert load_onnx(path).operators == graph.operators
+
+
+def test_heavy_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeplan.graph.onnx_export.EXTERNAL_DATA_THRESHOLD_BYTES", 1000)
+    b = GraphBuilder("net", (1, 64))
+    graph = b.build(b.fc(b.input, 64))
+    path = save_onnx(graph, tmp_path / "net.onnx")
+    assert (tmp_path / "net.onnx.data").stat().st_size >= 64 * 64 * 4
+    assert path.stat().st_size < 4000
+    (tmp_path / "net.onnx.data").unlink()  # shapes alone are read
+    assert load_onnx(path).operators == graph.operators

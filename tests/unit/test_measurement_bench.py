@@ -1,0 +1,277 @@
+"""The bench on a real engine, with settings that make a measurement last milliseconds."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from edgeplan.devices.config import DeviceFile
+from edgeplan.errors import BusyError, NoiseError, StoreError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.measurement import bench as bench_module
+from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.records import Subject
+from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
+from edgeplan.measurement.store import read_rows
+
+DEVICE = DeviceFile(format_version=1, name="dev", engine="onnxruntime")
+SETTINGS = MeasurementSettings(
+    blocks=3,
+    min_runs=2,
+    max_runs=3,
+    block_ms=1.0,
+    reference_runs=1,
+    batch_size=2,
+    batch_weight_mb=10,
+    min_gap_seconds=0.0,
+    max_noise=1.0,
+    extra_blocks=0,
+    max_noisy_share=1.0,
+    retries=0,
+    reference_exponents=ReferenceExponents(compute=1.0, bandwidth=0.0),
+)
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A state folder and a lock of the test's own, and references that take no three seconds to settle."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv(STORED_ROWS_ONLY, raising=False)
+    monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "test.lock")
+    monkeypatch.setattr(bench_module, "_NOMINAL_SECONDS", 0.02)
+    affinity = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, affinity)
+
+
+def subjects(count: int = 3, *, profiled: bool = False) -> list[Subject]:
+    found = []
+    for n in range(count):
+        b = GraphBuilder(f"tiny-{n}", (1, 4, 8, 8))
+        found.append(Subject(b.build(b.relu(b.conv(b.input, 4 + n, 3))), profiled))
+    return found
+
+
+def open_bench(tmp_path: Path, workspace: str = "w", part: str = "rows", **changes: Any) -> Bench:
+    return Bench(DEVICE, SETTINGS.model_copy(update=changes), tmp_path / workspace / part / "dev")
+
+
+def test_what_is_stored_is_not_measured_again(tmp_path: Path) -> None:
+    with open_bench(tmp_path) as bench:
+        first = bench.measure(subjects())
+        assert bench.measured == 3
+        assert bench.seconds > 0
+    with open_bench(tmp_path) as bench:
+        again = bench.measure(subjects())
+        assert (bench.measured, bench.seconds) == (0, 0.0)
+    for a, b in zip(first, again, strict=True):
+        assert (a.subject, a.latency_us, a.nominal) == (b.subject, b.latency_us, b.nominal)
+        assert a.least_us.shape == (3,)
+        assert (a.least_us > 0).all()
+        assert (a.least_us <= a.median_us).all()
+    assert [m.subject for m in first] == [s.id for s in subjects()]
+
+
+def test_duplicates_are_measured_once_and_repeats_afresh(tmp_path: Path) -> None:
+    with open_bench(tmp_path) as bench:
+        one = subjects(1)
+        first, twin = bench.measure(one * 2)
+        (second,) = bench.measure(one, repeat=1)
+        assert bench.measured == 2
+    assert (first.measured_at == twin.measured_at).all()
+    assert second.sample == 1
+    assert second.measured_at[0] > first.measured_at[-1]
+
+
+def test_profiled_subjects_bring_their_nodes(tmp_path: Path) -> None:
+    with open_bench(tmp_path) as bench:
+        measured = bench.measure([*subjects(1), *subjects(1, profiled=True)])
+    plain, counted = measured
+    assert plain.nodes == ()
+    assert plain.node_us.shape == (3, 0)
+    assert {m for n in counted.nodes for m in n.members} == {op.name for op in subjects(1)[0].graph.operators}
+    assert counted.node_us.shape == (3, len(counted.nodes))
+    assert (counted.node_us >= 0).all()
+
+
+@pytest.mark.parametrize("change", ["fingerprint", "settings"])
+def test_rows_of_another_machine_or_setting_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(1))
+        key = bench.store.key
+    if change == "fingerprint":
+        monkeypatch.setattr(bench_module, "fingerprint", lambda: "another")
+    with open_bench(tmp_path, **({"max_runs": 4} if change == "settings" else {})) as bench:
+        assert bench.store.key != key
+        bench.measure(subjects(1))
+        assert bench.measured == 1
+
+
+def test_tolerances_and_batches_do_not_decide_a_row(tmp_path: Path) -> None:
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(1))
+    with open_bench(tmp_path, max_noise=0.5, batch_size=7, retries=3) as bench:
+        bench.measure(subjects(1))
+        assert bench.measured == 0
+
+
+def test_the_journal_brings_back_rows_of_a_lost_workspace(tmp_path: Path) -> None:
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects())
+        nominal = bench.nominal
+    with open_bench(tmp_path, "fresh") as bench:
+        assert bench.nominal == nominal
+        bench.measure(subjects())
+        assert bench.measured == 0
+    assert sum(len(read_rows(p)) for p in (tmp_path / "fresh/rows/dev").glob("*.parquet")) == 3
+
+
+def test_stores_of_one_device_share_what_the_references_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_bench(tmp_path, part="rows/fusion") as bench:
+        bench.measure(subjects(1))
+        nominal = bench.nominal
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "empty"))  # a clone on which nothing was journalled
+    folder = tmp_path / "w/rows"
+    (folder / "fusion/dev").rename(folder / "dev-fusion")
+    with Bench(DEVICE, SETTINGS, folder / "dev-sampling") as bench:
+        assert bench.nominal == nominal
+
+
+def test_a_full_disk_keeps_the_batches_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, parts = pq.write_table, []
+
+    def write(table: Any, where: Any, **options: Any) -> None:
+        parts.append(where)
+        if len(parts) > 2:  # the journal and the workspace took the first batch
+            Path(where).write_bytes(b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(table, where, **options)
+
+    monkeypatch.setattr(pq, "write_table", write)
+    bench = open_bench(tmp_path)
+    with pytest.raises(StoreError, match="the disk is full") as caught:
+        bench.measure(subjects(4))
+    assert caught.value.exit_code != 0
+    assert "run the same command again" in caught.value.next_step
+    monkeypatch.setattr(pq, "write_table", real)
+    assert not list(tmp_path.rglob("*.tmp"))
+    with open_bench(tmp_path) as again:
+        again.measure(subjects(4))
+        assert again.measured == 2
+
+
+def test_a_machine_too_noisy_is_refused(tmp_path: Path) -> None:
+    bench = open_bench(tmp_path, max_noise=1e-9, max_noisy_share=1e-9, extra_blocks=1, retries=1)
+    with pytest.raises(NoiseError, match="too noisy to measure: .* after 2 attempts") as caught:
+        bench.measure(subjects(1))
+    assert "dev" in caught.value.where
+    assert caught.value.next_step.endswith("edgeplan device check dev")
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+import edgeplan.measurement.lock as lock
+lock.lock_path = lambda: Path(sys.argv[1])
+with lock.machine_lock():
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_two_runs_at_once_name_the_one_that_holds_the_machine(tmp_path: Path) -> None:
+    bench = open_bench(tmp_path)
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "test.lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(BusyError, match=rf"pid {other.pid}\b") as caught:
+            bench.measure(subjects(1))
+        assert caught.value.next_step
+        assert bench.measured == 0
+        other.kill()
+    bench.measure(subjects(1))  # the system freed the lock with the process
+    assert bench.measured == 1
+
+
+def test_the_lock_is_free_after_an_error() -> None:
+    with pytest.raises(RuntimeError), machine_lock():
+        raise RuntimeError
+    with machine_lock():
+        pass
+
+
+def test_stored_rows_only_uses_any_machines_rows_and_never_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_bench(tmp_path) as bench:
+        want = bench.measure(subjects(1))
+    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
+    monkeypatch.setattr(bench_module, "fingerprint", lambda: "another")
+    with open_bench(tmp_path) as bench:
+        (found,) = bench.measure(subjects(1))
+        assert found.latency_us == want[0].latency_us
+        with pytest.raises(StoreError, match="2 measurements are not in the store") as caught:
+            bench.measure(subjects(3))
+        assert STORED_ROWS_ONLY in caught.value.next_step
+    with pytest.raises(StoreError, match="found 0"):
+        open_bench(tmp_path, "empty")
+
+
+def test_times_are_divided_by_the_drift_of_the_references(tmp_path: Path) -> None:
+    with open_bench(tmp_path) as bench:
+        (m,) = bench.measure(subjects(1))
+    np.testing.assert_allclose(m.factors, bench.nominal.compute_us / m.compute_us)
+    np.testing.assert_allclose(m.block_us, m.least_us * m.factors)
+    assert m.latency_us == np.median(m.block_us)
+    raw = m.with_exponents(ReferenceExponents(compute=0.0, bandwidth=0.0))
+    np.testing.assert_array_equal(raw.block_us, m.least_us)
+
+
+RUN = textwrap.dedent("""
+    import sys
+    from pathlib import Path
+    sys.path.insert(0, sys.argv[2])
+    import edgeplan.measurement.bench as bench_module
+    import edgeplan.measurement.lock as lock
+    from test_measurement_bench import DEVICE, SETTINGS, subjects
+    bench_module._NOMINAL_SECONDS = 0.02
+    root = Path(sys.argv[1])
+    lock.lock_path = lambda: root / "test.lock"
+    with bench_module.Bench(DEVICE, SETTINGS, root / "w/rows/dev") as bench:
+        add = bench.store.add
+        def told(rows):
+            add(rows)
+            print(len(rows), flush=True)
+        bench.store.add = told
+        bench.measure(subjects(400))
+""")
+
+
+def test_a_kill_loses_at_most_the_batch_in_work(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RUN, str(tmp_path), str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as run:
+        assert run.stdout is not None
+        told = [int(run.stdout.readline()) for _ in range(3)]
+        time.sleep(0.03)  # into a later batch
+        os.killpg(run.pid, signal.SIGKILL)
+        told += [int(line) for line in run.stdout.read().split()]
+    assert run.returncode == -signal.SIGKILL
+    assert sum(told) < 400
+    with open_bench(tmp_path) as bench:
+        kept = sum(bench.store.known(s.id, 0) for s in subjects(400))
+        assert sum(told) <= kept <= sum(told) + SETTINGS.batch_size
+        bench.measure(subjects(400)[: kept + 2])
+        assert bench.measured == 2
