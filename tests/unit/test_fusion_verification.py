@@ -39,8 +39,8 @@ def test_edges_are_counted_by_pair_and_connection() -> None:
     assert bool(found.loc[("conv_bn", "single"), "bn_folding"])
     assert not bool(found.loc[("bn_relu", "single"), "bn_folding"])
 
-    # over bn_relu (1/2, 1), conv_relu (1, 1) and relu_add (0, no recall: 0); folding is left out
-    assert averages(found.reset_index()) == pytest.approx((0.5, 2 / 3))
+    # precision over bn_relu (1/2), conv_relu (1) and relu_add (0), recall over the first two (1, 1); folding is left out
+    assert averages(found.reset_index()) == pytest.approx((0.5, 1.0))
 
 
 def test_a_duplicate_that_the_engine_dropped_runs_where_its_twin_does() -> None:

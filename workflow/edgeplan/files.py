@@ -24,18 +24,20 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         StoreError: the disk is full or the folder is not writable; nothing is left behind.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
+    temporary: Path | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(handle)
+        temporary = Path(name)
         write(temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise StoreError(
             "the disk is full" if full else f"cannot write: {error.strerror or error}",
@@ -43,7 +45,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             next_step="free some space and run the same command again: what was stored before is kept and not measured again",
         ) from error
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
         raise
 
 

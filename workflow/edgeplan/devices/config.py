@@ -34,7 +34,7 @@ class DeviceFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format_version: Literal[1]
-    name: Annotated[str, Field(pattern=_NAME.pattern)]
+    name: Annotated[str, Field(pattern=rf"^{_NAME.pattern}$")]
     description: str = ""
     engine: str
     threads: Annotated[int, Field(ge=1, le=1024)] = 1

@@ -50,7 +50,7 @@ def base(
     """A probe without operators under test, whose activations have about as many elements as the settings ask for."""
     reads = reads or (settings.channels[settings.classes.names()[0]] if blocks else STEM_CHANNELS)
     if blocks:
-        return Probe(reads, channels, max(3, round(math.sqrt(settings.small_elements / channels))), other, blocks=blocks)
+        return Probe(reads, channels, max(2, round(math.sqrt(settings.small_elements / channels))), other, blocks=blocks)
     size = max(1, round(math.sqrt(settings.elements / channels) / _SIZE_STEP)) * _SIZE_STEP
     return Probe(reads, channels, size, other, sink=sink)
 
@@ -88,12 +88,13 @@ def map_cases(
     for first in firsts:
         for after in afters:
             pair = f"{first}_{after}"
-            repeatable = after in ELEMENTWISE and first not in _RESHAPING
+            repeatable = after in ELEMENTWISE and first not in _RESHAPING | _LAYOUT_BOUND
             if pair not in skipped and (repeatable or not small):
                 other = bool({first, after} & BINARY)
                 empty = base(settings, settings.channels[name], other=other, blocks=settings.blocks if small else 0)
-                if {first, after} & _LAYOUT_BOUND and not other:  # a conversion paid once by both would look like a saving
-                    empty = replace(empty, reads=0)
+                if {first, after} & _LAYOUT_BOUND and not other:
+                    # a conversion that each pays alone, and both together once, would look like a saving: take what needs none
+                    empty = replace(base(settings, settings.channels[str(settings.classes.alignments[-1])]), reads=0)
                 context = name if first in SENSITIVE else ""
                 yield Case(pair, connection(after), context, *connected(empty, (first,), after), small)
 
@@ -120,10 +121,12 @@ def inbound_cases(settings: FusionSettings, labels: Sequence[str], heads: Iterab
                 yield Case(f"{head}_add", "multi-inbound", f"{own}|{other}", *connected(empty, (head,), "add"), small=True)
 
 
-def chain_case(settings: FusionSettings, name: str, first: Sequence[str], after: str) -> Case:
+def chain_case(settings: FusionSettings, name: str, first: Sequence[str], after: str, *, small: bool) -> Case:
     """A third operator behind two that fuse."""
-    empty = base(settings, settings.channels[name], other=bool({*first, after} & BINARY), blocks=settings.blocks)
-    return Case(f"{first[0]}+{first[-1]}_{after}", connection(after), "", *connected(empty, first, after), small=True)
+    empty = base(
+        settings, settings.channels[name], other=bool({*first, after} & BINARY), blocks=settings.blocks if small else 0
+    )
+    return Case(f"{first[0]}+{first[-1]}_{after}", connection(after), "", *connected(empty, first, after), small)
 
 
 def outbound_case(settings: FusionSettings, name: str, first: str, after: str) -> Case:

@@ -25,6 +25,7 @@ _CHAINS: Mapping[str, tuple[str, ...]] = {
     "bn": ("add", "relu", "hswish"),
 }
 _OUTBOUND_PAIRS = 4
+_CONVOLUTIONS = frozenset({"conv", "dwconv"})
 _TINY = 1e-9
 
 
@@ -41,7 +42,9 @@ class _Detection:
 
     def run_maps(self, name: str, firsts: Sequence[str], afters: Sequence[str]) -> None:
         """Decide pairs on feature maps: on large ones, then on small ones what did not fuse there."""
-        self.run(builders.map_cases(self.settings, name, firsts, afters))
+        # what the stem writes may keep a layout that pooling would not: only small probes put a pooling before each operator
+        large = [first for first in firsts if first in _CONVOLUTIONS or name == self.settings.classes.names()[0]]
+        self.run(builders.map_cases(self.settings, name, large, afters))
         small = builders.map_cases(self.settings, name, firsts, afters, small=True)
         self.run([c for c in small if self.decisions.get(c.key) != "fused"])
 
@@ -151,7 +154,10 @@ def _ask_structure(d: _Detection, best: str) -> None:
     settings = d.settings
     for second, thirds in _CHAINS.items():
         if _pair_fused(d, "conv", second, best):
-            d.run([builders.chain_case(settings, best, ("conv", second), t) for t in thirds if _pair_fused(d, "conv", t, best)])
+            chains = [(("conv", second), third) for third in thirds if _pair_fused(d, "conv", third, best)]
+            for small in (False, True):
+                cases = [builders.chain_case(settings, best, first, third, small=small) for first, third in chains]
+                d.run([c for c in cases if d.decisions.get(c.key) != "fused"])
     singles = [
         (a, b) for a in ("conv", "dwconv", "bn", "add") for b in _ACTIVATIONS if a != "add" and _pair_fused(d, a, b, best)
     ]

@@ -36,8 +36,8 @@ class FusionSettings(BaseModel):
     classes: Alignments = Alignments()
     channels: dict[str, Annotated[int, Field(ge=1)]] = {"16": 64, "4": 52, "1": 66, "<4": 12, "<1": 6}
     elements: Annotated[int, Field(ge=1000)] = 200_000
-    blocks: Annotated[int, Field(ge=1, le=100)] = 16
-    small_elements: Annotated[int, Field(ge=16)] = 600
+    blocks: Annotated[int, Field(ge=1, le=100)] = 24
+    small_elements: Annotated[int, Field(ge=16)] = 256
     rows: Annotated[int, Field(ge=1)] = 4
     features: Annotated[int, Field(ge=1)] = 64
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -51,5 +52,5 @@ def kind(graph: Graph, op: Operator) -> str:
         channels = graph.shape(op.inputs[0])[1]
         return "dwconv" if groups > 1 and groups == channels == graph.shape(op.outputs[0])[1] else "conv"
     if op.op_type == "Clip":
-        return "relu6" if (op.number("min", 0.0), op.number("max", 0.0)) == (0.0, 6.0) else "clip"
+        return "relu6" if (op.number("min", -math.inf), op.number("max", math.inf)) == (0.0, 6.0) else "clip"
     return _BY_ONNX_TYPE[op.op_type]

@@ -51,7 +51,8 @@ def _constant_inputs(op: Operator) -> tuple[dict[str, Attribute], list[tuple[str
     elif op.op_type == "Split":
         constants.append(("split", np.array(attributes.pop("split"), dtype=np.int64)))
     elif op.op_type == "Clip":
-        constants.extend((key, np.array(attributes.pop(key), dtype=np.float32)) for key in ("min", "max"))
+        for key, unbounded in (("min", -np.inf), ("max", np.inf)):
+            constants.append((key, np.array(attributes.pop(key, unbounded), dtype=np.float32)))
     return attributes, constants
 
 

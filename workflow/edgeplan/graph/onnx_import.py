@@ -98,10 +98,11 @@ def from_onnx(model: onnx.ModelProto, source: str = "") -> Graph:
             tensors[value.name] = _tensor(value)
     inputs = tuple(i.name for i in g.input if i.name not in constants)
     operators = []
+    used: set[str] = set()
     for index, node in enumerate(g.node):
         if node.op_type in _TRANSPARENT or node.op_type == "Constant":
             continue
-        operators.append(_operator(node, index, constants, alias))
+        operators.append(_operator(node, index, constants, alias, used))
     graph = Graph(
         g.name or "model",
         tuple(operators),
@@ -137,16 +138,19 @@ def _attribute(attribute: onnx.AttributeProto) -> Attribute:
     return tuple(value)
 
 
-def _operator(node: onnx.NodeProto, index: int, constants: dict[str, TensorProto], alias: dict[str, str]) -> Operator:
+def _operator(
+    node: onnx.NodeProto, index: int, constants: dict[str, TensorProto], alias: dict[str, str], used: set[str]
+) -> Operator:
     attributes: dict[str, Attribute] = {
         a.name: _attribute(a) for a in node.attribute if a.type not in (onnx.AttributeProto.TENSOR, onnx.AttributeProto.GRAPH)
     }
     inputs: list[str] = []
     weights: list[str] = []
     roles = _CONSTANT_INPUTS.get(node.op_type, ())
-    for position, name in enumerate(node.input):
-        if not name:
+    for position, given in enumerate(node.input):
+        if not given:
             continue
+        name = alias.get(given, given)
         role = roles[position] if position < len(roles) else ""
         if role and name in constants:
             values = numpy_helper.to_array(constants[name])
@@ -156,8 +160,11 @@ def _operator(node: onnx.NodeProto, index: int, constants: dict[str, TensorProto
         elif name in constants:
             weights.append(name)
         else:
-            inputs.append(alias.get(name, name))
+            inputs.append(name)
     name = node.name or f"{node.op_type.lower()}_{index}"
+    if name in used:  # ONNX allows repeated names; here they identify operators
+        name = f"{name}_{index}"
+    used.add(name)
     outputs = tuple(o for o in node.output if o)
     return Operator(name, node.op_type, tuple(inputs), outputs, tuple(weights), MappingProxyType(attributes))
 

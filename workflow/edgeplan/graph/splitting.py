@@ -9,7 +9,7 @@ from typing import Protocol
 
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.kernels import Kernel, make_kernel
-from edgeplan.graph.kinds import kind
+from edgeplan.graph.kinds import ELEMENTWISE, kind
 
 
 class SplittingRules(Protocol):
@@ -158,6 +158,9 @@ class _Splitting:
                 return False
         other = None
         if several:
+            ops = self.graph.operators
+            if self.kinds[i] in ELEMENTWISE and self.graph.shape(ops[p].outputs[0]) != self.graph.shape(ops[i].outputs[0]):
+                return False  # a smaller operand is broadcast: it must be complete before the larger loop begins
             other = self.rules.worst([self.labels[q] for q in self.producers[i] if q != p])
         if not self.rules.fuses(self.kinds[first], self.kinds[p], self.kinds[i], self.labels[p], other):
             return False

@@ -31,13 +31,13 @@ from edgeplan.progress import progress
 
 log = logging.getLogger(__name__)
 
-#: Sources that decide what a measured number means; a change to them starts new rows.
+#: Sources that decide what a measured number means; a change to them starts new rows. Those that decide which operators a
+#: counted node holds are part of the id of profiled subjects instead: plain times do not depend on them.
 _SOURCES = (
     "measurement/blocks.py",
     "measurement/references.py",
     "graph/onnx_export.py",
     "devices/engines/base.py",
-    "devices/engines/mapping.py",
 )
 _NOMINAL_SECONDS = 3.0
 #: Set to any value: never measure, take rows of whatever machine the store holds.
@@ -62,6 +62,16 @@ def source_digest(engine: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def mapping_digest(engine: str) -> str:
+    """Digest of the sources that decide which operators an engine's nodes hold."""
+    folder = Path(edgeplan.__file__).parent / "devices" / "engines"
+    digest = hashlib.sha256((folder / "mapping.py").read_bytes())
+    nodes = folder / f"{ENGINES[engine][0].rpartition('.')[2]}_nodes.py"
+    if nodes.is_file():
+        digest.update(nodes.read_bytes())
+    return digest.hexdigest()[:8]
+
+
 class Bench:
     """Measures subjects on a device, each only once.
 
@@ -79,6 +89,7 @@ class Bench:
         self.device, self.settings = device, settings
         self.seconds = 0.0  # wall clock spent measuring, with model building, references and rejected batches
         self.measured = 0
+        self._mapping = mapping_digest(device.engine)
         self._frozen = bool(os.environ.get(STORED_ROWS_ONLY))
         key, identity = self._shipped(rows) if self._frozen else self._identify()
         self._references: References | None = None
@@ -165,7 +176,7 @@ class Bench:
             NoiseError: a batch stayed too noisy after all retries.
             StoreError: rows could not be stored, or are missing and only stored ones are allowed.
         """
-        missing = list({s.id: s for s in subjects if not self.store.known(s.id, repeat)}.values())
+        missing = list({s.id: s for s in subjects if not self.store.known(self._stored_id(s), repeat)}.values())
         if missing and self._frozen:
             raise StoreError(
                 f"{len(missing)} measurements are not in the store",
@@ -183,7 +194,12 @@ class Bench:
                     self.measured += len(batch)
                     advance(len(batch))
             self.seconds += time.monotonic() - began
-        return [self.store.get(s.id, repeat, self.nominal, self.settings.reference_exponents) for s in subjects]
+        exponents = self.settings.reference_exponents
+        return [self.store.get(self._stored_id(s), repeat, self.nominal, exponents) for s in subjects]
+
+    def _stored_id(self, subject: Subject) -> str:
+        """Id of a subject in the store: that of a profiled one says by which sources its nodes were mapped."""
+        return f"{subject.id}-{self._mapping}" if subject.profiled else subject.id
 
     def _batches(self, subjects: Sequence[Subject]) -> Iterator[list[Subject]]:
         batch: list[Subject] = []
@@ -205,7 +221,8 @@ class Bench:
             noisy = sum(m.noise > self.settings.max_noise for m in found) / len(found)
             if noisy <= self.settings.max_noisy_share:
                 share = (time.monotonic() - began) / len(found)
-                return [replace(m, seconds=share) for m in found]
+                named = zip(found, batch, strict=True)
+                return [replace(m, subject=self._stored_id(subject), seconds=share) for m, subject in named]
             log.warning("batch rejected: %.0f %% of its subjects too noisy (attempt %d)", 100 * noisy, attempt + 1)
         raise NoiseError(
             f"the machine is too noisy to measure: {100 * noisy:.0f} % of a batch spread by more than "

@@ -141,17 +141,18 @@ class RowStore:
 
 def _row(m: Measurement) -> dict[str, Any]:
     nodes = [json.dumps({f: getattr(n, f) for f in EngineNode.__slots__}, separators=(",", ":")) for n in m.nodes]
+    # rounded as the file rounds: a resumed run computes from the same numbers as an uninterrupted one
     return {
         "subject": m.subject,
         "sample": m.sample,
-        "least_us": m.least_us,
-        "median_us": m.median_us,
-        "compute_us": m.compute_us,
-        "bandwidth_us": m.bandwidth_us,
+        "least_us": m.least_us.astype(np.float32),
+        "median_us": m.median_us.astype(np.float32),
+        "compute_us": m.compute_us.astype(np.float32),
+        "bandwidth_us": m.bandwidth_us.astype(np.float32),
         "measured_at": m.measured_at,
         "nodes": nodes,
-        "node_us": m.node_us.ravel(),
-        "seconds": m.seconds,
+        "node_us": m.node_us.ravel().astype(np.float32),
+        "seconds": np.float32(m.seconds),
     }
 
 

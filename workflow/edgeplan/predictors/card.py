@@ -39,7 +39,7 @@ class Regressor(_Strict):
     kind: str
     implementation: str = ""
     codes: tuple[str, ...] = ()
-    file: Annotated[str, Field(pattern=_FILE.pattern)]
+    file: Annotated[str, Field(pattern=rf"^{_FILE.pattern}$")]
     target: Literal["log_ratio", "latency"] = "log_ratio"
     work: tuple[Finite, ...]
     rows: int
@@ -73,7 +73,7 @@ class Dispatch(_Strict):
 
     kind: str
     variants: Annotated[tuple[Variant, ...], Field(min_length=1)]
-    file: Annotated[str, Field(pattern=rf"({_FILE.pattern})?")] = ""
+    file: Annotated[str, Field(pattern=rf"^({_FILE.pattern})?$")] = ""
     by_state: dict[str, Annotated[int, Field(ge=0)]]
     accuracy: Finite = 1.0
 

@@ -192,7 +192,7 @@ def _lrn(w: _Walk) -> None:
 def _classifier(w: _Walk) -> None:
     """The end of a network: global pooling or plain flattening, and one to three fully connected layers."""
     b, rng = w.b, w.rng
-    wide = w.channels * w.size**2 <= 30_000 and rng.random() < 0.4  # noqa: PLR2004
+    wide = w.channels * w.size**2 <= 30_000 and rng.random() < 0.5  # noqa: PLR2004
     x = w.x if wide else b.gap(w.x)
     if not wide and rng.random() < 0.25:  # noqa: PLR2004  MobileNetV3
         x = b.activation(b.conv(x, max(16, round(1280 * rng.uniform(0.2, 1.8))), 1, bias=True), "hswish")
@@ -231,7 +231,7 @@ _SEGMENTS: tuple[tuple[Callable[[_Walk], None], float], ...] = (
     (_lonely, 0.6),
     (_lrn, 0.2),
 )
-_CLASSIFIER_SHARE = 0.35
+_CLASSIFIER_SHARE = 0.45
 
 
 def build_carrier(name: str, seed: str, source: ConvSource, kernels: int) -> Graph:

@@ -83,7 +83,7 @@ class UniformSource(ConvSource):
 
 
 class FocusSource(ConvSource):
-    """Fine-grained sampling (Algorithm 2, lines 1-8): size, kernel and stride of hard configurations, channels redrawn near them.
+    """Fine-grained sampling (Algorithm 2, lines 1-8): size, kernel and stride of hard configurations, channels redrawn.
 
     Args:
         hard: configurations to sample around, each `fine_grained` times; drawn in random order without replacement.

@@ -39,7 +39,10 @@ def complete_members(
             continue
         before = [p for p in graph.predecessors(op) if p.name in owner]
         for producer in reversed(before):
-            if claims(owner[producer.name], op):
+            node = owner[producer.name]
+            # a node fuses one operator of a kind behind its anchor: a second sum belongs to another node
+            held = {kind(graph, graph.by_name[name]) for name, its in owner.items() if its == node}
+            if kind(graph, op) not in held and claims(node, op):
                 owner[op.name] = owner[producer.name]
                 break
     members: dict[str, list[str]] = {node: [] for node in named}

@@ -1,0 +1,231 @@
+"""The command line as its users run it: each error is one message with where and what next, and an exit code of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import yaml
+from onnx import TensorProto, helper
+
+from edgeplan.fusion.rules import FusionRules
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.predictors.card import Card, Interval, Regressor
+from edgeplan.predictors.features import FEATURES, WORK_TERMS
+from edgeplan.predictors.predictor import DevicePredictor
+
+SOURCES = Path(__file__).parents[2] / "workflow"
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with predictors that know no kernel: enough to reach every error, and a breakdown of nothing."""
+    folder = tmp_path_factory.mktemp("cli")
+    card = Card(
+        device="dev",
+        engine="onnxruntime",
+        engine_version="1",
+        measured_at="2026-01-01",
+        rows=0,
+        features=FEATURES,
+        work_terms=WORK_TERMS,
+        call_us=5.0,
+        plain_layouts={},
+        states=("",),
+        implementations=("",),
+        regressors=(),
+        interval=Interval(nominal=0.9, common=0.0, single=0.0, quantile=1.0, subjects=0),
+    )
+    DevicePredictor(card, {}).save(folder / "results/dev/predictors")
+    FusionRules(pairs={}).write(folder / "results/dev/fusion/rules.json")
+    b = GraphBuilder("net", (1, 3, 8, 8))
+    save_onnx(b.build(b.fc(b.flatten(b.gap(b.conv_bn(b.input, 8, 3))), 5)), folder / "good.onnx")
+    return folder
+
+
+def run(workspace: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.fspath(SOURCES), "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, "-m", "edgeplan", *arguments],
+        cwd=workspace,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def refused(workspace: Path, *arguments: str, code: int, message: str, where: str, following: str) -> None:
+    done = run(workspace, *arguments)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    what, *rest = done.stderr.strip().splitlines()
+    assert re.match(rf"error: .*{message}", what), done.stderr
+    found = {line.strip().split(":")[0]: line.partition(":")[2].strip() for line in rest}
+    if where:
+        assert where in found["where"], done.stderr
+    assert re.search(following, found["next"]), done.stderr
+
+
+def _plain_model(path: Path, op_type: str, size: int | str) -> None:
+    shape = [1, 4, size, size]
+    body = helper.make_graph(
+        [helper.make_node(op_type, ["x"], ["y"], name="odd")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+    )
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)]), path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.95])
+def test_a_truncated_model(workspace: Path, tmp_path: Path, share: float) -> None:
+    data = (workspace / "good.onnx").read_bytes()
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(data[: int(share * len(data))])
+    message = "(not a readable ONNX model|the model holds no operators)"
+    refused(workspace, "predict", str(path), "-d", "dev", code=2, message=message, where=str(path), following="export")
+
+
+def test_a_corrupt_model(workspace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "text.onnx"
+    path.write_text("this is no model " * 20)
+    refused(
+        workspace,
+        "predict",
+        str(path),
+        "-d",
+        "dev",
+        code=2,
+        message="not a readable",
+        where=str(path),
+        following="copy or export",
+    )
+
+
+def test_a_dynamic_shape(workspace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "dynamic.onnx"
+    _plain_model(path, "Relu", "height")
+    refused(
+        workspace,
+        "predict",
+        str(path),
+        "-d",
+        "dev",
+        code=2,
+        message="no static shape",
+        where="'odd'",
+        following="fix the input",
+    )
+
+
+def test_an_unknown_operator(workspace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "unknown.onnx"
+    _plain_model(path, "Cosh", 8)
+    message = r"unknown operator: Cosh \(node 'odd'\)"
+    refused(workspace, "predict", str(path), "-d", "dev", code=2, message=message, where=str(path), following="known operators")
+
+
+def test_a_missing_model(workspace: Path) -> None:
+    refused(
+        workspace, "predict", "none.onnx", "-d", "dev", code=2, message="no model file", where="", following="check the path"
+    )
+
+
+def test_a_device_without_predictors(workspace: Path) -> None:
+    message = "no predictors of device 'phone'"
+    following = "make reproduce DEVICE=phone, or use one of: dev"
+    refused(workspace, "predict", "good.onnx", "-d", "phone", code=5, message=message, where="phone", following=following)
+
+
+def test_predictors_that_lack_a_kernel(workspace: Path) -> None:
+    refused(workspace, "predict", "good.onnx", "-d", "dev", code=9, message="", where="", following=".")
+
+
+def test_what_is_covered_can_still_be_asked_for(workspace: Path) -> None:
+    done = run(workspace, "predict", "good.onnx", "-d", "dev", "--partial", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["coverage"] == 0.0
+    assert document["latency_ms"] == pytest.approx(0.005)
+    assert len(document["missing"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        ("predictors/card.json", {"format_version": 9}, "the card of the predictors does not fit: format_version"),
+        ("predictors/card.json", {"call_us": -1}, "call_us"),
+        ("predictors/card.json", {"features": ["x"]}, "trained on other features"),
+        ("fusion/rules.json", {"format_version": 9}, "fusion rules does not fit: format_version"),
+    ],
+)
+def test_results_of_another_format(workspace: Path, tmp_path: Path, file: str, changes: dict[str, Any], message: str) -> None:
+    for path in (workspace / "results/dev").rglob("*.*"):
+        target = tmp_path / "dev" / path.relative_to(workspace / "results/dev")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    spoilt = tmp_path / "dev" / file
+    spoilt.write_text(json.dumps({**json.loads(spoilt.read_text()), **changes}))
+    arguments = ("predict", "good.onnx", "-d", "dev", "--results", str(tmp_path))
+    refused(workspace, *arguments, code=5, message=message, where=str(spoilt), following=".")
+
+
+@pytest.mark.parametrize("file", ["../../elsewhere.txt", "/etc/a.txt", "a.txt/../b"])
+def test_a_card_names_no_file_outside_its_folder(file: str) -> None:
+    with pytest.raises(ValueError, match="file"):
+        Regressor(kind="conv", file=file, work=(), rows=0)
+
+
+def test_results_that_are_no_json(workspace: Path, tmp_path: Path) -> None:
+    card = tmp_path / "dev/predictors/card.json"
+    card.parent.mkdir(parents=True)
+    card.write_text("{")
+    arguments = ("predict", "good.onnx", "-d", "dev", "--results", str(tmp_path))
+    refused(workspace, *arguments, code=5, message="not valid JSON", where=str(card), following="again")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"treads": 1}, "treads: Extra inputs are not permitted"),
+        ({"threads": -1}, "threads: "),
+        ({"engine": "tensorflux"}, "unknown engine 'tensorflux'"),
+        ({"cores": [9999]}, "core 9999 does not exist"),
+    ],
+)
+def test_a_device_file_that_does_not_fit(workspace: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = tmp_path / "dev.yaml"
+    path.write_text(yaml.safe_dump({"format_version": 1, "name": "dev", "engine": "onnxruntime", **changes}))
+    done = run(workspace, "device", "check", str(path), "--seconds", "1")
+    assert done.returncode in (3, 8), done.stderr  # 8: the machine is being measured on, which is asked first
+    assert "Traceback" not in done.stderr
+    if done.returncode == 3:
+        assert re.match(rf"error: .*{message}", done.stderr)
+        assert "next:" in done.stderr
+
+
+def test_an_unknown_device(workspace: Path) -> None:
+    arguments = ("device", "check", "nosuch")
+    refused(
+        workspace, *arguments, code=3, message="unknown device 'nosuch'", where="config", following="known devices: none here"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [("predict",), ("predict", "a.onnx", "--nosuch"), ("device", "check", "x", "--seconds", "0")]
+)
+def test_arguments_that_do_not_fit(workspace: Path, arguments: tuple[str, ...]) -> None:
+    done = run(workspace, *arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "Usage" in done.stderr

@@ -1,0 +1,190 @@
+"""Device files, the engine registry and the machine's description."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edgeplan.devices import check
+from edgeplan.devices.check import DeviceCheck, check_device, report_lines
+from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.devices.engines.registry import ENGINES, engine_class
+from edgeplan.devices.machine import environment, fingerprint
+from edgeplan.errors import DeviceError
+from edgeplan.measurement.references import ReferenceTimes
+
+GOOD: dict[str, Any] = {"format_version": 1, "name": "dev", "engine": "onnxruntime", "threads": 1, "cores": []}
+
+SHIPPED = Path(__file__).parents[2] / "config/devices"
+
+
+def _file(folder: Path, stem: str = "dev", **changes: Any) -> Path:
+    path = folder / f"{stem}.yaml"
+    document = {k: v for k, v in {**GOOD, **changes}.items() if v is not None}
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda p: p.stem)
+def test_shipped_device_files_load(path: Path) -> None:
+    device = load_device(path.stem, SHIPPED)
+    assert device.name == path.stem
+    assert device.engine in ENGINES
+
+
+def test_a_device_is_found_by_name_and_by_path(tmp_path: Path) -> None:
+    path = _file(tmp_path, threads=3, options={"a": "b"})
+    assert load_device("dev", tmp_path) == load_device(path)
+    assert load_device(path).threads == 3
+
+
+@pytest.mark.parametrize("name", ["nosuch", "../dev", "Dev", "", "dev/", "dev.yml"])
+def test_an_unknown_device_lists_the_known_ones(tmp_path: Path, name: str) -> None:
+    _file(tmp_path)
+    with pytest.raises(DeviceError, match="unknown device") as caught:
+        load_device(name, tmp_path)
+    assert "known devices: dev;" in caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"thread": 1}, "thread"),
+        ({"threads": 0}, "threads"),
+        ({"threads": "many"}, "threads"),
+        ({"cores": [-1]}, "cores.0"),
+        ({"transport": "ssh"}, "transport"),
+        ({"format_version": 2}, "format_version"),
+        ({"format_version": None}, "format_version"),
+        ({"engine": None}, "engine"),
+        ({"options": {"a": [1]}}, "options.a"),
+        pytest.param({"name": "Dev One"}, "name"),
+    ],
+)
+def test_a_wrong_field_is_named(tmp_path: Path, changes: dict[str, Any], field: str) -> None:
+    path = _file(tmp_path, **changes)
+    with pytest.raises(DeviceError, match=rf"does not fit: (.*; )?{field}: ") as caught:
+        load_device(path)
+    assert caught.value.where == str(path)
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize("text", ["- a list", "just text", "", "a: [1", "a: !!python/object:os.system {}"])
+def test_what_is_no_device_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "dev.yaml"
+    path.write_text(text)
+    with pytest.raises(DeviceError) as caught:
+        load_device(path)
+    assert caught.value.where == str(path)
+
+
+def test_a_missing_path_and_a_name_that_differs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="cannot read device file"):
+        load_device(tmp_path / "none.yaml")
+    with pytest.raises(DeviceError, match="named 'other' but says 'dev'"):
+        load_device(_file(tmp_path, "other"))
+
+
+def test_an_unknown_engine_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="unknown engine 'tensorflux'") as caught:
+        load_device(_file(tmp_path, engine="tensorflux"))
+    assert all(name in caught.value.next_step for name in ENGINES)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_that_is_not_installed_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    module, _, install = ENGINES[name]
+    real = builtins.__import__
+
+    def without(wanted: str, *args: Any, **kwargs: Any) -> Any:
+        if wanted.split(".", maxsplit=1)[0] == name:
+            raise ImportError(f"No module named {wanted!r}")
+        return real(wanted, *args, **kwargs)
+
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(DeviceError, match=f"engine '{name}' is not installed") as caught:
+        engine_class(name)
+    assert caught.value.next_step == install
+
+
+@pytest.fixture
+def _affinity() -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.usefixtures("_affinity")
+def test_pinning_reaches_the_named_cores_or_says_which_is_missing() -> None:
+    core = min(os.sched_getaffinity(0))
+    DeviceFile(**{**GOOD, "cores": (core,)}).pin()
+    assert os.sched_getaffinity(0) == {core}
+    DeviceFile(**GOOD).pin()
+    assert os.sched_getaffinity(0) == {core}
+    with pytest.raises(DeviceError, match="core 9999 does not exist") as caught:
+        DeviceFile(**{**GOOD, "cores": (core, 9999)}).pin()
+    assert "cores" in caught.value.where
+
+
+def test_the_environment_can_be_kept_and_names_no_host() -> None:
+    document = json.dumps(environment())
+    assert environment()["fingerprint"] == fingerprint()
+    assert fingerprint() == fingerprint()
+    assert len(fingerprint()) == 16
+    for private in (socket.gethostname(), str(Path.home()), os.environ.get("USER", "")):
+        if len(private) > 4:
+            assert private not in document
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A device in tmp_path, a lock of the test's own, and a quiet machine."""
+    monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "test.lock")
+    monkeypatch.setattr(check, "environment", lambda: environment() | {"load_1min": 0.1})
+    monkeypatch.setattr(check, "_WINDOW_SECONDS", 0.001)
+    return _file(tmp_path)
+
+
+def _check(path: Path, monkeypatch: pytest.MonkeyPatch, compute: list[float]) -> DeviceCheck:
+    class Scripted:
+        def __init__(self) -> None:
+            self.index = 0
+
+        def time(self, _runs: int) -> ReferenceTimes:
+            self.index += 1
+            return ReferenceTimes(compute[self.index % len(compute)], 400.0)
+
+    monkeypatch.setattr(check, "References", Scripted)
+    return check_device(str(path), 0.1)
+
+
+def test_a_steady_machine_is_trusted(watched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _check(watched, monkeypatch, [100.0, 100.5])
+    assert found.trusted
+    assert found.compute_spread == pytest.approx(0.005, abs=1e-3)
+    assert found.residual == pytest.approx(0.005, abs=1e-3)
+    assert report_lines(found)[-1].startswith("verdict     figures from this machine can be trusted")
+
+
+def test_a_drifting_or_restless_machine_is_not(watched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _check(watched, monkeypatch, [100.0, 130.0])
+    assert [p.split()[0] for p in found.problems] == ["the", "neighbouring"]
+    lines = report_lines(found)
+    assert sum(line.startswith("problem") for line in lines) == 2
+    assert "do not trust" in lines[-1]
+
+
+def test_other_work_is_told(watched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "environment", lambda: environment() | {"load_1min": 3.5})
+    found = _check(watched, monkeypatch, [100.0])
+    assert found.problems == ("the load is 3.5: other work is running",)

@@ -1,0 +1,123 @@
+"""params.yaml and the profiles: every misspelt key and value out of range is named."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edgeplan.errors import ParamsError
+from edgeplan.params import Params, load_params
+
+ROOT = Path(__file__).parents[2]
+SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())
+
+
+def _write(path: Path, dotted: str, value: Any) -> Path:
+    document = copy.deepcopy(SHIPPED)
+    *above, last = dotted.split(".")
+    section = document
+    for key in above:
+        section = section[key]
+    if value is ...:
+        del section[last]
+    else:
+        section[last] = value
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_the_shipped_params_fit() -> None:
+    params = load_params(ROOT / "params.yaml")
+    assert params.model_dump(mode="json", include={"seed", "devices"}) == {k: SHIPPED[k] for k in ("seed", "devices")}
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    return {
+        k: _merge(base[k], over[k])
+        if isinstance(base.get(k), dict) and isinstance(over.get(k), dict)
+        else over.get(k, base.get(k))
+        for k in {**base, **over}
+    }
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config/profiles").glob("*.yaml")), ids=lambda p: p.stem)
+def test_profiles_change_known_params_only(path: Path) -> None:
+    Params.model_validate(_merge(SHIPPED, yaml.safe_load(path.read_text()) or {}))
+
+
+@pytest.mark.parametrize(
+    "dotted",
+    ["sed", "measurement.blokcs", "measurement.reference_exponents.cpu", "fusion.alhpa", "sampling.budget", "training.trails",
+     "truth.repeats", "evaluation.speed", "transfer.from", "zoo.variants"],
+)  # fmt: skip
+def test_a_misspelt_key_is_named(tmp_path: Path, dotted: str) -> None:
+    path = _write(tmp_path / "params.yaml", dotted, 1)
+    with pytest.raises(ParamsError, match=rf"{dotted}: Extra inputs are not permitted") as caught:
+        load_params(path)
+    assert caught.value.where == str(path)
+    assert caught.value.next_step == "mend the named fields"
+
+
+@pytest.mark.parametrize(
+    "dotted", ["seed", "devices", "measurement", "measurement.blocks", "sampling.rounds", "transfer.source"]
+)
+def test_a_missing_key_is_named(tmp_path: Path, dotted: str) -> None:
+    with pytest.raises(ParamsError, match=rf"{dotted}: Field required"):
+        load_params(_write(tmp_path / "params.yaml", dotted, ...))
+
+
+@pytest.mark.parametrize(
+    ("dotted", "value"),
+    [
+        ("seed", -1),
+        ("seed", 1.5),
+        ("devices", []),
+        ("devices", ["Not A Name"]),
+        ("devices", ["../escape"]),
+        ("zoo.variants_per_family", 0),
+        ("measurement.blocks", 2),
+        ("measurement.max_noise", 1.01),
+        ("measurement.max_noise", 0),
+        ("measurement.reference_exponents.compute", 2),
+        ("measurement.block_ms", "soon"),
+        ("fusion.alpha", -1),
+        ("sampling.initial_share", 0),
+        ("sampling.error_threshold", 1),
+        ("sampling.modes", {"onnxruntime": "blind"}),
+        ("sampling.test_share", 1.0),
+        ("truth.repeat", "perhaps"),
+        ("evaluation.batch_models", 26001),
+        ("evaluation.speed_runs", None),
+    ],
+)
+def test_a_value_out_of_range_is_named(tmp_path: Path, dotted: str, value: Any) -> None:
+    with pytest.raises(ParamsError, match=rf"params file does not fit: {dotted}"):
+        load_params(_write(tmp_path / "params.yaml", dotted, value))
+
+
+def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
+    path = _write(tmp_path / "params.yaml", "seed", -1)
+    document = yaml.safe_load(path.read_text())
+    document["zoo"]["variants_per_family"] = 0
+    path.write_text(yaml.safe_dump(document))
+    with pytest.raises(ParamsError, match=r"seed: .*; zoo\.variants_per_family: "):
+        load_params(path)
+
+
+@pytest.mark.parametrize("text", ["", "- 1", "seed: [", "seed: \t1"])
+def test_what_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(ParamsError) as caught:
+        load_params(path)
+    assert caught.value.where == str(path)
+    assert caught.value.next_step
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match="cannot read params file: No such file"):
+        load_params(tmp_path / "params.yaml")
