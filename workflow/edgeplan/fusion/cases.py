@@ -122,7 +122,8 @@ def judge(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
     With S the saving T1 + T2 - T12 and m the time of the cheaper operator, fused means S > alpha m. The decision is clear when
     S - alpha m is `confidence` standard errors from 0 (a probe that occurs several times counts once). An operator whose time
     cannot be told from 0, such as a reshape, is not the cheaper one: saving half of nothing would prove nothing. Where neither
-    can be told, the case is undecided.
+    can be told, or the cheaper one is too small a share of the other for a saving to be told from how that one varies with what
+    stands around it (`material_share`), the case is undecided.
     """
     (op1, error1), (op2, error2), (both, _) = (_total(timings, (terms, 1.0)) for terms in (case.op1, case.op2, case.both))
     operators = ((op1, error1, case.op1), (op2, error2, case.op2))
@@ -131,7 +132,8 @@ def judge(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
     saving = op1 + op2 - both
     excess, excess_error = _total(timings, (case.op1, 1.0), (case.op2, 1.0), (case.both, -1.0), (terms, -settings.alpha))
     decision: Decision = "undecided"
-    if seen and abs(excess) > settings.confidence * excess_error:
+    material = cheaper > settings.material_share * max(op1, op2)
+    if seen and material and abs(excess) > settings.confidence * excess_error:
         decision = "fused" if excess > 0 else "separate"
     scale = max(cheaper, error, _TINY_US)
     repeats = max(timings.repeats(p) for p in case.probes)

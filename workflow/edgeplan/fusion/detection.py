@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from edgeplan.fusion import builders
-from edgeplan.fusion.cases import Case, Decision, Measure, Outcome, Timings, decide, nearest_plan, rewritten
+from edgeplan.fusion.cases import Case, Measure, Outcome, Timings, decide, nearest_plan, rewritten
 from edgeplan.fusion.probes import MAP_KINDS
 from edgeplan.fusion.rules import Contexts, FusionRules, Provenance, Rule
 from edgeplan.fusion.settings import FusionSettings
@@ -41,18 +41,24 @@ class _Detection:
         self.add(decide([c for c in cases if c not in self.outcomes], self.timings, self.settings))
 
     def run_maps(self, name: str, firsts: Sequence[str], afters: Sequence[str]) -> None:
-        """Decide pairs on feature maps: on large ones, then on small ones what did not fuse there."""
+        """Decide pairs on feature maps: on small ones, then on large ones what stays unclear there.
+
+        Small maps stay in the caches, so that a saving is the dispatch of a node and nothing else; on large ones an operator
+        that finds its input in the caches saves time without being fused.
+        """
         # what the stem writes may keep a layout that pooling would not: only small probes put a pooling before each operator
         large = [first for first in firsts if first in _CONVOLUTIONS or name == self.settings.classes.names()[0]]
-        self.run(builders.map_cases(self.settings, name, large, afters))
-        small = builders.map_cases(self.settings, name, firsts, afters, small=True)
-        self.run([c for c in small if self.decisions.get(c.key) != "fused"])
+        self.run(builders.map_cases(self.settings, name, firsts, afters, small=True))
+        cases = builders.map_cases(self.settings, name, large, afters)
+        self.run([c for c in cases if self.decisions.get(c.key, "undecided") == "undecided"])
 
     def add(self, outcomes: Mapping[Case, Outcome]) -> None:
-        """Keep outcomes; a pair is fused if a probe of either size shows it, and unclear if one does not say no."""
+        """Keep outcomes; a clear one on small tensors counts before one on large tensors."""
         for case, outcome in outcomes.items():
             self.outcomes[case] = outcome
-            self.decisions[case.key] = _decision([o for c, o in self.outcomes.items() if c.key == case.key], self.settings)
+            same = sorted((c for c in self.outcomes if c.key == case.key), key=lambda c: not c.small)
+            found = [self.outcomes[c].decision for c in same]
+            self.decisions[case.key] = next((decision for decision in found if decision != "undecided"), "undecided")
 
     def fused(self, pair: str, context: str = "", connection: str = "single") -> bool:
         """Whether a pair counts as fused; where undecided, whether its most telling case leans that way by a standard error."""
@@ -115,20 +121,6 @@ def frame(outcomes: Mapping[Case, Outcome]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _decision(outcomes: Sequence[Outcome], settings: FusionSettings) -> Decision:
-    found = {outcome.decision for outcome in outcomes}
-    if "fused" in found:
-        return "fused"
-    clear = max(outcomes, key=lambda o: abs(o.margin - settings.alpha) / max(o.noise, _TINY))
-    return (
-        clear.decision
-        if "separate" in found and clear.decision == "separate"
-        else found.pop()
-        if len(found) == 1
-        else "undecided"
-    )
-
-
 def _contexts(d: _Detection, best: str, worst: str) -> Contexts:
     """Group channel classes by what fuses in them; no contexts where the best and the worst class agree in everything."""
     settings = d.settings
@@ -155,9 +147,9 @@ def _ask_structure(d: _Detection, best: str) -> None:
     for second, thirds in _CHAINS.items():
         if _pair_fused(d, "conv", second, best):
             chains = [(("conv", second), third) for third in thirds if _pair_fused(d, "conv", third, best)]
-            for small in (False, True):
+            for small in (True, False):
                 cases = [builders.chain_case(settings, best, first, third, small=small) for first, third in chains]
-                d.run([c for c in cases if d.decisions.get(c.key) != "fused"])
+                d.run([c for c in cases if d.decisions.get(c.key, "undecided") == "undecided"])
     singles = [
         (a, b) for a in ("conv", "dwconv", "bn", "add") for b in _ACTIVATIONS if a != "add" and _pair_fused(d, a, b, best)
     ]

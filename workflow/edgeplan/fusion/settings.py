@@ -17,6 +17,7 @@ class FusionSettings(BaseModel):
         confidence: a decision is clear when the saving is this many standard errors from the threshold.
         noise_floor: least standard error of a measured time, relative: what blocks near in time cannot show.
         rewritten_difference: relative difference in time from which a chain counts as run by a kernel of its own.
+        material_share: a case whose cheaper operator takes less than this share of the other one's time cannot be told.
         max_rounds: a case still unclear after this many measurements is reported as undecided.
         classes: classes of channel counts that rules may tell apart.
         channels: a channel count to probe for every class.
@@ -32,6 +33,7 @@ class FusionSettings(BaseModel):
     confidence: Annotated[float, Field(ge=1, le=10)] = 2.5
     noise_floor: Annotated[float, Field(ge=0, le=0.1)] = 0.003
     rewritten_difference: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    material_share: Annotated[float, Field(ge=0, lt=1)] = 0.06
     max_rounds: Annotated[int, Field(ge=1, le=10)] = 3
     classes: Alignments = Alignments()
     channels: dict[str, Annotated[int, Field(ge=1)]] = {"16": 64, "4": 52, "1": 66, "<4": 12, "<1": 6}

@@ -72,7 +72,13 @@ def _kernels(graph: Graph, groups: Sequence[tuple[tuple[str, ...], tuple[str, ..
     for members, duplicates in groups:
         kernel = make_kernel(graph, members)
         if duplicates:  # they cost nothing: the configuration is that of the operators that run
-            kernel = replace(kernel, members=(*members, *duplicates), outputs=_outputs(graph, (*members, *duplicates)))
+            repeated = {output for name in duplicates for output in graph.by_name[name].outputs}
+            kernel = replace(
+                kernel,
+                members=(*members, *duplicates),
+                inputs=tuple(i for i in kernel.inputs if i not in repeated),
+                outputs=_outputs(graph, (*members, *duplicates)),
+            )
         found.append(kernel)
     return tuple(found)
 

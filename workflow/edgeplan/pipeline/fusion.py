@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -9,25 +10,55 @@ from pathlib import Path
 
 import pandas as pd
 
-from edgeplan.devices.config import load_device
-from edgeplan.devices.engines.base import Engine, EngineNode
-from edgeplan.frames import write_csv
+from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.devices.engines.base import EngineNode
+from edgeplan.frames import write_csv, write_parquet
 from edgeplan.fusion.detection import detect
 from edgeplan.fusion.rules import Provenance
 from edgeplan.fusion.verification import COLUMNS as VERIFICATION_COLUMNS
 from edgeplan.fusion.verification import verify
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.measurement.bench import Bench
-from edgeplan.measurement.records import Measurement, Subject
+from edgeplan.measurement.bench import Bench, mapping_digest
+from edgeplan.measurement.records import Measurement, Subject, graph_digest
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs, read_models
 
 
-def executed_nodes(engine: Engine, graph: Graph) -> tuple[EngineNode, ...]:
-    """The nodes an engine runs for a graph."""
-    with tempfile.TemporaryDirectory(prefix="edgeplan-verify-") as folder:
-        return engine.executed(save_onnx(graph, Path(folder) / "model.onnx"), graph)
+class ExecutedNodes:
+    """What an engine runs for each model, asked once and kept beside the rows: loading hundreds of models takes minutes.
+
+    Args:
+        device: the device.
+        folder: its row store.
+        key: key of the rows (engine, version, settings, machine); the digest of the mapping is added to it.
+    """
+
+    def __init__(self, device: DeviceFile, folder: Path, key: str) -> None:
+        self._engine = device.load_engine()
+        self._path = folder / f"executed-{key}-{mapping_digest(device.engine)}.parquet"
+        known = pd.read_parquet(self._path) if self._path.is_file() else pd.DataFrame({"graph": [], "members": []})
+        self._known: dict[str, str] = dict(zip(known["graph"], known["members"], strict=True))
+        self._asked: dict[str, str] = {}
+
+    @property
+    def tells(self) -> bool:
+        """Whether the engine reports its nodes at all."""
+        return self._engine.reports_nodes
+
+    def __call__(self, graph: Graph) -> list[EngineNode]:
+        """The nodes of a model, with their members only."""
+        digest = graph_digest(graph)
+        if digest not in self._known:
+            with tempfile.TemporaryDirectory(prefix="edgeplan-verify-") as folder:
+                nodes = self._engine.executed(save_onnx(graph, Path(folder) / "model.onnx"), graph)
+            self._known[digest] = json.dumps([node.members for node in nodes], separators=(",", ":"))
+        self._asked[digest] = self._known[digest]
+        return [EngineNode(str(i), "", "", tuple(members)) for i, members in enumerate(json.loads(self._asked[digest]))]
+
+    def save(self) -> None:
+        """Keep what was asked for."""
+        write_parquet(pd.DataFrame({"graph": list(self._asked), "members": list(self._asked.values())}), self._path)
 
 
 def detect_fusion(
@@ -54,10 +85,10 @@ def detect_fusion(
         found, cases = detect(measure, params.fusion, provenance)
     found.write(rules)
     write_csv(cases, test_cases)
-    engine = file.load_engine()
-    if engine.reports_nodes:
-        table = read_models(models, bases=True, variants=True)
-        frame = verify(found, graphs(table), lambda graph: executed_nodes(engine, graph))
+    executed = ExecutedNodes(file, rows, bench.store.key)
+    if executed.tells:
+        frame = verify(found, graphs(read_models(models, bases=True, variants=True)), executed)
+        executed.save()
     else:
         frame = pd.DataFrame(columns=list(VERIFICATION_COLUMNS))
     write_csv(frame, verification)
