@@ -20,7 +20,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.splitting import split_members
 
 LAUNCH_US = 2.0
-QUIET = FusionSettings(noise_floor=0.0)
+QUIET = FusionSettings(noise_floor=0.0, material_share=0.0)
 FREE = frozenset({"Reshape", "Flatten"})
 
 

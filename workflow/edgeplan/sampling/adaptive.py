@@ -14,6 +14,7 @@ import lightgbm as lgb
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.measurement.bench import Bench
@@ -94,10 +95,7 @@ class CarrierSampler:
         until = into.seconds + seconds
         carriers = self._carriers(stream, source)
         while into.seconds < until and not stop():
-            # a batch is cut to what the budget still pays for, judged by the carriers so far; the first is a try
-            each = into.seconds / len(into.graphs) if into.graphs else 0.0
-            affordable = int((until - into.seconds) / each) + 1 if each else _FIRST_BATCH
-            batch = [next(carriers) for _ in range(max(2, min(self.bench.settings.batch_size, affordable)))]
+            batch = _affordable(carriers, into, until - into.seconds, self.bench.settings.batch_size)
             measured = self.bench.measure([Subject(g, profiled=True) for g in batch], description=f"{stream} carriers")
             into.add(batch, measured, number)
 
@@ -164,6 +162,20 @@ class CarrierSampler:
         sampled.add([adaptive.graphs[i] for i in initial], [adaptive.measurements[i] for i in initial], 0)
         self.spend(sampled, "more-prior", PriorSource(self.prior), self.settings.budget_seconds - sampled.seconds, 1)
         return sampled
+
+
+def _affordable(carriers: Iterator[Graph], so_far: Sampled, seconds: float, most: int) -> list[Graph]:
+    """Carriers that take about so many seconds, judged by the multiply-adds of those measured so far; the first are a try."""
+    batch = [next(carriers), next(carriers)]
+    if not so_far.graphs:
+        return [*batch, *(next(carriers) for _ in range(_FIRST_BATCH - len(batch)))]
+    work = sum(graph_macs(graph) for graph in so_far.graphs)
+    each, per_mac = so_far.seconds / len(so_far.graphs) / 2, so_far.seconds / max(work, 1) / 2
+    planned = sum(each + per_mac * graph_macs(graph) for graph in batch)
+    while len(batch) < most and planned < seconds:
+        batch.append(next(carriers))
+        planned += each + per_mac * graph_macs(batch[-1])
+    return batch
 
 
 def _conv_rows(sampled: Sampled) -> list[Row]:

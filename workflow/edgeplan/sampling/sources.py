@@ -113,7 +113,8 @@ class FocusSource(ConvSource):
         low, high = (round(f * around.in_channels) for f in FINE_GRAINED_RANGE)
         cin = channels if depthwise or low <= channels <= high else _redraw(rng, around.in_channels)
         out = cin if depthwise else _redraw(rng, around.out_channels)
-        return _within(ConvShape(size, cin, out, around.kernel, around.stride, depthwise), MAX_MACS)
+        # larger ones are no harder, only dearer: what is learned about them per second of measuring is little
+        return _within(ConvShape(size, cin, out, around.kernel, around.stride, depthwise), _limit(rng))
 
 
 def _redraw(rng: Random, channels: int) -> int:
