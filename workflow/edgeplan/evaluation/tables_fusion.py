@@ -18,7 +18,7 @@ MACRO = "macro average"
 BN_FOLDING = "batch-norm folding"
 
 # What fusing behind a Conv changes in its configuration; all else decides what the Conv itself costs.
-_FUSED_FIELDS = ("type", "activation", "bias", "residual")
+_FUSED_FIELDS = ("type", "activation", "bias", "residual", "model_bytes")
 
 
 def table_03(evidence: Evidence) -> pd.DataFrame:

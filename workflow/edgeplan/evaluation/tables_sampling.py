@@ -15,12 +15,13 @@ from edgeplan.evaluation import paper
 from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.evaluation.metrics import accuracy
 from edgeplan.evaluation.tables_prediction import alexnet_within
+from edgeplan.graph.kernels import without_context
 
 #: Parts of the measuring time that serve a comparison or a check, not the predictors.
 NOT_BEHIND_PREDICTORS = frozenset({"random", "prior", "frozen", "sweep", "conv_check", "isolated"})
 
 # What the paper's configuration (HW, K, S, Cin, Cout) leaves out.
-_BEYOND_SHAPE = ("type", "activation", "bias", "residual")
+_BEYOND_SHAPE = ("type", "activation", "bias", "residual", "model_bytes")
 _SECONDS_PER_MINUTE = 60.0
 
 
@@ -248,7 +249,9 @@ def table_seen(evidence: Evidence) -> pd.DataFrame:
     rows = []
     total = np.zeros(4)
     for kind in kinds:
-        wanted, known = (set(table.loc[table["kind"] == kind, "config"]) for table in (evaluated, trained))
+        wanted, known = (
+            {without_context(c) for c in table.loc[table["kind"] == kind, "config"]} for table in (evaluated, trained)
+        )
         shapes, known_shapes = {_shape(c) for c in wanted}, {_shape(c) for c in known}
         counts = np.array([len(wanted), len(wanted & known), len(shapes), len(shapes & known_shapes)], dtype=float)
         total += counts

@@ -6,6 +6,7 @@ Shapes are in ONNX order: activations NCHW, convolution weights (out, in / group
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -76,6 +77,9 @@ class Operator:
         return float(self.attributes.get(key, default))  # type: ignore[arg-type]
 
 
+_MOVING = frozenset({"Conv", "Gemm", "MatMul", "MaxPool", "AveragePool", "Concat", "Split", "Transpose", "LRN"})
+
+
 @dataclass(frozen=True)
 class Graph:
     """A static graph: operators in topological order over named tensors (activations and weights)."""
@@ -99,6 +103,16 @@ class Graph:
             for name in dict.fromkeys(op.inputs):
                 found.setdefault(name, []).append(op)
         return {name: tuple(ops) for name, ops in found.items()}
+
+    @cached_property
+    def footprint_bytes(self) -> int:
+        """What one run moves: all weights, and all that operators other than element-wise ones write.
+
+        Rounded to a quarter of an octave, so that models of about one size share it.
+        """
+        weights = sum(self.tensors[w].size_bytes for op in self.operators for w in op.weights)
+        written = sum(self.tensors[o].size_bytes for op in self.operators if op.op_type in _MOVING for o in op.outputs)
+        return round(2 ** (round(4 * math.log2(max(1, weights + written))) / 4))
 
     @cached_property
     def by_name(self) -> Mapping[str, Operator]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from edgeplan.graph.ir import Graph, Operator
@@ -49,6 +49,7 @@ class KernelConfig:
         activation: fused activation, or "".
         residual: whether an addition of another activation is fused.
         permutation: axes of a transpose, e.g. "02134".
+        model_bytes: what the model around it moves between two runs of the kernel (see `Graph.footprint_bytes`). It decides which caches still hold the kernel's weights: the same kernel is faster in a small model.
     """
 
     kind: str
@@ -80,6 +81,7 @@ class KernelConfig:
     activation: str = ""
     residual: bool = False
     permutation: str = ""
+    model_bytes: int = 0
 
     def to_json(self) -> str:
         """Canonical, compact JSON: fields that differ from their defaults, in order of declaration."""
@@ -90,6 +92,11 @@ class KernelConfig:
     def from_json(text: str) -> KernelConfig:
         """Inverse of `to_json`."""
         return KernelConfig(**json.loads(text))
+
+
+def without_context(text: str) -> str:
+    """The JSON of a configuration without the model around it: equal for kernels that compute the same."""
+    return replace(KernelConfig.from_json(text), model_bytes=0).to_json()
 
 
 _DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(KernelConfig)}
@@ -189,6 +196,7 @@ def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) ->
         activation=next((k for k in reversed(after) if k in ACTIVATIONS), ""),
         residual="add" in after,
         permutation="".join(map(str, op.integers("perm", ()))) if what == "transpose" else "",
+        model_bytes=graph.footprint_bytes,
         **values,
     )
 

@@ -13,7 +13,7 @@ from edgeplan.devices.config import load_device
 from edgeplan.files import write_json
 from edgeplan.frames import write_parquet
 from edgeplan.fusion.rules import FusionRules, read_rules
-from edgeplan.graph.kernels import KernelConfig
+from edgeplan.graph.kernels import KernelConfig, make_kernel, without_context
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Subject
@@ -83,8 +83,8 @@ def _without_seen(table: pd.DataFrame) -> pd.DataFrame:
     if table.empty or "frozen" not in set(table["sampler"]):
         return table
     frozen = table["sampler"] == "frozen"
-    seen = set(table.loc[~frozen, "config"])
-    return table[~(frozen & table["config"].isin(seen))].reset_index(drop=True)
+    plain = table["config"].map(without_context)
+    return table[~(frozen & plain.isin(set(plain[~frozen])))].reset_index(drop=True)
 
 
 def _first_subjects(sampled: Sampled, seconds: float) -> list[str]:
@@ -111,10 +111,11 @@ def _isolated(bench: Bench, sampler: CarrierSampler, rules: FusionRules, budget:
         alone: list[tuple[KernelConfig, Subject]] = []
         for graph in batch:
             for kernel in split(graph, rules):
-                text = kernel.config.to_json()
+                text = without_context(kernel.config.to_json())
                 if text not in known:
                     known.add(text)
-                    alone.append((kernel.config, Subject(extract(graph, kernel))))
+                    single = extract(graph, kernel)
+                    alone.append((make_kernel(single, kernel.members).config, Subject(single)))
         spent += _measure_alone(bench, alone, boundary, found)
         if spent >= budget:
             return found, spent

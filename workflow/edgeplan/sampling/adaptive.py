@@ -24,7 +24,7 @@ from edgeplan.sampling.carriers import build_carrier
 from edgeplan.sampling.labels import CounterModel, fit_counters, label_rows, plain_layouts
 from edgeplan.sampling.prior import ConvShape, Prior
 from edgeplan.sampling.settings import SamplingSettings
-from edgeplan.sampling.sources import ConvSource, FocusSource, PriorSource, UniformSource
+from edgeplan.sampling.sources import ConvSource, FocusSource, PriorSource, PublishedSource, UniformSource
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,9 @@ class CarrierSampler:
         """Algorithm 2: an initial sample from the prior, then rounds around what is predicted badly."""
         budget, initial = self.settings.budget_seconds, self.settings.initial_share
         sampled = Sampled()
-        self.spend(sampled, "prior", PriorSource(self.prior), budget * initial)
+        published = self.settings.published_share
+        self.spend(sampled, "published", PublishedSource(self.prior), budget * initial * published)
+        self.spend(sampled, "prior", PriorSource(self.prior), budget * initial * (1 - published))
         test: set[str] = set()
         for number in range(1, self.settings.rounds + 1):
             rows = _conv_rows(sampled)

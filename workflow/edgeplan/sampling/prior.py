@@ -89,6 +89,11 @@ class Prior:
         ratio = like.out_channels / like.in_channels
         return max(4, round(min(channels * ratio, 2.0 * like.out_channels) * rng.uniform(*CHANNEL_SCALE)))
 
+    def published(self, rng: Random, size: int, channels: int, *, depthwise: bool) -> tuple[int, int, int]:
+        """Kernel, stride and output channels of a like convolution, as they are."""
+        like = _pick(rng, _near(self._depthwise if depthwise else self._dense, size, channels))
+        return like.kernel, like.stride, like.out_channels
+
     def kernel(self, rng: Random, size: int, channels: int, *, depthwise: bool) -> int:
         """A kernel size: that of a like convolution, or any of Table 5 unless that one is pointwise."""
         like = _pick(rng, _near(self._depthwise if depthwise else self._dense, size, channels))

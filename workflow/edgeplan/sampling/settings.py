@@ -16,6 +16,7 @@ class SamplingSettings(BaseModel):
         modes: measuring mode of each engine.
         budget_seconds: measuring time of the adaptive sampler, and of each baseline.
         initial_share: share of the budget spent on the initial sample from the prior (N in Algorithm 2).
+        published_share: share of the initial sample whose channels are those of published models, not scaled.
         rounds: most adaptive rounds.
         error_threshold: the rounds end when the RMSPE on the growing test set falls below this (e in Algorithm 2).
         hard_share: share of the test set with the largest errors that a round samples around.
@@ -32,6 +33,7 @@ class SamplingSettings(BaseModel):
     modes: dict[str, Mode]
     budget_seconds: Annotated[float, Field(gt=0, le=86400)]
     initial_share: Annotated[float, Field(gt=0, le=1)]
+    published_share: Annotated[float, Field(ge=0, lt=1)]
     rounds: Annotated[int, Field(ge=0, le=100)]
     error_threshold: Annotated[float, Field(gt=0, lt=1)]
     hard_share: Annotated[float, Field(gt=0, le=1)]

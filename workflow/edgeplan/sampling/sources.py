@@ -69,6 +69,21 @@ class PriorSource(ConvSource):
         return _within(ConvShape(size, channels, out, kernel, stride), _limit(rng))
 
 
+class PublishedSource(PriorSource):
+    """The prior before it is spread: channels as published models have them, mostly multiples of 8, kernels as well.
+
+    Engines run such channels in layouts and code of their own, which scaled channels seldom meet.
+    """
+
+    def start(self, rng: Random) -> tuple[int, int]:
+        like = self.prior.start(rng)
+        return like.in_channels, like.size
+
+    def next(self, rng: Random, channels: int, size: int, *, depthwise: bool) -> ConvShape:
+        kernel, stride, out = self.prior.published(rng, size, channels, depthwise=depthwise)
+        return _within(ConvShape(size, channels, channels if depthwise else out, kernel, stride, depthwise), _limit(rng))
+
+
 class UniformSource(ConvSource):
     """The paper's random baseline: every dimension uniform over Table 5, whatever models use."""
 
