@@ -49,7 +49,8 @@ class KernelConfig:
         activation: fused activation, or "".
         residual: whether an addition of another activation is fused.
         permutation: axes of a transpose, e.g. "02134".
-        model_bytes: what the model around it moves between two runs of the kernel (see `Graph.footprint_bytes`). It decides which caches still hold the kernel's weights: the same kernel is faster in a small model.
+        model_bytes: what the model around it moves between two runs of the kernel (see `Graph.footprint_bytes`). It decides
+            which caches still hold the kernel's weights: the same kernel is faster in a small model.
     """
 
     kind: str

@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 Row = dict[str, object]
 _CONVOLUTIONS = ("conv", "dwconv")
-_MODEL = {"objective": "l1", "learning_rate": 0.08, "num_leaves": 31, "min_data_in_leaf": 5, "verbose": -1, "num_threads": 2}
+# one thread: the measuring process is pinned to the cores of the device
+_MODEL = {"objective": "l1", "learning_rate": 0.08, "num_leaves": 31, "min_data_in_leaf": 5, "verbose": -1, "num_threads": 1}
 _TREES = 250
 _FIRST_BATCH = 12
 #: An adaptive round needs this many rows to learn from.
