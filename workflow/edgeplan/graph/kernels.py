@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from edgeplan.graph.ir import Graph, Operator
@@ -97,7 +97,7 @@ class KernelConfig:
 
 def without_context(text: str) -> str:
     """The JSON of a configuration without the model around it: equal for kernels that compute the same."""
-    return replace(KernelConfig.from_json(text), model_bytes=0).to_json()
+    return json.dumps({k: v for k, v in json.loads(text).items() if k != "model_bytes"}, separators=(",", ":"))
 
 
 _DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(KernelConfig)}
