@@ -22,6 +22,7 @@ from edgeplan.graph.onnx_import import load_onnx
 
 SHAPE = (1, 4, 8, 8)
 
+
 def _weights(name: str, *shape: int) -> TensorProto:
     return numpy_helper.from_array(np.full(shape, 0.25, dtype=np.float32), name)
 

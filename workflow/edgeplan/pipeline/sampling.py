@@ -37,6 +37,7 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
     mode = settings.modes.get(file.engine, "isolated")
     found: list[Row] = []
     seconds: dict[str, float] = {}
+    sampler_seconds: dict[str, float] = {}
     with Bench(file, params.measurement, rows) as bench:
         sampler = CarrierSampler(bench, settings, Prior(read_prior(prior)), params.seed)
         fused = read_rules(rules)
@@ -51,6 +52,11 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
             for name, sampled in parts.items():
                 found += sampled.rows(counters, plain, name)
                 seconds[name] = sampled.seconds
+            sampler_seconds = {name: round(seconds[name], 2) for name in ("adaptive", "random", "prior") if name in seconds}
+            if "prior" in parts:  # its initial carriers are those of the adaptive sampler: measured once, counted once
+                seconds["prior"] -= sum(
+                    m.seconds for m, n in zip(adaptive.measurements, adaptive.rounds, strict=True) if n == 0
+                )
         budget = settings.mode_seconds if mode == "in_situ" else settings.budget_seconds
         if budget:
             alone, seconds["isolated" if mode == "in_situ" else "kernels"] = _isolated(
@@ -68,6 +74,7 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
         "measured_at": measured_at,
         "budget_seconds": settings.budget_seconds,
         "seconds": {k: round(v, 2) for k, v in seconds.items()},
+        "sampler_seconds": sampler_seconds,
         "carriers": {"adaptive": len(adaptive.graphs)},
         "rounds": adaptive.errors,
         "counters": asdict(counters),

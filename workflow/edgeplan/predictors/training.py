@@ -25,6 +25,8 @@ from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.trees import slim_text
 
 log = logging.getLogger(__name__)
+#: So many frozen carriers calibrate the intervals on their own.
+_CALIBRATING_CARRIERS = 30
 _SPLIT_TENTHS = 10  # 7 train, 1 validation, 2 test, as in the paper
 _TRAIN_TENTHS, _VALIDATION_TENTHS = 7, 1
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
@@ -96,7 +98,8 @@ def train_predictor(
         out_of_fold[here] = trained.out_of_fold
         quality.append(_quality(trained, labels, (matrix, reads), here, frozen[kind_of[frozen] == kind], settings))
         log.info("trained %s on %d rows", kind, len(here))
-    residual, effective = sums_by_subject(labels.group[kept], labels.latency[kept], out_of_fold[kept])
+    held_out = pd.concat(quality)
+    residual, effective = _held_out_sums(labels, held_out[held_out["split"] == "frozen"], kept, out_of_fold)
     names = sorted(set(labels.column("implementation")[kept]) - {""})
     card = Card(
         device=device,
@@ -115,7 +118,21 @@ def train_predictor(
         interval=calibrate(residual, effective, settings.interval),
     )
     texts = {name: text for k in kinds.values() for name, text in k.texts.items()}
-    return DevicePredictor(card, texts), pd.concat(quality, ignore_index=True)
+    return DevicePredictor(card, texts), held_out.reset_index(drop=True)
+
+
+def _held_out_sums(
+    labels: Labels, frozen: pd.DataFrame, kept: npt.NDArray[np.int64], out_of_fold: Floats
+) -> tuple[Floats, Floats]:
+    """Errors of carriers' sums, which calibrate the intervals.
+
+    They are those of the frozen carriers, which look like models and were never trained on; where these are too few, of all
+    carriers, out of fold.
+    """
+    place = labels.frame.index.get_indexer(frozen.index)
+    if len(set(labels.group[place])) >= _CALIBRATING_CARRIERS:
+        return sums_by_subject(labels.group[place], labels.latency[place], frozen["predicted_us"].to_numpy(float))
+    return sums_by_subject(labels.group[kept], labels.latency[kept], out_of_fold[kept])
 
 
 def train_forest_predictor(
