@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from edgeplan.fusion.rules import FusionRules
@@ -44,21 +46,22 @@ def measure_speed(params: Params, device: str, rules: FusionRules, predictor: De
                 call.append(1e3 * (time.perf_counter() - start))
             found |= {"predict_process_s": statistics.median(process), "predict_call_ms": statistics.median(call)}
     if settings.batch_models:
-        tables = batch_tables(params.seed, settings.batch_models, rules)
-        start = time.perf_counter()
-        predictor.predict_many(tables, allow_partial=True)
-        seconds = time.perf_counter() - start
+        seconds = 0.0
+        for tables in batch_tables(params.seed, settings.batch_models, rules):
+            start = time.perf_counter()
+            predictor.predict_many(tables, allow_partial=True)
+            seconds += time.perf_counter() - start
         found["batch_26000_s" if settings.batch_models == 26000 else "batch_s"] = seconds  # noqa: PLR2004  the paper's
     return found
 
 
-def batch_tables(seed: int, count: int, rules: FusionRules) -> KernelTables:
-    """Kernel tables of so many variants, the families in turn alike."""
-    share = -(-count // len(FAMILIES))
+def batch_tables(seed: int, count: int, rules: FusionRules) -> list[KernelTables]:
+    """Kernel tables of so many variants, an equal share of each family, built on all cores."""
+    shares = [len(range(i, count, len(FAMILIES))) for i in range(len(FAMILIES))]
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(_family_tables, FAMILIES, shares, itertools.repeat(seed), itertools.repeat(rules)))
 
-    def tables() -> itertools.chain[object]:
-        return itertools.chain.from_iterable(
-            (simplify(build_variant(spec)) for spec in variants(family, share, seed)) for family in FAMILIES.values()
-        )
 
-    return KernelTables.of(kernel_table(g, split(g, rules)) for g in itertools.islice(tables(), count))  # type: ignore[arg-type]
+def _family_tables(family: str, count: int, seed: int, rules: FusionRules) -> KernelTables:
+    graphs = (simplify(build_variant(spec)) for spec in variants(FAMILIES[family], count, seed))
+    return KernelTables.of(kernel_table(graph, split(graph, rules)) for graph in graphs)
