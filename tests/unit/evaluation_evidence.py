@@ -103,7 +103,7 @@ def full_evidence(per_family: int = 6) -> Evidence:
             {
                 "kind": ["conv", "conv", "fc", "conv"],
                 "config": [configs[0], configs[0], "{}", configs[1]],
-                "sampler": ["adaptive", "adaptive", "adaptive", "random"],
+                "sampler": ["adaptive", "adaptive", "adaptive", "frozen"],
                 "mode": "in_situ",
                 "latency_us": [10.0, 11.0, 5.0, 30.0],
             }
