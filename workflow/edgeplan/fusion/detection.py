@@ -26,7 +26,6 @@ _CHAINS: Mapping[str, tuple[str, ...]] = {
 }
 _OUTBOUND_PAIRS = 4
 _CONVOLUTIONS = frozenset({"conv", "dwconv"})
-_TINY = 1e-9
 
 
 @dataclass
@@ -61,12 +60,11 @@ class _Detection:
             self.decisions[case.key] = next((decision for decision in found if decision != "undecided"), "undecided")
 
     def fused(self, pair: str, context: str = "", connection: str = "single") -> bool:
-        """Whether a pair counts as fused; where undecided, whether its most telling case leans that way by a standard error."""
-        key = (pair, connection, context)
-        if self.decisions.get(key) != "undecided":
-            return self.decisions.get(key) == "fused"
-        leanings = [(o.margin - self.settings.alpha) / max(o.noise, _TINY) for c, o in self.outcomes.items() if c.key == key]
-        return max(leanings, key=abs) > 1
+        """Whether a pair counts as fused: where that is clear. A relu6 that cannot be told, a bounded relu, goes as relu does."""
+        decision = self.decisions.get((pair, connection, context))
+        if decision == "undecided" and pair.endswith("_relu6"):
+            decision = self.decisions.get((pair.removesuffix("6"), connection, context))
+        return decision == "fused"
 
     def differs(self, pair: str, one: str, other: str) -> bool:
         """Whether a pair is clearly fused in one context and clearly not in another."""
@@ -85,8 +83,8 @@ def detect(
 
     Returns:
         The rules, and one row for each test case (`COLUMNS`; times in microseconds, margin and noise relative to the cheaper
-        operator's time). Undecided cases stand in the rules as they lean (by a standard error or more, else as not
-        fused), and are named there; for pairs that are not tested see `builders.skipped_pairs`.
+        operator's time). Undecided cases stand in the rules as not fused, and are named there; for pairs that are not
+        tested see `builders.skipped_pairs`.
     """
     d = _Detection(settings, Timings(measure, settings))
     best, worst = settings.classes.names()[0], str(settings.classes.alignments[-1])

@@ -33,7 +33,7 @@ class FusionSettings(BaseModel):
     confidence: Annotated[float, Field(ge=1, le=10)] = 2.5
     noise_floor: Annotated[float, Field(ge=0, le=0.1)] = 0.003
     rewritten_difference: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    material_share: Annotated[float, Field(ge=0, lt=1)] = 0.06
+    material_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
     max_rounds: Annotated[int, Field(ge=1, le=10)] = 3
     classes: Alignments = Alignments()
     channels: dict[str, Annotated[int, Field(ge=1)]] = {"16": 64, "4": 52, "1": 66, "<4": 12, "<1": 6}
