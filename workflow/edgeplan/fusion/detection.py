@@ -60,7 +60,7 @@ class _Detection:
             self.decisions[case.key] = next((decision for decision in found if decision != "undecided"), "undecided")
 
     def fused(self, pair: str, context: str = "", connection: str = "single") -> bool:
-        """Whether a pair counts as fused: where that is clear. A relu6 that cannot be told, a bounded relu, goes as relu does."""
+        """Whether a pair counts as fused: where that is clear. An unclear relu6, a bounded relu, goes as relu does."""
         decision = self.decisions.get((pair, connection, context))
         if decision == "undecided" and pair.endswith("_relu6"):
             decision = self.decisions.get((pair.removesuffix("6"), connection, context))
