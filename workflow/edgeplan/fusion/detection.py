@@ -40,24 +40,23 @@ class _Detection:
         self.add(decide([c for c in cases if c not in self.outcomes], self.timings, self.settings))
 
     def run_maps(self, name: str, firsts: Sequence[str], afters: Sequence[str]) -> None:
-        """Decide pairs on feature maps: on small ones, then on large ones what stays unclear there.
+        """Decide pairs on feature maps: on small ones, then on large ones what did not fuse there.
 
-        Small maps stay in the caches, so that a saving is the dispatch of a node and nothing else; on large ones an operator
-        that finds its input in the caches saves time without being fused.
+        On small maps a saving is the dispatch of a node, on large ones the writing and reading of the map between two operators:
+        which of them stands out from the noise depends on the engine.
         """
         # what the stem writes may keep a layout that pooling would not: only small probes put a pooling before each operator
         large = [first for first in firsts if first in _CONVOLUTIONS or name == self.settings.classes.names()[0]]
         self.run(builders.map_cases(self.settings, name, firsts, afters, small=True))
         cases = builders.map_cases(self.settings, name, large, afters)
-        self.run([c for c in cases if self.decisions.get(c.key, "undecided") == "undecided"])
+        self.run([c for c in cases if self.decisions.get(c.key) != "fused"])
 
     def add(self, outcomes: Mapping[Case, Outcome]) -> None:
-        """Keep outcomes; a clear one on small tensors counts before one on large tensors."""
+        """Keep outcomes; a pair is fused if a probe of either size clearly shows it."""
         for case, outcome in outcomes.items():
             self.outcomes[case] = outcome
-            same = sorted((c for c in self.outcomes if c.key == case.key), key=lambda c: not c.small)
-            found = [self.outcomes[c].decision for c in same]
-            self.decisions[case.key] = next((decision for decision in found if decision != "undecided"), "undecided")
+            found = {self.outcomes[c].decision for c in self.outcomes if c.key == case.key}
+            self.decisions[case.key] = next((decision for decision in ("fused", "separate") if decision in found), "undecided")
 
     def fused(self, pair: str, context: str = "", connection: str = "single") -> bool:
         """Whether a pair counts as fused: where that is clear. An unclear relu6, a bounded relu, goes as relu does."""
@@ -147,7 +146,7 @@ def _ask_structure(d: _Detection, best: str) -> None:
             chains = [(("conv", second), third) for third in thirds if _pair_fused(d, "conv", third, best)]
             for small in (True, False):
                 cases = [builders.chain_case(settings, best, first, third, small=small) for first, third in chains]
-                d.run([c for c in cases if d.decisions.get(c.key, "undecided") == "undecided"])
+                d.run([c for c in cases if d.decisions.get(c.key) != "fused"])
     singles = [
         (a, b) for a in ("conv", "dwconv", "bn", "add") for b in _ACTIVATIONS if a != "add" and _pair_fused(d, a, b, best)
     ]
