@@ -31,10 +31,10 @@ class TruthSettings(_Section):
     """How whole models are measured.
 
     Attributes:
-        repeat: whether every model is measured a second time, for the repeatability ceiling.
+        repeat: devices on which every model is measured a second time, for the repeatability ceiling.
     """
 
-    repeat: bool
+    repeat: list[_Device]
 
 
 class EvaluationSettings(_Section):

@@ -42,7 +42,7 @@ class _Detection:
     def run_maps(self, name: str, firsts: Sequence[str], afters: Sequence[str]) -> None:
         """Decide pairs on feature maps: on small ones, then on large ones what did not fuse there.
 
-        On small maps a saving is the dispatch of a node, on large ones the writing and reading of the map between two operators:
+        On small maps a saving is the dispatch of a node, on large ones a map that is not written and read again between two:
         which of them stands out from the noise depends on the engine.
         """
         # what the stem writes may keep a layout that pooling would not: only small probes put a pooling before each operator
