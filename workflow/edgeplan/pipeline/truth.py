@@ -24,7 +24,8 @@ def measure_models(params: Params, *, device: Path, models: Path, rows: Path, tr
     subjects = [Subject(graph) for graph in graphs(table)]
     with Bench(file, params.measurement, rows) as bench:
         first = bench.measure(subjects, description="whole models")
-        again = bench.measure(subjects, repeat=1, description="whole models again") if file.name in params.truth.repeat else None
+        repeated = file.name in params.truth.repeat
+        again = bench.measure(subjects, repeat=1, description="whole models again") if repeated else None
         captured = bench.store.identity["environment"] if "environment" in bench.store.identity else machine_environment()
         measured = time.strftime("%Y-%m-%d %H:%M", time.gmtime(bench.last_measured_at()))
         identity = {k: v for k, v in bench.store.identity.items() if k != "environment"}
