@@ -58,7 +58,8 @@ def measure_speed(params: Params, device: str, rules: FusionRules, predictor: De
 def batch_tables(seed: int, count: int, rules: FusionRules) -> list[KernelTables]:
     """Kernel tables of so many variants, an equal share of each family, built on all cores."""
     shares = [len(range(i, count, len(FAMILIES))) for i in range(len(FAMILIES))]
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+    # forked: the scripts of the stages are no importable modules; the children build tables and touch no engine or OpenMP
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
         return list(pool.map(_family_tables, FAMILIES, shares, itertools.repeat(seed), itertools.repeat(rules)))
 
 
