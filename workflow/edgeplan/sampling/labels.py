@@ -22,6 +22,8 @@ from edgeplan.predictors.kernel_tables import reorder_config
 
 #: A label is never below this: even an empty node costs its dispatch.
 _LEAST_US = 0.05
+#: Engines count whole microseconds: a node whose counter reads nothing took half of one, as far as can be known.
+_UNREAD_US = 0.5
 #: A carrier whose counters miss its plain time by more than this is left out of the fit (not of the labels).
 _OUTLIER = 0.25
 _REMAINDER = (0.8, 1.25)
@@ -37,10 +39,16 @@ class CounterModel:
     overhead: float
 
 
+def _counted(measurement: Measurement) -> npt.NDArray[np.float64]:
+    """Node times as counted, microseconds (nodes,); what the counters cannot resolve at half their unit."""
+    counted = measurement.node_latency_us
+    return np.where(counted > 0, counted, _UNREAD_US)
+
+
 def fit_counters(measurements: Sequence[Measurement]) -> CounterModel:
     """Fit the counter model on profiled carriers, by least squares on relative residuals, outliers dropped."""
     plain = np.array([m.latency_us for m in measurements])
-    design = np.array([[1.0, m.node_latency_us.sum(), len(m.nodes)] for m in measurements])
+    design = np.array([[1.0, _counted(m).sum(), len(m.nodes)] for m in measurements])
     keep = np.ones(len(plain), dtype=bool)
     solution = np.array([0.0, 1.0, 0.0])
     for _ in range(_FIT_ROUNDS):
@@ -55,7 +63,7 @@ def fit_counters(measurements: Sequence[Measurement]) -> CounterModel:
 
 def node_labels(measurement: Measurement, counters: CounterModel) -> npt.NDArray[np.float64]:
     """Time of each node as it counts in the plain run, microseconds (nodes,)."""
-    raw = np.maximum(measurement.node_latency_us * counters.scale + counters.overhead, _LEAST_US)
+    raw = np.maximum(_counted(measurement) * counters.scale + counters.overhead, _LEAST_US)
     remainder = (measurement.latency_us - counters.call) / raw.sum()
     return np.asarray(raw * np.clip(remainder, *_REMAINDER))
 
