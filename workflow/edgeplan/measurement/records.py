@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from edgeplan.devices.engines.base import EngineNode
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx_export import weight_bytes
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 
@@ -48,8 +49,7 @@ class Subject:
     @cached_property
     def weight_bytes(self) -> int:
         """Bytes of weights once loaded (twice when profiled: a plain and a counting session)."""
-        total = sum(self.graph.tensors[w].size_bytes for op in self.graph.operators for w in op.weights)
-        return total * (2 if self.profiled else 1)
+        return weight_bytes(self.graph) * (2 if self.profiled else 1)
 
 
 @dataclass(frozen=True)

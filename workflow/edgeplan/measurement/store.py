@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from edgeplan.devices.engines.base import EngineNode
 from edgeplan.errors import FormatError
-from edgeplan.files import write_atomically
+from edgeplan.files import write_atomically, write_text
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
@@ -189,4 +189,4 @@ def write_identity(folder: Path, key: str, identity: Mapping[str, Any]) -> None:
     path = folder / f"{key}.json"
     text = json.dumps({"format_version": FORMAT_VERSION, **identity}, indent=2, sort_keys=True) + "\n"
     if not path.is_file() or path.read_text() != text:
-        write_atomically(path, lambda temporary: temporary.write_text(text))
+        write_text(path, text)

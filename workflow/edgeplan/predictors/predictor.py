@@ -7,7 +7,7 @@ import io
 import logging
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -188,10 +188,6 @@ class DevicePredictor:
         )
         texts = {name: (other.texts if name in {r.file for r in theirs} else self.texts)[name] for name in card.files()}
         return DevicePredictor(card, texts)
-
-    def with_interval(self, interval: Interval) -> DevicePredictor:
-        """These predictors with another interval."""
-        return replace(self, card=self.card.model_copy(update={"interval": interval}))
 
     def _kernels(self, tables: KernelTables) -> tuple[Layouts, _Costs]:
         evaluator, states = self._evaluator, self.card.states
