@@ -62,6 +62,15 @@ FUSING_SUMS = FusionRules(
 )
 
 
+OVERWRITING = FusionRules(
+    pairs={**PLAIN.pairs, "conv_add": True, "mul_relu": True, "conv+add_add": False},
+    multi_inbound=1,
+    merges_duplicates=True,
+    sharing=("add", "mul"),
+    sums_overwrite=True,
+)
+
+
 def disagreements(found: FusionRules, truth: FusionRules) -> list[str]:
     skipped = skipped_pairs()
     wrong = []
@@ -77,18 +86,22 @@ def disagreements(found: FusionRules, truth: FusionRules) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("truth", [PLAIN, FUSING_SUMS], ids=["plain", "fusing sums"])
+@pytest.mark.parametrize("truth", [PLAIN, FUSING_SUMS, OVERWRITING], ids=["plain", "fusing sums", "overwriting"])
 def test_the_fusion_of_a_quiet_device_is_found_exactly(truth: FusionRules) -> None:
     found, cases = detect(Device(truth).measure, QUIET)
     assert disagreements(found, truth) == []
     assert found.multi_inbound == truth.multi_inbound
     assert found.multi_outbound == truth.multi_outbound
     assert found.merges_duplicates == truth.merges_duplicates
+    assert found.sharing == truth.sharing
+    assert found.sums_overwrite == truth.sums_overwrite
     assert found.contexts.order == ()
     assert tuple(cases.columns) == COLUMNS
     clear = cases[~cases.pair.str.contains("reshape")]
     undecided = clear[clear.decision == "undecided"]
-    assert set(undecided.pair) <= {"conv_add"}  # which of two equal arms takes the sum cannot be told by this device's times
+    # which of two equal arms takes the sum cannot be told by this device's times; a concatenation of halves feeds its sink what
+    # the halves would; a second sum reads the operand that the first would overwrite
+    assert set(undecided.pair) <= {"conv_add", "split_concat", "conv+add_add"}
 
 
 def test_a_layout_that_some_channel_counts_forbid_is_found_as_contexts() -> None:

@@ -49,6 +49,37 @@ def test_of_two_inbounds_the_named_side_fuses() -> None:
     assert none == ["maxpool", "conv++bn", "conv++bn", "add", "relu", "gap"]
 
 
+def test_a_kernel_that_shares_its_output_takes_in_the_one_reader_that_fuses() -> None:
+    b = GraphBuilder("fork", (1, 16, 8, 8))
+    x = b.add(b.maxpool(b.input, 2, 2), b.avgpool(b.input, 2, 2))
+    graph = b.build(b.mul(b.conv(x, 16, 1), b.relu(x)))
+    assert "add++relu" not in types(graph, rules("add_relu"))
+    kernels = split(graph, rules("add_relu", sharing=("add",)))
+    assert [k.config.type for k in kernels] == ["maxpool", "avgpool", "add++relu", "conv", "mul"]
+    assert len(kernels[2].outputs) == 2  # the sum itself and its rectified value
+
+
+def test_a_sum_that_overwrites_its_operand_waits_for_all_its_readers() -> None:
+    b = GraphBuilder("block", (1, 16, 8, 8))
+    x = b.maxpool(b.input, 2, 2)
+    early = b.build(b.relu(b.add(b.conv(x, 16, 3), x)))
+    b = GraphBuilder("block", (1, 16, 8, 8))
+    x = b.maxpool(b.input, 2, 2)
+    late = b.build(b.relu(b.add(b.conv(x, 16, 3), x)), b.avgpool(x, 2, 2))
+    told = rules("conv_add", sums_overwrite=True, **{"multi-inbound": 1})
+    assert types(early, told) == ["maxpool", "conv++add", "relu"]
+    assert types(late, told) == ["maxpool", "conv", "add", "relu", "avgpool"]
+
+
+def test_what_may_not_follow_a_sum_behind_a_convolution_does_not_follow_one_that_stayed_apart() -> None:
+    b = GraphBuilder("sums", (1, 16, 8, 8))
+    x = b.maxpool(b.input, 2, 2)
+    graph = b.build(b.add(b.add(b.conv(x, 16, 3), x), b.avgpool(b.input, 2, 2)), b.gap(x))
+    told = {"conv_add": True, "add_add": True, "conv+add_add": False}
+    found = rules(sums_overwrite=True, **{"multi-inbound": 1, "pairs": told})
+    assert [t for t in types(graph, found) if "add" in t] == ["add", "add"]
+
+
 def test_an_operator_read_twice_does_not_fuse_unless_told() -> None:
     b = GraphBuilder("fork", (1, 16, 8, 8))
     x = b.conv(b.input, 16, 3)

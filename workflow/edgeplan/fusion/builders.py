@@ -19,6 +19,8 @@ _SIZE_STEP = 8
 _RESHAPING = frozenset({"concat", "split", "reshape", "gap"})
 #: Kinds that engines run in the plain layout only.
 _LAYOUT_BOUND = frozenset({"split", "reshape", "transpose"})
+#: Contexts of cases about structure rather than channels.
+SHARED, ARMS, DUPLICATE = "shared", "left|right", "duplicate"
 #: Kinds whose rules are asked for every class of channel counts.
 SENSITIVE = ("conv", "dwconv", "bn")
 
@@ -54,6 +56,8 @@ def base(
     if blocks:
         return Probe(reads, channels, max(2, round(math.sqrt(settings.small_elements / channels))), other, blocks=blocks)
     size = max(1, round(math.sqrt(settings.elements / channels) / _SIZE_STEP)) * _SIZE_STEP
+    if reads == STEM_CHANNELS and channels % settings.classes.alignments[-2]:
+        reads = settings.channels[str(settings.classes.alignments[-1])]  # so that `x` is held as such channels are elsewhere
     return Probe(reads, channels, size, other, sink=sink)
 
 
@@ -112,28 +116,43 @@ def row_cases(settings: FusionSettings) -> Iterator[Case]:
                 yield Case(pair, connection(after), "", *connected(empty, (first,), after), small=True)
 
 
-def inbound_cases(settings: FusionSettings, labels: Sequence[str], heads: Iterable[str]) -> Iterator[Case]:
-    """A convolution of one context, added to a tensor of the same or another context."""
-    for head in heads:
-        for own in labels:
-            for other in labels:
-                empty = base(
-                    settings, settings.channels[own], reads=settings.channels[other], other=True, blocks=settings.blocks
-                )
-                yield Case(f"{head}_add", "multi-inbound", f"{own}|{other}", *connected(empty, (head,), "add"), small=True)
+def inbound_cases(settings: FusionSettings, labels: Sequence[str], first: Sequence[str], after: str) -> Iterator[Case]:
+    """Operators of one context, joined with a tensor of the same or another context.
+
+    Where the contexts differ there is one large probe: in a chain of blocks all but the first would read what the block before
+    wrote.
+    """
+    for own in labels:
+        for other in labels:
+            small = own == other
+            reads, blocks = settings.channels[other], settings.blocks if small else 0
+            empty = base(settings, settings.channels[own], reads=reads, other=True, blocks=blocks)
+            yield Case(_name(first, after), "multi-inbound", f"{own}|{other}", *connected(empty, first, after), small=small)
 
 
-def chain_case(settings: FusionSettings, name: str, first: Sequence[str], after: str, *, small: bool) -> Case:
-    """A third operator behind two that fuse."""
+def chain_case(
+    settings: FusionSettings, name: str, first: Sequence[str], after: str, *, context: str = "", small: bool
+) -> Case:
+    """A further operator behind several that fuse, on channels of the named class."""
     empty = base(
         settings, settings.channels[name], other=bool({*first, after} & BINARY), blocks=settings.blocks if small else 0
     )
-    return Case(f"{first[0]}+{first[-1]}_{after}", connection(after), "", *connected(empty, first, after), small)
+    return Case(_name(first, after), connection(after), context, *connected(empty, first, after), small)
+
+
+def _name(first: Sequence[str], after: str) -> str:
+    return f"{first[0]}_{after}" if len(first) == 1 else f"{first[0]}+{first[-1]}_{after}"
+
+
+def shared_case(settings: FusionSettings, name: str) -> Case:
+    """A sum in whose kernel the second operand cannot be overwritten, because a side branch reads it too."""
+    empty = replace(base(settings, settings.channels[name], other=True, blocks=settings.blocks), shared=True)
+    return Case("conv_add", "multi-inbound", SHARED, *connected(empty, ("conv",), "add"), small=True)
 
 
 def outbound_case(settings: FusionSettings, name: str, first: str, after: str) -> Case:
     """A pair whose first operator is also read by a side branch."""
-    empty = base(settings, settings.channels[name], blocks=settings.blocks)
+    empty = base(settings, settings.channels[name], other=bool({first, after} & BINARY), blocks=settings.blocks)
     return Case(f"{first}_{after}", "multi-outbound", "", *connected(empty, (first,), after, tapped=True), small=True)
 
 
@@ -143,7 +162,7 @@ def duplicate_case(settings: FusionSettings, name: str) -> Case:
     once = replace(empty, operators=("relu",))
     single = times(once, empty)
     twice = times(replace(once, twice=True), replace(once, tapped=0))  # the second result is read by a side branch in both
-    return Case("relu_relu", "multi-outbound", "duplicate", single, single, (*single, *twice))
+    return Case("relu_relu", "multi-outbound", DUPLICATE, single, single, (*single, *twice))
 
 
 def shuffle_case(settings: FusionSettings, name: str) -> Case:
@@ -161,7 +180,7 @@ def arms_case(settings: FusionSettings, name: str) -> Case:
         return times(replace(empty, operators=operators, right=right), empty)
 
     left, right = (*of("conv", "add"), *of("conv3")), (*of("conv"), *of("conv3", "add"))
-    return Case("conv_add", "multi-inbound", "left|right", left, right, of("conv", "add", right=("conv3",)))
+    return Case("conv_add", "multi-inbound", ARMS, left, right, of("conv", "add", right=("conv3",)))
 
 
 def connection(after: str) -> Connection:

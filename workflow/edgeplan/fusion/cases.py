@@ -122,8 +122,9 @@ def judge(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
     With S the saving T1 + T2 - T12 and m the time of the cheaper operator, fused means S > alpha m. The decision is clear when
     S - alpha m is `confidence` standard errors from 0 (a probe that occurs several times counts once). An operator whose time
     cannot be told from 0, such as a reshape, is not the cheaper one: saving half of nothing would prove nothing. Where neither
-    can be told, or the cheaper one is too small a share of the other for a saving to be told from how that one varies with what
-    stands around it (`material_share`), the case is undecided.
+    can be told, or, on large maps, the cheaper one is too small a share of the other for a saving to be told from how that one
+    varies with what stands around it (`material_share`), the case is undecided. So it is where both together take longer
+    than one by one by as much as alpha m: two nodes would not, so the engine runs something else, perhaps one slow node.
     """
     (op1, error1), (op2, error2), (both, _) = (_total(timings, (terms, 1.0)) for terms in (case.op1, case.op2, case.both))
     operators = ((op1, error1, case.op1), (op2, error2, case.op2))
@@ -132,12 +133,16 @@ def judge(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
     saving = op1 + op2 - both
     excess, excess_error = _total(timings, (case.op1, 1.0), (case.op2, 1.0), (case.both, -1.0), (terms, -settings.alpha))
     decision: Decision = "undecided"
-    material = cheaper > settings.material_share * max(op1, op2)
+    material = case.small or cheaper > settings.material_share * max(op1, op2)
     if seen and material and abs(excess) > settings.confidence * excess_error:
-        decision = "fused" if excess > 0 else "separate"
+        decision = "fused" if excess > 0 else "undecided" if _dearer(saving, excess_error, cheaper, settings) else "separate"
     scale = max(cheaper, error, _TINY_US)
     repeats = max(timings.repeats(p) for p in case.probes)
     return Outcome(op1, op2, both, saving / scale, excess_error / scale, decision, repeats)
+
+
+def _dearer(saving: float, error: float, cheaper: float, settings: FusionSettings) -> bool:
+    return saving < error - settings.alpha * cheaper
 
 
 def rewritten(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
@@ -172,7 +177,7 @@ def nearest_plan(case: Case, timings: Timings, settings: FusionSettings) -> Outc
         first, second, both = (_total(timings, (terms, 1.0))[0] for terms in (case.op1, case.op2, case.both))
         gap, gap_error = _total(timings, (case.op1, 1.0), (case.op2, -1.0))
         middle, error = _total(timings, (case.op1, 0.5), (case.op2, 0.5), (case.both, -1.0))
-        clear = abs(gap) > settings.confidence * gap_error and abs(middle) > settings.confidence * error
+        clear = abs(gap) > settings.confidence * gap_error + _TINY_US and abs(middle) > settings.confidence * error
         if clear or repeats == settings.max_rounds:
             break
     scale = max(abs(gap), _TINY_US)
@@ -208,6 +213,9 @@ def decide(cases: Sequence[Case], timings: Timings, settings: FusionSettings) ->
 
 
 def _may_clear(outcome: Outcome, settings: FusionSettings) -> bool:
-    """Whether further measurements could settle a case: not where the noise hides even a full saving many times over."""
+    """Whether further measurements could settle a case: not where the noise hides even a full saving many times over.
+
+    Nor where both together are dearer than one by one, see `judge`.
+    """
     hopeless = 4 * math.sqrt(settings.max_rounds)
-    return outcome.noise * settings.confidence < hopeless
+    return outcome.noise * settings.confidence < hopeless and not _dearer(outcome.margin, outcome.noise, 1.0, settings)

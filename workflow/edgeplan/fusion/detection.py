@@ -20,11 +20,12 @@ _ACTIVATIONS = ("relu", "relu6", "hswish", "hsigmoid")
 _SHUFFLE = ("reshape", "transpose", "reshape")
 #: What is asked behind two operators that fuse: second -> third.
 _CHAINS: Mapping[str, tuple[str, ...]] = {
+    "bn": ("add", "relu", "hswish"),
     "add": ("relu", "bn", "add"),
     "relu": ("add", "bn", "mul", "relu6"),
-    "bn": ("add", "relu", "hswish"),
 }
-_OUTBOUND_PAIRS = 4
+#: Kinds whose kernels are asked whether they take in a reader though their output has another one, too.
+_SHARING = ("conv", "dwconv", "bn", "add", "mul")
 _CONVOLUTIONS = frozenset({"conv", "dwconv"})
 
 
@@ -40,29 +41,31 @@ class _Detection:
         self.add(decide([c for c in cases if c not in self.outcomes], self.timings, self.settings))
 
     def run_maps(self, name: str, firsts: Sequence[str], afters: Sequence[str]) -> None:
-        """Decide pairs on feature maps: on small ones, then on large ones what did not fuse there.
+        """Decide pairs on feature maps: on small ones, then on large ones what is unclear there.
 
         On small maps a saving is the dispatch of a node, on large ones a map that is not written and read again between two:
-        which of them stands out from the noise depends on the engine.
+        which of them stands out from the noise depends on the engine. Where a node is clearly dispatched, a saving on large
+        maps is that of caches or of a layout, and proves nothing.
         """
         # what the stem writes may keep a layout that pooling would not: only small probes put a pooling before each operator
         large = [first for first in firsts if first in _CONVOLUTIONS or name == self.settings.classes.names()[0]]
         self.run(builders.map_cases(self.settings, name, firsts, afters, small=True))
         cases = builders.map_cases(self.settings, name, large, afters)
-        self.run([c for c in cases if self.decisions.get(c.key) != "fused"])
+        self.run([c for c in cases if self.decisions.get(c.key, "undecided") == "undecided"])
 
     def add(self, outcomes: Mapping[Case, Outcome]) -> None:
-        """Keep outcomes; a pair is fused if a probe of either size clearly shows it."""
+        """Keep outcomes; of a pair tried in two sizes the small one decides if it is clear."""
         for case, outcome in outcomes.items():
             self.outcomes[case] = outcome
-            found = {self.outcomes[c].decision for c in self.outcomes if c.key == case.key}
-            self.decisions[case.key] = next((decision for decision in ("fused", "separate") if decision in found), "undecided")
+            if self.decisions.get(case.key, "undecided") == "undecided":
+                self.decisions[case.key] = outcome.decision
 
     def fused(self, pair: str, context: str = "", connection: str = "single") -> bool:
-        """Whether a pair counts as fused: where that is clear. An unclear relu6, a bounded relu, goes as relu does."""
+        """Whether a pair counts as fused: where that is clear. An unclear relu goes as relu6, a bounded one, does, and back."""
         decision = self.decisions.get((pair, connection, context))
-        if decision == "undecided" and pair.endswith("_relu6"):
-            decision = self.decisions.get((pair.removesuffix("6"), connection, context))
+        if decision == "undecided" and pair.endswith(("_relu", "_relu6")):
+            twin = pair.removesuffix("6") if pair.endswith("6") else f"{pair}6"
+            decision = self.decisions.get((twin, connection, context))
         return decision == "fused"
 
     def differs(self, pair: str, one: str, other: str) -> bool:
@@ -82,8 +85,8 @@ def detect(
 
     Returns:
         The rules, and one row for each test case (`COLUMNS`; times in microseconds, margin and noise relative to the cheaper
-        operator's time). Undecided cases stand in the rules as not fused, and are named there; for pairs that are not
-        tested see `builders.skipped_pairs`.
+        operator's time). Undecided pairs stand in the rules as not fused, undecided chains as their pair does, and
+        both are named there; for pairs that are not tested see `builders.skipped_pairs`.
     """
     d = _Detection(settings, Timings(measure, settings))
     best, worst = settings.classes.names()[0], str(settings.classes.alignments[-1])
@@ -92,7 +95,8 @@ def detect(
     d.run_maps(worst, builders.SENSITIVE, (*_ACTIVATIONS, "bn"))
     contexts = _contexts(d, best, worst)
     if contexts.order:
-        d.run(builders.inbound_cases(settings, contexts.order, ("conv",)))
+        d.run(builders.inbound_cases(settings, contexts.order, ("conv",), "add"))
+    _ask_chains(d, best, contexts.order)
     _ask_structure(d, best)
     rules = _rules(d, contexts, provenance or Provenance(alpha=settings.alpha))
     return rules, frame(d.outcomes)
@@ -138,23 +142,46 @@ def _contexts(d: _Detection, best: str, worst: str) -> Contexts:
     )
 
 
-def _ask_structure(d: _Detection, best: str) -> None:
-    """Three operators, several in- and outbounds, duplicates, channel shuffle."""
-    settings = d.settings
+def _ask_chains(d: _Detection, best: str, labels: Sequence[str]) -> None:
+    """A further operator behind several that fuse, in every context."""
     for second, thirds in _CHAINS.items():
-        if _pair_fused(d, "conv", second, best):
-            chains = [(("conv", second), third) for third in thirds if _pair_fused(d, "conv", third, best)]
+        asked = [third for third in thirds if _pair_fused(d, "conv", third, best)]
+        for name in labels or (best,):
+            first = _fused_chain(d, second, name, alone=not labels)
+            if not first:
+                continue
+            singles = [third for third in asked if builders.connection(third) == "single" or not labels]
             for small in (True, False):
-                cases = [builders.chain_case(settings, best, first, third, small=small) for first, third in chains]
-                d.run([c for c in cases if d.decisions.get(c.key) != "fused"])
-    singles = [
-        (a, b) for a in ("conv", "dwconv", "bn", "add") for b in _ACTIVATIONS if a != "add" and _pair_fused(d, a, b, best)
-    ]
-    d.run([builders.outbound_case(settings, best, a, b) for a, b in singles[:_OUTBOUND_PAIRS]])
+                context = name if labels else ""
+                cases = [builders.chain_case(d.settings, name, first, t, context=context, small=small) for t in singles]
+                d.run([c for c in cases if d.decisions.get(c.key, "undecided") == "undecided"])
+        if labels and _pair_fused(d, "conv", second, best):
+            for third in set(asked) - set(singles):
+                d.run(builders.inbound_cases(d.settings, labels, ("conv", second), third))
+
+
+def _fused_chain(d: _Detection, second: str, name: str, *, alone: bool) -> tuple[str, ...]:
+    """The operators from a convolution to `second` that fuse in a context: some sums only join behind a batch normalisation."""
+    if builders.connection(second) == "single" or alone:
+        return ("conv", second) if _pair_fused(d, "conv", second, name) else ()
+    context = f"{name}|{name}"
+    if d.fused(f"conv_{second}", context, "multi-inbound"):
+        return ("conv", second)
+    return ("conv", "bn", second) if d.fused(f"conv+bn_{second}", context, "multi-inbound") else ()
+
+
+def _ask_structure(d: _Detection, best: str) -> None:
+    """Several in- and outbounds, duplicates, channel shuffle."""
+    settings = d.settings
+    for first in _SHARING:
+        after = next((b for b in _ACTIVATIONS if _pair_fused(d, first, b, best)), "")
+        if after:
+            d.run([builders.outbound_case(settings, best, first, after)])
     d.run([builders.duplicate_case(settings, best)])
     case = builders.shuffle_case(settings, best)
     d.add({case: rewritten(case, d.timings, settings)})
     if _pair_fused(d, "conv", "add", best):
+        d.run([builders.shared_case(settings, best)])
         case = builders.arms_case(settings, best)
         d.add({case: nearest_plan(case, d.timings, settings)})
 
@@ -167,15 +194,25 @@ def _rules(d: _Detection, contexts: Contexts, provenance: Provenance) -> FusionR
     pairs: dict[str, Rule] = {}
     inbound: dict[str, Rule] = {}
     grouped: dict[tuple[str, str], dict[str, bool]] = {}
-    for pair, connection, context in d.decisions:
-        if connection != "multi-outbound" and context != "left|right" and pair != "+".join(_SHUFFLE[:2]) + "_" + _SHUFFLE[2]:
+    for (pair, connection, context), decision in d.decisions.items():
+        if "+" in pair and decision == "undecided":  # the first operator decides (Algorithm 1, line 5)
+            head = f"{pair.split('+')[0]}_{pair.split('_')[1]}"
+            grouped.setdefault((pair, connection), {})[context] = _in_context(d, head, connection, context, contexts)
+            continue
+        if (
+            connection != "multi-outbound"
+            and context not in (builders.ARMS, builders.SHARED)
+            and pair != "+".join(_SHUFFLE[:2]) + "_" + _SHUFFLE[2]
+        ):
             grouped.setdefault((pair, connection), {})[context] = d.fused(pair, context, connection)
     for (pair, connection), by_context in grouped.items():
         rule = _rule(by_context, contexts)
         (inbound if connection == "multi-inbound" else pairs)[pair] = rule
-    outbound = [d.fused(p, c, k) for p, k, c in d.decisions if k == "multi-outbound" and c != "duplicate"]
+    sharing = {
+        p.split("_")[0]: d.fused(p, c, k) for p, k, c in d.decisions if k == "multi-outbound" and c != builders.DUPLICATE
+    }
     several = any(rule if isinstance(rule, bool) else any(rule.values()) for rule in inbound.values())
-    arms = d.decisions.get(("conv_add", "multi-inbound", "left|right"))
+    arms = d.decisions.get(("conv_add", "multi-inbound", builders.ARMS))
     shuffle = "+".join(_SHUFFLE[:2]) + "_" + _SHUFFLE[2]
     undecided = [" ".join(filter(None, key)) for key, decision in d.decisions.items() if decision == "undecided"]
     return FusionRules(
@@ -184,12 +221,21 @@ def _rules(d: _Detection, contexts: Contexts, provenance: Provenance) -> FusionR
         inbound=inbound,
         multi_inbound=(2 if arms == "separate" else 1) if several else 0,
         # the branch beside it is the left-most reader: fused means with the right-most
-        multi_outbound=2 if outbound and 2 * sum(outbound) > len(outbound) else 0,
-        merges_duplicates=d.fused("relu_relu", "duplicate", "multi-outbound"),
+        multi_outbound=2 if sharing and all(sharing.values()) else 0,
+        sharing=tuple(kind for kind, fused in sharing.items() if fused),
+        sums_overwrite=d.decisions.get(("conv_add", "multi-inbound", builders.SHARED)) == "separate",
+        merges_duplicates=d.fused("relu_relu", builders.DUPLICATE, "multi-outbound"),
         patterns=(_SHUFFLE,) if d.fused(shuffle) else (),
         contexts=contexts,
         undecided=tuple(undecided),
     )
+
+
+def _in_context(d: _Detection, pair: str, connection: str, context: str, contexts: Contexts) -> bool:
+    """What is known of a pair in a context, or, where it was not asked there, in the one that fuses most."""
+    best = contexts.order[0] if contexts.order else ""
+    asked = (c for c in (context, best, *(c for p, k, c in d.decisions if (p, k) == (pair, connection))))
+    return next((d.fused(pair, c, connection) for c in asked if (pair, connection, c) in d.decisions), False)
 
 
 def _rule(by_context: Mapping[str, bool], contexts: Contexts) -> Rule:

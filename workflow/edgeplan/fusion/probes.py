@@ -1,8 +1,8 @@
 """Black-box test networks: a stem, the operators under test, and a sink (nn-Meter, section 4.1).
 
 Timing single operators would charge each with the call and with conversions of layout at its ends, and then everything looks
-fused. So every network of a test case has the same ends: a 1 x 1 convolution gives the tensor `x`, a strided pooling that skips
-most of it reads the result, and differences between networks leave only what the operators cost in between. `x` is also read by
+fused. So every network of a test case has the same ends: a 1 x 1 convolution gives the tensor `x`, a pooling that skips nearly
+all of it takes the result, and differences between networks leave only what the operators cost in between. `x` is also read by
 a side branch that costs next to nothing, so that an operator under test is not fused with the stem.
 
 Pairs are tried on large tensors once, and, where the next operator is element-wise and no fusion was seen, on small ones in
@@ -20,7 +20,6 @@ from types import MappingProxyType
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 
-_SIDE_STRIDE, _SINK_STRIDE = 8, 4
 _SIDE_FEATURES = 4
 
 #: Kinds of operators on feature maps and on rows of features, in the order of the paper's permutation.
@@ -41,11 +40,14 @@ class Probe:
         channels, size: channels, height and width of the tensor `x` that operators start from (or `size` rows of features).
         other: whether there is a second operand; `x` is then made from it, as in a residual block.
         other_stays: whether all blocks read the same second operand; else each reads what the block before started from.
-        operators: the operators under test, one behind the other.
+        operators: the operators under test, one behind the other; of those with two operands the second one reads what the
+            block starts from.
         right: operators on the second operand before the first of `operators` that takes two.
-        tapped: the operator under test at this place is also read by a side branch (-1: none).
+        shared: the second operand of every block is also read by a side branch.
+        tapped: the operator under test at this place is also read by a side branch, or, where there is a second operand, as
+            that of the next block (-1: none).
         twice: the last operator is computed twice on the same input.
-        sink: whether a strided pooling reads the result; otherwise it is the network's output.
+        sink: whether a pooling to about 2 x 2 reads the result; otherwise it is the network's output.
         blocks: how often the operators under test are repeated, a separator behind each time; 0: once, without separator.
         rows: whether activations are rows of features rather than feature maps.
     """
@@ -57,6 +59,7 @@ class Probe:
     other_stays: bool = False
     operators: tuple[str, ...] = ()
     right: tuple[str, ...] = ()
+    shared: bool = False
     tapped: int = -1
     twice: bool = False
     sink: bool = True
@@ -75,27 +78,39 @@ class Probe:
         for what in self.right:
             other = _apply(b, what, other, "")
         for _ in range(max(1, self.blocks)):
-            start = x
-            for place, what in enumerate(self.operators):
-                before = x
-                x = _apply(b, what, x, other)
-                if place == self.tapped:
-                    outputs.append(_side(b, x))
-                if self.twice and place == len(self.operators) - 1:
-                    outputs.append(_side(b, _apply(b, what, before, other)))
+            x, start = self._block(b, x, other, outputs)
             if self.blocks:  # a residual is what the block before started from, read for the last time
                 x = _apply(b, "softmax" if self.rows else "maxpool", x, "")
                 other = other if self.other_stays else start
         if self.sink:
-            x = b.fc(x, _SIDE_FEATURES, bias=False) if self.rows else b.maxpool(x, 1, _SINK_STRIDE)
+            x = b.fc(x, _SIDE_FEATURES, bias=False) if self.rows else b.maxpool(x, 1, -(-self.size // 2))
         return b.build(*outputs, *([] if x in outputs else [x]))
+
+    def _block(self, b: GraphBuilder, x: str, other: str, outputs: list[str]) -> tuple[str, str]:
+        """Append the operators under test; their result, and the second operand that they leave for a next block."""
+        first, operand = x, other
+        start = x
+        if self.shared:
+            outputs.append(_side(b, other))
+        for place, what in enumerate(self.operators):
+            before = x
+            x = _apply(b, what, x, operand)
+            operand = first if what in BINARY else operand
+            if place == self.tapped and self.other and self.blocks:
+                start = x
+            elif place == self.tapped:
+                outputs.append(_side(b, x))
+            if self.twice and place == len(self.operators) - 1:
+                outputs.append(_side(b, _apply(b, what, before, other)))
+        return x, start
 
     def _stem(self, b: GraphBuilder, source: str) -> str:
         return b.fc(source, self.channels) if self.rows else b.conv(source, self.channels, 1)
 
 
 def _side(b: GraphBuilder, x: str) -> str:
-    return b.fc(x, _SIDE_FEATURES, bias=False) if len(b.shape(x)) == 2 else b.maxpool(x, 1, _SIDE_STRIDE)  # noqa: PLR2004
+    shape = b.shape(x)
+    return b.fc(x, _SIDE_FEATURES, bias=False) if len(shape) == 2 else b.maxpool(x, 1, max(shape[2:]))  # noqa: PLR2004
 
 
 def _apply(b: GraphBuilder, what: str, x: str, other: str) -> str:

@@ -107,6 +107,9 @@ class FusionRules(BaseModel):
         inbound: rules that replace those of `pairs` where the next operator has several inputs.
         multi_inbound: of several inputs, 0: none fuses, 1: the left-most that can, 2: the right-most.
         multi_outbound: an operator read more than once 0: does not fuse, 1: with its left-most reader, 2: with its right-most.
+        sharing: with `multi_outbound` 0, kinds of first operators whose kernels nevertheless take in the one reader that fuses.
+        sums_overwrite: a sum joins a convolution only where it may overwrite its other operands: where nothing else reads them
+            but what the convolution depends on.
         merges_duplicates: operators that repeat another on the same inputs are not run.
         patterns: chains of kinds that run as one although their pairs do not.
         contexts: see `Contexts`.
@@ -121,6 +124,8 @@ class FusionRules(BaseModel):
     inbound: dict[str, Rule] = {}
     multi_inbound: Annotated[int, Field(ge=0, le=2, alias="multi-inbound")] = 0
     multi_outbound: Annotated[int, Field(ge=0, le=2, alias="multi-outbound")] = 0
+    sharing: tuple[str, ...] = ()
+    sums_overwrite: bool = False
     merges_duplicates: bool = False
     patterns: tuple[tuple[str, ...], ...] = ()
     contexts: Contexts = Contexts()
@@ -145,16 +150,21 @@ class FusionRules(BaseModel):
             known = self._known[key] = self._look_up(*key)
         return known
 
+    def forbids(self, head: str, tail: str, successor: str, context: str = "", other: str | None = None) -> bool:
+        """Whether there is a rule for the chain, and it says no."""
+        return self._rule(f"{head}+{tail}_{successor}", context, other) is False
+
     def _look_up(self, head: str, tail: str, successor: str, context: str, other: str | None) -> bool:
-        names = [f"{head}_{successor}"] if head == tail else [f"{head}+{tail}_{successor}", f"{head}_{successor}"]
-        for name in names:
-            for table in (self.inbound, self.pairs) if other is not None else (self.pairs,):
-                if name in table:
-                    rule = table[name]
-                    if isinstance(rule, bool):
-                        return rule
-                    return rule.get(f"{context}|{other}", rule.get(context, False))
-        return False
+        chain = None if head == tail else self._rule(f"{head}+{tail}_{successor}", context, other)
+        return bool(self._rule(f"{head}_{successor}", context, other) if chain is None else chain)
+
+    def _rule(self, name: str, context: str, other: str | None) -> bool | None:
+        """What a rule says in a context; None where there is no such rule."""
+        for table in (self.inbound, self.pairs) if other is not None else (self.pairs,):
+            if name in table:
+                rule = table[name]
+                return rule if isinstance(rule, bool) else rule.get(f"{context}|{other}", rule.get(context, False))
+        return None
 
     def worst(self, labels: Sequence[str]) -> str:
         """The label that fuses least; for no labels, the least of all (a graph input is held as it came)."""

@@ -36,7 +36,7 @@ class FusionSettings(BaseModel):
     material_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
     max_rounds: Annotated[int, Field(ge=1, le=10)] = 3
     classes: Alignments = Alignments()
-    channels: dict[str, Annotated[int, Field(ge=1)]] = {"16": 64, "4": 52, "1": 66, "<4": 12, "<1": 6}
+    channels: dict[str, Annotated[int, Field(ge=1)]] = {"16": 16, "4": 20, "1": 18, "<4": 12, "<1": 6}
     elements: Annotated[int, Field(ge=1000)] = 200_000
     blocks: Annotated[int, Field(ge=1, le=100)] = 24
     small_elements: Annotated[int, Field(ge=16)] = 256

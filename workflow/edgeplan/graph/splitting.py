@@ -24,6 +24,14 @@ class SplittingRules(Protocol):
         """0 never fuse an operator whose output is read twice; 1 with its left-most consumer; 2 with its right-most."""
 
     @property
+    def sharing(self) -> Sequence[str]:
+        """Kinds of first operators whose kernels take in the one reader that fuses although there are others."""
+
+    @property
+    def sums_overwrite(self) -> bool:
+        """Whether a sum joins a convolution only where its other operands have no reader left."""
+
+    @property
     def merges_duplicates(self) -> bool:
         """Whether operators that compute the same value twice run once."""
 
@@ -42,6 +50,12 @@ class SplittingRules(Protocol):
 
         `context` is that of the kernel's output; `other` that of the successor's further inputs (None: it has none).
         """
+
+    def forbids(self, head: str, tail: str, successor: str, context: str, other: str | None) -> bool:
+        """Whether a rule for just this chain says that it does not."""
+
+
+_CONVOLUTIONS = frozenset({"conv", "dwconv"})
 
 
 def split(graph: Graph, rules: SplittingRules) -> tuple[Kernel, ...]:
@@ -118,6 +132,7 @@ class _Splitting:
                     self.consumers[p].append(i)
             elif self.kept[i]:
                 self.kept[self.twin[i]] = True
+        self.several_outputs = rules.multi_outbound != 0 or bool(rules.sharing)
         self.kernel = list(range(len(ops)))
         self.members: dict[int, list[int]] = {}
         self.duplicates: dict[int, list[int]] = {}
@@ -137,6 +152,8 @@ class _Splitting:
             candidates = self.producers[i]
             if several:
                 candidates = {0: [], 1: candidates, 2: candidates[::-1]}[self.rules.multi_inbound]
+                # what follows a convolution is put into it before anything else is: stable, so left and right stay in order
+                candidates = sorted(candidates, key=lambda p: self.kinds[self.kernel[p]] not in _CONVOLUTIONS)
             chosen = next((p for p in candidates if self._joins(p, i, several=several)), None)
         if chosen is None:
             self.members[i] = [i]
@@ -158,20 +175,53 @@ class _Splitting:
         if self.members[first][-1] != p or p in self.before:
             return False
         readers = self.consumers[p]
-        if len(readers) > 1 or self.kept[p]:
-            pick = {0: None, 1: readers[0], 2: readers[-1]}[self.rules.multi_outbound]
-            if pick != i or self.kept[p]:
-                return False
+        if self.kept[p] or (len(readers) > 1 and not self._shares(p, i)):
+            return False
         other = None
         if several:
             ops = self.graph.operators
             if self.kinds[i] in ELEMENTWISE and self.graph.shape(ops[p].outputs[0]) != self.graph.shape(ops[i].outputs[0]):
                 return False  # a smaller operand is broadcast: it must be complete before the larger loop begins
+            if self.rules.sums_overwrite and self.kinds[first] in _CONVOLUTIONS and not self._overwrites(p, i):
+                return False
             other = self.rules.worst([self.labels[q] for q in self.producers[i] if q != p])
-        if not self.rules.fuses(self.kinds[first], self.kinds[p], self.kinds[i], self.labels[p], other):
+        if not self._fuses(first, p, i, other):
             return False
         # with one reader for each member but the last, no path leaves the kernel and returns
-        return self.rules.multi_outbound == 0 or not self._closes_cycle(first, i)
+        return not self.several_outputs or not self._closes_cycle(first, i)
+
+    def _fuses(self, first: int, p: int, i: int, other: str | None) -> bool:
+        """What the rules say of a kernel from operator `first` to `p` and operator `i`."""
+        chain = (self.kinds[p], self.kinds[i], self.labels[p], other)
+        if not self.rules.fuses(self.kinds[first], *chain):
+            return False
+        # engines settle what may follow a sum behind a convolution before they know whether the sum joins the convolution
+        before = {self.kinds[self.kernel[q]] for q in self.producers[first]} if self.kinds[first] == "add" else set()
+        return not any(self.rules.forbids(head, *chain) for head in before & _CONVOLUTIONS)
+
+    def _shares(self, p: int, i: int) -> bool:
+        """Whether operator `i` may join that of `p`, which has other readers."""
+        readers = self.consumers[p]
+        if self.rules.multi_outbound == 0:
+            head = self.kinds[self.kernel[p]]
+            fusable = (
+                r
+                for r in readers
+                if len(self.producers[r]) == 1 and self.rules.fuses(head, self.kinds[p], self.kinds[r], self.labels[p], None)
+            )
+            return head in self.rules.sharing and next(fusable, None) == i
+        return i == (readers[0] if self.rules.multi_outbound == 1 else readers[-1])
+
+    def _overwrites(self, p: int, i: int) -> bool:
+        """Whether all that reads the other operands of sum `i` runs before `p`."""
+        others = {r for q in self.producers[i] if q != p for r in self.consumers[q]} - {i}
+        stack, seen = [p], {p}
+        while stack and not others <= seen:
+            for q in self.producers[stack.pop()]:
+                if q not in seen:
+                    seen.add(q)
+                    stack.append(q)
+        return others <= seen
 
     def _closes_cycle(self, first: int, i: int) -> bool:
         """Whether another input of operator `i` depends on the kernel that it would join."""
@@ -190,7 +240,7 @@ class _Splitting:
 
     def _order(self) -> list[int]:
         """Kernels in topological order, those that could run first at their earliest operator's place."""
-        if self.rules.multi_outbound == 0:  # only the last operator's output leaves a kernel
+        if not self.several_outputs:  # only the last operator's output leaves a kernel
             return sorted(self.members, key=lambda first: self.members[first][-1])
         waits = {
             k: {self.kernel[q] for m in ms for q in self.producers[m] if self.kernel[q] != k} for k, ms in self.members.items()
