@@ -88,7 +88,7 @@ _ALL = (
         "figure_11",
         "Operators against kernels",
         "Share of models within 5 % and 10 % when operators, or kernels, are summed (paper: Fig. 11; +-10 % on the CPU: 91.3 % "
-        "and 99.0 %).",
+        "and 99.0 %, operators alone 65.7 % on MobileNetv2s and 48.2 % on NASBench201).",
         models.operators_against_kernels,
         ("models",),
         ("predicted_ms", "operator_sum_ms"),

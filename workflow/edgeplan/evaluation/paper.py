@@ -191,19 +191,11 @@ OVERALL_WITHIN_10PCT: Mapping[str, float] = MappingProxyType({"CPU": 99.0, "GPU"
 #: Section 7.2.1: share of the data set's configurations that the predictors had seen.
 SEEN_CONFIGURATIONS: Mapping[str, float] = MappingProxyType({"CPU": 5.9, "GPU": 9.4, "VPU": 5.0})
 
-#: Section 5.1 on Fig. 6: share of model latency that Conv and DWConv take, on average.
-FIGURE_6_CONV_SHARE: Mapping[str, float] = MappingProxyType({"CPU": 94.2, "GPU": 91.91, "VPU": 75.5})
-
-#: Section 7.2.1 on Fig. 9: +-10 % accuracy on unseen families, mean over three devices; its families.
+#: Section 7.2.1 on Fig. 9: +-10 % accuracy on unseen families, mean over five families and three devices.
 FIGURE_9: Mapping[str, float] = MappingProxyType({"ours": 89.2, "flops": 22.1, "flops_mac": 17.1, "brp_nas": 8.5})
-FIGURE_9_FAMILIES = ("alexnet", "vgg", "mobilenetv1", "mobilenetv2", "nasbench201")
 
-#: Fig. 10 divides the models in four by latency; the text (section 7.2.2) names the bounds 10 ms and 100 ms.
-FIGURE_10_BOUNDS_MS = (10.0, 100.0)
-
-#: Section 7.3 on Fig. 11: +-10 % accuracy of the operator-level sum; on the CPU also of two families.
+#: Section 7.3 on Fig. 11: +-10 % accuracy of the operator-level sum.
 FIGURE_11_OPERATOR: Mapping[str, float] = MappingProxyType({"CPU": 91.3, "GPU": 53.7, "VPU": 8.5})
-FIGURE_11_OPERATOR_CPU: Mapping[str, float] = MappingProxyType({"mobilenetv2": 65.7, "nasbench201": 48.2})
 
 #: Table 10: (RMSE in ms, +-10 % accuracy in percent) of the Conv predictor by sampler.
 TABLE_10: Mapping[str, Mapping[str, tuple[float, float]]] = MappingProxyType(
