@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from edgeplan.planning.cold_start.machine import MAIN, Costs, Floats, Ints, Schedule, makespan_ms
+from edgeplan.planning.cold_start.machine import MAIN, Costs, Floats, Ints, Schedule
 
 _MULTIPLIERS = 65
 _ABSENT_MS = 1e12  # infinity times zero is not a number: absent candidates are merely out of the question here
@@ -46,75 +44,59 @@ def priced(costs: Costs, widen_from: int, u: float) -> Schedule:
     main, queue = (_finite(costs, a) for a in (costs.main, costs.queue))
     both = np.stack([execution + queue / max(costs.queues, 1) * (1 - u), execution + main * u], axis=2).reshape(costs.steps, -1)
     best = both.argmin(axis=1)
-    return improved(costs, best // 2, np.where(best % 2 == 0, 0, MAIN), widen_from)
+    return assigned(costs, best // 2, np.where(best % 2 == 0, 0, MAIN), widen_from)
 
 
-def improved(costs: Costs, choice: Ints, place: Ints, widen_from: int) -> Schedule:
+def improved(costs: Costs, schedule: Schedule) -> Schedule:
     """Change one step's candidate and place after the other, each time the best change, while the makespan falls.
 
-    All changes are judged at once: changing step j by (da, de) moves the rows k >= j of the makespan by da and those k <= j by de, so running
-    maxima from both ends give every new makespan. Several queues count as one of their joint speed until `assigned` splits them.
+    All changes are judged at once. With `ends[q, k]` = preparations of steps <= k on queue q + executions of steps >= k, changing the
+    execution of step j by de moves the columns k <= j by de, and changing what it adds to queue q by da moves the columns k >= j of that
+    row by da: running maxima from both ends give every new makespan.
     """
-    n, rows, queues = costs.steps, np.arange(costs.steps), max(costs.queues, 1)
-    execution, queue, main = (_finite(costs, a) for a in (costs.execution(widen_from), costs.queue, costs.main))
-    choice, on_main = choice.copy(), place == MAIN
-    row = np.minimum(rows, widen_from)
-    options_prepare = np.stack([queue / queues, np.zeros_like(queue)], axis=2)
-    options_main = np.stack([np.zeros_like(main), main], axis=2)
+    n, w, rows = costs.steps, schedule.widen_from, np.arange(costs.steps)
+    execution, queue, main = (_finite(costs, a) for a in (costs.execution(w), costs.queue, costs.main))
+    choice, place = np.array(schedule.choice), np.array(schedule.place)
+    column = np.minimum(rows, w)  # steps that execute wide wait, all of them, for the moment of widening
     while True:
-        e = execution[rows, choice]
-        a = np.where(on_main, 0.0, queue[rows, choice] / queues)
-        m = np.where(on_main, main[rows, choice], 0.0)
+        e, a, m = (array[rows, choice] for array in (execution, queue, main))
+        on = place == np.arange(costs.queues)[:, None]
+        load = np.cumsum(np.where(on, a, 0.0), axis=1)
         tail = np.append(np.cumsum(e[::-1])[::-1], 0.0)
-        ends = np.append(np.cumsum(a)[:widen_from], a.sum()) + tail[: widen_from + 1]
-        lowest = np.full(1, -np.inf)
-        left = np.concatenate([lowest, np.maximum.accumulate(ends)[:-1]])[row]
-        right = np.concatenate([np.maximum.accumulate(ends[::-1])[::-1][1:], lowest])[row]
-        work = tail[0] + m.sum()
-        da = options_prepare - a[:, None, None]
-        de = (execution - e[:, None])[:, :, None]
-        dm = options_main - m[:, None, None]
-        after = np.maximum(left[:, None, None] + de, ends[row][:, None, None] + da + de)
-        after = np.maximum(np.maximum(after, right[:, None, None] + da), work + de + dm)
-        after = np.where(costs.present[:, :, None], after, np.inf)
-        if costs.queues == 0:
-            after[:, :, 0] = np.inf
-        k, o, p = np.unravel_index(int(after.argmin()), after.shape)
-        if not after[k, o, p] < max(work, ends.max()) * (1 - 1e-9):
-            break
-        choice[k], on_main[k] = o, p == 1
-    return assigned(costs, choice, np.where(on_main, MAIN, 0)[:n], widen_from)
+        ends = np.hstack([load[:, :w], load[:, -1:]]) + tail[: w + 1]
+        work = tail[0] + m[place == MAIN].sum()
+        now = max(work, ends.max())
+        lowest = np.full((costs.queues, 1), -np.inf)
+        before = np.hstack([lowest, np.maximum.accumulate(ends, axis=1)[:, :-1]])[:, column, None]
+        after = np.hstack([np.maximum.accumulate(ends[:, ::-1], axis=1)[:, ::-1][:, 1:], lowest])[:, column, None]
+        here = ends[:, column, None]
+        de = execution - e[:, None]
+        gone = np.where(on, a, 0.0)[:, :, None]
+        without = np.maximum(np.maximum(before + de, here + de - gone), after - gone)
+        added = np.maximum(np.maximum(before + de, here + de - gone + queue), after - gone + queue)
+        work_without = work + de - np.where(place == MAIN, m, 0.0)[:, None]
+        makespans = np.empty((costs.queues + 1, *queue.shape))
+        for q in range(costs.queues):
+            others = np.delete(without, q, axis=0).max(axis=0, initial=-np.inf)
+            makespans[q] = np.maximum(np.maximum(others, added[q]), work_without)
+        makespans[MAIN] = np.maximum(without.max(axis=0), work_without + main)
+        q, k, o = map(int, np.unravel_index(int(makespans.argmin()), makespans.shape))
+        if not makespans[q, k, o] < now * (1 - 1e-9):
+            return Schedule(tuple(choice.tolist()), tuple(place.tolist()), w)
+        choice[k], place[k] = o, q if q < costs.queues else MAIN
 
 
 def assigned(costs: Costs, choice: Ints, place: Ints, widen_from: int) -> Schedule:
-    """Split the preparations off the main core over the queues.
+    """Split the preparations off the main core over the queues, then improve by single changes.
 
     Steps before widening go in their order to the queue that is free first (their tails shrink with the order); the others, which all wait
-    for the same moment, longest first. Then single preparations move or change place while the makespan falls.
+    for the same moment, longest first.
     """
-    schedule = Schedule(tuple(map(int, choice)), tuple(map(int, place)), widen_from)
-    if costs.queues <= 1:
-        return schedule
-    time = costs.queue[np.arange(costs.steps), choice]
-    waiting = [int(k) for k in np.flatnonzero(place != MAIN)]
-    free = [0.0] * costs.queues
-    places = [int(p) for p in place]
-    for k in sorted(waiting, key=lambda k: (k, 0.0) if k < widen_from else (costs.steps, -time[k])):
-        places[k] = int(np.argmin(free))
-        free[places[k]] += time[k]
-    return _moved(costs, replace(schedule, place=tuple(places)))
-
-
-def _moved(costs: Costs, schedule: Schedule) -> Schedule:
-    best = makespan_ms(costs, schedule)
-    better = True
-    while better:
-        better = False
-        for k in range(costs.steps):
-            for q in range(MAIN, costs.queues):
-                if q == schedule.place[k]:
-                    continue
-                other = replace(schedule, place=(*schedule.place[:k], q, *schedule.place[k + 1 :]))
-                if (time := makespan_ms(costs, other)) < best * (1 - 1e-9):
-                    schedule, best, better = other, time, True
-    return schedule
+    places = place.copy()
+    if costs.queues > 1:
+        time = costs.queue[np.arange(costs.steps), choice]
+        free = np.zeros(costs.queues)
+        for k in sorted(np.flatnonzero(place != MAIN), key=lambda k: (k, 0.0) if k < widen_from else (costs.steps, -time[k])):
+            places[k] = int(np.argmin(free))
+            free[places[k]] += time[k]
+    return improved(costs, Schedule(tuple(choice.tolist()), tuple(places.tolist()), widen_from))

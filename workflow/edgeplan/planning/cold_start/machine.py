@@ -119,22 +119,32 @@ def sequential(costs: Costs, choice: tuple[int, ...]) -> Schedule:
     return Schedule(choice, (MAIN,) * costs.steps, costs.steps if costs.wide is None else 0)
 
 
-def makespan_ms(costs: Costs, schedule: Schedule) -> float:
-    """Exact makespan of a schedule, by the closed form above."""
-    rows, choice = np.arange(costs.steps), np.asarray(schedule.choice)
-    if schedule.alone(equal=costs.wide is not None):
-        return float(costs.alone_prepare[rows, choice].sum() + costs.alone_execute[rows, choice].sum())
-    place = np.asarray(schedule.place)
-    tail = np.append(np.cumsum(costs.execution(schedule.widen_from)[rows, choice][::-1])[::-1], 0.0)
-    on_main = place == MAIN
-    least = float(tail[0] + costs.main[rows, choice][on_main].sum())
-    due = tail[np.minimum(rows, schedule.widen_from)]
+def makespans_ms(costs: Costs, choice: Ints, place: Ints) -> Floats:
+    """Exact makespans by the closed form above, one for each of `costs.widenings()`."""
+    rows, n = np.arange(costs.steps), costs.steps
+    finish = np.zeros(n)
     prepare = costs.queue[rows, choice]
     for q in range(costs.queues):
         mine = place == q
-        if mine.any():
-            least = max(least, float((np.cumsum(prepare[mine]) + due[mine]).max()))
-    return least
+        finish[mine] = np.cumsum(prepare[mine])
+    on_main = place == MAIN
+    narrow = np.append(0.0, np.cumsum(costs.narrow[rows, choice]))
+    late = np.maximum.accumulate(np.append(-np.inf, finish - narrow[:-1])) + narrow
+    late = np.maximum(late, narrow + costs.main[rows, choice][on_main].sum())
+    if costs.wide is None:
+        result = late[-1:]
+    else:
+        wide = np.append(np.cumsum(costs.wide[rows, choice][::-1])[::-1], 0.0)
+        result = np.maximum(late, finish.max(initial=0.0)) + wide
+    if on_main.all():  # nothing overlaps
+        result[0] = costs.alone_prepare[rows, choice].sum() + costs.alone_execute[rows, choice].sum()
+    return result
+
+
+def makespan_ms(costs: Costs, schedule: Schedule) -> float:
+    """Exact makespan of a schedule."""
+    makespans = makespans_ms(costs, np.asarray(schedule.choice), np.asarray(schedule.place))
+    return float(makespans[schedule.widen_from - costs.widenings()[0]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,12 @@ P_k = preparations of steps <= k on the preparing cores, E_k = executions of ste
     sum of x of a step = 1
     P_k = P_(k-1) + preparation of k on a preparing core        E_k = E_(k+1) + execution of k
     C >= E_0 + preparations on the main core
-    C >= P_k / queues + E_k  for k < widen_from,  C >= P_(N-1) / queues + E_widen
+    C >= P_k + mean of E_k, E_(k-1), .. (as many as queues)  for k < widen_from,  C >= P_(N-1) + E_widen
     C >= preparation of k on a preparing core + E_min(k, widen)      (several queues only)
 
-With one preparing core this is the exact makespan (see `machine`); with several the queues are relaxed to one of their joint speed.
+With one preparing core this is the exact makespan (see `machine`). With several, P is divided by their number: the queues are relaxed to one
+of their joint speed. They end with different steps, whose tails add up to E_k + E_(k-1) + .. at least, hence the mean; and one preparation
+runs on one of them, hence the last row.
 """
 
 from __future__ import annotations
@@ -97,7 +99,8 @@ def program(costs: Costs, widen_from: int, keep: npt.NDArray[np.bool_] | None, c
     at += 1
     put(at + due, c, 1.0)
     put(at + due, p[due], -1.0)
-    put(at + due, e[due], -1.0)
+    for i in range(queues):
+        put(at + due, e[np.maximum(due - i, 0)], -1.0 / queues)
     at += len(due)
     if widen_from < n:
         put(at, np.array([c, p[-1], e[widen_from]]), np.array([1.0, -1.0, -1.0]))

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeplan.planning.cold_start.local_search import assigned, cheap_bounds, improved, priced
-from edgeplan.planning.cold_start.machine import Costs, Schedule, makespan_ms, sequential
+from edgeplan.planning.cold_start.local_search import assigned, cheap_bounds, priced
+from edgeplan.planning.cold_start.machine import MAIN, Costs, Schedule, makespan_ms, sequential
 from edgeplan.planning.cold_start.mixed_integer import program, relax, solve
 
 
@@ -81,13 +81,15 @@ def optimal(costs: Costs, search: Search | None = None) -> Planned:
             x = np.zeros((costs.steps, costs.main.shape[1] * 2))
             x[full.step, full.candidate * 2 + (full.place != 0)] = relaxation.x
             pick = x.argmax(axis=1)
-            best, best_ms = _better(costs, best, best_ms, improved(costs, pick // 2, np.where(pick % 2 == 0, 0, -1), w))
+            best, best_ms = _better(costs, best, best_ms, assigned(costs, pick // 2, np.where(pick % 2 == 0, 0, MAIN), w))
             cutoff = best_ms * (1 - search.gap / 2)
             if lower < best_ms * (1 - search.gap):
                 keep = np.zeros((*costs.main.shape, 2), dtype=bool)
                 alive = relaxation.bound + relaxation.reduced <= cutoff
                 keep[full.step[alive], full.candidate[alive], np.where(full.place[alive] == 0, 0, 1)] = True
-                solution = solve(program(costs, w, keep, cutoff), gap=search.gap / 2, time_limit_s=max(until - time.monotonic(), 0.1))
+                solution = solve(
+                    program(costs, w, keep, cutoff), gap=search.gap / 2, time_limit_s=max(until - time.monotonic(), 0.1)
+                )
                 solved += 1
                 lower = max(lower, solution.bound)
                 if solution.schedule is not None:

@@ -229,5 +229,7 @@ def restricted(profile: Profile, keep: Callable[[Candidate], bool]) -> Profile:
     layers = tuple(replace(layer, candidates=tuple(filter(keep, layer.candidates))) for layer in profile.layers)
     for layer in layers:
         if not layer.candidates:
-            raise _misfit("no candidate is left for this planner", f"{profile.model}, layout {profile.layout}, step {layer.name}")
+            raise _misfit(
+                "no candidate is left for this planner", f"{profile.model}, layout {profile.layout}, step {layer.name}"
+            )
     return replace(profile, layers=layers)
