@@ -17,8 +17,8 @@ def _finite(costs: Costs, times: Floats) -> Floats:
 def cheap_bounds(costs: Costs) -> tuple[Floats, Floats]:
     """A lower bound on the makespan for each step from which execution can widen, all in one sweep.
 
-    Lagrangian relaxation with two rows, the main core's work (multiplier u) and the end of all preparations (1 - u): each step then chooses
-    its candidate and place alone. The best of a grid of u is taken.
+    Lagrangian relaxation with two rows, the main core's work (multiplier u) and the end of all preparations (1 - u): each step
+    then chooses its candidate and place alone. The best of a grid of u is taken.
 
     Returns:
         Bounds (ms) and the best u, both in the order of `costs.widenings()`.
@@ -50,11 +50,11 @@ def priced(costs: Costs, widen_from: int, u: float) -> Schedule:
 def improved(costs: Costs, schedule: Schedule) -> Schedule:
     """Change one step's candidate and place after the other, each time the best change, while the makespan falls.
 
-    All changes are judged at once. With `ends[q, k]` = preparations of steps <= k on queue q + executions of steps >= k, changing the
-    execution of step j by de moves the columns k <= j by de, and changing what it adds to queue q by da moves the columns k >= j of that
-    row by da: running maxima from both ends give every new makespan.
+    All changes are judged at once. With `ends[q, k]` = preparations of steps <= k on queue q + executions of steps >= k,
+    changing the execution of step j by de moves the columns k <= j by de, and changing what it adds to queue q by da moves the
+    columns k >= j of that row by da: running maxima from both ends give every new makespan.
     """
-    n, w, rows = costs.steps, schedule.widen_from, np.arange(costs.steps)
+    w, rows = schedule.widen_from, np.arange(costs.steps)
     execution, queue, main = (_finite(costs, a) for a in (costs.execution(w), costs.queue, costs.main))
     choice, place = np.array(schedule.choice), np.array(schedule.place)
     column = np.minimum(rows, w)  # steps that execute wide wait, all of them, for the moment of widening
@@ -89,8 +89,8 @@ def improved(costs: Costs, schedule: Schedule) -> Schedule:
 def assigned(costs: Costs, choice: Ints, place: Ints, widen_from: int) -> Schedule:
     """Split the preparations off the main core over the queues, then improve by single changes.
 
-    Steps before widening go in their order to the queue that is free first (their tails shrink with the order); the others, which all wait
-    for the same moment, longest first.
+    Steps before widening go in their order to the queue that is free first (their tails shrink with the order); the others,
+    which all wait for the same moment, longest first.
     """
     places = place.copy()
     if costs.queues > 1:

@@ -1,15 +1,19 @@
 """The machine model: what a schedule of one kernel combination costs, and when everything runs (NNV12 section 3.2).
 
-Equal cores: before step `widen_from` execution runs on the main core(s) while the others prepare; from that step on it uses all cores, and
-all preparations are finished by then. Asymmetric chips: big cores always execute, little cores prepare; `widen_from` is the number of steps.
-Nothing is preempted. The main core executes the next step when it is prepared, else takes its next own preparation, else waits.
+Equal cores: before step `widen_from` execution runs on the main core(s) while the others prepare; from that step on it uses all
+cores, and all preparations are finished by then. Asymmetric chips: big cores always execute, little cores prepare; `widen_from`
+is the number of steps. Nothing is preempted. The main core executes the next step when it is prepared, else takes its next own
+preparation, else waits.
 
-Since own preparations wait for nothing, the main core is idle only after the last of them. So the makespan of a schedule is exactly
+Since own preparations wait for nothing, the main core is idle only after the last of them. So the makespan of a schedule is
+exactly
 
-    max(main work, max over k < widen_from of finish(k) + executions of steps >= k, last finish + executions of steps >= widen_from)
+    max(main work,
+        finish(k) + executions of steps >= k, for each k < widen_from,
+        last finish + executions of steps >= widen_from)
 
-with finish(k) the end of preparation k on its queue: main preparations need no clever order, and on a single queue the order of steps is best
-(its tails, the executions still to come, shrink with k: Jackson's rule).
+with finish(k) the end of preparation k on its queue: main preparations need no clever order, and on a single queue the order of
+steps is best (its tails, the executions still to come, shrink with k: Jackson's rule).
 """
 
 from __future__ import annotations
@@ -109,10 +113,6 @@ class Schedule:
         """The steps prepared at a place, in order."""
         return tuple(k for k, p in enumerate(self.place) if p == place)
 
-    def alone(self, *, equal: bool) -> bool:
-        """Whether all is done one after the other, preparations on the main core and executions on all that execute: no contention."""
-        return self.widen_from == (0 if equal else len(self.place)) and all(p == MAIN for p in self.place)
-
 
 def sequential(costs: Costs, choice: tuple[int, ...]) -> Schedule:
     """Everything one after the other: prepare on the main core, execute on all cores that execute."""
@@ -132,7 +132,7 @@ def makespans_ms(costs: Costs, choice: Ints, place: Ints) -> Floats:
     late = np.maximum.accumulate(np.append(-np.inf, finish - narrow[:-1])) + narrow
     late = np.maximum(late, narrow + costs.main[rows, choice][on_main].sum())
     if costs.wide is None:
-        result = late[-1:]
+        result: Floats = late[-1:]
     else:
         wide = np.append(np.cumsum(costs.wide[rows, choice][::-1])[::-1], 0.0)
         result = np.maximum(late, finish.max(initial=0.0)) + wide
@@ -169,8 +169,9 @@ def simulate(profile: Profile, schedule: Schedule) -> tuple[float, tuple[Span, .
     Returns:
         The makespan (ms) and the timeline, for a Gantt picture; an execution on all equal cores has a span on each of them.
     """
-    overlapped = not schedule.alone(equal=profile.equal)
     chosen = [layer.candidates[o] for layer, o in zip(profile.layers, schedule.choice, strict=True)]
+    in_sequence = schedule.widen_from == (0 if profile.equal else len(chosen)) and set(schedule.place) == {MAIN}
+    overlapped = not in_sequence  # only then is there no contention
     spans: list[Span] = []
     ready = [0.0] * len(chosen)
 
@@ -191,13 +192,13 @@ def simulate(profile: Profile, schedule: Schedule) -> tuple[float, tuple[Span, .
     now, own = 0.0, list(schedule.queue(MAIN))
     for k in range(len(chosen)):
         widen = profile.equal and k == schedule.widen_from
-        while own and (widen or schedule.place[k] == MAIN and k >= own[0] or ready[k] > now):
+        while own and (widen or (schedule.place[k] == MAIN and k >= own[0]) or ready[k] > now):
             now = prepare(own.pop(0), MAIN, now)
         now = max(now, ready[k], *(free if widen else ()))
         widened = profile.equal and k >= schedule.widen_from
         width = profile.big_cores if widened else profile.narrow
         end = now + execute_ms(profile, chosen[k], width, overlapped=overlapped and not widened)
-        for place in (MAIN, *(range(profile.queues) if widened else ())):
-            spans.append(Span(core_name(place), k, "execute", now, end))
+        cores = (MAIN, *(range(profile.queues) if widened else ()))
+        spans += [Span(core_name(place), k, "execute", now, end) for place in cores]
         now = end
     return now, tuple(spans)

@@ -1,7 +1,7 @@
 """The mixed-integer program of the optimal planner, for one step from which execution widens, on HiGHS through scipy.
 
-Variables: x (one binary for each step, candidate and place), the makespan C and, so that every row stays sparse, chains instead of sums:
-P_k = preparations of steps <= k on the preparing cores, E_k = executions of steps >= k. Rows:
+Variables: x (one binary for each step, candidate and place), the makespan C and, so that every row stays sparse, chains instead
+of sums: P_k = preparations of steps <= k on the preparing cores, E_k = executions of steps >= k. Rows:
 
     sum of x of a step = 1
     P_k = P_(k-1) + preparation of k on a preparing core        E_k = E_(k+1) + execution of k
@@ -9,9 +9,9 @@ P_k = preparations of steps <= k on the preparing cores, E_k = executions of ste
     C >= P_k + mean of E_k, E_(k-1), .. (as many as queues)  for k < widen_from,  C >= P_(N-1) + E_widen
     C >= preparation of k on a preparing core + E_min(k, widen)      (several queues only)
 
-With one preparing core this is the exact makespan (see `machine`). With several, P is divided by their number: the queues are relaxed to one
-of their joint speed. They end with different steps, whose tails add up to E_k + E_(k-1) + .. at least, hence the mean; and one preparation
-runs on one of them, hence the last row.
+With one preparing core this is the exact makespan (see `machine`). With several, P is divided by their number: the queues are
+relaxed to one of their joint speed. They end with different steps, whose tails add up to E_k + E_(k-1) + .. at least, hence the
+mean; and one preparation runs on one of them, hence the last row.
 """
 
 from __future__ import annotations
@@ -52,72 +52,75 @@ class Program:
         return len(self.step)
 
 
+class _Rows:
+    """Entries of a sparse matrix, gathered as arrays."""
+
+    def __init__(self) -> None:
+        self.rows: list[Ints] = []
+        self.columns: list[Ints] = []
+        self.values: list[Floats] = []
+
+    def put(self, rows: npt.ArrayLike, columns: npt.ArrayLike, values: npt.ArrayLike) -> None:
+        """Add entries; the arrays are broadcast against each other, entries at the same place add up."""
+        r, c, v = np.broadcast_arrays(np.asarray(rows), np.asarray(columns), np.asarray(values, dtype=np.float64))
+        self.rows.append(r.ravel())
+        self.columns.append(c.ravel())
+        self.values.append(v.ravel())
+
+    def matrix(self, rows: int, columns: int) -> csr_array:
+        """All of it."""
+        r, c, v = (np.concatenate(parts) for parts in (self.rows, self.columns, self.values))
+        return csr_array((v, (r, c)), shape=(rows, columns))
+
+
 def program(costs: Costs, widen_from: int, keep: npt.NDArray[np.bool_] | None, cutoff: float) -> Program:
     """Build the program.
 
     Args:
-        costs: of the profile.
+        costs: of the profile; it has a preparing core.
         widen_from: first step executed on all cores.
         keep: which x to keep, shape (steps, candidates, 2: queue, main); all present ones by default.
         cutoff: no makespan above this is of interest.
     """
-    n, queues = costs.steps, max(costs.queues, 1)
+    n, queues = costs.steps, costs.queues
     if keep is None:
         keep = np.repeat(costs.present[:, :, None], 2, axis=2)
-    if costs.queues == 0:
-        keep = keep & np.array([False, True])
     step, candidate, place = np.nonzero(keep)
     on_queue = place == 0
+    prepare = np.where(on_queue, costs.queue[step, candidate], 0.0)
     x, c = np.arange(len(step)), len(step)
     p, e = c + 1 + np.arange(n), c + 1 + n + np.arange(n)
-    queue = np.where(on_queue, costs.queue[step, candidate], 0.0) / queues
-    main = np.where(on_queue, 0.0, costs.main[step, candidate])
-    execution = costs.execution(widen_from)[step, candidate]
-    # The steps that wait for their own preparation alone; the step that widens waits for all.
-    due = np.arange(min(widen_from, n))
-    rows: list[Ints] = []
-    cols: list[Ints] = []
-    values: list[Floats] = []
-
-    def put(r: npt.ArrayLike, v: npt.ArrayLike, value: npt.ArrayLike) -> None:
-        r_, v_, value_ = np.broadcast_arrays(np.asarray(r), np.asarray(v), np.asarray(value, dtype=np.float64))
-        rows.append(r_.ravel())
-        cols.append(v_.ravel())
-        values.append(value_.ravel())
-
-    put(step, x, 1.0)
-    put(n + step, x, -queue)
-    put(n + np.arange(n), p, 1.0)
-    put(n + np.arange(1, n), p[:-1], -1.0)
-    put(2 * n + step, x, -execution)
-    put(2 * n + np.arange(n), e, 1.0)
-    put(2 * n + np.arange(n - 1), e[1:], -1.0)
+    due = np.arange(min(widen_from, n))  # steps that wait for their own preparation alone; the one that widens waits for all
+    rows, every = _Rows(), np.arange(n)
+    rows.put(step, x, 1.0)
+    rows.put(n + step, x, -prepare / queues)
+    rows.put(n + every, p, 1.0)
+    rows.put(n + every[1:], p[:-1], -1.0)
+    rows.put(2 * n + step, x, -costs.execution(widen_from)[step, candidate])
+    rows.put(2 * n + every, e, 1.0)
+    rows.put(2 * n + every[:-1], e[1:], -1.0)
     at = equalities = 3 * n
-    put(at, c, 1.0)  # C - E_0 - main work >= 0
-    put(at, e[0], -1.0)
-    put(at, x, -main)
+    rows.put(at, np.array([c, e[0]]), np.array([1.0, -1.0]))
+    rows.put(at, x, np.where(on_queue, 0.0, -costs.main[step, candidate]))
     at += 1
-    put(at + due, c, 1.0)
-    put(at + due, p[due], -1.0)
+    rows.put(at + due, c, 1.0)
+    rows.put(at + due, p[due], -1.0)
     for i in range(queues):
-        put(at + due, e[np.maximum(due - i, 0)], -1.0 / queues)
+        rows.put(at + due, e[np.maximum(due - i, 0)], -1.0 / queues)
     at += len(due)
     if widen_from < n:
-        put(at, np.array([c, p[-1], e[widen_from]]), np.array([1.0, -1.0, -1.0]))
+        rows.put(at, np.array([c, p[-1], e[widen_from]]), np.array([1.0, -1.0, -1.0]))
         at += 1
     if queues > 1:
-        tail = np.minimum(np.arange(n), widen_from)
-        put(at + np.arange(n), c, 1.0)
-        inside = tail < n
-        put(at + np.arange(n)[inside], e[tail[inside]], -1.0)
-        put(at + step, x, -queue * queues)
+        tail = np.minimum(every, widen_from)
+        rows.put(at + every, c, 1.0)
+        rows.put(at + every[tail < n], e[tail[tail < n]], -1.0)
+        rows.put(at + step, x, -prepare)
         at += n
-    shape = (at, c + 1 + 2 * n)
-    matrix = csr_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(cols))), shape=shape)
     lower = np.zeros(at)
     lower[:n] = 1.0
-    upper = np.full(at, np.inf)
-    upper[:equalities] = lower[:equalities]
+    upper = np.where(np.arange(at) < equalities, lower, np.inf)
+    matrix = rows.matrix(at, c + 1 + 2 * n)
     return Program(step, candidate, np.where(on_queue, 0, MAIN), matrix, lower, upper, equalities, cutoff)
 
 

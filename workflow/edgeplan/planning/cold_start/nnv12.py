@@ -2,20 +2,22 @@
 
 As written, except where the text is ambiguous or would not end:
 
-* Line 1, the filter, is `profile.pareto`. The create time of a kernel, which the paper has for GPUs only, belongs to its preparation.
-* Line 6 loops for ever when the big cores are the busier ones, when no preparation passes line 9, or when there are fewer preparations than
-  little cores: the loop also ends when a round has moved nothing.
-* Lines 10 and 12 with s := i would insert i again and would leave steps that line 9 passed over, and step 2 at first, on no core: the
-  search goes on from i + 1, and line 12 takes every preparation that is not on the big cores.
-* Line 18 with the difference of before the moves could move everything back and forth: the difference is that of now (line 20 after each
-  move), and the loop of line 13 ends when a pass moves nothing.
-* After line 19 a little core keeps its preparations in the order of the steps, as Figure 7 draws them: any other order only delays.
-* Moving "to the header" of the big cores (line 10) puts these preparations before all executions; when they run is left to the main core
-  (see `machine`), which makes no difference to the makespan.
-* Line 21: the paper's big cores always execute together. Equal cores are balanced with one of them as the big core, and the completion
-  time is the least over the steps from which execution may widen.
-* Line 2: all combinations up to a limit (2^12), else coordinate descent: from the candidates with the least preparation + execution, one
-  step after the other takes the candidate with which the plan ends soonest, until no step changes.
+* Line 1, the filter, is `profile.pareto`. The create time of a kernel, which the paper has for GPUs only, belongs to its
+  preparation.
+* Line 6 loops for ever when the big cores are the busier ones, when no preparation passes line 9, or when there are fewer
+  preparations than little cores: the loop also ends when a round has moved nothing.
+* Lines 10 and 12 with s := i would insert i again and would leave steps that line 9 passed over, and step 2 at first, on no
+  core: the search goes on from i + 1, and line 12 takes every preparation that is not on the big cores.
+* Line 18 with the difference of before the moves could move everything back and forth: the difference is that of now (line 20
+  after each move), and the loop of line 13 ends when a pass moves nothing.
+* After line 19 a little core keeps its preparations in the order of the steps, as Figure 7 draws them: any other order only
+  delays.
+* Moving "to the header" of the big cores (line 10) puts these preparations before all executions; when they run is left to the
+  main core (see `machine`), which makes no difference to the makespan.
+* Line 21: the paper's big cores always execute together. Equal cores are balanced with one of them as the big core, and the
+  completion time is the least over the steps from which execution may widen.
+* Line 2: all combinations up to a limit (2^12), else coordinate descent: from the candidates with the least preparation +
+  execution, one step after the other takes the candidate with which the plan ends soonest, until no step changes.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from itertools import product
 
 import numpy as np
 
-from edgeplan.planning.cold_start.machine import MAIN, Costs, Schedule, costs_of, makespans_ms
+from edgeplan.planning.cold_start.machine import MAIN, Costs, Schedule, costs_of, makespan_ms, makespans_ms
 from edgeplan.planning.cold_start.profile import Profile
 
 Combination = tuple[int, ...]
@@ -39,11 +41,13 @@ class Heuristic:
     """What the heuristic found.
 
     Attributes:
+        profile: with the costs as calibrated while planning.
         schedule: the best combination, balanced.
         makespan_ms: its predicted makespan.
         note: how many combinations were tried, and how.
     """
 
+    profile: Profile
     schedule: Schedule
     makespan_ms: float
     note: str
@@ -70,8 +74,8 @@ def nnv12(
     else:
         _descend(state, counts)
         how = f"coordinate descent, {state.visited} of 10^{math.log10(total):.0f} combinations"
-    schedule, makespan = state.best  # 22
-    return Heuristic(schedule, makespan, how)
+    schedule, _ = state.best  # 22
+    return Heuristic(state.profile, schedule, makespan_ms(state.costs, schedule), how)
 
 
 class _State:
@@ -125,12 +129,12 @@ def balanced(costs: Costs, combination: Combination, epsilon_ms: float) -> tuple
     s = 1  # 3: the second step
     waiting = list(range(1, n))
     loads = [0.0] * cores  # 4
-    load0 = 0.0
+    load0 = first = -1.0  # 4: counts as 0, and tells the first round from the others
     queues: list[list[int]] = [[] for _ in range(cores)]
     moved = True
-    while moved and (abs(max(loads) - load0) > epsilon_ms or min(loads) == 0):  # 6
-        moved = not any(queues)  # nothing is on the little cores yet
-        if max(loads) > load0:  # 7
+    while moved and (load0 == first or abs(max(loads) - load0) > epsilon_ms or min(loads) == 0):  # 6
+        moved = load0 == first
+        if not moved and max(loads) > load0:  # 7
             inserted = next((i for i in range(s, n) if big[i] + little[i] < max(loads) - load0), None)  # 8, 9
             if inserted is not None:
                 waiting.remove(inserted)  # 10

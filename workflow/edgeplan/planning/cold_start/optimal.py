@@ -1,8 +1,9 @@
 """The optimal planner: kernels, sources, places and widening together, with a proven lower bound.
 
-For each step from which execution may widen, the best schedule is a mixed-integer program (`mixed_integer`); the least over them is the
-optimum. Programs are solved in the order of a cheap bound, and only while their bound is below the best schedule by more than the gap asked
-for. What remains is small: the linear relaxation's reduced costs forbid most candidates, and HiGHS decides about the rest.
+For each step from which execution may widen, the best schedule is a mixed-integer program (`mixed_integer`); the least over
+them is the optimum. Programs are solved in the order of a cheap bound, and only while their bound is below the best schedule by
+more than the gap asked for. What remains is small: the linear relaxation's reduced costs forbid most candidates, and HiGHS
+decides about the rest.
 
 The bound holds for the costs of the profile, the contention factors included, and the fixed order of execution.
 """
@@ -55,7 +56,7 @@ class Planned:
 
 
 def optimal(costs: Costs, search: Search | None = None) -> Planned:
-    """Find a schedule whose makespan is proven to be within the gap of the optimum (several queues: with the gap that was reached)."""
+    """Find a schedule and prove how far it is from the optimum: within the gap; on several queues, as near as it got."""
     search = search or Search()
     until = time.monotonic() + search.time_limit_s
     best = sequential(costs, tuple(int(o) for o in (costs.alone_prepare + costs.alone_execute).argmin(axis=1)))

@@ -79,7 +79,8 @@ class Profile:
         layout: home layout of 4-D activations.
         big_cores: cores that execute.
         little_cores: cores that only prepare; 0: all cores are equal, and some of them prepare until execution widens.
-        little_ratio: a preparation takes this many times its profiled time on a little core (an asymmetric chip stood for by waiting).
+        little_ratio: a preparation takes this many times its profiled time on a little core (an asymmetric chip stood for by
+            waiting).
         layers: in order of execution.
         contention: measured factors.
     """
@@ -159,7 +160,7 @@ def _check_candidate(c: Candidate, widths: set[int], where: str) -> None:
 
 
 def prepare_ms(profile: Profile, candidate: Candidate, core: str, *, overlapped: bool) -> tuple[float, float, float]:
-    """Read, create and transform times, the one place where the contention factors and the ratio of little cores enter preparation.
+    """Read, create and transform times: the one place where contention and the ratio of little cores enter preparation.
 
     Args:
         profile: for its factors.
@@ -192,7 +193,8 @@ def _costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
 def undominated(profile: Profile) -> tuple[tuple[int, ...], ...]:
     """Positions of the candidates of each step that no other beats in both preparation and execution (Algorithm 1, line 1).
 
-    Of equal ones the first stays. A plan never gets worse by exchanging a candidate for one that dominates it, so no optimum is lost.
+    Of equal ones the first stays. A plan never gets worse by exchanging a candidate for one that dominates it, so no optimum is
+    lost.
     """
     kept = []
     for layer in profile.layers:
