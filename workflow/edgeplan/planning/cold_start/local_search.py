@@ -37,6 +37,31 @@ def cheap_bounds(costs: Costs) -> tuple[Floats, Floats]:
     return bounds.max(axis=0), u[bounds.argmax(axis=0), 0, 0]
 
 
+def carried_bounds(costs: Costs, wide: Floats, main: float, due: Floats) -> Floats:
+    """Lower bounds for every widening from the multipliers of one relaxation: neighbours have nearly the same.
+
+    Any multipliers give a bound. Those of steps that execute wide go to the row that waits for all preparations. One queue
+    only.
+
+    Args:
+        costs: of the profile.
+        wide: execution on all cores.
+        main: multiplier of the main core's work.
+        due: multiplier of each step's row `C >= P_k + E_k`, zero where there is none; the rest up to 1 is the row of widening.
+
+    Returns:
+        Bounds (ms) in the order of `costs.widenings()`.
+    """
+    passed = np.append(0.0, np.cumsum(due))[:, None]  # multipliers of the rows before
+    on_main, queue, narrow = (_finite(costs, a) for a in (costs.main * main, costs.queue, costs.narrow))
+    left = np.maximum(1.0 - main - passed, 0.0)
+    before = (np.minimum(on_main, queue * left[:-1]) + narrow * (main + passed[1:])).min(axis=1)
+    after = (np.minimum(on_main, queue * left[:, :, None]) + _finite(costs, wide)).min(axis=2)  # widening, step
+    behind = np.where(np.arange(costs.steps) >= np.arange(costs.steps + 1)[:, None], after, 0.0).sum(axis=1)
+    bounds: Floats = np.append(0.0, np.cumsum(before)) + behind
+    return bounds
+
+
 def priced(costs: Costs, widen_from: int, u: float) -> Schedule:
     """The schedule in which each step chooses alone at the multiplier `u` of `cheap_bounds`, improved by single changes."""
     weight = np.where(np.arange(costs.steps) < widen_from, u, 1.0)[:, None]

@@ -132,11 +132,13 @@ class Relaxation:
         bound: no schedule of this program is faster; infinity if none is as fast as its cutoff.
         x: values of the binary variables.
         reduced: by how much the bound rises at least when a variable that is 0 becomes 1.
+        multipliers: dual values of the rows `C >= ...`, in their order; they add up to 1.
     """
 
     bound: float
     x: Floats
     reduced: Floats
+    multipliers: Floats
 
 
 def relax(p: Program) -> Relaxation:
@@ -146,8 +148,11 @@ def relax(p: Program) -> Relaxation:
     eq, le = p.matrix[: p.equalities], -p.matrix[p.equalities :]
     result = linprog(cost, A_eq=eq, b_eq=p.lower[: p.equalities], A_ub=le, b_ub=-p.lower[p.equalities :], method="highs")
     if result.x is None:
-        return Relaxation(-np.inf, np.zeros(p.choices), np.zeros(p.choices))
-    return Relaxation(float(result.fun), result.x[: p.choices], result.lower.marginals[: p.choices])
+        return Relaxation(-np.inf, np.zeros(p.choices), np.zeros(p.choices), np.zeros(0))
+    multipliers = np.maximum(-result.ineqlin.marginals, 0.0)
+    return Relaxation(
+        float(result.fun), result.x[: p.choices], result.lower.marginals[: p.choices], multipliers / multipliers.sum()
+    )
 
 
 @dataclass(frozen=True)

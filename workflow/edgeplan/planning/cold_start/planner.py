@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -37,12 +38,14 @@ class Options:
         epsilon_ms: loads that differ by less count as balanced (Algorithm 1).
         exhaustive: largest number of kernel combinations that Algorithm 1 tries one by one.
         reprofile: measures a combination while Algorithm 1 plans, None to trust the profile.
+        beat_ms: the best makespan of another layout; only faster plans are of interest.
     """
 
     search: Search = field(default_factory=Search)
     epsilon_ms: float = 0.05
     exhaustive: int = 2**12
     reprofile: Reprofile | None = None
+    beat_ms: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,15 @@ class Outcome:
         schedule: choice, places, widening.
         makespan_ms: predicted.
         note: how the planner searched.
+        lower_bound_ms: what no schedule of this layout beats, if the planner proved something; beside a faster layout planned
+            before, no more than is needed to give this one up.
     """
 
     profile: Profile
     schedule: Schedule
     makespan_ms: float
     note: str
+    lower_bound_ms: float | None = None
 
     @property
     def chosen(self) -> tuple[Candidate, ...]:
@@ -76,8 +82,8 @@ Planner = Callable[[Profile, Options], Outcome]
 
 def _optimal(profile: Profile, options: Options) -> Outcome:
     profile = pareto(profile)
-    planned = optimal(costs_of(profile), options.search)
-    return Outcome(profile, planned.schedule, planned.makespan_ms, planned.note)
+    planned = optimal(costs_of(profile), options.search, beat_ms=options.beat_ms)
+    return Outcome(profile, planned.schedule, planned.makespan_ms, planned.note, planned.lower_bound_ms)
 
 
 def _nnv12(profile: Profile, options: Options) -> Outcome:
@@ -130,7 +136,13 @@ def outcomes(profiles: Iterable[Profile], planner: str, options: Options | None 
     """
     if planner not in PLANNERS:
         raise ParamsError(f"there is no planner {planner!r}", next_step=f"choose one of {', '.join(PLANNERS)}")
-    return {p.layout: PLANNERS[planner](check(p), options or Options()) for p in profiles}
+    profiles, options = tuple(profiles), options or Options()
+    search = replace(options.search, time_limit_s=options.search.time_limit_s / max(len(profiles), 1))
+    planned: dict[str, Outcome] = {}
+    for p in profiles:
+        beat_ms = min((o.makespan_ms for o in planned.values()), default=math.inf)
+        planned[p.layout] = PLANNERS[planner](check(p), replace(options, search=search, beat_ms=beat_ms))
+    return planned
 
 
 def plan(
@@ -165,15 +177,22 @@ def plan(
     planned = outcomes(profiles, planner, options)
     best = min(planned.values(), key=lambda o: o.makespan_ms)
     planning_ms = (time.monotonic() - started) * 1e3
-    bound_ms = lower_bound_ms(
-        (o.profile if options.reprofile else p for p, o in zip(profiles, planned.values(), strict=True)), options.search
-    )
+    bounds = [o.lower_bound_ms for o in planned.values()]
+    proven = [b for b in bounds if b is not None]
+    if len(proven) < len(bounds):  # a heuristic proves nothing; its reprofiling may have changed the costs
+        calibrated = [o.profile for o in planned.values()] if options.reprofile else profiles
+        proven = [lower_bound_ms(calibrated, options.search)]
+    bound_ms = min(proven)
     return document(best, planner, target, costs=costs, bound_ms=bound_ms, planning_ms=planning_ms)
 
 
 def lower_bound_ms(profiles: Iterable[Profile], search: Search | None = None) -> float:
     """The bound that no schedule of any of the profiles beats, proven by the optimal planner."""
-    return min(optimal(costs_of(pareto(p)), search).lower_bound_ms for p in profiles)
+    best_ms = bound_ms = math.inf
+    for p in profiles:
+        planned = optimal(costs_of(pareto(p)), search, beat_ms=best_ms)
+        best_ms, bound_ms = min(best_ms, planned.makespan_ms), min(bound_ms, planned.lower_bound_ms)
+    return bound_ms
 
 
 def document(
