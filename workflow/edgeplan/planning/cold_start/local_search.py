@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
-from edgeplan.planning.cold_start.machine import MAIN, Costs, Floats, Ints, Schedule
+from edgeplan.planning.cold_start.machine import MAIN, Costs, Floats, Ints, Schedule, makespan_ms
 
 _MULTIPLIERS = 65
+_SHAKEN = 4
 _ABSENT_MS = 1e12  # infinity times zero is not a number: absent candidates are merely out of the question here
 
 
@@ -125,3 +128,29 @@ def assigned(costs: Costs, choice: Ints, place: Ints, widen_from: int) -> Schedu
             places[k] = int(np.argmin(free))
             free[places[k]] += time[k]
     return improved(costs, Schedule(tuple(choice.tolist()), tuple(places.tolist()), widen_from))
+
+
+def shaken(costs: Costs, schedule: Schedule, *, rounds: int, goal_ms: float, until: float) -> Schedule:
+    """Iterated local search: change a few steps at random, improve, keep what is faster.
+
+    Args:
+        costs: of the profile.
+        schedule: to start from.
+        rounds: how often.
+        goal_ms: fast enough.
+        until: `time.monotonic()` at which to stop.
+    """
+    random = np.random.default_rng(0)
+    best_ms = makespan_ms(costs, schedule)
+    candidates = costs.present.sum(axis=1)
+    for _ in range(rounds):
+        if best_ms <= goal_ms or time.monotonic() > until:
+            break
+        choice, place = list(schedule.choice), list(schedule.place)
+        for k in random.integers(costs.steps, size=_SHAKEN):
+            choice[k] = int(random.integers(candidates[k]))
+            place[k] = int(random.integers(MAIN, costs.queues))
+        other = improved(costs, Schedule(tuple(choice), tuple(place), schedule.widen_from))
+        if (other_ms := makespan_ms(costs, other)) < best_ms:
+            schedule, best_ms = other, other_ms
+    return schedule

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeplan.planning.cold_start.local_search import assigned, carried_bounds, cheap_bounds, priced
+from edgeplan.planning.cold_start.local_search import assigned, carried_bounds, cheap_bounds, priced, shaken
 from edgeplan.planning.cold_start.machine import MAIN, Costs, Ints, Schedule, makespan_ms, sequential
 from edgeplan.planning.cold_start.mixed_integer import Program, Relaxation, program, relax, solve
 
@@ -105,12 +105,16 @@ def optimal(costs: Costs, search: Search | None = None, *, beat_ms: float = np.i
             bounds[i] = max(bounds[i], solution.bound)
             if solution.schedule is not None:
                 found.offer(assigned(costs, *solution.schedule, w))
+    if costs.queues > 1 and bounds.min() < beat_ms:  # the program only relaxes them
+        goal = float(bounds.min()) * (1 + search.gap)
+        found.offer(shaken(costs, found.schedule, rounds=_ROUNDS, goal_ms=goal, until=until))
     note = f"{len(widenings)} widenings, {relaxed} relaxed, {solved} solved as mixed-integer programs"
     bound = min(bound, float(bounds.min()), found.makespan_ms)
     return Planned(found.schedule, found.makespan_ms, bound, note)
 
 
 _FIRST = 8
+_ROUNDS = 200
 
 
 class _Incumbent:
