@@ -84,6 +84,14 @@ def test_algorithm_1_deals_out_and_then_balances_little_cores() -> None:
     assert balanced(costs, (0,) * 4, 0.05) == (MAIN, 0, 1, 1)
 
 
+def test_algorithm_1_moves_only_what_is_shorter_than_half_the_difference() -> None:
+    # Loads 5 + 5 and 2: line 18, 5 < (10 - 2) / 2, does not hold, although moving one would balance 5 and 7.
+    times = [1.0, 5.0, 2.0, 5.0]
+    layers = tuple(Layer(f"s{k}", (), (Candidate("k", "raw", {"big": t}, NONE, NONE, {1: 5.0}),)) for k, t in enumerate(times))
+    costs = costs_of(Profile("dealt", "nchw", 1, 2, 1.0, layers))
+    assert balanced(costs, (0,) * 4, 0.05) == (MAIN, 0, 1, 0)
+
+
 def test_algorithm_1_ends_with_fewer_preparations_than_little_cores() -> None:
     for steps in (1, 2, 3):
         assert balanced(costs_of(_uniform(steps, 3, 1.0, 1.0, 0.1)), (0,) * steps, 0.05)[0] == MAIN

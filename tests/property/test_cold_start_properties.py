@@ -3,14 +3,16 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 from cold_start_reference import optimum_ms, profiles
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from edgeplan.planning.cold_start.bounds import work_bound_ms
 from edgeplan.planning.cold_start.frame import from_frame, to_frame
-from edgeplan.planning.cold_start.machine import MAIN, Schedule, Span, costs_of, makespan_ms, simulate
+from edgeplan.planning.cold_start.local_search import carried_bounds, cheap_bounds
+from edgeplan.planning.cold_start.machine import MAIN, Schedule, Span, costs_of, makespan_ms, makespans_ms, simulate
 from edgeplan.planning.cold_start.nnv12 import balanced
 from edgeplan.planning.cold_start.optimal import Search, optimal
 from edgeplan.planning.cold_start.plan import Plan, Target
@@ -86,6 +88,24 @@ def test_bound_and_plan_enclose_the_optimum(profile: Profile) -> None:
         assert planned.gap <= gap + _ROUNDING or planned.lower_bound_ms == 0
     for planner in PLANNERS:
         assert outcomes([profile], planner)["nhwc"].makespan_ms >= best - _ROUNDING
+
+
+@settings(_quick, max_examples=200)
+@given(data=st.data())
+def test_bounds_carried_between_widenings_hold_for_every_schedule(data: st.DataObject) -> None:
+    profile = data.draw(profiles(steps=5, candidates=3, equal=True))
+    costs, n = costs_of(profile), len(profile.layers)
+    assume(costs.queues == 1)
+    weights = np.array(data.draw(st.lists(st.integers(0, 4), min_size=n + 2, max_size=n + 2)), dtype=float)
+    assume(weights.sum() > 0)
+    weights /= weights.sum()
+    choice = np.array([data.draw(st.integers(0, len(layer.candidates) - 1)) for layer in profile.layers])
+    place = np.array([data.draw(st.integers(MAIN, 0)) for _ in range(n)])
+    makespans = makespans_ms(costs, choice, place)
+    first = int(bool((place == MAIN).all()))  # everything in sequence is bounded apart
+    assert costs.wide is not None
+    for bounds in (carried_bounds(costs, costs.wide, float(weights[0]), weights[1 : n + 1]), cheap_bounds(costs)[0]):
+        assert (bounds[first:] <= makespans[first:] + _ROUNDING).all()
 
 
 @settings(_quick, max_examples=6)
