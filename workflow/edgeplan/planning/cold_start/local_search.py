@@ -56,7 +56,8 @@ def carried_bounds(costs: Costs, wide: Floats, main: float, due: Floats) -> Floa
         Bounds (ms) in the order of `costs.widenings()`.
     """
     passed = np.append(0.0, np.cumsum(due))[:, None]  # multipliers of the rows before
-    on_main, queue, narrow = (_finite(costs, a) for a in (costs.main * main, costs.queue, costs.narrow))
+    own, queue, narrow = (_finite(costs, a) for a in (costs.main, costs.queue, costs.narrow))
+    on_main = own * main
     left = np.maximum(1.0 - main - passed, 0.0)
     before = (np.minimum(on_main, queue * left[:-1]) + narrow * (main + passed[1:])).min(axis=1)
     after = (np.minimum(on_main, queue * left[:, :, None]) + _finite(costs, wide)).min(axis=2)  # widening, step
