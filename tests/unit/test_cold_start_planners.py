@@ -1,11 +1,14 @@
 """Planners of the cold start on instances worked out by hand and of realistic proportions."""
 
+import numpy as np
 import pytest
 from cold_start_instances import layouts, realistic, uniform
 
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.cold_start.bounds import cache_bytes, fewest_read_bytes, read_bytes, work_bound_ms
+from edgeplan.planning.cold_start.local_search import carried_bounds
 from edgeplan.planning.cold_start.machine import MAIN, Schedule, Span, costs_of, makespan_ms, sequential, simulate
+from edgeplan.planning.cold_start.mixed_integer import program, relax
 from edgeplan.planning.cold_start.optimal import Search, optimal
 from edgeplan.planning.cold_start.plan import Target
 from edgeplan.planning.cold_start.planner import PLANNERS, lower_bound_ms, outcomes, plan
@@ -92,6 +95,19 @@ def test_a_search_without_time_still_returns_a_bound() -> None:
     hasty, patient = optimal(costs_of(profile), Search(time_limit_s=0.0)), optimal(costs_of(profile), Search(gap=1e-4))
     assert hasty.lower_bound_ms <= patient.makespan_ms * (1 + 1e-9)
     assert patient.lower_bound_ms <= hasty.makespan_ms
+
+
+def test_multipliers_carry_the_whole_bound_of_their_own_relaxation() -> None:
+    costs = costs_of(pareto(realistic(20, 7, preparation=3.0)))
+    assert costs.wide is not None
+    for w in costs.widenings():
+        relaxation = relax(program(costs, w, None, float("inf")))
+        due = np.zeros(costs.steps)
+        due[:w] = relaxation.multipliers[1 : w + 1]
+        carried = carried_bounds(costs, costs.wide, float(relaxation.multipliers[0]), due)
+        assert carried[w] == pytest.approx(relaxation.bound)  # strong duality
+        for other in (max(w - 1, 0), min(w + 1, costs.steps)):
+            assert carried[other] <= relax(program(costs, other, None, float("inf"))).bound * (1 + 1e-6)
 
 
 def test_the_ablation_is_ordered() -> None:
