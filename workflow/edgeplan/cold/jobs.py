@@ -84,12 +84,17 @@ class Artefact(_Document):
         main: the file that is opened.
         files: every file the run reads, `main` among them: these are evicted or read through.
         companions: further paths by role, e.g. the folder of a cache.
+        input_names: the engine's names of the inputs, in the order of the ONNX model; empty where they are the same.
+        outputs: the engine's names of the outputs and their shapes in the ONNX model, in its order; empty where the engine
+            keeps both.
         note: what a reader of the results should know, or "".
     """
 
     main: Path
     files: Annotated[tuple[Path, ...], Field(min_length=1)]
     companions: dict[str, Path] = Field(default_factory=dict)
+    input_names: tuple[str, ...] = ()
+    outputs: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     note: str = ""
 
     @model_validator(mode="after")

@@ -6,8 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
+import onnx
+
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.jobs import Artefact
+from edgeplan.errors import ModelError
 
 
 class UnsupportedError(Exception):
@@ -71,3 +74,18 @@ def model_files(model: Path) -> tuple[Path, ...]:
     """The ONNX file and the file of external data beside it, if there is one."""
     data = model.with_name(f"{model.name}.data")
     return (model, data) if data.is_file() else (model,)
+
+
+def model_outputs(model: Path) -> dict[str, tuple[int, ...]]:
+    """Names and static shapes of the outputs of an ONNX file, in its order.
+
+    Raises:
+        ModelError: a shape is dynamic.
+    """
+    found = {}
+    for output in onnx.load(model, load_external_data=False).graph.output:
+        shape = tuple(axis.dim_value for axis in output.type.tensor_type.shape.dim)
+        if not all(shape):
+            raise ModelError(f"output {output.name!r} has no static shape", where=str(model), next_step="fix the input shape")
+        found[output.name] = shape
+    return found

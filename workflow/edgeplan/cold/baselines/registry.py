@@ -38,6 +38,7 @@ class Setting:
 
 
 _ORT = "edgeplan.cold.baselines.onnxruntime"
+_OV = "edgeplan.cold.baselines.openvino"
 
 #: setting name -> where it lives.
 SETTINGS: Mapping[str, Setting] = MappingProxyType(
@@ -47,6 +48,10 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
             _ORT, "OnnxRuntimeOptimised", "onnxruntime", "ONNX Runtime, optimised", stores_work=True
         ),
         "onnxruntime-prepacked": Setting(_ORT, "OnnxRuntimePrepacked", "onnxruntime", "ONNX Runtime, packed", stores_work=True),
+        "openvino": Setting(_OV, "OpenVino", "openvino", "OpenVINO"),
+        "openvino-cached": Setting(_OV, "OpenVinoCached", "openvino", "OpenVINO, model cache", stores_work=True),
+        "mnn": Setting("edgeplan.cold.baselines.mnn", "Mnn", "mnn", "MNN"),
+        "ncnn": Setting("edgeplan.cold.baselines.ncnn", "Ncnn", "ncnn", "ncnn"),
     }
 )
 
