@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -15,7 +14,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class _Job(_Document):
@@ -137,10 +136,10 @@ class RunResult(_Document):
     kind: Literal["run"] = "run"
     engine_version: str = ""
     reason: str = ""
-    cold_ms: float = math.nan
+    cold_ms: float | None = None
     warm_ms: tuple[float, ...] = ()
     stages_ms: dict[str, float] = Field(default_factory=dict)
-    first_touch_ms: float = math.nan
+    first_touch_ms: float = 0.0
     anonymous_bytes: int = 0
     rss_before_bytes: int = 0
     peak_rss_bytes: int = 0
@@ -148,7 +147,7 @@ class RunResult(_Document):
     major_faults: int = 0
     read_bytes: int = 0
     file_bytes: int = 0
-    cached_before: float = math.nan
+    cached_before: float = 0.0
     state_reached: bool = False
     output_digest: str = ""
     output_error: float | None = None

@@ -25,6 +25,12 @@ class ColdRunError(EdgeplanError):
 
     exit_code = 10
 
+    @property
+    def reason(self) -> str:
+        """One line for a table: what happened, and the last thing the worker said."""
+        first, *rest = self.what.splitlines()
+        return f"{first}: {' '.join(rest[-1].split())}" if rest else first
+
 
 def run_cold(job: RunJob, timeout_seconds: float = 300.0) -> RunResult:
     """Measure one cold run in a fresh process.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,15 +44,22 @@ class OpenVinoCached(OpenVino):
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del inputs
-        self._core.compile_model(str(model), "CPU", self._config(threads) | {"CACHE_DIR": str(folder)})
-        blobs = tuple(sorted(path for path in folder.rglob("*") if path.is_file()))
+        # the cache knows a model by its path and time stamp: a link of our own keeps both when the model is written again
+        files = tuple(_link(path, folder / path.name) for path in model_files(model))
+        cache = folder / "cache"
+        self._core.compile_model(str(files[0]), "CPU", self._cached_config(threads, cache))
+        blobs = tuple(sorted(path for path in cache.rglob("*") if path.is_file()))
         if not blobs:
             raise UnsupportedError("OpenVINO stored nothing in its cache for this model")
-        # the weights of the ONNX file may be read beside the blob, so it belongs to what is evicted
-        return Artefact(main=model, files=(*model_files(model), *blobs), companions={"cache": folder})
+        # the ONNX file may be looked at beside the blob, so it belongs to what is evicted
+        return Artefact(main=files[0], files=(*files, *blobs), companions={"cache": cache})
+
+    def _cached_config(self, threads: int, cache: Path) -> dict[str, Any]:
+        # OPTIMIZE_SIZE leaves the weights out and then compiles ONNX models again
+        return self._config(threads) | {"CACHE_DIR": str(cache), "CACHE_MODE": "OPTIMIZE_SPEED"}
 
     def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
-        config = self._config(threads) | {"CACHE_DIR": str(artefact.companions["cache"])}
+        config = self._cached_config(threads, artefact.companions["cache"])
         compiled = self._core.compile_model(str(artefact.main), "CPU", config)
         if not compiled.get_property("LOADED_FROM_CACHE"):  # microseconds
             raise UnsupportedError("OpenVINO compiled the model again instead of taking it from its cache")
@@ -73,3 +81,12 @@ class _Session(ColdSession):
             port.get_any_name(): np.array(self._request.get_output_tensor(index).data)
             for index, port in enumerate(self._compiled.outputs)
         }
+
+
+def _link(source: Path, target: Path) -> Path:
+    """A hard link, or a copy (with its time stamp) where the file systems differ."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copy2(source, target)
+    return target

@@ -17,7 +17,7 @@ class Setting:
 
     Attributes:
         module, cls: its class; imported only in the process that measures or prepares it.
-        engine: the engine, e.g. "onnxruntime".
+        engine: the engine, by the name of its distribution.
         title: for tables.
         stores_work: whether its offline step stores work that the default repeats at every start (an optimised graph, compiled
             kernels, transformed weights); the "cached" settings of the tables.
@@ -50,7 +50,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
         "onnxruntime-prepacked": Setting(_ORT, "OnnxRuntimePrepacked", "onnxruntime", "ONNX Runtime, packed", stores_work=True),
         "openvino": Setting(_OV, "OpenVino", "openvino", "OpenVINO"),
         "openvino-cached": Setting(_OV, "OpenVinoCached", "openvino", "OpenVINO, model cache", stores_work=True),
-        "mnn": Setting("edgeplan.cold.baselines.mnn", "Mnn", "mnn", "MNN"),
+        "mnn": Setting("edgeplan.cold.baselines.mnn", "Mnn", "MNN", "MNN"),
         "ncnn": Setting("edgeplan.cold.baselines.ncnn", "Ncnn", "ncnn", "ncnn"),
     }
 )
