@@ -38,6 +38,7 @@ class Setting:
 
 
 _ORT = "edgeplan.cold.baselines.onnxruntime"
+_RT = "edgeplan.cold.baselines.litert"
 _OV = "edgeplan.cold.baselines.openvino"
 
 #: setting name -> where it lives.
@@ -52,6 +53,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
         "openvino-cached": Setting(_OV, "OpenVinoCached", "openvino", "OpenVINO, model cache", stores_work=True),
         "mnn": Setting("edgeplan.cold.baselines.mnn", "Mnn", "MNN", "MNN"),
         "ncnn": Setting("edgeplan.cold.baselines.ncnn", "Ncnn", "ncnn", "ncnn"),
+        "litert": Setting(_RT, "LiteRt", "ai-edge-litert", "LiteRT"),
+        "litert-cached": Setting(_RT, "LiteRtCached", "ai-edge-litert", "LiteRT, weight cache", stores_work=True),
     }
 )
 
