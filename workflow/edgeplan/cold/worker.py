@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +66,9 @@ def run(job: RunJob) -> RunResult:
         if job.state == "evicted":  # after the imports, since some engines peek at what lies in a cache folder
             page_cache.evict(files)
         cached = page_cache.cached_share(files)
+        stamps = _stamps(files)
         session, timed = _cold(baseline, job, inputs)
+        _require_unchanged(files, stamps)
     except UnsupportedError as error:
         return RunResult(reason=_one_line(error))
     outputs = {name: np.array(value) for name, value in session.outputs().items()}
@@ -107,6 +109,17 @@ def _cold(baseline: Baseline, job: RunJob, inputs: Mapping[str, Array]) -> tuple
         major_faults=after.major_faults - before.major_faults,
         read_bytes=after.read - before.read,
     )
+
+
+def _stamps(files: Sequence[Path]) -> list[tuple[int, int]]:
+    return [(status.st_size, status.st_mtime_ns) for status in (path.stat() for path in files)]
+
+
+def _require_unchanged(files: Sequence[Path], before: Sequence[tuple[int, int]]) -> None:
+    """Engines rebuild a cache that they reject, and say nothing: that would be timed as a start from the cache."""
+    changed = [path.name for path, old, new in zip(files, before, _stamps(files), strict=True) if old != new]
+    if changed:
+        raise UnsupportedError(f"the run wrote {', '.join(changed)} again: the engine rejected what was stored for it")
 
 
 def _timed_ms(session: ColdSession) -> float:
