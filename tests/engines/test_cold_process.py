@@ -62,7 +62,7 @@ def test_a_crashing_worker_gives_one_clear_error(model: Path) -> None:
     broken.write_bytes(b"not a model")
     artefact = Artefact(main=broken, files=(broken,))
     with pytest.raises(
-        ColdRunError, match=r"(?s)cold run of onnxruntime on broken\.onnx: .*exit code 1.*INVALID_PROTOBUF|Protobuf"
+        ColdRunError, match=r"(?s)cold run of onnxruntime on broken\.onnx: .*exit code 1.*(?:INVALID_PROTOBUF|Protobuf)"
     ):
         run_cold(RunJob(setting="onnxruntime", threads=1, artefact=artefact, inputs=INPUTS, state="cached"))
 
@@ -81,6 +81,28 @@ def test_eviction_shows_in_the_bytes_a_run_reads(model: Path, tmp_path: Path) ->
     assert evicted.output_digest == cached.output_digest
     assert evicted.peak_rss_bytes >= evicted.rss_before_bytes > 0
     assert evicted.minor_faults > 0
+
+
+def test_a_killed_worker_names_its_signal(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # an engine that dies in native code: a module of its name that ends its own process
+    (tmp_path / "onnxruntime.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    job = RunJob(setting="onnxruntime", threads=1, artefact=Artefact(main=model, files=(model,)), inputs=INPUTS, state="cached")
+    with pytest.raises(ColdRunError, match="was ended by SIGSEGV") as caught:
+        run_cold(job)
+    assert "\n" not in caught.value.reason
+
+
+def test_a_cache_that_the_engine_rejects_does_not_count_as_used(model: Path, tmp_path: Path) -> None:
+    job = PrepareJob(setting="openvino-cached", threads=1, model=model, inputs=INPUTS, folder=tmp_path)
+    artefact = prepare_offline(job).artefact
+    assert artefact is not None
+    for blob in artefact.companions["cache"].glob("*.blob"):
+        blob.write_bytes(b"")
+    run = RunJob(setting="openvino-cached", threads=1, artefact=artefact, inputs=INPUTS, state="cached")
+    result = run_cold(run)
+    assert result.cold_ms is None
+    assert "cache" in result.reason or "again" in result.reason
 
 
 def test_a_process_that_hangs_is_ended(model: Path) -> None:

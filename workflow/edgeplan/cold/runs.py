@@ -6,9 +6,10 @@ import hashlib
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import pandas as pd
@@ -99,6 +100,7 @@ def measure(
     store: ArtefactStore,
     journal_path: Path,
     on_run: Callable[[PlannedRun, int, int], None] | None = None,
+    ready: Mapping[tuple[str, str, int], PrepareResult] = MappingProxyType({}),
 ) -> ColdResults:
     """Make every run that the journal does not hold yet, and give all.
 
@@ -109,6 +111,8 @@ def measure(
         journal_path: an append-only file; runs of another machine, engine version or content of a model in it are left alone
             and never mixed in.
         on_run: told each run before it is made, with how many are done and how many there are.
+        ready: artefacts built elsewhere, by model, setting and threads, e.g. plans; the rest come from the store. Their
+            `engine_version` must change with their content, since it decides which runs of the journal are theirs.
 
     Raises:
         BusyError: another process is measuring on this machine.
@@ -118,17 +122,24 @@ def measure(
     for name in knobs.settings:
         setting(name)
     with machine_lock(knobs.lock_timeout_seconds):
-        return _Measuring(models, knobs, store, Journal(journal_path)).go(on_run)
+        return _Measuring(models, knobs, store, Journal(journal_path), ready).go(on_run)
 
 
 class _Measuring:
-    def __init__(self, models: Sequence[ColdModel], knobs: ColdSettings, store: ArtefactStore, journal: Journal) -> None:
+    def __init__(
+        self,
+        models: Sequence[ColdModel],
+        knobs: ColdSettings,
+        store: ArtefactStore,
+        journal: Journal,
+        ready: Mapping[tuple[str, str, int], PrepareResult],
+    ) -> None:
         self._models = {model.name: model for model in models}
         if len(self._models) != len(models):
             raise ValueError("two models share a name")
         self._knobs, self._journal = knobs, journal
         self._prepared = {
-            (model.name, name, threads): store.prepare(model, name, threads)
+            (model.name, name, threads): ready.get((model.name, name, threads)) or store.prepare(model, name, threads)
             for model in models
             for name in knobs.settings
             for threads in knobs.threads

@@ -8,30 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
 from edgeplan.cold.baselines.base import UnsupportedError
-from edgeplan.cold.baselines.tflite_file import TfliteFile
-from edgeplan.cold.inputs import Array
-from edgeplan.graph.ir import Graph, Operator
+from edgeplan.cold.baselines.tflite_context import RELU6, layout
+from edgeplan.cold.baselines.tflite_windows import Windows
+from edgeplan.graph.ir import Operator
 from edgeplan.graph.kinds import kind
 from edgeplan.graph.onnx_import import load_onnx
-
-#: Stored axis i of a tensor holds this ONNX axis, by rank: channels last.
-_LAYOUTS: Mapping[int, tuple[int, ...]] = MappingProxyType({4: (0, 2, 3, 1), 5: (0, 3, 4, 1, 2)})
-_SAME, _VALID = 0, 1
-_NONE, _RELU, _RELU6 = 0, 1, 3
-_FUSED = MappingProxyType({"relu": _RELU, "relu6": _RELU6})
-_LOWEST = float(np.finfo(np.float32).min)
-
-
-def layout(rank: int) -> tuple[int, ...]:
-    """Which ONNX axis each stored axis of a tensor holds."""
-    return _LAYOUTS.get(rank, tuple(range(rank)))
 
 
 def convert(model: Path, target: Path) -> None:
@@ -46,12 +33,7 @@ def convert(model: Path, target: Path) -> None:
     _Lowering(load_onnx(model), values).write(target)
 
 
-class _Lowering:
-    def __init__(self, graph: Graph, values: Mapping[str, Any]) -> None:
-        self._graph, self._values, self._file = graph, values, TfliteFile()
-        self._index: dict[str, int] = {name: self._declare(name) for name in graph.inputs}
-        self._done: set[str] = set()
-
+class _Lowering(Windows):
     def write(self, target: Path) -> None:
         for op in self._graph.operators:
             if op.name not in self._done:
@@ -61,126 +43,6 @@ class _Lowering:
                 lower(self, op)
         graph = self._graph
         self._file.write(target, {n: self._index[n] for n in graph.inputs}, {n: self._index[n] for n in graph.outputs})
-
-    # tensors
-
-    def _declare(self, name: str) -> int:
-        shape = self._graph.shape(name)
-        return self._file.tensor(name, [shape[axis] for axis in layout(len(shape))])
-
-    def _out(self, name: str) -> int:
-        self._index[name] = self._declare(name)
-        return self._index[name]
-
-    def _weights(self, op: Operator) -> list[Array]:
-        return [np.asarray(self._values[name], np.float32) for name in op.weights]
-
-    def _scratch(self, op: Operator, role: str, shape: Sequence[int]) -> int:
-        return self._file.tensor(f"{op.name}/{role}", shape)
-
-    # fusion
-
-    def _only_reader(self, name: str, op_type: str = "") -> Operator | None:
-        readers = self._graph.consumers.get(name, ())
-        if len(readers) != 1 or name in self._graph.outputs or readers[0].inputs.count(name) != 1:
-            return None
-        return readers[0] if not op_type or readers[0].op_type == op_type else None
-
-    def _fused_activation(self, name: str) -> tuple[int, str]:
-        """The activation that follows a tensor and can be fused, and the name of what it writes."""
-        reader = self._only_reader(name)
-        code = _FUSED.get(kind(self._graph, reader)) if reader is not None else None
-        if reader is None or code is None:
-            return _NONE, name
-        self._done.add(reader.name)
-        return code, reader.outputs[0]
-
-    # operators
-
-    def conv(self, op: Operator) -> None:
-        weight, *rest = self._weights(op)
-        if weight.ndim != 4:  # noqa: PLR2004  2-D convolutions have 4 axes
-            raise UnsupportedError(f"only 2-D convolutions ({op.name})")
-        bias = rest[0] if rest else np.zeros(weight.shape[0], np.float32)
-        name = op.outputs[0]
-        bn = self._only_reader(name, "BatchNormalization")
-        if bn is not None:
-            scale, shift = self._scale_and_shift(bn)
-            weight, bias = weight * scale[:, None, None, None], bias * scale + shift
-            self._done.add(bn.name)
-            name = bn.outputs[0]
-        activation, name = self._fused_activation(name)
-        x, padding = self._padded(op, self._index[op.inputs[0]], 0.0)
-        channels, groups = self._graph.shape(op.inputs[0])[1], op.integer("group", 1)
-        (sh, sw), (dh, dw) = op.integers("strides", (1, 1)), op.integers("dilations", (1, 1))
-        common: dict[str, Any] = {
-            "padding": padding,
-            "strideH": sh,
-            "strideW": sw,
-            "dilationHFactor": dh,
-            "dilationWFactor": dw,
-            "fusedActivationFunction": activation,
-        }
-        shift_index = self._file.constant(f"{op.name}/bias", bias)
-        if groups > 1 and groups == channels:
-            kernel = self._file.constant(f"{op.name}/weight", weight.transpose(1, 2, 3, 0))
-            multiplier = weight.shape[0] // channels
-            self._file.operator(
-                "DEPTHWISE_CONV_2D",
-                [x, kernel, shift_index],
-                [self._out(name)],
-                "DepthwiseConv2D",
-                depthMultiplier=multiplier,
-                **common,
-            )
-        else:
-            kernel = self._file.constant(f"{op.name}/weight", weight.transpose(0, 2, 3, 1))
-            self._file.operator("CONV_2D", [x, kernel, shift_index], [self._out(name)], "Conv2D", **common)
-
-    def _scale_and_shift(self, bn: Operator) -> tuple[Array, Array]:
-        gamma, beta, mean, variance = self._weights(bn)
-        scale = (gamma / np.sqrt(variance + np.float32(bn.number("epsilon", 1e-5)))).astype(np.float32)
-        return scale, (beta - mean * scale).astype(np.float32)
-
-    def _padded(self, op: Operator, x: int, value: float) -> tuple[int, int]:
-        """Input and padding mode of a windowed operator: SAME where its arithmetic gives ONNX's pads, else a PAD before it."""
-        top, left, bottom, right = op.integers("pads", (0, 0, 0, 0))
-        _, h, w, c = self._file.shape(x)
-        oh, ow = self._graph.shape(op.outputs[0])[2:]
-        kernel = op.integers("kernel_shape", ()) or self._graph.shape(op.weights[0])[2:]
-        strides, dilations = op.integers("strides", (1, 1)), op.integers("dilations", (1, 1))
-        # what the windows reach beyond the input: more than the pads for ceil_mode, less where the last rows are not read
-        reach = [
-            max(0, (o - 1) * s + d * (k - 1) + 1 - i)
-            for o, s, d, k, i in zip((oh, ow), strides, dilations, kernel, (h, w), strict=True)
-        ]
-        if reach == [0, 0] and (top, left) == (0, 0):
-            return x, _VALID
-        full = [-(-i // s) for i, s in zip((h, w), strides, strict=True)]
-        if [oh, ow] == full and [top, left] == [r // 2 for r in reach]:
-            return x, _SAME
-        if op.op_type == "AveragePool":
-            raise UnsupportedError(f"average pooling whose padding is not TFLite's SAME ({op.name})")
-        bottom, right = max(0, reach[0] - top), max(0, reach[1] - left)
-        padded = self._scratch(op, "padded", (1, h + top + bottom, w + left + right, c))
-        pads = self._file.constant(f"{op.name}/pads", np.array([[0, 0], [top, bottom], [left, right], [0, 0]], np.int32))
-        if value == 0.0:
-            self._file.operator("PAD", [x, pads], [padded], "Pad")
-        else:
-            fill = self._file.constant(f"{op.name}/fill", np.array([value], np.float32))
-            self._file.operator("PADV2", [x, pads, fill], [padded], "PadV2")
-        return padded, _VALID
-
-    def pool(self, op: Operator) -> None:
-        producer = self._graph.producer.get(op.inputs[0])
-        clipped = (
-            producer is not None and kind(self._graph, producer) in _FUSED
-        )  # never negative: zeros pad as well, and faster
-        x, padding = self._padded(op, self._index[op.inputs[0]], 0.0 if clipped else _LOWEST)
-        (kh, kw), (sh, sw) = op.integers("kernel_shape", ()), op.integers("strides", (1, 1))
-        code = "MAX_POOL_2D" if op.op_type == "MaxPool" else "AVERAGE_POOL_2D"
-        values = {"padding": padding, "filterHeight": kh, "filterWidth": kw, "strideH": sh, "strideW": sw}
-        self._file.operator(code, [x], [self._out(op.outputs[0])], "Pool2D", **values)
 
     def mean(self, op: Operator) -> None:
         rank = len(self._graph.shape(op.inputs[0]))
@@ -236,7 +98,7 @@ class _Lowering:
             )
         )
         self._file.operator("MUL", [x, factor], [scaled], "Mul")
-        self._file.operator("ADD", [scaled, offset], [clipped], "Add", fusedActivationFunction=_RELU6)
+        self._file.operator("ADD", [scaled, offset], [clipped], "Add", fusedActivationFunction=RELU6)
         self._file.operator("MUL", [clipped, sixth], [self._out(op.outputs[0])], "Mul")
 
     def fully_connected(self, op: Operator) -> None:
