@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import edgeplan
 from edgeplan.cold.baselines.base import model_files
 from edgeplan.cold.baselines.registry import setting
 from edgeplan.cold.jobs import PrepareJob, PrepareResult, RunJob
@@ -114,8 +113,30 @@ class ArtefactStore:
         return path
 
     def _key(self, model: ColdModel, name: str, threads: int) -> str:
-        parts = [model.digest, name, threads, engine_version(name), edgeplan.__version__, fingerprint()]
+        parts = [model.digest, name, threads, engine_version(name), _converters_digest(), fingerprint()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def protocol_digest(name: str) -> str:
+    """Digest of the code that decides what is timed in a run of a setting ("" for the probe of the disk)."""
+    here = Path(__file__).parent
+    files = [here / f"{module}.py" for module in ("worker", "page_cache", "counters", "inputs")]
+    if name:
+        files.append(here.parents[1].joinpath(*setting(name).module.split(".")).with_suffix(".py"))
+    return _digest(files)
+
+
+def _converters_digest() -> str:
+    """Digest of the code that builds artefacts."""
+    folder = Path(__file__).parent / "baselines"
+    return _digest(sorted(path for path in folder.glob("*.py") if path.name != "registry.py"))
+
+
+def _digest(files: Iterable[Path]) -> str:
+    state = hashlib.sha256()
+    for path in files:
+        state.update(path.read_bytes())
+    return state.hexdigest()[:16]
 
 
 def engine_version(name: str) -> str:

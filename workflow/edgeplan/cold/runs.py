@@ -19,7 +19,7 @@ from edgeplan.cold import page_cache
 from edgeplan.cold.baselines.registry import SETTINGS, setting
 from edgeplan.cold.jobs import PrepareResult, RunJob, RunResult, State
 from edgeplan.cold.journal import Journal
-from edgeplan.cold.offline import ArtefactStore, ColdModel
+from edgeplan.cold.offline import ArtefactStore, ColdModel, protocol_digest
 from edgeplan.cold.process import ColdRunError, run_cold
 from edgeplan.cold.results import bandwidth_frame, result_frame
 from edgeplan.devices.machine import fingerprint
@@ -146,6 +146,7 @@ class _Measuring:
         }
         self._references = {model.name: store.reference(model, knobs.seed) for model in models}
         self._machine = fingerprint()
+        self._protocols = {name: protocol_digest(name) for name in ("", *knobs.settings)}
 
     def go(self, on_run: Callable[[PlannedRun, int, int], None] | None) -> ColdResults:
         known = {record["key"]: record for record in self._journal.records() if not _reason(record)}
@@ -207,7 +208,7 @@ class _Measuring:
         """Digest of all that decides a run."""
         version = self._preparation(run).engine_version if run.setting else ""
         knobs = self._knobs.model_dump(include={"cpus", "warm_runs", "seed"})
-        parts = [self._machine, self._models[run.model].digest, version, knobs, _fields(run)]
+        parts = [self._machine, self._models[run.model].digest, version, self._protocols[run.setting], knobs, _fields(run)]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
 
 
