@@ -121,10 +121,10 @@ class Dnnl:
         Raises:
             Unsupported: the part cuts through the parent's blocks.
         """
-        function = "dnnl_memory_desc_create_submemory"
         out = ctypes.c_void_p()
-        if self._library[function](ctypes.byref(out), parent.value, dims(shape), dims(offsets)) != constants.SUCCESS:
-            raise Unsupported(function)
+        create = self._library.dnnl_memory_desc_create_submemory
+        if create(ctypes.byref(out), parent.value, dims(shape), dims(offsets)) != constants.SUCCESS:
+            raise Unsupported("dnnl_memory_desc_create_submemory")
         return Handle(out.value or 0, self._library.dnnl_memory_desc_destroy)
 
     def permuted(self, parent: Handle, permutation: Sequence[int]) -> Handle:

@@ -69,11 +69,12 @@ class _Lowering:
         self.ends: dict[str, Draft] = {}  # tensor -> the draft that writes it
         self.skipped: set[str] = set()  # operators that a recognised pattern has taken
         self.swish = dict(_swishes(graph))
+        self.flattened = dict(_flattened(graph))
 
     def run(self) -> Lowered:
         graph = self.graph
         for index, op in enumerate(graph.operators):
-            if op.name not in self.skipped and not self._absorbed(op, index):
+            if op.name not in self.skipped and op.name not in self.flattened and not self._absorbed(op, index):
                 for draft in self._started(op):
                     draft.last = index
                     self.drafts.append(draft)
@@ -156,7 +157,25 @@ class _Lowering:
             draft = Draft(members[1].name, "shuffle", names, list(op.inputs), list(members[-1].outputs))
             draft.settings = {"groups": groups}
             return (draft,)
-        return tuple(Draft(*part) for part in LOWERERS[op.op_type](self.graph, op, self.shapes))
+        drafts = tuple(Draft(*part) for part in LOWERERS[op.op_type](self.graph, op, self.shapes))
+        before = self.graph.producer.get(op.inputs[0]) if op.inputs else None
+        if before is not None and before.name in self.flattened:
+            drafts[0].inputs = list(before.inputs)
+            drafts[0].members.insert(0, before.name)
+        return drafts
+
+
+def _flattened(graph: Graph) -> Mapping[str, str]:
+    """Reshapes of a 4-D activation to (N, C H W) that only one fully connected layer reads: it takes the activation as it is."""
+    found = {}
+    for op in graph.operators:
+        if op.op_type in ("Flatten", "Reshape") and len(op.inputs) == 1 and op.outputs[0] not in graph.outputs:
+            before, after = graph.shape(op.inputs[0]), graph.shape(op.outputs[0])
+            readers = graph.consumers.get(op.outputs[0], ())
+            flat = len(before) == 4 and after == (before[0], math.prod(before[1:]))  # noqa: PLR2004
+            if flat and len(readers) == 1 and readers[0].op_type in ("Gemm", "MatMul"):
+                found[op.name] = readers[0].name
+    return found
 
 
 def _swishes(graph: Graph) -> Mapping[str, str]:
@@ -212,7 +231,3 @@ def _with_sums(graph: Graph, steps: tuple[Step, ...], shapes: Mapping[str, Shape
         found.append(step)
     return tuple(found)
 
-
-def unbounded(value: float) -> bool:
-    """Whether a bound of a Clip bounds nothing."""
-    return math.isinf(value)

@@ -115,7 +115,8 @@ class Describer:
             return (), self.dnnl.attributes(), ""
         dnnl, ops, operands, summed = self.dnnl, self.dnnl.post_ops(), [], ""
         if step.kind == "scale":  # y = x * scale, then + shift
-            dnnl.append(ops, "binary", constants.BINARY["add"], self.per_channel(step).value)
+            shift = self.per_channel(step)
+            dnnl.append(ops, "binary", constants.BINARY["add"], shift.value)
         for position, post in enumerate(step.post_ops, start=1 if step.kind == "scale" else 0):
             if post.kind == "eltwise":
                 dnnl.append(ops, "eltwise", constants.ELTWISE[post.algorithm], post.alpha, post.beta)

@@ -29,7 +29,7 @@ class SequentialSession:
     def __init__(self, dnnl: Dnnl, program: Program, folder: Path, threads: int = 1) -> None:
         self.program = program
         self.worker = Worker(dnnl, threads)
-        self._threads = threads
+        self.threads = threads
         with Executable(dnnl, program, folder) as executable:
             self.executable = executable
             self.steps: tuple[Prepared, ...] = tuple(executable.prepare(i, self.worker) for i in range(len(program.steps)))
@@ -56,7 +56,7 @@ class SequentialSession:
 
     def execute(self) -> None:
         """Run all steps on the inputs bound."""
-        self.worker.dnnl.set_threads(self._threads)
+        self.worker.dnnl.set_threads(self.threads)
         execute, worker = self.executable.execute, self.worker
         for prepared in self.steps:
             execute(prepared, worker)
