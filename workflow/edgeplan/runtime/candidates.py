@@ -85,19 +85,18 @@ def _walk(creator: Creator, step: Step, variant: Variant) -> Iterator[tuple[Impl
         described = creator.describer.describe(step, variant)
     except Unsupported:
         return
-    position, more = 0, True
+    seen, more = set(), True
     while more:
         kernel = dnnl.implementation(described.descriptor)
-        name = f"{kernel}{suffix}"
-        if variant.weights == "plain":
-            name += "+plain"
-        candidate = Implementation(name, kernel, variant, position)
-        try:
-            yield candidate, creator.create(step, candidate, generate=False)
-        except Unsupported:
-            yield candidate, None
+        if kernel not in seen:
+            seen.add(kernel)
+            plain = "+plain" if variant.weights == "plain" else ""
+            candidate = Implementation(f"{kernel}{suffix}{plain}", kernel, variant)
+            try:
+                yield candidate, creator.create(step, candidate, generate=False)
+            except Unsupported:
+                yield candidate, None
         more = dnnl.next_implementation(described.descriptor)
-        position += 1
 
 
 def _suffix(creator: Creator, step: Step, variant: Variant) -> str:

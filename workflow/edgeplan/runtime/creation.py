@@ -31,13 +31,11 @@ class Implementation:
             activations have (the conversions are then part of it), `+plain` where it reads the weights as they lie in the file.
         kernel: oneDNN's name; "" for a step without a primitive, `reorder` for one of conversions only.
         variant: how it is asked for.
-        position: how often `next_impl` leads to it.
     """
 
     name: str
     kernel: str
     variant: Variant
-    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +103,7 @@ class Creator:
         offsets: offset of every activation in the arena, in bytes.
     """
 
-    def __init__(
-        self, dnnl: Dnnl, shapes: Mapping[str, Shape], layouts: Mapping[str, str], offsets: Mapping[str, int]
-    ) -> None:
+    def __init__(self, dnnl: Dnnl, shapes: Mapping[str, Shape], layouts: Mapping[str, str], offsets: Mapping[str, int]) -> None:
         self.dnnl, self.shapes, self.layouts, self.offsets = dnnl, shapes, layouts, offsets
         self.describer = Describer(dnnl, shapes)
 
@@ -127,15 +123,14 @@ class Creator:
             _MOVES[step.kind](work, step, implementation.variant)
             return work.created()
         described = self.describer.describe(step, implementation.variant)
-        for _ in range(implementation.position):
-            self.dnnl.next_implementation(described.descriptor)
-        found = self.dnnl.implementation(described.descriptor)
-        if found != implementation.kernel:
-            raise DeviceError(
-                f"this oneDNN offers {found!r} where the plan names {implementation.kernel!r}",
-                where=f"step {step.name!r}, oneDNN {self.dnnl.info.version} ({self.dnnl.info.isa})",
-                next_step="plan again on this machine",
-            )
+        # Found by name: a warm primitive cache repeats implementations in the walk, so positions shift.
+        while (found := self.dnnl.implementation(described.descriptor)) != implementation.kernel:
+            if not self.dnnl.next_implementation(described.descriptor):
+                raise DeviceError(
+                    f"this oneDNN does not offer {implementation.kernel!r} (the last it offers is {found!r})",
+                    where=f"step {step.name!r}, oneDNN {self.dnnl.info.version} ({self.dnnl.info.isa})",
+                    next_step="plan again on this machine",
+                )
         work.primitive(described)
         return work.created()
 

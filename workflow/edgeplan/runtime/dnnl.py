@@ -12,7 +12,7 @@ from typing import Any
 
 from edgeplan.errors import DeviceError
 from edgeplan.runtime import constants
-from edgeplan.runtime.library import LibraryInfo, open_library
+from edgeplan.runtime.library import open_library
 from edgeplan.runtime.signatures import DIMS_LENGTH, Dims, ExecArg, declare
 
 
@@ -59,7 +59,8 @@ class Dnnl:
         except AttributeError:
             return None
         setter.restype, setter.argtypes = None, [ctypes.c_int]
-        return lambda count: setter(count)
+        typed: Callable[[int], None] = setter
+        return typed
 
     def set_threads(self, count: int) -> None:
         """Threads of the primitives that the calling thread executes from now on (OpenMP's setting is per thread).

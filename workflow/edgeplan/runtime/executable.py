@@ -168,13 +168,17 @@ class Executable:
                     pieces[0] = pieces[0][got:]
         except OSError as error:
             raise ModelError(
-                f"cannot read {read.file}: {error.strerror}", where=self.program.name, next_step="check the disk, then run again"
+                f"cannot read {read.file}: {error.strerror}",
+                where=self.program.name,
+                next_step="check the disk, then run again",
             ) from error
 
     def _reads(self, index: int) -> tuple[list[_Read], int]:
         """The reads of a step's weights, neighbours joined, and the bytes of the buffer they need."""
         step, weights = self.program.steps[index], self.program.weights
-        places = sorted((weights[name].file, weights[name].offset, role, weights[name].size) for role, name in step.weights.items())
+        places = sorted(
+            (weights[name].file, weights[name].offset, role, weights[name].size) for role, name in step.weights.items()
+        )
         reads: list[_Read] = []
         at, end = 0, -1
         for file, offset, role, size in places:

@@ -230,4 +230,3 @@ def _with_sums(graph: Graph, steps: tuple[Step, ...], shapes: Mapping[str, Shape
             step = replace(step, post_ops=(replace(first, kind="sum", algorithm=""), *step.post_ops[1:]))  # noqa: PLW2901
         found.append(step)
     return tuple(found)
-

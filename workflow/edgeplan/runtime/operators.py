@@ -13,6 +13,9 @@ from edgeplan.runtime.steps import PostOp, Setting
 _FLOAT_MAX = 3.4028234663852886e38
 _FOUR = 4
 
+#: Ends the names of activations between the steps of one operator.
+INNER = ":inner"
+
 
 class Part(NamedTuple):
     """The start of a step; the fields of `lowering.Draft`."""
@@ -48,7 +51,7 @@ _FIXED: Mapping[str, PostOp] = MappingProxyType(
 )
 
 
-def _part(op: Operator, kind: str, roles: tuple[str, ...] = (), **settings: Setting) -> Part:
+def _part(op: Operator, kind: str, roles: tuple[str, ...], settings: Mapping[str, Setting]) -> Part:
     weights = dict(zip(roles, op.weights, strict=False))
     return Part(op.name, kind, [op.name], list(op.inputs), list(op.outputs), weights, dict(settings))
 
@@ -82,29 +85,28 @@ def _window(op: Operator, shapes: Mapping[str, Shape], kernel: tuple[int, ...]) 
 
 
 def _conv(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    settings = _window(op, shapes, shapes[op.weights[0]][2:])
-    return (_part(op, "conv", ("weight", "bias"), groups=op.integer("group", 1), **settings),)
+    settings = {"groups": op.integer("group", 1), **_window(op, shapes, shapes[op.weights[0]][2:])}
+    return (_part(op, "conv", ("weight", "bias"), settings),)
 
 
-def _fc(graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    """A fully connected layer; a 4-D activation that is only flattened for it is read as it is."""
+def _fc(_graph: Graph, op: Operator, _shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
     gemm = op.op_type == "Gemm"
     settings: dict[str, Setting] = {
         "transposed": int(gemm and op.integer("transB", 0)),
         "alpha": op.number("alpha", 1.0) if gemm else 1.0,
         "beta": op.number("beta", 1.0) if gemm else 1.0,
     }
-    return (_part(op, "fc", ("weight", "bias"), **settings),)
+    return (_part(op, "fc", ("weight", "bias"), settings),)
 
 
 def _pool(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
     settings = _window(op, shapes, op.integers("kernel_shape", ()))
     counted = op.integer("count_include_pad", 0)
     settings["algorithm"] = "max" if op.op_type == "MaxPool" else f"avg_{'include' if counted else 'exclude'}_padding"
-    return (_part(op, "pool", **settings),)
+    return (_part(op, "pool", (), settings),)
 
 
-def _global_pool(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
+def _global_pool(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     n, c, *size = shapes[op.inputs[0]]
     settings: dict[str, Setting] = {
         "algorithm": "avg_exclude_padding",
@@ -114,23 +116,24 @@ def _global_pool(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tu
         "pads_before": (0, 0),
         "pads_after": (0, 0),
     }
-    pool = _part(op, "pool", **settings)
+    pool = _part(op, "pool", (), settings)
     if len(shapes[op.outputs[0]]) == _FOUR:
         return (pool,)
-    inner = f"{op.outputs[0]}:kept"
-    shapes[inner] = (n, c, 1, 1)  # type: ignore[index]
+    inner = f"{op.outputs[0]}{INNER}"
+    shapes[inner] = (n, c, 1, 1)
     return pool._replace(outputs=[inner]), Part(f"{op.name}:squeeze", "reshape", [], [inner], list(op.outputs), {}, {})
 
 
 def _binary(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    part = _part(op, "binary", ("operand",), algorithm=op.op_type.lower())
+    part = _part(op, "binary", ("operand",), {"algorithm": op.op_type.lower()})
     if len(part.inputs) > 1 and shapes[part.inputs[0]] != shapes[op.outputs[0]]:
         part.inputs.reverse()  # the first operand is the one that is not broadcast
     return (part,)
 
 
 def _scale(_graph: Graph, op: Operator, _shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    return (_part(op, "scale", ("bn_scale", "bn_bias", "bn_mean", "bn_variance"), epsilon=op.number("epsilon", 1e-5)),)
+    roles = ("bn_scale", "bn_bias", "bn_mean", "bn_variance")
+    return (_part(op, "scale", roles, {"epsilon": op.number("epsilon", 1e-5)}),)
 
 
 def _axis(op: Operator, shapes: Mapping[str, Shape], default: int) -> int:
@@ -138,45 +141,61 @@ def _axis(op: Operator, shapes: Mapping[str, Shape], default: int) -> int:
 
 
 def _concat(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    return (_part(op, "concat", axis=_axis(op, shapes, 1)),)
+    return (_part(op, "concat", (), {"axis": _axis(op, shapes, 1)}),)
 
 
 def _split(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    return (_part(op, "split", axis=_axis(op, shapes, 0)),)
+    return (_part(op, "split", (), {"axis": _axis(op, shapes, 0)}),)
 
 
 def _eltwise(_graph: Graph, op: Operator, _shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
     found = activation(op)
     assert found is not None, op  # noqa: S101  the table below names activations only
-    return (_part(op, "eltwise", algorithm=found.algorithm, alpha=found.alpha, beta=found.beta),)
+    settings = {"algorithm": found.algorithm, "alpha": found.alpha, "beta": found.beta}
+    return (_part(op, "eltwise", (), settings),)
 
 
 def _lrn(_graph: Graph, op: Operator, _shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
     given = {key: op.number(key, default) for key, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))}
-    return (_part(op, "lrn", size=op.integer("size", 1), **given),)
+    return (_part(op, "lrn", (), {"size": op.integer("size", 1), **given}),)
 
 
 def _softmax(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    return (_part(op, "softmax", axis=_axis(op, shapes, -1)),)
+    return (_part(op, "softmax", (), {"axis": _axis(op, shapes, -1)}),)
 
 
 def _resize(_graph: Graph, op: Operator, _shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    return (_part(op, "resize", algorithm=str(op.attributes.get("mode", "nearest"))),)
+    return (_part(op, "resize", (), {"algorithm": str(op.attributes.get("mode", "nearest"))}),)
 
 
 def _transpose(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
     axes = tuple(reversed(range(len(shapes[op.inputs[0]]))))
-    return (_part(op, "transpose", permutation=op.integers("perm", axes)),)
+    return (_part(op, "transpose", (), {"permutation": op.integers("perm", axes)}),)
 
 
 def _reshape(_graph: Graph, op: Operator, _shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    return (_part(op, "reshape"),)
+    return (_part(op, "reshape", (), {}),)
 
 
-def _lstm(_graph: Graph, op: Operator, _shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    direction = str(op.attributes.get("direction", "forward"))
-    part = _part(op, "lstm", ("weight", "recurrence", "bias"), hidden=op.integer("hidden_size", 1), direction=direction)
-    return (part._replace(outputs=part.outputs[:1]),)
+def _lstm(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """oneDNN writes (time, batch, directions x hidden); ONNX wants (time, directions, batch, hidden)."""
+    settings: dict[str, Setting] = {
+        "hidden": op.integer("hidden_size", 1),
+        "direction": str(op.attributes.get("direction", "forward")),
+    }
+    time, directions, batch, hidden = shapes[op.outputs[0]]
+    joined, parted = f"{op.outputs[0]}{INNER}", f"{op.outputs[0]}{INNER}{INNER}"
+    shapes[joined] = (time, batch, directions * hidden)
+    part = _part(op, "lstm", ("weight", "recurrence", "bias"), settings)._replace(outputs=[joined])
+    if directions == 1 or batch == 1:
+        return part, Part(f"{op.name}:parted", "reshape", [], [joined], list(op.outputs[:1]), {}, {})
+    shapes[parted] = (time, batch, directions, hidden)
+    swap: dict[str, Setting] = {"permutation": (0, 2, 1, 3)}
+    return (
+        part,
+        Part(f"{op.name}:parted", "reshape", [], [joined], [parted], {}, {}),
+        Part(f"{op.name}:swapped", "transpose", [], [parted], list(op.outputs[:1]), {}, swap),
+    )
 
 
 Lowerer = Callable[[Graph, Operator, Any], tuple[Part, ...]]
@@ -268,7 +287,10 @@ def _check_transpose(graph: Graph, op: Operator) -> str:
 
 def _check_resize(graph: Graph, op: Operator) -> str:
     before, after = graph.shape(op.inputs[0]), graph.shape(op.outputs[0])
-    mode, coordinates = str(op.attributes.get("mode", "nearest")), op.attributes.get("coordinate_transformation_mode", "half_pixel")
+    mode, coordinates = (
+        str(op.attributes.get("mode", "nearest")),
+        op.attributes.get("coordinate_transformation_mode", "half_pixel"),
+    )
     if len(before) != _FOUR or before[:2] != after[:2]:
         return "only height and width of a 4-D activation"
     whole = all(b % a == 0 for a, b in zip(before[2:], after[2:], strict=True))

@@ -13,7 +13,7 @@ from edgeplan.runtime.dnnl import Dnnl, Handle, dims
 from edgeplan.runtime.layouts import tag
 from edgeplan.runtime.steps import Step
 
-_SAME = constants.FORWARD_INFERENCE
+_INFERENCE = constants.FORWARD_INFERENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,9 @@ class Describer:
             Operand(argument, tensor, variant.source, self.activation(tensor, variant.source))
             for argument, tensor in zip(self._source_arguments(step), step.inputs, strict=True)
         )
-        writes = (Operand(constants.ARG_DST, step.outputs[0], variant.output, self.activation(step.outputs[0], variant.output)),)
+        writes = (
+            Operand(constants.ARG_DST, step.outputs[0], variant.output, self.activation(step.outputs[0], variant.output)),
+        )
         posts, attributes, summed = self._post_ops(step, variant)
         descriptor, slots = _MAKERS[step.kind](self, step, variant, reads, writes[0], attributes)
         return Described(descriptor, reads + posts, writes, slots, summed)
@@ -158,7 +160,7 @@ def _conv(
 ) -> tuple[Handle, tuple[Slot, ...]]:
     shape = d.conv_weights(step)
     plain = d.plain(shape)
-    slots = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
+    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
     bias = d.plain((d.shapes[step.weights["weight"]][0],)) if _biased(step) else None
     if bias is not None:
         slots += (Slot(constants.ARG_BIAS, bias),)
@@ -167,7 +169,7 @@ def _conv(
         "primitive_desc",
         "dnnl_convolution_forward_primitive_desc_create",
         d.dnnl.engine.value,
-        _SAME,
+        _INFERENCE,
         constants.CONVOLUTION[v.algorithm],
         reads[0].descriptor.value,
         wanted.value,
@@ -189,7 +191,7 @@ def _fc(
     columns = d.shapes[step.outputs[0]][-1]
     transposed = step.integer("transposed")
     if len(source) == 4:  # noqa: PLR2004  flattened here
-        shape = (columns, *source[1:])
+        shape: Shape = (columns, *source[1:])
         inner = source[1] * source[2] * source[3]
         step_sizes = (source[2] * source[3], source[3], 1)
         plain = d.dnnl.strided(shape, (inner, *step_sizes) if transposed else (1, *(columns * s for s in step_sizes)))
@@ -199,7 +201,7 @@ def _fc(
         shape = (columns, inner)
         plain = d.dnnl.strided(shape, (inner, 1) if transposed else (1, columns))
         read, written = d.plain((rows, inner)), d.plain((rows, columns))
-    slots = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
+    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
     bias = d.plain((columns,)) if "bias" in step.weights else None
     if bias is not None:
         slots += (Slot(constants.ARG_BIAS, bias),)
@@ -208,7 +210,7 @@ def _fc(
         "primitive_desc",
         "dnnl_inner_product_forward_primitive_desc_create",
         d.dnnl.engine.value,
-        _SAME,
+        _INFERENCE,
         read.value,
         wanted.value,
         bias.value if bias is not None else None,
@@ -232,7 +234,7 @@ def _pool(
         "primitive_desc",
         "dnnl_pooling_forward_primitive_desc_create",
         d.dnnl.engine.value,
-        _SAME,
+        _INFERENCE,
         constants.POOLING[step.text("algorithm")],
         reads[0].descriptor.value,
         out.descriptor.value,
@@ -252,9 +254,7 @@ def _concat(
     sources = (ctypes.c_void_p * len(reads))(*[r.descriptor.value for r in reads])
     function = "dnnl_concat_primitive_desc_create"
     engine, axis = d.dnnl.engine.value, step.integer("axis")
-    made = d.dnnl.make(
-        "primitive_desc", function, engine, out.descriptor.value, len(reads), axis, sources, attributes.value
-    )
+    made = d.dnnl.make("primitive_desc", function, engine, out.descriptor.value, len(reads), axis, sources, attributes.value)
     return made, ()
 
 
@@ -293,25 +293,68 @@ def _unary(
 ) -> tuple[Handle, tuple[Slot, ...]]:
     """Primitives of one activation: eltwise, lrn, softmax, shuffle, resampling."""
     engine, source, target = d.dnnl.engine.value, reads[0].descriptor.value, out.descriptor.value
+    given: tuple[int | float | None, ...]
     if step.kind == "eltwise":
         function = "dnnl_eltwise_forward_primitive_desc_create"
         algorithm = constants.ELTWISE[step.text("algorithm")]
-        given = (engine, _SAME, algorithm, source, target, step.number("alpha"), step.number("beta"))
+        given = (engine, _INFERENCE, algorithm, source, target, step.number("alpha"), step.number("beta"))
     elif step.kind == "lrn":
         function = "dnnl_lrn_forward_primitive_desc_create"
         numbers = (step.integer("size"), step.number("alpha"), step.number("beta"), step.number("bias"))
-        given = (engine, _SAME, constants.LRN_ACROSS_CHANNELS, source, target, *numbers)
+        given = (engine, _INFERENCE, constants.LRN_ACROSS_CHANNELS, source, target, *numbers)
     elif step.kind == "softmax":
         function = "dnnl_softmax_forward_primitive_desc_create"
-        given = (engine, _SAME, constants.SOFTMAX_ACCURATE, source, target, step.integer("axis"))
+        given = (engine, _INFERENCE, constants.SOFTMAX_ACCURATE, source, target, step.integer("axis"))
     elif step.kind == "shuffle":
         function = "dnnl_shuffle_forward_primitive_desc_create"
         # oneDNN's group is the number of channels that stay side by side in the input
-        given = (engine, _SAME, source, target, 1, d.shapes[step.inputs[0]][1] // step.integer("groups"))
+        given = (engine, _INFERENCE, source, target, 1, d.shapes[step.inputs[0]][1] // step.integer("groups"))
     else:
         function = "dnnl_resampling_forward_primitive_desc_create"
-        given = (engine, _SAME, constants.RESAMPLING[step.text("algorithm")], None, source, target)
+        given = (engine, _INFERENCE, constants.RESAMPLING[step.text("algorithm")], None, source, target)
     return d.dnnl.make("primitive_desc", function, *given, attributes.value), ()
+
+
+def _lstm(
+    d: Describer, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    """Weights are (layers, directions, inputs, gates, outputs) to oneDNN, whose input axis runs fastest in the file."""
+    directions, rows, inner = d.shapes[step.weights["weight"]]
+    hidden = step.integer("hidden")
+
+    def weights(size: int) -> tuple[Handle, Handle]:
+        strides = (directions * rows * size, rows * size, 1, hidden * size, size)
+        shape = (1, directions, size, rows // hidden, hidden)
+        return d.dnnl.strided(shape, strides), d.dnnl.descriptor(shape, constants.ANY)
+
+    (layer, any_layer), (recurrence, any_recurrence) = weights(inner), weights(hidden)
+    bias = d.plain((1, directions, rows // hidden, hidden))
+    slots = (
+        Slot(constants.ARG_WEIGHTS, layer, 0, chosen=True),
+        Slot(constants.ARG_WEIGHTS_1, recurrence, 1, chosen=True),
+        Slot(constants.ARG_BIAS, bias),
+    )
+    descriptor = d.dnnl.make(
+        "primitive_desc",
+        "dnnl_lstm_forward_primitive_desc_create",
+        d.dnnl.engine.value,
+        _INFERENCE,
+        constants.RNN_DIRECTION[step.text("direction")],
+        reads[0].descriptor.value,
+        None,
+        None,
+        any_layer.value,
+        any_recurrence.value,
+        None,
+        None,
+        bias.value,
+        out.descriptor.value,
+        None,
+        None,
+        0,
+        attributes.value,
+    )
+    return descriptor, slots
 
 
 _MAKERS: Mapping[str, Maker] = MappingProxyType(
@@ -322,6 +365,7 @@ _MAKERS: Mapping[str, Maker] = MappingProxyType(
         "concat": _concat,
         "binary": _binary,
         "scale": _binary,
+        "lstm": _lstm,
         **dict.fromkeys(("eltwise", "lrn", "softmax", "shuffle", "resize"), _unary),
     }
 )
