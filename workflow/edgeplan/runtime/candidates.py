@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from edgeplan.errors import ModelError
 from edgeplan.runtime.creation import MOVING_KINDS, Created, Creator, Implementation
+from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Unsupported
 from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW, NHWC
-from edgeplan.runtime.primitives import Variant
 from edgeplan.runtime.steps import Step
 
 _FEW_CHANNELS = 4  # images: some convolutions read them row-major and write blocks

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.runtime import constants
+from edgeplan.runtime.descriptors import Described, Variant
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.layouts import NCHW, same_bytes
-from edgeplan.runtime.primitives import Described, Describer, Variant
+from edgeplan.runtime.primitives import Describer
 from edgeplan.runtime.steps import Step
 
 ALIGNMENT = 64

@@ -40,8 +40,9 @@ class Buffer:
 
     def floats(self, offset: int, size: int, shape: Sequence[int]) -> Array:
         """A view of `size` bytes from `offset` as f32."""
-        raw = (ctypes.c_char * size).from_address(self.address + offset)
-        return np.frombuffer(raw, np.float32).reshape(shape)
+        raw = memoryview((ctypes.c_ubyte * size).from_address(self.address + offset)).cast("B")
+        values: Array = np.frombuffer(raw, np.float32).reshape(shape)
+        return values
 
 
 def allocate(size: int) -> Buffer:
@@ -176,9 +177,8 @@ class Executable:
     def _reads(self, index: int) -> tuple[list[_Read], int]:
         """The reads of a step's weights, neighbours joined, and the bytes of the buffer they need."""
         step, weights = self.program.steps[index], self.program.weights
-        places = sorted(
-            (weights[name].file, weights[name].offset, role, weights[name].size) for role, name in step.weights.items()
-        )
+        found = [(role, weights[name]) for role, name in step.weights.items()]
+        places = sorted((place.file, place.offset, role, place.size) for role, place in found)
         reads: list[_Read] = []
         at, end = 0, -1
         for file, offset, role, size in places:

@@ -18,7 +18,7 @@ _FLOAT_BYTES: Final = 4
 
 
 def tag(shape: Shape, layout: str, block: int) -> int:
-    """oneDNN's format tag; activations that are not 4-D are row-major whatever the layout."""
+    """The format tag of oneDNN; activations that are not 4-D are row-major whatever the layout."""
     if len(shape) != _SPATIAL_RANK or layout == NCHW:
         return constants.PLAIN_TAGS[len(shape)]
     return constants.NHWC_TAG if layout == NHWC else constants.BLOCKED_TAGS[block]

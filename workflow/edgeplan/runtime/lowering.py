@@ -14,12 +14,14 @@ from types import MappingProxyType
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.runtime.operators import LOWERERS, activation, problem
+from edgeplan.runtime.operators import LOWERERS, activation
 from edgeplan.runtime.steps import Lowered, PostOp, Setting, Step
+from edgeplan.runtime.support import problem
 
 #: Kinds that take an eltwise post-operation, and those that take a sum or product with another activation.
 _TAKES_ELTWISE = frozenset({"conv", "fc", "binary", "scale"})
 _TAKES_BINARY = frozenset({"conv", "fc", "binary"})
+_SWISH = PostOp("eltwise", "swish", 1.0)
 
 
 @dataclass
@@ -102,35 +104,37 @@ class _Lowering:
     def _absorbed(self, op: Operator, index: int) -> bool:
         """Try to fuse an operator into the step before it."""
         if op.op_type == "BatchNormalization":
-            draft = self._open(op.inputs[0])
-            if draft is None or draft.kind != "conv" or draft.post_ops or "bn_scale" in draft.weights:
-                return False
-            draft.weights |= dict(zip(("bn_scale", "bn_bias", "bn_mean", "bn_variance"), op.weights, strict=True))
-            draft.settings["epsilon"] = op.number("epsilon", 1e-5)
-            return self._absorb(draft, (op.name,), op.outputs[0], index)
+            return self._absorbed_norm(op, index)
         if op.name in self.swish:
             sigmoid = self.graph.by_name[self.swish[op.name]]
-            draft = self._open(sigmoid.inputs[0], 2)
-            if draft is not None and draft.kind in _TAKES_ELTWISE:
-                draft.post_ops.append(PostOp("eltwise", "swish", 1.0))
-                return self._absorb(draft, (sigmoid.name, op.name), op.outputs[0], index)
-            return False
+            members = (sigmoid.name, op.name)
+            return self._absorbed_eltwise(self._open(sigmoid.inputs[0], 2), _SWISH, members, op, index)
         if (found := activation(op)) is not None:
             if op.name in self.swish.values():
-                self.skipped.add(op.name)
+                self.skipped.add(op.name)  # its product does both
                 return True
-            draft = self._open(op.inputs[0])
-            if draft is None or draft.kind not in _TAKES_ELTWISE:
-                return False
-            draft.post_ops.append(found)
-            return self._absorb(draft, (op.name,), op.outputs[0], index)
-        if op.op_type in ("Add", "Mul") and len(op.inputs) == 2 and op.inputs[0] != op.inputs[1]:  # noqa: PLR2004
-            return self._absorbed_binary(op, index)
-        return False
+            return self._absorbed_eltwise(self._open(op.inputs[0]), found, (op.name,), op, index)
+        two = len(op.inputs) == 2 and op.inputs[0] != op.inputs[1]  # noqa: PLR2004
+        return op.op_type in ("Add", "Mul") and two and self._absorbed_binary(op, index)
+
+    def _absorbed_norm(self, op: Operator, index: int) -> bool:
+        draft = self._open(op.inputs[0])
+        if draft is None or draft.kind != "conv" or draft.post_ops or "bn_scale" in draft.weights:
+            return False
+        draft.weights |= dict(zip(("bn_scale", "bn_bias", "bn_mean", "bn_variance"), op.weights, strict=True))
+        draft.settings["epsilon"] = op.number("epsilon", 1e-5)
+        return self._absorb(draft, (op.name,), op.outputs[0], index)
+
+    def _absorbed_eltwise(self, draft: Draft | None, post: PostOp, members: tuple[str, ...], op: Operator, index: int) -> bool:
+        if draft is None or draft.kind not in _TAKES_ELTWISE:
+            return False
+        draft.post_ops.append(post)
+        return self._absorb(draft, members, op.outputs[0], index)
 
     def _absorbed_binary(self, op: Operator, index: int) -> bool:
         shape = self.shapes[op.outputs[0]]
-        choices = [(d, other) for t, other in (op.inputs, op.inputs[::-1]) if (d := self._open(t)) and self.shapes[t] == shape]
+        pairs = [(t, other) for t, other in (op.inputs, op.inputs[::-1]) if self.shapes[t] == shape]
+        choices = [(d, other) for t, other in pairs if (d := self._open(t))]
         choices = [(d, other) for d, other in choices if d.kind in _TAKES_BINARY and self._fits(shape, self.shapes[other])]
         if not choices:
             return False
@@ -166,7 +170,7 @@ class _Lowering:
 
 
 def _flattened(graph: Graph) -> Mapping[str, str]:
-    """Reshapes of a 4-D activation to (N, C H W) that only one fully connected layer reads: it takes the activation as it is."""
+    """Reshapes of a 4-D activation to (N, C H W) that only a fully connected layer reads: it takes the activation unflattened."""
     found = {}
     for op in graph.operators:
         if op.op_type in ("Flatten", "Reshape") and len(op.inputs) == 1 and op.outputs[0] not in graph.outputs:

@@ -129,43 +129,48 @@ def plan_buffers(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tu
 
     Largest first, each at the lowest place that is free during its life. Views, and sums with their operand, share a buffer.
     """
-    shared: dict[str, str] = {}
-
-    def root(tensor: str) -> str:
-        while tensor in shared:
-            tensor = shared[tensor]
-        return tensor
-
-    for step in lowered.steps:
-        pairs = [(step.outputs[0], p.tensor) for p in step.post_ops if p.kind == "sum"]
-        if step.kind == "reshape":
-            both = (step.inputs[0], step.outputs[0])
-            if all(same_bytes(lowered.shapes[t], layouts[t], NCHW, block) for t in both):
-                pairs.append((step.outputs[0], step.inputs[0]))
-        for output, source in pairs:
-            if root(output) != root(source):
-                shared[root(output)] = root(source)
+    root = _shared_buffers(lowered, layouts, block)
     lives: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
     last = len(lowered.steps)
     uses = [(t, -1) for t in lowered.inputs] + [(t, last) for t in lowered.outputs]
     uses += [(t, i) for i, step in enumerate(lowered.steps) for t in (*step.reads, *step.outputs)]
     for tensor, when in uses:
-        buffer = root(tensor)
+        buffer = root[tensor]
         lives.setdefault(buffer, []).append(when)
         sizes[buffer] = max(sizes.get(buffer, 0), aligned(size_bytes(lowered.shapes[tensor], layouts[tensor], block)))
+    placed = _placed({b: (min(when), max(when)) for b, when in lives.items()}, sizes)
+    total = max((placed[b] + sizes[b] for b in placed), default=0)
+    return MappingProxyType({tensor: placed[root[tensor]] for tensor, _ in uses}), total
+
+
+def _shared_buffers(lowered: Lowered, layouts: Mapping[str, str], block: int) -> Mapping[str, str]:
+    """The activation whose buffer each activation lies in: itself, but for views and sums."""
+    root = {tensor: tensor for tensor in layouts}
+    for step in lowered.steps:
+        sources = [p.tensor for p in step.post_ops if p.kind == "sum"]
+        if step.kind == "reshape":
+            both = (step.inputs[0], step.outputs[0])
+            if all(same_bytes(lowered.shapes[t], layouts[t], NCHW, block) for t in both):
+                sources.append(step.inputs[0])
+        for source in sources:  # steps are in order: the source's own buffer is known
+            root[step.outputs[0]] = root[source]
+    return root
+
+
+def _placed(lives: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Offsets, the largest buffers first, each at the lowest place that is free during its life."""
     placed: dict[str, int] = {}
-    for buffer in sorted(sizes, key=lambda b: (-sizes[b], min(lives[b]), b)):
-        first, end = min(lives[buffer]), max(lives[buffer])
-        rivals = [b for b in placed if min(lives[b]) <= end and first <= max(lives[b])]
+    for buffer in sorted(sizes, key=lambda b: (-sizes[b], lives[b][0], b)):
+        first, last = lives[buffer]
+        rivals = [b for b in placed if lives[b][0] <= last and first <= lives[b][1]]
         at = 0
         for rival in sorted(rivals, key=placed.__getitem__):
             if at + sizes[buffer] <= placed[rival]:
                 break
             at = max(at, placed[rival] + sizes[rival])
         placed[buffer] = at
-    total = max((placed[b] + sizes[b] for b in placed), default=0)
-    return MappingProxyType({tensor: placed[root(tensor)] for tensor, _ in uses}), total
+    return placed
 
 
 def default_program(dnnl: Dnnl, model: Path, graph: Graph, home: str, choose: Chooser | None = None) -> Program:

@@ -55,7 +55,7 @@ def _fc(step: Step, raw: Raw) -> tuple[Array, ...]:
 
 
 def _lstm(step: Step, raw: Raw) -> tuple[Array, ...]:
-    """weight (D, 4H, I), recurrence (D, 4H, H), bias (D, 8H) to (D, gates, H, I), (D, gates, H, H), (D, gates, H)."""
+    """From weight (D, 4H, I), recurrence (D, 4H, H), bias (D, 8H) to (D, gates, H, I), (D, gates, H, H), (D, gates, H)."""
     hidden = step.integer("hidden")
 
     def gates(values: Array) -> Array:
