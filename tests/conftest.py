@@ -49,9 +49,7 @@ def reference(model: Path, graph: Graph) -> Mapping[str, Array]:
 def agrees(dnnl: Dnnl, tmp_path: Path) -> Check:
     """Runs a graph with the k-th candidate of every step, for all k, and compares with ONNX Runtime."""
 
-    def check(
-        graph: Graph, model: onnx.ModelProto | None = None, homes: Sequence[str] = HOMES, most: int | None = None
-    ) -> int:
+    def check(graph: Graph, model: onnx.ModelProto | None = None, homes: Sequence[str] = HOMES, most: int | None = None) -> int:
         path = tmp_path / "model.onnx"
         if model is None:
             save_onnx(graph, path)

@@ -32,24 +32,22 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory at an address, kept alive by `owner`."""
+    """Bytes at a fixed address, alive as long as this or any view of them."""
 
+    data: npt.NDArray[np.uint8]
     address: int
-    size: int
-    owner: object
 
     def floats(self, offset: int, size: int, shape: Sequence[int]) -> Array:
         """A view of `size` bytes from `offset` as f32."""
-        raw = memoryview((ctypes.c_ubyte * size).from_address(self.address + offset)).cast("B")
-        values: Array = np.frombuffer(raw, np.float32).reshape(shape)
-        return values
+        return self.data[offset : offset + size].view(np.float32).reshape(shape)
 
 
 def allocate(size: int) -> Buffer:
     """Uninitialised memory, aligned to a cache line."""
     raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = raw.ctypes.data
-    return Buffer(aligned(start), size, raw)
+    start = -raw.ctypes.data % ALIGNMENT
+    data = raw[start : start + size]
+    return Buffer(data, data.ctypes.data)
 
 
 class Worker:
@@ -109,9 +107,8 @@ class Executable:
             raise ModelError(
                 f"cannot open the weights: {error.strerror}", where=str(folder / file), next_step="check the path"
             ) from error
-        self._memory = mmap.mmap(-1, max(1, program.arena_bytes))
-        arena = np.frombuffer(self._memory, np.uint8)
-        self.arena = Buffer(arena.ctypes.data, program.arena_bytes, arena)
+        arena = np.frombuffer(mmap.mmap(-1, max(1, program.arena_bytes)), np.uint8)
+        self.arena = Buffer(arena, arena.ctypes.data)
 
     def close(self) -> None:
         """Close the files. The arena lives as long as something points to it."""
@@ -135,8 +132,8 @@ class Executable:
         """
         return self.creator.create(self.program.steps[index], self.program.choices[index])
 
-    def read(self, index: int) -> tuple[Buffer, Mapping[str, Array]]:
-        """Read a step's weights from the model's files: the buffer, and role -> values in it.
+    def read(self, index: int) -> Mapping[str, Array]:
+        """Read a step's weights from the model's files: role -> values.
 
         Raises:
             ModelError: the file is shorter than when the program was made, or cannot be read.
@@ -144,14 +141,13 @@ class Executable:
         step, program = self.program.steps[index], self.program
         reads, size = self._reads(index)
         buffer = allocate(size)
-        view = memoryview((ctypes.c_char * size).from_address(buffer.address)).cast("B")
+        view = buffer.data.data
         for read in reads:
-            pieces = [view[at : at + count] for _, at, count in read.pieces]
-            self._fill(read, pieces)
+            self._fill(read, [view[at : at + count] for _, at, count in read.pieces])
         values = {}
         for role, at, count in (piece for read in reads for piece in read.pieces if piece[0]):
             values[role] = buffer.floats(at, count, program.shapes[step.weights[role]])
-        return buffer, values
+        return values
 
     def _fill(self, read: _Read, pieces: list[memoryview]) -> None:
         offset = read.offset
@@ -234,17 +230,14 @@ class Executable:
             calls.append((call.primitive.value, len(given), (ExecArg * len(given))(*given)))
             keep += [call, memories]
         converts = tuple(call.converts for call in created.calls)
-        return Prepared(tuple(calls), converts, (*keep, weights, self.arena.owner))
+        return Prepared(tuple(calls), converts, (*keep, weights, self.arena))
 
     def prepare(self, index: int, worker: Worker) -> Prepared:
         """Everything before execution: create, read, transform and bind one step."""
         created = self.create(index)
         if not created.slots:
             return self.bind(created, None)
-        buffer, raw = self.read(index)
-        weights = self.transform(index, created, raw, worker)
-        del buffer
-        return self.bind(created, weights)
+        return self.bind(created, self.transform(index, created, self.read(index), worker))
 
     # Execution
 

@@ -170,7 +170,7 @@ class _Lowering:
 
 
 def _flattened(graph: Graph) -> Mapping[str, str]:
-    """Reshapes of a 4-D activation to (N, C H W) that only a fully connected layer reads: it takes the activation unflattened."""
+    """Reshapes of a 4-D activation to (N, C H W) that only a fully connected layer reads, which takes it unflattened."""
     found = {}
     for op in graph.operators:
         if op.op_type in ("Flatten", "Reshape") and len(op.inputs) == 1 and op.outputs[0] not in graph.outputs:
