@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator
-from edgeplan.runtime.operators import LOWERERS
+from edgeplan.runtime.operators import LOWERERS, window_pads
 
 _FOUR = 4
 
@@ -29,6 +29,12 @@ def _check_spatial(graph: Graph, op: Operator) -> str:
         return "weights computed by the model"
     if op.op_type == "MaxPool" and len(op.outputs) > 1:
         return "indices of the maxima"
+    if op.op_type != "Conv":
+        kernel, dilations = op.integers("kernel_shape", ()), op.integers("dilations", (1, 1))
+        spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+        before, after = window_pads(op, graph.shape(op.inputs[0])[2:], graph.shape(op.outputs[0])[2:], kernel)
+        if any(pad >= span for pads in (before, after) for pad, span in zip(pads, spans, strict=True)):
+            return "windows that see nothing but padding"
     included = op.integer("count_include_pad", 0) and op.integer("ceil_mode", 0)
     return "ceil_mode together with count_include_pad" if included else ""
 

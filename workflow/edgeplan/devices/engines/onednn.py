@@ -11,7 +11,16 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from edgeplan.devices.engines.base import Array, Engine, EngineNode, ProfiledSession, Session, Times, random_inputs
+from edgeplan.devices.engines.base import (
+    Array,
+    Engine,
+    EngineNode,
+    EngineSettings,
+    ProfiledSession,
+    Session,
+    Times,
+    random_inputs,
+)
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.runtime.dnnl import Dnnl
@@ -30,6 +39,10 @@ class Onednn(Engine):
 
     name = "onednn"
     reports_nodes = True
+
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(settings)
+        self._dnnl = Dnnl()  # raises where the library, which is no Python module, is missing
 
     @classmethod
     def version(cls) -> str:
@@ -50,8 +63,8 @@ class Onednn(Engine):
                 where="the device file, field options",
                 next_step=f"the only option is layout, one of {', '.join(HOMES)}",
             )
-        dnnl = Dnnl()
-        return SequentialSession(dnnl, default_program(dnnl, model, graph, home), model.parent, self.settings.threads)
+        program = default_program(self._dnnl, model, graph, home)
+        return SequentialSession(self._dnnl, program, model.parent, self.settings.threads)
 
 
 class _DnnlSession(Session):
