@@ -1,0 +1,106 @@
+"""Rows to profiles: the costs that the planners see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from edgeplan.cold.profiling.settings import Cores, ProfileSettings
+from edgeplan.cold.profiling.store import Row
+from edgeplan.planning.cold_start.profile import BIG, Candidate, Contention, Layer, Profile, check
+from edgeplan.runtime.steps import Step
+
+
+def profile_of(
+    name: str,
+    layout: str,
+    steps: Sequence[tuple[Step, str, float]],
+    rows: Mapping[str, Sequence[Row]],
+    settings: ProfileSettings,
+    cores: Cores,
+    contention: Contention,
+) -> Profile:
+    """The profile of a model under one home layout.
+
+    Args:
+        name: of the model.
+        layout: home layout.
+        steps: each with its signature and the milliseconds of touching arena pages first.
+        rows: the candidates of every signature.
+        settings: for the statistic and how shared creations are charged.
+        cores: of the device.
+        contention: measured factors.
+    """
+    count: dict[str, int] = {}
+    for _, signature, _ in steps:
+        count[signature] = count.get(signature, 0) + 1
+    layers, met = [], set()
+    for step, signature, touch_ms in steps:
+        share = _share(settings.charge, first=signature not in met, equals=count[signature])
+        met.add(signature)
+        found = [c for row in rows[signature] for c in candidates_of(row, settings, cores, share=share, touch_ms=touch_ms)]
+        layers.append(Layer(step.name, step.members, tuple(found)))
+    big, little = len(cores.big), len(cores.little)
+    return check(Profile(name, layout, big, little, cores.little_ratio, tuple(layers), contention))
+
+
+def _share(charge: str, *, first: bool, equals: int) -> float:
+    """Which part of a full creation a step pays; the rest it pays at the price of a primitive that is there already."""
+    if charge == "first":
+        return 1.0 if first else 0.0
+    return 1.0 / equals
+
+
+def candidates_of(
+    row: Row, settings: ProfileSettings, cores: Cores, *, share: float = 1.0, touch_ms: float = 0.0
+) -> tuple[Candidate, ...]:
+    """The candidates of a row: its implementation with each source of its weights.
+
+    Args:
+        row: what was measured.
+        settings: for the statistic.
+        cores: whose classes and widths count.
+        share: part of the full creation that is paid.
+        touch_ms: added to execution on one core, for memory touched first.
+    """
+    pick = np.median if settings.statistic == "median" else np.min
+
+    def cost(stage: str) -> float | None:
+        times = row.samples_ms.get(stage)
+        return float(pick(times)) if times else None
+
+    def by_class(stage: str) -> dict[str, float]:
+        found = {core: cost(f"{stage}:{core}") for core in cores.classes}
+        again = cost(f"{stage}_again:{BIG}")
+        full = found[BIG]
+        discount = (1 - share) * (full - min(full, again)) / full if full and again is not None else 0.0
+        return {core: (time or 0.0) * (1 - discount) for core, time in found.items()}
+
+    execute = {width: _first_ms(row, pick, width) + touch_ms for width in cores.widths}
+    create, transform, nothing = by_class("create"), by_class("transform"), dict.fromkeys(cores.classes, 0.0)
+    name, scratch = row.implementation, row.scratch_bytes
+    if not row.weight_bytes:
+        return (Candidate(name, "none", nothing, create, nothing, execute, 0, 0, scratch),)
+    raw = Candidate(name, "raw", by_class("read"), create, transform, execute, row.raw_bytes, 0, scratch)
+    size = row.weight_bytes
+    cached = [
+        Candidate(name, source, by_class(source), create, nothing, execute, size, size, scratch)
+        for source in ("cached_read", "cached_mmap")
+    ]
+    return (raw, *cached)
+
+
+def _first_ms(row: Row, pick: object, width: int) -> float:
+    """The first execution at a width; where a quick look gave it at another width only, scaled as warm executions do."""
+    assert callable(pick)  # noqa: S101
+    if times := row.samples_ms.get(f"first:{width}"):
+        return float(pick(times))
+    warm = {w: float(pick(row.samples_ms[f"warm:{w}"])) for w in (1, width)}
+    return float(pick(row.samples_ms["first:1"])) * warm[width] / warm[1]
+
+
+def warm_ms(row: Row, settings: ProfileSettings, width: int) -> float:
+    """Execution of a candidate that has run before (Figure 6 and Table 2)."""
+    pick = np.median if settings.statistic == "median" else np.min
+    return float(pick(row.samples_ms[f"warm:{width}"]))
