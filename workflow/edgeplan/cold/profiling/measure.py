@@ -1,7 +1,7 @@
 """Measuring the candidates of a model in rounds, by the rules of measuring (design, section 3).
 
-A block gives every candidate at least one sample; equal steps of the model take different candidates of theirs in the same round,
-which saves rounds. Blocks repeat, so the samples of a candidate lie apart in time; two reference loads are timed around every
+A block gives every candidate one sample, at the widths in turn; equal steps of the model take different candidates in the same
+round, which saves rounds. Blocks repeat, so the samples of a candidate lie apart in time; two reference loads are timed around every
 round and divided out. The first block is a quick look: candidates that can be in no good plan are left out of the others.
 """
 
@@ -76,22 +76,18 @@ def measure(
 
     Args:
         rig: the model.
-        groups: to be measured.
+        groups: to be measured, at least one.
         settings: how.
         clock: for normalisation.
         advance: told the share of the work just done, in thousandths.
     """
     opened = [_Open(g, list(range(len(g.sizes))), [{} for _ in g.sizes]) for g in groups]
-    widths = tuple(dict.fromkeys((1, len(rig.big))))
+    widths = tuple(rig.standing)
     told = 0
     for block in range(settings.blocks):
         rounds = max(-(-len(o.alive) // len(o.group.steps)) for o in opened)
         for number in range(rounds):
-            choice = [0] * len(rig.subject.program.steps)
-            for o in opened:
-                for place, step in enumerate(o.group.steps):
-                    turn = number * len(o.group.steps) + place + block
-                    choice[step] = o.alive[turn % len(o.alive)]
+            choice = _choices(opened, number)
             again = {s for o in opened if len(o.group.steps) > 1 for s in o.group.steps} if block < _REPEAT_BLOCKS else set()
             times, scale = _quiet(rig, Round(choice, widths[block % len(widths)], frozenset(again)), settings, clock)
             _collect(opened, choice, times, scale)
@@ -103,6 +99,16 @@ def measure(
                 o.alive = _of_interest(o.samples, settings)
     now = time.time()
     return [_row(o.group, position, samples, now) for o in opened for position, samples in enumerate(o.samples)]
+
+
+def _choices(opened: Sequence[_Open], number: int) -> dict[int, int]:
+    """The candidates of one round, in execution order: equal steps take the next ones of theirs, until all had their turn."""
+    choice = {}
+    for o in opened:
+        for place, step in enumerate(o.group.steps, number * len(o.group.steps)):
+            if place < len(o.alive):
+                choice[step] = o.alive[place]
+    return dict(sorted(choice.items()))
 
 
 def _quiet(rig: Rig, what: Round, settings: ProfileSettings, clock: Clock) -> tuple[Times, float]:
@@ -119,24 +125,27 @@ def _quiet(rig: Rig, what: Round, settings: ProfileSettings, clock: Clock) -> tu
     return times, clock.scale(before, after)
 
 
-def _collect(opened: Sequence[_Open], choice: Sequence[int], times: Times, scale: float) -> None:
+def _collect(opened: Sequence[_Open], choice: Mapping[int, int], times: Times, scale: float) -> None:
     for o in opened:
-        for step in o.group.steps:
+        for step in set(o.group.steps) & set(choice):
             samples = o.samples[choice[step]]
             for stage, by_step in times.stages.items():
                 samples.setdefault(stage, []).extend(t * scale for t in by_step.get(step, ()))
 
 
 def _of_interest(samples: Sequence[Samples], settings: ProfileSettings) -> list[int]:
-    """Candidates worth more than the quick look: not clearly beaten in both preparation and execution, and not hopeless."""
-    costs = [(_prepare_ms(s), float(np.median(s["first:1"]))) for s in samples]
-    best = min(sum(cost) for cost in costs)
+    """Candidates worth more than the quick look."""
+    costs = [(_prepare_ms(s), min(*s["first:1"], *s["warm:1"])) for s in samples]  # one slow sample decides nothing
 
-    def wanted(mine: tuple[float, float]) -> bool:
-        beaten = any(all(theirs * settings.margin < cost for theirs, cost in zip(other, mine, strict=True)) for other in costs)
-        return not beaten and sum(mine) <= settings.hopeless * best
+    def beaten(mine: Sequence[float], other: Sequence[float]) -> bool:
+        """Whether `other` is clearly better in one stage, and gives up next to nothing for it in the other."""
+        for clear, given in ((0, 1), (1, 0)):
+            gain, loss = mine[clear] - other[clear], other[given] - mine[given]
+            if other[clear] * settings.margin < mine[clear] and loss * settings.exchange < gain:
+                return True
+        return False
 
-    return [position for position, cost in enumerate(costs) if wanted(cost)]
+    return [position for position, mine in enumerate(costs) if not any(beaten(mine, other) for other in costs)]
 
 
 def _prepare_ms(samples: Mapping[str, Sequence[float]]) -> float:

@@ -138,7 +138,7 @@ def _layout(  # noqa: PLR0917
     scratch: Path,
     advance: Callable[[int], None],
 ) -> Constants:
-    found = subject(model.dnnl, model.lowered, home, model.weights)
+    found = subject(model.dnnl, model.lowered, home, model.weights, len(cores.big))
     evicted = settings.page_cache == "evicted"
     rig = Rig(
         model.dnnl, found, model.path, model.inputs, classes=cores.classes, big=cores.big, scratch=scratch, evicted=evicted

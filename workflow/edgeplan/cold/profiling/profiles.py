@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.cold.profiling.store import Row
 from edgeplan.planning.cold_start.profile import BIG, Candidate, Contention, Layer, Profile, check
 from edgeplan.runtime.steps import Step
+
+Pick = Callable[[Sequence[float]], float]
+_PICK: Mapping[str, Pick] = MappingProxyType({"median": statistics.median, "min": min})
 
 
 def profile_of(
@@ -64,7 +67,7 @@ def candidates_of(
         share: part of the full creation that is paid.
         touch_ms: added to execution on one core, for memory touched first.
     """
-    pick = np.median if settings.statistic == "median" else np.min
+    pick = _PICK[settings.statistic]
 
     def cost(stage: str) -> float | None:
         times = row.samples_ms.get(stage)
@@ -91,16 +94,11 @@ def candidates_of(
     return (raw, *cached)
 
 
-def _first_ms(row: Row, pick: object, width: int) -> float:
-    """The first execution at a width; where a quick look gave it at another width only, scaled as warm executions do."""
-    assert callable(pick)  # noqa: S101
-    if times := row.samples_ms.get(f"first:{width}"):
-        return float(pick(times))
-    warm = {w: float(pick(row.samples_ms[f"warm:{w}"])) for w in (1, width)}
-    return float(pick(row.samples_ms["first:1"])) * warm[width] / warm[1]
+def _first_ms(row: Row, pick: Pick, width: int) -> float:
+    """The first execution at a width; what had a quick look only is taken to be as slow there as on one core."""
+    return float(pick(row.samples_ms.get(f"first:{width}") or row.samples_ms["first:1"]))
 
 
 def warm_ms(row: Row, settings: ProfileSettings, width: int) -> float:
     """Execution of a candidate that has run before (Figure 6 and Table 2)."""
-    pick = np.median if settings.statistic == "median" else np.min
-    return float(pick(row.samples_ms[f"warm:{width}"]))
+    return float(_PICK[settings.statistic](row.samples_ms.get(f"warm:{width}") or row.samples_ms["warm:1"]))

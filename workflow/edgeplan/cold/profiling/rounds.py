@@ -1,8 +1,11 @@
-"""One round: a cold start of the whole model, stage by stage, with one candidate for every step, everything timed.
+"""One round: some steps of a model are started cold with one candidate each, every stage timed.
 
-Everything is timed where a cold run meets it: activations lie in the program's arena, weights were just written, kernels just
-generated, and steps execute in order. Only what a run pays once for all steps is kept out and charged apart: the first touch of
-the arena (`subjects.touched_pages`).
+Everything is timed where a cold run meets it: activations lie in the program's arena and were just written by the step before,
+weights and kernels were just made but have left the core's own caches since. What a run pays once for all steps is kept out and
+charged apart: the first touch of the arena (`subjects.touched_pages`).
+
+oneDNN divides work among threads when a primitive is created, so a primitive that executes on n cores is created with n threads
+set; its weights may even differ. Transformations always run on the one core that prepares.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +33,7 @@ from edgeplan.runtime.executable import Array, Executable, Prepared, Worker, all
 _clock = time.perf_counter_ns
 _CACHE_CAPACITY = 1024  # oneDNN's default
 _NS_PER_MS = 1e6
+_FLUSH_BYTES = 8 << 20  # beyond the caches of one core
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,12 @@ class Round:
     """What to run.
 
     Attributes:
-        choice: position of each step's candidate in its group.
-        width: processors of the first execution.
+        choice: position of the candidate of each step that is started cold; the others keep what they have.
+        width: processors that execute.
         repeats: steps whose second creation, with oneDNN's primitive cache on, is timed too.
     """
 
-    choice: Sequence[int]
+    choice: Mapping[int, int]
     width: int
     repeats: frozenset[int]
 
@@ -97,6 +101,8 @@ class Rig:
         self.files = sorted({*files, self.cache})
         self.descriptor = os.open(self.cache, os.O_RDONLY | os.O_CLOEXEC)
         page_cache.read_through(self.files)
+        self._stream = np.ones(_FLUSH_BYTES // 4, np.float32)
+        self.standing = {width: self._stand_in(width) for width in dict.fromkeys((1, len(self.big)))}
 
     def __enter__(self) -> Self:
         return self
@@ -114,6 +120,21 @@ class Rig:
             at += -(-largest // PAGE_BYTES) * PAGE_BYTES
         return slots, at
 
+    def _stand_in(self, width: int) -> list[Prepared]:
+        """The first candidate of every step, executed once: what runs around the steps that are measured."""
+        dnnl, executable = self.dnnl, self.executable
+        dnnl.set_primitive_cache(_CACHE_CAPACITY)
+        steps = []
+        with pinned(*self.big):
+            for index in range(len(self.subject.program.steps)):
+                steps.append(executable.prepare(index, Worker(dnnl, width)))
+            for name, value in self.inputs.items():
+                np.copyto(executable.activation(name), value)
+            worker = Worker(dnnl, width)
+            for prepared in steps:
+                executable.execute(prepared, worker)
+        return steps
+
     def run(self, what: Round, warm_runs: int) -> Times:
         """Run one round.
 
@@ -129,10 +150,9 @@ class Rig:
                     prepared = self._prepare(what, core, times)
                     self._read_cache(what, core, times)
             with pinned(*self.big):
-                self._execute(what.width, prepared, "first", times)
+                self._execute(what, prepared, "first", times)
                 for _ in range(warm_runs):
-                    for width in dict.fromkeys((1, len(self.big))):
-                        self._execute(width, prepared, "warm", times)
+                    self._execute(what, prepared, "warm", times)
             if what.repeats:
                 with pinned(self.classes["big"]):
                     self._repeat(what, times)
@@ -146,16 +166,20 @@ class Rig:
             page_cache.evict(self.files)
 
     def _create(self, what: Round, index: int) -> Created:
+        """Create a step for the width it will execute at."""
+        self.dnnl.set_threads(what.width)
         chosen = self.group[index].implementations[what.choice[index]]
-        return self.executable.creator.create(self.subject.program.steps[index], chosen)
+        created = self.executable.creator.create(self.subject.program.steps[index], chosen)
+        self.dnnl.set_threads(1)
+        return created
 
-    def _prepare(self, what: Round, core: str, times: Times) -> list[Prepared]:
-        """Create, read, transform and bind every step from the model file, with oneDNN's primitive cache off."""
-        executable, prepared = self.executable, []
+    def _prepare(self, what: Round, core: str, times: Times) -> dict[int, Prepared]:
+        """Create, read, transform and bind steps from the model file, with oneDNN's primitive cache off."""
+        executable, prepared = self.executable, {}
         self.dnnl.set_primitive_cache(0)
         self._evict()
         worker = Worker(self.dnnl)
-        for index in range(len(what.choice)):
+        for index in what.choice:
             start = _clock()
             created = self._create(what, index)
             end = _clock()
@@ -168,13 +192,13 @@ class Rig:
                 times.add(f"read:{core}", index, read - end)
                 times.add(f"transform:{core}", index, done - read)
             before = _clock()
-            prepared.append(executable.bind(created, weights))
+            prepared[index] = executable.bind(created, weights)
             times.add(f"create:{core}", index, end - start + _clock() - before)
         return prepared
 
     def _read_cache(self, what: Round, core: str, times: Times) -> None:
         """Read the same bytes as from a cache of transformed weights: copied, then mapped."""
-        stored = [(i, self.group[i].sizes[c].weights) for i, c in enumerate(what.choice)]
+        stored = [(index, self.group[index].sizes[c].weights) for index, c in what.choice.items()]
         stored = [(index, size) for index, size in stored if size]
         if not stored:
             return
@@ -197,32 +221,33 @@ class Rig:
             times.add(f"cached_mmap:{core}", index, _clock() - start)
         mapping.close()
 
-    def _execute(self, width: int, prepared: Iterable[Prepared], stage: str, times: Times) -> None:
-        executable = self.executable
+    def _execute(self, what: Round, prepared: Mapping[int, Prepared], stage: str, times: Times) -> None:
+        """Execute the steps, each behind the one before it, which brings its input into the caches."""
+        executable, standing = self.executable, self.standing[what.width]
         for name, value in self.inputs.items():
             np.copyto(executable.activation(name), value)
-        worker = Worker(self.dnnl, width)
-        marks = [_clock()]
-        for ready in prepared:
+        worker = Worker(self.dnnl, what.width)
+        if stage == "first":
+            np.multiply(self._stream, np.float32(1), out=self._stream)  # the weights leave the core's own caches
+        for index, ready in prepared.items():
+            if index - 1 not in prepared and index:
+                executable.execute(standing[index - 1], worker)
+            start = _clock()
             executable.execute(ready, worker)
-            marks.append(_clock())
-        for index, (start, end) in enumerate(zip(marks, marks[1:], strict=False)):
-            times.add(f"{stage}:{width}", index, end - start)
+            times.add(f"{stage}:{what.width}", index, _clock() - start)
 
     def _repeat(self, what: Round, times: Times) -> None:
         """Create and transform steps whose equal has been prepared just before, with the primitive cache on."""
         self.dnnl.set_primitive_cache(_CACHE_CAPACITY)
         executable, worker = self.executable, Worker(self.dnnl)
-        for index in sorted(what.repeats):
+        for index in sorted(what.repeats & set(what.choice)):
             self._transformed(index, self._create(what, index), worker)
             start = _clock()
             created = self._create(what, index)
-            end = _clock()
             executable.bind(created, None)
             times.add("create_again:big", index, _clock() - start)
             if created.slots:
                 times.add("transform_again:big", index, self._transformed(index, created, worker))
-            del end
         self.dnnl.set_primitive_cache(0)
 
     def _transformed(self, index: int, created: Created, worker: Worker) -> int:

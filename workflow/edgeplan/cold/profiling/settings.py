@@ -21,8 +21,9 @@ class ProfileSettings(BaseModel):
         reference_runs: runs of each reference before and after a round.
         max_drift: a round whose references differ by more than this (relative) between its start and its end is repeated.
         retries: repeats of such a round; the last one counts, with its noise.
-        margin: a candidate that another one beats by this factor in both preparation and execution keeps its first sample only.
-        hopeless: likewise one whose preparation + execution is this many times that of the best.
+        margin, exchange: a candidate keeps its first sample only, if another one is better by the factor `margin` in preparation or
+            in execution, and this gain is more than `exchange` times what it loses in the other: no core's time is worth
+            that much more than another's.
         statistic: which statistic of the samples becomes the cost.
         page_cache: whether the files lie in the page cache before each reading, or are evicted from it.
         charge: who pays the creation of a primitive that equal steps share: "even" spreads it over all of them, "first" leaves it
@@ -31,20 +32,20 @@ class ProfileSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    blocks: Annotated[int, Field(ge=2, le=50)] = 4
-    warm_runs: Annotated[int, Field(ge=1, le=100)] = 2
+    blocks: Annotated[int, Field(ge=2, le=50)] = 6
+    warm_runs: Annotated[int, Field(ge=1, le=100)] = 1
     reference_runs: Annotated[int, Field(ge=1, le=100)] = 2
-    max_drift: Annotated[float, Field(gt=0, le=10)] = 0.5
-    retries: Annotated[int, Field(ge=0, le=20)] = 2
-    margin: Annotated[float, Field(gt=1, le=100)] = 2.0
-    hopeless: Annotated[float, Field(gt=1, le=1000)] = 20.0
+    max_drift: Annotated[float, Field(gt=0, le=10)] = 1.0
+    retries: Annotated[int, Field(ge=0, le=20)] = 1
+    margin: Annotated[float, Field(gt=1, le=100)] = 1.5
+    exchange: Annotated[float, Field(gt=1, le=1000)] = 20.0
     statistic: Literal["median", "min"] = "median"
     page_cache: Literal["cached", "evicted"] = "cached"
     charge: Literal["even", "first"] = "even"
 
     def key_fields(self) -> dict[str, Any]:
         """What decides a measured row; statistics and tolerances are left out, so that changing them re-measures nothing."""
-        return self.model_dump(include={"blocks", "warm_runs", "reference_runs", "margin", "hopeless", "page_cache"})
+        return self.model_dump(include={"blocks", "warm_runs", "reference_runs", "margin", "exchange", "page_cache"})
 
 
 @dataclass(frozen=True, slots=True)

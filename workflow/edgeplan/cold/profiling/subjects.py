@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan.errors import ModelError
 from edgeplan.runtime.candidates import candidates
 from edgeplan.runtime.creation import Creator, Implementation
 from edgeplan.runtime.dnnl import Dnnl
@@ -22,7 +23,7 @@ PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of one candidate: weights in the model file, transformed weights, working memory."""
+    """Bytes of one candidate: weights in the model file, transformed weights, working memory (the larger, of 1 and all cores)."""
 
     raw: int
     weights: int
@@ -77,8 +78,8 @@ def signatures(dnnl: Dnnl, lowered: Lowered, home: str) -> tuple[str, ...]:
     return tuple(signature(creator, step) for step in lowered.steps)
 
 
-def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, WeightLocation]) -> Subject:
-    """Ask for the candidates of every step, equal ones once.
+def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, WeightLocation], width: int) -> Subject:
+    """Ask for the candidates of every step, equal ones once: those that exist on one core and on `width` cores.
 
     Raises:
         ModelError: oneDNN offers no implementation of a step.
@@ -92,12 +93,26 @@ def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weigh
     groups, first = [], {}
     for digest, steps in equal.items():
         step = lowered.steps[steps[0]]
-        offered = candidates(creator, step)
-        created = [creator.create(step, implementation, generate=False) for implementation in offered]
         raw = sum(weights[name].size for name in step.weights.values())
-        sizes = tuple(Sizes(raw, c.weight_bytes, c.scratch_bytes) for c in created)
-        groups.append(Group(digest, tuple(steps), offered, sizes))
-        first |= dict.fromkeys(steps, offered[0])
+        dnnl.set_threads(width)
+        wide = {i.name: i for i in candidates(creator, step)}
+        sized = {name: [creator.create(step, i, generate=False)] for name, i in wide.items()}
+        dnnl.set_threads(1)
+        for implementation in candidates(creator, step):
+            if implementation.name in sized:
+                sized[implementation.name].append(creator.create(step, implementation, generate=False))
+        both = {name: made for name, made in sized.items() if len(made) == 2}  # noqa: PLR2004  one core and all of them
+        if not both:
+            raise ModelError(
+                f"oneDNN offers no implementation of {step.name!r} for 1 core and for {width}",
+                where=f"home layout {home}",
+                next_step="plan for one core only",
+            )
+        sizes = [
+            Sizes(raw, max(c.weight_bytes for c in made), max(c.scratch_bytes for c in made)) for made in both.values()
+        ]
+        groups.append(Group(digest, tuple(steps), tuple(wide[name] for name in both), tuple(sizes)))
+        first |= dict.fromkeys(steps, groups[-1].implementations[0])
     scratch = max((size.scratch for group in groups for size in group.sizes), default=0)
     program = Program(
         lowered.name,
