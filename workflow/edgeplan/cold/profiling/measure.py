@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from edgeplan.cold.profiling.memory import waited_ms
 from edgeplan.cold.profiling.rounds import Rig, Round, Times
 from edgeplan.cold.profiling.settings import ProfileSettings
 from edgeplan.cold.profiling.store import Row
@@ -114,14 +115,16 @@ def _choices(opened: Sequence[_Open], number: int) -> dict[int, int]:
 def _quiet(rig: Rig, what: Round, settings: ProfileSettings, clock: Clock) -> tuple[Times, float]:
     """A round during which the machine stayed as it was."""
     for attempt in range(settings.retries + 1):
-        before = clock.now()
+        before, waited, start = clock.now(), waited_ms(), time.perf_counter()
         times = rig.run(what, settings.warm_runs)
+        share = (waited_ms() - waited) / ((time.perf_counter() - start) * 1e3)
         after = clock.now()
         pairs = ((before.compute_us, after.compute_us), (before.bandwidth_us, after.bandwidth_us))
         drift = max(max(pair) / min(pair) - 1 for pair in pairs)
-        if drift <= settings.max_drift:
+        if drift <= settings.max_drift and share <= settings.max_waiting:
             break
-        log.info("round rejected: the references moved by %.0f %% (attempt %d)", 100 * drift, attempt + 1)
+        drifted = f"the references moved by {100 * drift:.0f} %, threads waited {100 * share:.0f} % of the time"
+        log.info("round rejected: %s (attempt %d)", drifted, attempt + 1)
     return times, clock.scale(before, after)
 
 

@@ -20,6 +20,7 @@ class ProfileSettings(BaseModel):
         warm_runs: executions after the first one of a block, at each width.
         reference_runs: runs of each reference before and after a round.
         max_drift: a round whose references differ by more than this (relative) between its start and its end is repeated.
+        max_waiting: likewise one during which the threads waited for processors for more than this share of its time.
         retries: repeats of such a round; the last one counts, with its noise.
         margin, exchange: a candidate keeps its first sample only, if another one is better by the factor `margin` in preparation or
             in execution, and this gain is more than `exchange` times what it loses in the other: no core's time is worth
@@ -36,7 +37,8 @@ class ProfileSettings(BaseModel):
     warm_runs: Annotated[int, Field(ge=1, le=100)] = 1
     reference_runs: Annotated[int, Field(ge=1, le=100)] = 2
     max_drift: Annotated[float, Field(gt=0, le=10)] = 1.0
-    retries: Annotated[int, Field(ge=0, le=20)] = 1
+    max_waiting: Annotated[float, Field(gt=0, le=10)] = 0.1
+    retries: Annotated[int, Field(ge=0, le=20)] = 3
     margin: Annotated[float, Field(gt=1, le=100)] = 1.5
     exchange: Annotated[float, Field(gt=1, le=1000)] = 20.0
     statistic: Literal["median", "min"] = "median"
