@@ -1,1 +1,1 @@
-"""Profiles of cold starts, measured on the runtime that will execute the plans (NNV12 section 3.2; see docs/cold-profiling.md)."""
+"""Profiles of cold starts, measured on the runtime that will execute the plans (NNV12, section 3.2)."""

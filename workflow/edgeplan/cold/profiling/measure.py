@@ -1,8 +1,8 @@
 """Measuring the candidates of a model in rounds, by the rules of measuring (design, section 3).
 
 A block gives every candidate one sample, at the widths in turn; equal steps of the model take different candidates in the same
-round, which saves rounds. Blocks repeat, so the samples of a candidate lie apart in time; two reference loads are timed around every
-round and divided out. The first block is a quick look: candidates that can be in no good plan are left out of the others.
+round, which saves rounds. Blocks repeat, so the samples of a candidate lie apart in time; two reference loads are timed around
+every round and divided out. The first block is a quick look: candidates that can be in no good plan are left out of the others.
 """
 
 from __future__ import annotations

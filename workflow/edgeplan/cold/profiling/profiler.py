@@ -101,9 +101,7 @@ def profile_model(
     return tuple(profiles)
 
 
-def _measure(
-    model: _Model, layouts: Sequence[str], store: ProfileStore, settings: ProfileSettings, cores: Cores
-) -> Constants:
+def _measure(model: _Model, layouts: Sequence[str], store: ProfileStore, settings: ProfileSettings, cores: Cores) -> Constants:
     """Measure the missing rows of some home layouts, and what the machine's constants lack."""
     with pinned(cores.big[0]):
         references = References()
@@ -127,7 +125,7 @@ def _measure(
     return constants
 
 
-def _layout(  # noqa: PLR0917
+def _layout(
     model: _Model,
     home: str,
     store: ProfileStore,

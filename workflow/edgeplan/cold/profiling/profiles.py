@@ -35,24 +35,27 @@ def profile_of(
         cores: of the device.
         contention: measured factors.
     """
-    count: dict[str, int] = {}
-    for _, signature, _ in steps:
-        count[signature] = count.get(signature, 0) + 1
-    layers, met = [], set()
-    for step, signature, touch_ms in steps:
-        share = _share(settings.charge, first=signature not in met, equals=count[signature])
-        met.add(signature)
+    layers = []
+    for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps], settings.charge), strict=True):
         found = [c for row in rows[signature] for c in candidates_of(row, settings, cores, share=share, touch_ms=touch_ms)]
         layers.append(Layer(step.name, step.members, tuple(found)))
     big, little = len(cores.big), len(cores.little)
     return check(Profile(name, layout, big, little, cores.little_ratio, tuple(layers), contention))
 
 
-def _share(charge: str, *, first: bool, equals: int) -> float:
-    """Which part of a full creation a step pays; the rest it pays at the price of a primitive that is there already."""
-    if charge == "first":
-        return 1.0 if first else 0.0
-    return 1.0 / equals
+def shares(signed: Sequence[str], charge: str) -> list[float]:
+    """Which part of a full creation each step pays; the rest it pays at the price of a primitive that is there already.
+
+    Charged to the first of equal steps alone, a planner could choose a quickly created kernel for that one and seem to get the
+    others' nearly for free. Spread evenly, nothing is gained by such a split; what stays is that the first of them really pays
+    more, and the others less, than the timeline shows.
+    """
+    met: set[str] = set()
+    found = []
+    for signature in signed:
+        found.append(1.0 / signed.count(signature) if charge == "even" else float(signature not in met))
+        met.add(signature)
+    return found
 
 
 def candidates_of(

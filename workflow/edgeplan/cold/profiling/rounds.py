@@ -22,13 +22,14 @@ from typing import Self
 import numpy as np
 
 from edgeplan.cold import page_cache
+from edgeplan.cold.inputs import Array
 from edgeplan.cold.profiling.memory import Mapping as FileMapping
 from edgeplan.cold.profiling.memory import pinned, stand_in_cache
 from edgeplan.cold.profiling.subjects import PAGE_BYTES, Subject
 from edgeplan.errors import ModelError
 from edgeplan.runtime.creation import Created
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Array, Executable, Prepared, Worker, allocate
+from edgeplan.runtime.executable import Executable, Prepared, Worker, allocate
 
 _clock = time.perf_counter_ns
 _CACHE_CAPACITY = 1024  # oneDNN's default
@@ -43,7 +44,7 @@ class Round:
     Attributes:
         choice: position of the candidate of each step that is started cold; the others keep what they have.
         width: processors that execute.
-        repeats: steps whose second creation, with oneDNN's primitive cache on, is timed too.
+        repeats: steps whose preparation after an equal step's is timed too.
     """
 
     choice: Mapping[int, int]
@@ -124,10 +125,8 @@ class Rig:
         """The first candidate of every step, executed once: what runs around the steps that are measured."""
         dnnl, executable = self.dnnl, self.executable
         dnnl.set_primitive_cache(_CACHE_CAPACITY)
-        steps = []
         with pinned(*self.big):
-            for index in range(len(self.subject.program.steps)):
-                steps.append(executable.prepare(index, Worker(dnnl, width)))
+            steps = [executable.prepare(index, Worker(dnnl, width)) for index in range(len(self.subject.program.steps))]
             for name, value in self.inputs.items():
                 np.copyto(executable.activation(name), value)
             worker = Worker(dnnl, width)
@@ -145,7 +144,7 @@ class Rig:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            for core, processor in reversed(self.classes.items()):  # the big core last: what it prepared is executed
+            for core, processor in reversed(tuple(self.classes.items())):  # the big core last: what it prepared is executed
                 with pinned(processor):
                     prepared = self._prepare(what, core, times)
                     self._read_cache(what, core, times)
@@ -237,22 +236,20 @@ class Rig:
             times.add(f"{stage}:{what.width}", index, _clock() - start)
 
     def _repeat(self, what: Round, times: Times) -> None:
-        """Create and transform steps whose equal has been prepared just before, with the primitive cache on."""
+        """Prepare steps whose equal was prepared just before: the runtime shares its primitives, so they are only bound."""
         self.dnnl.set_primitive_cache(_CACHE_CAPACITY)
         executable, worker = self.executable, Worker(self.dnnl)
         for index in sorted(what.repeats & set(what.choice)):
-            self._transformed(index, self._create(what, index), worker)
-            start = _clock()
             created = self._create(what, index)
+            start = _clock()
             executable.bind(created, None)
             times.add("create_again:big", index, _clock() - start)
             if created.slots:
+                self._transformed(index, created, worker)
                 times.add("transform_again:big", index, self._transformed(index, created, worker))
         self.dnnl.set_primitive_cache(0)
 
     def _transformed(self, index: int, created: Created, worker: Worker) -> int:
-        if not created.slots:
-            return 0
         raw = self.executable.read(index)
         start = _clock()
         self.executable.transform(index, created, raw, worker)

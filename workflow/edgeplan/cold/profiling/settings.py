@@ -22,13 +22,13 @@ class ProfileSettings(BaseModel):
         max_drift: a round whose references differ by more than this (relative) between its start and its end is repeated.
         max_waiting: likewise one during which the threads waited for processors for more than this share of its time.
         retries: repeats of such a round; the last one counts, with its noise.
-        margin, exchange: a candidate keeps its first sample only, if another one is better by the factor `margin` in preparation or
-            in execution, and this gain is more than `exchange` times what it loses in the other: no core's time is worth
-            that much more than another's.
+        margin, exchange: a candidate keeps its first sample only, if another one is better by the factor `margin` in
+            preparation or in execution, and this gain is more than `exchange` times what it loses in the other: no core's time
+            is worth that much more than another's.
         statistic: which statistic of the samples becomes the cost.
         page_cache: whether the files lie in the page cache before each reading, or are evicted from it.
-        charge: who pays the creation of a primitive that equal steps share: "even" spreads it over all of them, "first" leaves it
-            with the first one in execution order.
+        charge: who pays the creation of a primitive that equal steps share: "even" spreads it over all of them, "first" leaves
+            it with the first one in execution order.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

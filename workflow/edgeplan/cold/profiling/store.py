@@ -49,7 +49,7 @@ class Constants(BaseModel):
     """What is measured once for a machine.
 
     Attributes:
-        nominal_compute_us, nominal_bandwidth_us: the references' times when the machine is quiet; all rows are normalised by them.
+        nominal_compute_us, nominal_bandwidth_us: the references' times when the machine is quiet; rows are normalised by them.
         touch_ms_per_page: first write to a page of an arena.
         prepare, execute, read: factors of contention, None until they are measured.
     """

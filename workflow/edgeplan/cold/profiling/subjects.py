@@ -23,7 +23,7 @@ PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of one candidate: weights in the model file, transformed weights, working memory (the larger, of 1 and all cores)."""
+    """Bytes of one candidate: weights in the model file, transformed weights, working memory; the most at any width."""
 
     raw: int
     weights: int
@@ -90,7 +90,8 @@ def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weigh
     equal: dict[str, list[int]] = {}
     for index, digest in enumerate(signatures(dnnl, lowered, home)):
         equal.setdefault(digest, []).append(index)
-    groups, first = [], {}
+    groups: list[Group] = []
+    first: dict[int, Implementation] = {}
     for digest, steps in equal.items():
         step = lowered.steps[steps[0]]
         raw = sum(weights[name].size for name in step.weights.values())
@@ -108,9 +109,7 @@ def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weigh
                 where=f"home layout {home}",
                 next_step="plan for one core only",
             )
-        sizes = [
-            Sizes(raw, max(c.weight_bytes for c in made), max(c.scratch_bytes for c in made)) for made in both.values()
-        ]
+        sizes = [Sizes(raw, max(c.weight_bytes for c in made), max(c.scratch_bytes for c in made)) for made in both.values()]
         groups.append(Group(digest, tuple(steps), tuple(wide[name] for name in both), tuple(sizes)))
         first |= dict.fromkeys(steps, groups[-1].implementations[0])
     scratch = max((size.scratch for group in groups for size in group.sizes), default=0)

@@ -45,7 +45,9 @@ def model_sha256(model: Path) -> str:
                     digest.update(chunk)
     except OSError as error:
         raise ModelError(
-            f"cannot read the model: {error.strerror}", where=str(error.filename), next_step="keep external data beside the model"
+            f"cannot read the model: {error.strerror}",
+            where=str(error.filename),
+            next_step="keep external data beside the model",
         ) from error
     return digest.hexdigest()
 
