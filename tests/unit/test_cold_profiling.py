@@ -7,7 +7,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import lightgbm
+import numpy as np
 import onnx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from onnx import TensorProto, helper
@@ -30,6 +34,10 @@ from edgeplan.graph.onnx_export import save_onnx, to_onnx
 from edgeplan.planning.cold_start.plan import check_fits, read_plan
 from edgeplan.planning.cold_start.planner import Options, plan
 from edgeplan.planning.cold_start.profile import Profile, check
+from edgeplan.predictors.card import Card, Interval, Regressor
+from edgeplan.predictors.features import FEATURES, WORK_TERMS
+from edgeplan.predictors.latency import EXTRA_FEATURES
+from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
@@ -168,9 +176,6 @@ def test_a_damaged_row_file_is_refused(
 
 
 def test_a_foreign_row_file_is_refused(tmp_path: Path) -> None:
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
     pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
     with pytest.raises(FormatError, match="format version none"):
         read_rows(tmp_path / "x.parquet")
@@ -308,21 +313,56 @@ def test_core_sets_are_checked(
     assert message in str(done.exception)
 
 
-def test_preparation_is_learnt_from_other_models(dnnl: Dnnl, tmp_path: Path) -> None:
-    """Without rows of other models there is nothing to learn from, and the planned model's own do not count."""
-    from edgeplan.predictors.card import Card, Interval  # noqa: PLC0415
-    from edgeplan.predictors.features import FEATURES, WORK_TERMS  # noqa: PLC0415
-    from edgeplan.predictors.predictor import DevicePredictor  # noqa: PLC0415
-
+def _predictors(folder: Path) -> Path:
+    """Predictors that say 100 us for every convolution, 10 us for every conversion and 20 us for everything else."""
+    width = len(FEATURES) + len(EXTRA_FEATURES)
+    flat = lightgbm.Dataset(np.random.default_rng(0).random((60, width)), np.zeros(60))
+    text = lightgbm.train({"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 2}, flat, 1).model_to_string()
+    us = {"conv": 100.0, "reorder": 10.0, "fc": 20.0, "gap": 20.0}
+    blank = (0.0,) * (len(WORK_TERMS) - 1)
+    regressors = tuple(Regressor(kind=kind, file=f"{kind}.txt", work=(time, *blank), rows=60) for kind, time in us.items())
     card = Card(
-        device="dev", engine="onednn", engine_version="1", measured_at="2026-01-01", rows=0, features=FEATURES,
-        work_terms=WORK_TERMS, call_us=5.0, plain_layouts={}, states=("",), implementations=("",), regressors=(),
-        interval=Interval(nominal=0.9, common=0.0, single=0.0, quantile=1.0, subjects=0),
+        device="dev", engine="onednn", engine_version="1", measured_at="2026-01-01", rows=60, features=FEATURES,
+        work_terms=WORK_TERMS, call_us=5.0, plain_layouts={}, states=("", "mixed", "nchw"), implementations=("",),
+        regressors=regressors, interval=Interval(nominal=0.9, common=0.0, single=0.0, quantile=1.0, subjects=0),
     )  # fmt: skip
-    DevicePredictor(card, {}).save(tmp_path / "predictors")
-    model = save_onnx(tiny(), tmp_path / "tiny.onnx")
-    store = ProfileStore(tmp_path / "cold", identity(dnnl.info, QUICK, cores()))
-    with pytest.raises(StoreError, match="of other models"):
-        predicted_profiles(
-            dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=store, predictors=tmp_path / "predictors"
-        )
+    DevicePredictor(card, {f"{kind}.txt": text for kind in us}).save(folder)
+    return folder
+
+
+def test_preparation_is_not_learnt_from_the_model_itself(
+    dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path], tmp_path: Path
+) -> None:
+    model, _, rows = measured
+    store = ProfileStore(rows, identity(dnnl.info, QUICK, cores()))
+    folder = _predictors(tmp_path / "predictors")
+    with pytest.raises(StoreError, match="only 0 candidates of other models"):
+        predicted_profiles(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=store, predictors=folder)
+
+
+def test_predicted_profiles(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path], tmp_path: Path) -> None:
+    """Preparation learnt from the tiny model; execution as the predictors say, conversions included."""
+    _, _, rows = measured
+    store = ProfileStore(rows, identity(dnnl.info, QUICK, cores()))
+    b = GraphBuilder("other", (1, 32, 14, 14))
+    x = b.relu(b.conv(b.conv(b.input, 48, 3, name="c0"), 32, 3, name="c1"), name="r1")
+    graph = b.build(b.fc(b.flatten(b.gap(x, name="g"), name="f"), 7, name="fc"))
+    model = save_onnx(graph, tmp_path / "other.onnx")
+    folder = _predictors(tmp_path / "predictors")
+    found = predicted_profiles(dnnl, model, graph, QUICK, cores=cores(), name="other", store=store, predictors=folder)
+    assert store.measured == 0
+    assert tuple(p.layout for p in found) == HOMES
+    for profile in found:
+        for c in profile.layers[1].candidates:
+            plain = "@" not in c.implementation
+            touched = c.execute_ms[1] - 0.1 - (0 if plain else 0.01)
+            assert touched >= -1e-9, c
+            assert c.create_ms["big"] > 0
+            assert c.read_bytes > 0
+    inner = [c for c in found[0].layers[1].candidates if "@" not in c.implementation]
+    converting = [c for c in found[0].layers[1].candidates if "@" in c.implementation]
+    assert max(c.execute_ms[1] for c in inner) < min(c.execute_ms[1] for c in converting)
+    target = target_of(model, dnnl, len(cores().big))
+    planned = plan(found, "optimal", target, costs="predicted")
+    assert planned.costs == "predicted"
+    check_fits(planned, target, tuple(layer.name for layer in found[0].layers))

@@ -216,11 +216,8 @@ class _Preparation:
     def _line(self, stage: str, core: str, kind: str) -> tuple[float, float]:
         """Milliseconds per call and per byte: over implementations of the kind, else over all."""
         by_kind = stage in ("create", "create_again", "transform", "transform_again")
-        points = [
-            (_size(stage, r), t, _kind(r.implementation))
-            for r in self._rows
-            if (t := self._typical(r, f"{stage}:{core}")) is not None
-        ]
+        typical = [(row, self._typical(row, f"{stage}:{core}")) for row in self._rows]
+        points = [(_size(stage, row), time, _kind(row.implementation)) for row, time in typical if time is not None]
         own = [p for p in points if p[2] == kind] if by_kind else points
         points = own or points
         if not points:
