@@ -30,6 +30,13 @@ def fix_allocator() -> None:
         libc.mallopt(_M_MMAP_THRESHOLD, _THRESHOLD_BYTES)
 
 
+def release_freed() -> None:
+    """Give freed memory back to the system, so that what is allocated next is touched for the first time, as in a cold run."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(ctypes.c_size_t(0))
+
+
 def first_touch_ms_per_page() -> float:
     """What the first write to a page of an arena costs (the arena is an anonymous mapping)."""
     with mmap.mmap(-1, _PROBE_BYTES) as probe:

@@ -1,7 +1,8 @@
 """One round: some steps of a model are started cold with one candidate each, every stage timed.
 
 Everything is timed where a cold run meets it: activations lie in the program's arena and were just written by the step before,
-weights and kernels were just made but have left the core's own caches since. What a run pays once for all steps is kept out and
+as many bytes as the model has weights have passed
+through the caches since the step was prepared. What a run pays once for all steps is kept out and
 charged apart: the first touch of the arena (`subjects.touched_pages`).
 
 oneDNN divides work among threads when a primitive is created, so a primitive that executes on n cores is created with n threads
@@ -24,7 +25,7 @@ import numpy as np
 from edgeplan.cold import page_cache
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.profiling.memory import Mapping as FileMapping
-from edgeplan.cold.profiling.memory import pinned, stand_in_cache
+from edgeplan.cold.profiling.memory import pinned, release_freed, stand_in_cache
 from edgeplan.cold.profiling.subjects import PAGE_BYTES, Subject
 from edgeplan.errors import ModelError
 from edgeplan.runtime.creation import Created
@@ -34,7 +35,8 @@ from edgeplan.runtime.executable import Executable, Prepared, Worker, allocate
 _clock = time.perf_counter_ns
 _CACHE_CAPACITY = 1024  # oneDNN's default
 _NS_PER_MS = 1e6
-_FLUSH_BYTES = 8 << 20  # beyond the caches of one core
+#: What passes through the caches between a step's preparation and its execution: all weights, as far as caches are that large.
+_LEAST_FLUSH_BYTES, _MOST_FLUSH_BYTES = 2 << 20, 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,8 @@ class Rig:
         self.files = sorted({*files, self.cache})
         self.descriptor = os.open(self.cache, os.O_RDONLY | os.O_CLOEXEC)
         page_cache.read_through(self.files)
-        self._stream = np.ones(_FLUSH_BYTES // 4, np.float32)
+        flush = min(max(size, _LEAST_FLUSH_BYTES), _MOST_FLUSH_BYTES)
+        self._stream = np.ones(flush // 4, np.float32)
         self.standing = {width: self._stand_in(width) for width in dict.fromkeys((1, len(self.big)))}
 
     def __enter__(self) -> Self:
@@ -141,6 +144,7 @@ class Rig:
             ModelError: the model file changed meanwhile.
         """
         times = Times()
+        release_freed()
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -227,7 +231,7 @@ class Rig:
             np.copyto(executable.activation(name), value)
         worker = Worker(self.dnnl, what.width)
         if stage == "first":
-            np.multiply(self._stream, np.float32(1), out=self._stream)  # the weights leave the core's own caches
+            np.multiply(self._stream, np.float32(1), out=self._stream)  # as the other weights of the model do
         for index, ready in prepared.items():
             if index - 1 not in prepared and index:
                 executable.execute(standing[index - 1], worker)
