@@ -27,7 +27,7 @@ from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.cold.profiling.store import Constants, ProfileStore, Row, identity, read_rows
 from edgeplan.cold.profiling.target import model_sha256, target_of
 from edgeplan.devices.engines.base import random_inputs
-from edgeplan.errors import EdgeplanError, FormatError, ModelError, StoreError
+from edgeplan.errors import EdgeplanError, FormatError, ModelError, NoiseError, StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx, to_onnx
@@ -43,7 +43,7 @@ from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import locate_weights
 
-QUICK = ProfileSettings(blocks=2, warm_runs=1, reference_runs=1, retries=0)
+QUICK = ProfileSettings(blocks=2, warm_runs=1, reference_runs=1, retries=0, max_noisy_share=1.0)
 
 
 def tiny() -> Graph:
@@ -195,6 +195,15 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     assert len(list(later.folder.glob("*.parquet"))) == 1  # type: ignore[union-attr]
 
 
+def test_a_busy_machine_stores_nothing(dnnl: Dnnl, tmp_path: Path) -> None:
+    model = save_onnx(tiny(), tmp_path / "tiny.onnx")
+    strict = QUICK.model_copy(update={"max_noisy_share": 0.0, "max_drift": 1e-9})  # no two timings are that near
+    store = ProfileStore(tmp_path / "rows" / "dev" / "cold", identity(dnnl.info, strict, cores()))
+    with pytest.raises(NoiseError, match="rounds stayed disturbed"):
+        profile_model(dnnl, model, tiny(), strict, cores=cores(), name="tiny", store=store)
+    assert store.all_rows() == ()
+
+
 def test_a_foreign_identity_is_refused(tmp_path: Path) -> None:
     store = ProfileStore(tmp_path, {"a": 1})
     (tmp_path / f"{store.key}.json").write_text('{"format_version": 1, "constants": {"nominal_compute_us": -1}}')
@@ -246,7 +255,7 @@ def test_the_command_writes_a_plan(dnnl: Dnnl, tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     _workspace(tmp_path)
     save_onnx(tiny(), tmp_path / "tiny.onnx")
-    arguments = ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", "--layouts", "nhwc"]
+    arguments = ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", "--layouts", "nhwc", "--accept-noise"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert "ms predicted" in done.output

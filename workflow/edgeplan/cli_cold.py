@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,12 +49,14 @@ def plan_cold_start(
     planner: Annotated[str, typer.Option(help="optimal, nnv12, warm, K, K+C or K+C+P.")] = "optimal",
     layouts: Annotated[str, typer.Option(help="Home layouts to plan, separated by commas; all without.")] = "",
     reprofile: Annotated[bool, typer.Option(help="nnv12: measure what it tries again while it plans.")] = False,
+    accept_noise: Annotated[bool, typer.Option(help="Keep what is measured on a busy machine.")] = False,
     rows: Annotated[Path, typer.Option(help="Folder of measured rows.")] = Path("data/rows"),
     results: Annotated[Path, typer.Option(help="Folder of the results, for predictors.")] = Path("results"),
 ) -> None:
     """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when."""
     # imported here: `edgeplan --help` and the errors of its arguments should not wait for numpy and onnx
     from edgeplan.cold.profiling.command import Request, plan_model  # noqa: PLC0415
+    from edgeplan.cold.profiling.settings import ProfileSettings  # noqa: PLC0415
     from edgeplan.devices.config import load_device  # noqa: PLC0415
     from edgeplan.planning.cold_start.planner import PLANNERS  # noqa: PLC0415
     from edgeplan.runtime.layouts import HOMES  # noqa: PLC0415
@@ -75,6 +78,8 @@ def plan_cold_start(
     request = Request(
         found, costs.value, planner, homes, rows / found.name / "cold", results / found.name / "predictors", reprofile
     )
+    if accept_noise:
+        request = replace(request, settings=ProfileSettings(max_noisy_share=1.0))
     planned = plan_model(model, request)
     path = _write(planned.dnnl, model, planned.plan, output)
     for line in summary(planned.plan, planned.profiles, path):

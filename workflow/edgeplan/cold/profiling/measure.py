@@ -20,6 +20,7 @@ from edgeplan.cold.profiling.rounds import Rig, Round, Times
 from edgeplan.cold.profiling.settings import ProfileSettings
 from edgeplan.cold.profiling.store import Row
 from edgeplan.cold.profiling.subjects import Group
+from edgeplan.errors import NoiseError
 from edgeplan.measurement.references import References, ReferenceTimes
 
 log = logging.getLogger(__name__)
@@ -81,16 +82,20 @@ def measure(
         settings: how.
         clock: for normalisation.
         advance: told the share of the work just done, in thousandths.
+
+    Raises:
+        NoiseError: too many rounds stayed disturbed.
     """
     opened = [_Open(g, list(range(len(g.sizes))), [{} for _ in g.sizes]) for g in groups]
     widths = tuple(rig.standing)
-    told = 0
+    told = done = noisy = 0
     for block in range(settings.blocks):
         rounds = max(-(-len(o.alive) // len(o.group.steps)) for o in opened)
         for number in range(rounds):
             choice = _choices(opened, number)
             again = {s for o in opened if len(o.group.steps) > 1 for s in o.group.steps} if block < _REPEAT_BLOCKS else set()
-            times, scale = _quiet(rig, Round(choice, widths[block % len(widths)], frozenset(again)), settings, clock)
+            times, scale, quiet = _quiet(rig, Round(choice, widths[block % len(widths)], frozenset(again)), settings, clock)
+            done, noisy = done + 1, noisy + (not quiet)
             _collect(opened, choice, times, scale)
             share = int(1000 * (block + (number + 1) / rounds) / settings.blocks)
             advance(share - told)
@@ -98,6 +103,12 @@ def measure(
         if block == 0:
             for o in opened:
                 o.alive = _of_interest(o.samples, settings)
+    if noisy > settings.max_noisy_share * done:
+        raise NoiseError(
+            f"the machine is too busy to profile a model: {noisy} of {done} rounds stayed disturbed",
+            where=f"home layout {rig.subject.program.home}",
+            next_step="stop other work and run the same command again, or keep such figures with --accept-noise",
+        )
     now = time.time()
     return [_row(o.group, position, samples, now) for o in opened for position, samples in enumerate(o.samples)]
 
@@ -112,8 +123,8 @@ def _choices(opened: Sequence[_Open], number: int) -> dict[int, int]:
     return dict(sorted(choice.items()))
 
 
-def _quiet(rig: Rig, what: Round, settings: ProfileSettings, clock: Clock) -> tuple[Times, float]:
-    """A round during which the machine stayed as it was."""
+def _quiet(rig: Rig, what: Round, settings: ProfileSettings, clock: Clock) -> tuple[Times, float, bool]:
+    """A round during which the machine stayed as it was, if there was one: its times, their scale, and whether it was quiet."""
     for attempt in range(settings.retries + 1):
         before, waited, start = clock.now(), waited_ms(), time.perf_counter()
         times = rig.run(what, settings.warm_runs)
@@ -121,11 +132,12 @@ def _quiet(rig: Rig, what: Round, settings: ProfileSettings, clock: Clock) -> tu
         after = clock.now()
         pairs = ((before.compute_us, after.compute_us), (before.bandwidth_us, after.bandwidth_us))
         drift = max(max(pair) / min(pair) - 1 for pair in pairs)
-        if drift <= settings.max_drift and share <= settings.max_waiting:
+        quiet = drift <= settings.max_drift and share <= settings.max_waiting
+        if quiet:
             break
         drifted = f"the references moved by {100 * drift:.0f} %, threads waited {100 * share:.0f} % of the time"
         log.info("round rejected: %s (attempt %d)", drifted, attempt + 1)
-    return times, clock.scale(before, after)
+    return times, clock.scale(before, after), quiet
 
 
 def _collect(opened: Sequence[_Open], choice: Mapping[int, int], times: Times, scale: float) -> None:

@@ -73,6 +73,7 @@ def profile_model(
 
     Raises:
         ModelError: operators that the runtime lacks (all are named, nothing is measured), or a damaged file.
+        NoiseError: the machine is too busy; what was stored before is kept.
         BusyError: another process is measuring on this machine.
         FormatError: a stored file is damaged.
         StoreError: rows could not be stored.

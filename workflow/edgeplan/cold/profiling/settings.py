@@ -22,6 +22,7 @@ class ProfileSettings(BaseModel):
         max_drift: a round whose references differ by more than this (relative) between its start and its end is repeated.
         max_waiting: likewise one during which the threads waited for processors for more than this share of its time.
         retries: repeats of such a round; the last one counts, with its noise.
+        max_noisy_share: the share of rounds that may stay bad; beyond it nothing is stored.
         margin, exchange: a candidate keeps its first sample only, if another one is better by the factor `margin` in
             preparation or in execution, and this gain is more than `exchange` times what it loses in the other: no core's time
             is worth that much more than another's.
@@ -39,6 +40,7 @@ class ProfileSettings(BaseModel):
     max_drift: Annotated[float, Field(gt=0, le=10)] = 1.0
     max_waiting: Annotated[float, Field(gt=0, le=10)] = 0.1
     retries: Annotated[int, Field(ge=0, le=20)] = 3
+    max_noisy_share: Annotated[float, Field(ge=0, le=1)] = 0.2
     margin: Annotated[float, Field(gt=1, le=100)] = 1.5
     exchange: Annotated[float, Field(gt=1, le=1000)] = 20.0
     statistic: Literal["median", "min"] = "median"
