@@ -49,6 +49,9 @@ class Dnnl:
     def __init__(self) -> None:
         self._library, self.info = open_library()
         declare(self._library)
+        # the same library, called without letting other threads run meanwhile: for calls that take less than a switch would
+        self._brief = ctypes.PyDLL(self.info.path)
+        declare(self._brief)
         self._set_threads = self._thread_setter()
         self.engine = self.make("engine", "dnnl_engine_create", constants.CPU, 0)
 
@@ -80,6 +83,11 @@ class Dnnl:
     def set_primitive_cache(self, capacity: int) -> None:
         """How many primitives the library keeps for reuse; 0 for profiling, where every creation must be paid."""
         self.check(self._library.dnnl_set_primitive_cache_capacity(capacity), "dnnl_set_primitive_cache_capacity")
+
+    def function(self, name: str, *, brief: bool = False) -> Callable[..., int]:
+        """A function of the C API with its types declared; `brief` ones keep the GIL."""
+        found: Callable[..., int] = getattr(self._brief if brief else self._library, name)
+        return found
 
     def check(self, status: int, what: str) -> None:
         """Turn a status into an exception.
@@ -157,9 +165,13 @@ class Dnnl:
 
     def implementation(self, descriptor: Handle) -> str:
         """The library's name of the implementation, e.g. `brgconv:avx512_core`."""
+        return self.implementation_at(descriptor.value)
+
+    def implementation_at(self, address: int) -> str:
+        """The same by the primitive descriptor's address."""
         text = ctypes.c_char_p()
         query = self._library.dnnl_primitive_desc_query
-        status = query(descriptor.value, constants.QUERY_IMPL_INFO, 0, ctypes.byref(text))
+        status = query(address, constants.QUERY_IMPL_INFO, 0, ctypes.byref(text))
         self.check(status, "dnnl_primitive_desc_query")
         return (text.value or b"").decode()
 
