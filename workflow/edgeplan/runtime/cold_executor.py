@@ -44,6 +44,7 @@ class ColdSession:
             widens. Empty: nothing is pinned.
         little: processors that only prepare, on asymmetric chips.
         stealing: whether a core with nothing left to do takes preparations of others.
+        continuous: whether idle cores prepare the kernels of later runs (section 3.5); else the second run does so first.
 
     Raises:
         FormatError: the plan is for another machine, library, instruction set, thread count or model, or was changed.
@@ -59,6 +60,7 @@ class ColdSession:
         cores: Sequence[int] = (),
         little: Sequence[int] = (),
         stealing: bool = True,
+        continuous: bool = False,
     ) -> None:
         self._start_ns = perf_counter_ns()
         self._folder, self._dnnl = folder, dnnl
@@ -66,11 +68,13 @@ class ColdSession:
         self._shared = Shared(dnnl, self.program, folder)
         self._affinity = os.sched_getaffinity(0)
         self._reader = self._reading_ahead()
-        self._preparation = Preparation(self._shared, lanes_of(self._shared, cores, little), stealing=stealing)
+        self._preparation = Preparation(self._shared, lanes_of(self._shared, cores, little), stealing=stealing, continuous=continuous)
         self._stream = dnnl.stream()
         self._executions: list[Mark] = []
         self._ran = False
         self._pinned = tuple(cores[: narrow_width(self.program)])
+        self._interval = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_SECONDS)  # until the cold start is over
         self._preparation.start()
         self._opened_ns = perf_counter_ns()
 
@@ -92,15 +96,11 @@ class ColdSession:
             np.copyto(self._activation(border), value)
         if not self._ran:
             self._run_cold()
-        elif self.program.warm and self._preparation.resume_later():
-            self._run_switching()
         else:
-            self._run_warm()
+            self._run_later()
         return {border.name: np.array(self._activation(border)) for border in self.program.outputs}
 
     def _run_cold(self) -> None:
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(_SWITCH_SECONDS)
         preparation, program = self._preparation, self.program
         try:
             pin(self._pinned)
@@ -120,25 +120,20 @@ class ColdSession:
             raise
         finally:
             os.sched_setaffinity(0, self._affinity)
-            sys.setswitchinterval(interval)
+            sys.setswitchinterval(self._interval)
 
-    def _run_switching(self) -> None:
-        """A run during which kernels for later runs are still being prepared (section 3.5): narrow until they are there."""
-        self._dnnl.set_threads(narrow_width(self.program))
-        wide = False
-        for k in range(len(self.program.steps)):
-            if not wide and not self._preparation.resume_later():
-                wide = True
-                self._dnnl.set_threads(self.program.threads)
-            self._execute(self._current(k))
-
-    def _run_warm(self) -> None:
-        self._dnnl.set_threads(self.program.threads)
-        for k in range(len(self.program.steps)):
-            self._execute(self._current(k))
-
-    def _current(self, k: int) -> Calls:
-        return self._preparation.later.get(k) or self._preparation.wait_for(k)
+    def _run_later(self) -> None:
+        """A run with the kernels for later runs; while some of them are still being prepared, with those that are there."""
+        preparation, program = self._preparation, self.program
+        switching = preparation.switching()
+        self._dnnl.set_threads(narrow_width(program) if switching else program.threads)
+        for k, cold in enumerate(preparation.calls):
+            if switching and not preparation.switching():
+                switching = False
+                self._dnnl.set_threads(program.threads)
+            calls = preparation.later.get(k, cold)
+            assert calls is not None  # noqa: S101  the cold start is over
+            self._execute(calls)
 
     def _execute(self, calls: Calls) -> None:
         execute, stream = self._dnnl.execute, self._stream.value

@@ -11,8 +11,12 @@ from collections.abc import Iterable, Sequence
 from queue import SimpleQueue
 from time import perf_counter_ns
 
+from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.runtime.linked import LinkedProgram, LinkedStep
 from edgeplan.runtime.preparation import Calls, Mark, Preparer, Shared
+
+
+_PATIENCE_SECONDS = 2e-4
 
 
 def pin(cores: Iterable[int]) -> None:
@@ -51,13 +55,14 @@ class Preparation:
         shared: files, memory and objects.
         lanes: main first.
         stealing: whether a lane with nothing left takes from the heads of others (section 3.3, hardware dynamics).
+        continuous: whether idle lanes prepare kernels for later runs (section 3.5).
 
     Attributes:
         calls: by step, None until it is prepared.
         later: by step, the calls for later runs that are prepared (section 3.5).
     """
 
-    def __init__(self, shared: Shared, lanes: Sequence[Lane], *, stealing: bool) -> None:
+    def __init__(self, shared: Shared, lanes: Sequence[Lane], *, stealing: bool, continuous: bool) -> None:
         self._shared, self._lanes, self._stealing = shared, tuple(lanes), stealing
         program = shared.program
         self.calls: list[Calls | None] = [None] * len(program.steps)
@@ -66,7 +71,8 @@ class Preparation:
         self._done: SimpleQueue[int] = SimpleQueue()
         self._failure: BaseException | None = None
         self._stopping = False
-        self._idle_allowed = True
+        self._continuous, self._idle_allowed = continuous, continuous
+        self._narrow = narrow_width(program)
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -107,6 +113,10 @@ class Preparation:
         self._done.put(k)
 
     def _prepare_later(self, lane: Lane, k: int, step: LinkedStep) -> None:
+        if self.calls[k] is None:  # it takes over the weights of the cold start, which another lane is at
+            self._ahead.append((k, step))
+            time.sleep(_PATIENCE_SECONDS)
+            return
         marks = len(lane.preparer.marks)
         self.later[k] = lane.preparer.prepare(k, step)
         del lane.preparer.marks[marks:]  # no part of the cold start's timeline
@@ -122,7 +132,9 @@ class Preparation:
         main = self._lanes[0]
         while (calls := self.calls[k]) is None:
             if (own := self._next(main)) is not None:
+                self._shared.dnnl.set_threads(1)
                 self._prepare(main, own)
+                self._shared.dnnl.set_threads(self._narrow)
             elif self._failure is None:
                 self._done.get()
             if self._failure is not None:
@@ -144,12 +156,20 @@ class Preparation:
         if self._failure is not None:
             raise self._failure
 
-    def resume_later(self) -> bool:
-        """Go on preparing kernels for later runs; False where none is left."""
-        if self._ahead and not self._threads:
-            self._idle_allowed = True
-            self.start()
-        return bool(self._threads) and any(thread.is_alive() for thread in self._threads)
+    def switching(self) -> bool:
+        """Whether kernels for later runs are still being prepared; goes on with it beside a run, if the mode is continuous."""
+        if self._ahead and not any(thread.is_alive() for thread in self._threads):
+            self._idle_allowed = self._continuous
+            if self._continuous and len(self._lanes) > 1:
+                self._threads.clear()
+                self.start()
+            else:
+                self._shared.dnnl.set_threads(1)
+                while self._ahead:
+                    self._prepare_later(self._lanes[0], *self._ahead.popleft())
+        if self._failure is not None:
+            raise self._failure
+        return any(thread.is_alive() for thread in self._threads)
 
     def stop(self) -> None:
         """End the threads."""
@@ -183,6 +203,6 @@ def lanes_of(shared: Shared, cores: Sequence[int], little: Sequence[int]) -> tup
     return tuple(lanes)
 
 
-def narrow_width(program: LinkedProgram) -> int:
+def narrow_width(program: LinkedProgram | Plan) -> int:
     """Cores that execute while others prepare."""
     return max(1, program.threads - len(program.queues)) if program.equal_cores else program.threads

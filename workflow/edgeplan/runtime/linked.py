@@ -49,7 +49,7 @@ class LinkedStep(_Table):
     Attributes:
         name: of the step.
         implementation: its candidate's name.
-        source: "raw", "cached_read", "cached_mmap" or "none".
+        source: "raw", "cached_read", "cached_mmap" or "none"; for later runs also "shared": what the cold start used.
         calls: for each C call its primitive, then pairs of argument number and memory: a row of `memories`, or -1 - s for slot s.
         slots: weights as the primitives read them: descriptor there, descriptor in the file's order, offset among the step's
             transformed weights, size, primitive that converts (-1: same bytes).
@@ -63,7 +63,7 @@ class LinkedStep(_Table):
 
     name: str
     implementation: str
-    source: Literal["raw", "cached_read", "cached_mmap", "none"]
+    source: Literal["raw", "cached_read", "cached_mmap", "none", "shared"]
     calls: tuple[Numbers, ...]
     slots: tuple[tuple[int, int, int, int, int], ...]
     weight_bytes: Count
@@ -110,10 +110,11 @@ class LinkedProgram(_Table):
         descriptors: memory descriptors: kind, then by kind (tag, *shape), (shape, strides), (of, shape, offsets),
             (of, permutation), (primitive, what, index).
         attributes: post-operations of each set of attributes: (kind, arguments); a binary's last argument is a descriptor.
-        primitives: function that describes it, implementation, attributes, arguments between the result and the attributes.
+        primitives: function that describes it, implementation, attributes, threads, arguments between the result and the
+            attributes. Many kernels keep the number of threads they were made for, and some choose layouts of weights by it.
         memories: of activations and scratch: descriptor, offset in the arena.
         steps: in order of execution.
-        warm: for each step its implementation for later runs, None where it is the same; empty without continuous inference.
+        warm: for each step how later runs execute it, on all cores; None where the cold start does the same.
         inputs, outputs: at the border.
         arena_bytes: activations and scratch; weights_bytes: transformed weights that are not mapped, behind them.
         cache_key, cache_bytes: first bytes of the cache, and its size; 0 without a cache.
@@ -135,7 +136,7 @@ class LinkedProgram(_Table):
     files: tuple[ModelFile, ...]
     descriptors: tuple[tuple[int | Numbers, ...], ...]
     attributes: tuple[tuple[tuple[str | int | float, ...], ...], ...]
-    primitives: tuple[tuple[str, str, Count, tuple[Argument, ...]], ...]
+    primitives: tuple[tuple[str, str, Count, Count, tuple[Argument, ...]], ...]
     memories: tuple[tuple[Count, Count], ...]
     steps: tuple[LinkedStep, ...]
     warm: tuple[LinkedStep | None, ...]
@@ -151,7 +152,7 @@ class LinkedProgram(_Table):
         count = len(self.steps)
         if sorted([*self.main, *(k for queue in self.queues for k in queue)]) != list(range(count)):
             raise ValueError("main, queues: each step is prepared once")
-        if self.widen_from > count or len(self.warm) not in (0, count):
+        if self.widen_from > count or len(self.warm) != count:
             raise ValueError("widen_from, warm: no more steps than there are")
         if max((d for d, _ in self.memories), default=-1) >= len(self.descriptors):
             raise ValueError("memories: of a descriptor that is not there")
@@ -169,8 +170,7 @@ def _check_step(step: LinkedStep, program: LinkedProgram) -> None:
     for _, _, offset, size, conversion in step.slots:
         if offset < 0 or size < 0 or offset + size > step.weight_bytes or conversion >= primitives:
             raise ValueError(f"step {step.name}: weights outside their place")
-    mapped = step.source == "cached_mmap"
-    if not mapped and step.weight_bytes and step.place + step.weight_bytes > program.weights_bytes:
+    if step.source in ("raw", "cached_read") and step.weight_bytes and step.place + step.weight_bytes > program.weights_bytes:
         raise ValueError(f"step {step.name}: weights outside the memory")
     if step.cached and step.segment + step.weight_bytes > program.cache_bytes:
         raise ValueError(f"step {step.name}: weights outside the cache")

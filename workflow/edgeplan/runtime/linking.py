@@ -81,13 +81,17 @@ class Linker:
         self._creator = Creator(recorder, program.shapes, program.layouts, program.offsets)
         self._descriptors, self._attributes, self._primitives, self._memories = _Rows(), _Rows(), _Rows(), _Rows()
         self._files = _Rows()
+        self._threads = 1  # of the step at hand
         self.scratch_bytes = 0
 
-    def step(self, step: Step, choice: Implementation, source: str) -> dict[str, Any]:
-        """The row of a step under an implementation; `place`, `segment` and `checksum` are left 0."""
+    def step(self, step: Step, choice: Implementation, source: str, threads: int) -> tuple[dict[str, Any], Created]:
+        """The row of a step under an implementation, executed by so many threads; places and checksum are left 0."""
+        self._threads = threads
+        self._dnnl.set_threads(threads)
         created = self._creator.create(step, choice, generate=False)
+        self._dnnl.set_threads(1)
         self.scratch_bytes = max(self.scratch_bytes, created.scratch_bytes)
-        return {
+        row = {
             "name": step.name,
             "implementation": choice.name,
             "source": source if created.slots else "none",
@@ -101,6 +105,12 @@ class Linker:
             "segment": 0,
             "checksum": 0,
         }
+        return row, created
+
+    def same_weights(self, one: Created, other: Created) -> bool:
+        """Whether two implementations of a step read the same bytes as their weights."""
+        pairs = zip(one.slots, other.slots, strict=True)
+        return all(a.offset == b.offset and self._dnnl.equal(a.target, b.target) for a, b in pairs)
 
     def tables(self) -> Mapping[str, Any]:
         """The shared tables, by the names in `LinkedProgram`."""
@@ -122,7 +132,7 @@ class Linker:
 
     def _call(self, call: Call, created: Created) -> tuple[int, ...]:
         slots = {slot.offset: position for position, slot in enumerate(created.slots)}
-        row = [self._primitive(call.descriptor.value)]
+        row = [self._primitive(call.descriptor.value, self._threads)]
         bases = {"arena": 0, "scratch": self._program.scratch_offset}
         for argument in call.arguments:
             place = argument.place
@@ -138,18 +148,18 @@ class Linker:
         for slot in created.slots:
             conversion = -1
             if not self._dnnl.equal(slot.source.value, slot.target):
-                conversion = self._primitive(self._dnnl.reorder(slot.source.value, slot.target).value)
+                conversion = self._primitive(self._dnnl.reorder(slot.source.value, slot.target).value, 1)
             source, target = self._descriptor(slot.source.value), self._descriptor(slot.target)
             found.append((target, source, slot.offset, slot.size, conversion))
         return found
 
-    def _primitive(self, address: int) -> int:
+    def _primitive(self, address: int, threads: int) -> int:
         function, *given = self._dnnl.made[address]
         types = STATUS[function][1:]
         attributes = self._attributes.add(self._posts(given[-1]))
         arguments = tuple(self._argument(kind, value) for kind, value in zip(types[:-1], given[:-1], strict=True))
         implementation = self._dnnl.implementation_at(address)
-        return self._primitives.add((function, implementation, attributes, arguments))
+        return self._primitives.add((function, implementation, attributes, threads, arguments))
 
     def _posts(self, address: int) -> Row:
         def portable(post: Row) -> Row:
@@ -173,7 +183,7 @@ class Linker:
     def _descriptor(self, address: int) -> int:
         if address in self._dnnl.asked:
             of, what, index = self._dnnl.asked[address]
-            return self._descriptors.add((linked.ASKED, self._primitive(of), what, index))
+            return self._descriptors.add((linked.ASKED, self._primitive(of, self._threads), what, index))
         function, *given = self._dnnl.made[address]
         if function == "dnnl_memory_desc_create_with_tag":
             rank, shape, _, tag = given

@@ -21,7 +21,7 @@ class Objects:
     """Handles of one linked program, by row of its tables.
 
     Two threads that need the same primitive: the second waits. Two that need the same descriptor or memory make it twice,
-    which costs less than a lock.
+    which costs less than a lock. A thread that makes primitives is left with one thread of execution.
 
     Args:
         dnnl: the library.
@@ -122,19 +122,24 @@ class Objects:
         return known
 
     def _generate(self, row: int) -> tuple[int, int]:
-        function, implementation, attributes, given = self._program.primitives[row]
+        function, implementation, attributes, threads, given = self._program.primitives[row]
         arguments = [self._argument(kind, value) for kind, value in zip(STATUS[function][1:-1], given, strict=True)]
         attribute = self._attribute(attributes)
+        if threads > 1:
+            self._dnnl.set_threads(threads)
         try:
             described = self._make("primitive_desc", function, *arguments, attribute, brief=False)
             self._walk_to(described, implementation)
+            return self._make("primitive", "dnnl_primitive_create", described, brief=False), described
         except Unsupported as error:
             raise DeviceError(
                 f"this oneDNN does not offer {implementation!r}",
                 where=f"model {self._program.model}, oneDNN {self._dnnl.info.version} ({self._dnnl.info.isa})",
                 next_step=linked.AGAIN,
             ) from error
-        return self._make("primitive", "dnnl_primitive_create", described, brief=False), described
+        finally:
+            if threads > 1:
+                self._dnnl.set_threads(1)
 
     def _walk_to(self, described: int, implementation: str) -> None:
         """Found by name: a warm primitive cache repeats implementations in the walk, so positions shift."""

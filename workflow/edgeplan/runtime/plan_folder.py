@@ -24,6 +24,7 @@ from edgeplan.runtime.candidates import default
 from edgeplan.runtime.creation import Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, write_linked
+from edgeplan.runtime.lanes import narrow_width
 from edgeplan.runtime.linking import Linker, Recorder
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.memory import checksum
@@ -31,13 +32,14 @@ from edgeplan.runtime.preparation import CACHE_NAME, Preparer, Shared
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.raw_weights import file_sha256
 from edgeplan.runtime.steps import Lowered
-from edgeplan.runtime.weight_cache import header, key_of, paged, segments, write_cache
+from edgeplan.runtime.weight_cache import description, header, key_of, paged, segments, write_cache
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
 PLAN_NAME, PROGRAM_NAME = "plan.json", "program.json"
 _LOG = logging.getLogger(__name__)
 _BUILDING = ".building-"
 _CHUNK_BYTES = 1 << 20
+_WIDEST = (1 << 56) - 1
 
 
 def build_plan_folder(
@@ -58,7 +60,8 @@ def build_plan_folder(
         folder: where to write; made if it is not there.
         limit_bytes: most bytes of weights in the cache. Beyond it the largest are transformed at every start instead; the
             prediction of the plan then no longer holds, which is logged.
-        warm: for continuous inference, the implementation of each step for later runs (section 3.5).
+        warm: the implementation of each step in later runs (section 3.5), those of the plan if not given. Later runs are on
+            all cores, so steps that the cold start executes on fewer are made again in any case.
 
     Returns:
         The folder.
@@ -172,18 +175,22 @@ def _linked(
     recorder = Recorder()
     offered = step_candidates(recorder, lowered, plan.layout)
     chosen = _chosen(lowered, offered, [plan.implementations[i] for i in plan.implementation], plan.library_version)
-    later = _chosen(lowered, offered, warm, plan.library_version) if warm is not None else ()
+    later = _chosen(lowered, offered, warm, plan.library_version) if warm is not None else chosen
     program = build_program(recorder, lowered, plan.layout, chosen, locations)
     linker = Linker(recorder, program)
-    steps = [
-        linker.step(step, choice, SOURCES[source])
-        for step, choice, source in zip(lowered.steps, chosen, plan.source, strict=True)
-    ]
-    switched = [
-        linker.step(step, choice, "raw") if choice != cold else None
-        for step, choice, cold in zip(lowered.steps, later, chosen, strict=bool(later))
-        if later
-    ]
+    narrow = narrow_width(plan)
+    steps, switched = [], []
+    for k, (step, cold, warmer) in enumerate(zip(lowered.steps, chosen, later, strict=True)):
+        width = narrow if k < plan.widen_from else plan.threads
+        row, created = linker.step(step, cold, SOURCES[plan.source[k]], width)
+        steps.append(row)
+        if (width, cold) == (plan.threads, warmer):
+            switched.append(None)
+            continue
+        again, recreated = linker.step(step, warmer, "raw", plan.threads)
+        if cold == warmer and created.slots and linker.same_weights(created, recreated):
+            again["source"] = "shared"
+        switched.append(again)
 
     def border(names: Sequence[str]) -> list[dict[str, Any]]:
         return [{"name": n, "shape": program.shapes[n], "offset": program.offsets[n]} for n in names]
@@ -205,7 +212,7 @@ def _placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> Li
     _limit(steps, limit_bytes)
     at = 0
     for row in (*steps, *(row for row in document["warm"] if row is not None)):
-        if row["source"] in ("raw", "cached_read"):
+        if row["source"] in ("raw", "cached_read"):  # what is mapped or shared has a place
             row["place"] = at
             at += aligned(row["weight_bytes"])
     cached = [steps[k] for k in preparation_order(plan.main, plan.queues) if steps[k]["source"].startswith("cached")]
@@ -216,10 +223,9 @@ def _placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> Li
     size = 0
     if cached:
         for row in cached:
-            row["segment"] = row["checksum"] = (1 << 56) - 1  # the widest numbers: the header's size depends on them
-        size = 1 << 57
-        longest = LinkedProgram.model_validate({**document, **given, "cache_bytes": size}, strict=False)
-        start = len(header(longest))
+            row["segment"] = row["checksum"] = _WIDEST  # the room for the description depends on them
+        longest = LinkedProgram.model_validate({**document, **given, "cache_bytes": 2 * _WIDEST}, strict=False)
+        start = paged(len(description(longest)))
         for row, offset in zip(cached, segments((row["weight_bytes"] for row in cached), start), strict=True):
             row["segment"] = offset
             size = offset + paged(row["weight_bytes"])

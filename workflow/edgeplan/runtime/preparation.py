@@ -42,6 +42,7 @@ class Shared:
         self.memory = Region(program.arena_bytes + program.weights_bytes)
         self.objects = Objects(dnnl, program, self.memory.address)
         self.staging = staging_bytes(program.steps)
+        self.weights = [0] * len(program.steps)  # addresses, for later runs
         self.keep: list[Region] = []  # weights that had no place of their own
 
     def close(self) -> None:
@@ -82,7 +83,9 @@ class Preparer:
         start = perf_counter_ns()
         address, raw = 0, None
         if step.slots:
-            if step.cached:
+            if step.source == "shared":
+                address = shared.weights[index]
+            elif step.cached:
                 address = shared.cache.fetch(step, shared.memory, shared.program.arena_bytes)
             if not address:
                 raw = shared.raw.read(step, self._staging)
@@ -98,6 +101,7 @@ class Preparer:
             transform(shared.dnnl, shared.objects, self._stream, step, raw, address)
             start = perf_counter_ns()
             marks.append(("transform", index, created, start))
+        shared.weights[index] = shared.weights[index] or address
         calls = shared.objects.calls(step, address)
         marks.append(("create", index, start, perf_counter_ns()))
         return calls

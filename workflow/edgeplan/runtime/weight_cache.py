@@ -29,7 +29,13 @@ def paged(size: int) -> int:
 
 
 def header(program: LinkedProgram) -> bytes:
-    """The first pages of a program's cache."""
+    """What stands before the first segment of a program's cache."""
+    first = min((s.segment for s in program.steps if s.cached), default=0)
+    return description(program).ljust(first, b"\0")
+
+
+def description(program: LinkedProgram) -> bytes:
+    """What a program's cache is for, and what is in it."""
     document = {
         "format_version": 1,
         "model": program.model,
@@ -40,8 +46,7 @@ def header(program: LinkedProgram) -> bytes:
         "layout": program.layout,
         "segments": [[s.name, s.implementation, s.segment, s.weight_bytes, s.checksum] for s in program.steps if s.cached],
     }
-    text = json.dumps(document, separators=(",", ":")).encode() + b"\n"
-    return text.ljust(paged(len(text)), b"\0")
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
 def key_of(head: bytes) -> str:
