@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import os
@@ -63,6 +64,7 @@ class ColdSession:
         continuous: bool = False,
     ) -> None:
         self._start_ns = perf_counter_ns()
+        self._pace = _Pace()
         self._folder, self._dnnl = folder, dnnl
         self.program = _checked(folder, dnnl, threads, machine)
         self._shared = Shared(dnnl, self.program, folder)
@@ -73,8 +75,6 @@ class ColdSession:
         self._executions: list[Mark] = []
         self._ran = False
         self._pinned = tuple(cores[: narrow_width(self.program)])
-        self._interval = sys.getswitchinterval()
-        sys.setswitchinterval(_SWITCH_SECONDS)  # until the cold start is over
         self._preparation.start()
         self._opened_ns = perf_counter_ns()
 
@@ -120,7 +120,7 @@ class ColdSession:
             raise
         finally:
             os.sched_setaffinity(0, self._affinity)
-            sys.setswitchinterval(self._interval)
+            self._pace.restore()
 
     def _run_later(self) -> None:
         """A run with the kernels for later runs; while some of them are still being prepared, with those that are there."""
@@ -205,6 +205,7 @@ class ColdSession:
 
     def close(self) -> None:
         """End the threads, build the cache again if something was wrong with it, and free everything."""
+        self._pace.restore()
         self._preparation.stop()
         if self._reader is not None:
             self._reader.join()
@@ -220,6 +221,27 @@ class ColdSession:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+class _Pace:
+    """How the interpreter runs during a cold start: threads change often, and garbage is not looked for.
+
+    A collection goes through every object that imported packages hold, which takes longer than a small model's cold start.
+    """
+
+    def __init__(self) -> None:
+        self._interval, self._collecting = sys.getswitchinterval(), gc.isenabled()
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        gc.disable()
+        self._changed = True
+
+    def restore(self) -> None:
+        """Back to what it was."""
+        if self._changed:
+            sys.setswitchinterval(self._interval)
+            if self._collecting:
+                gc.enable()
+        self._changed = False
 
 
 def _checked(folder: Path, dnnl: Dnnl, threads: int, machine: str) -> LinkedProgram:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from queue import SimpleQueue
 from time import perf_counter_ns
 
@@ -67,13 +68,16 @@ class Preparation:
         program = shared.program
         self.calls: list[Calls | None] = [None] * len(program.steps)
         self.later: dict[int, Calls] = {}
-        self._ahead = deque((k, step) for k, step in enumerate(program.warm) if step is not None)
         self._done: SimpleQueue[int] = SimpleQueue()
         self._failure: BaseException | None = None
         self._stopping = False
         self._continuous, self._idle_allowed = continuous, continuous
         self._narrow = narrow_width(program)
         self._threads: list[threading.Thread] = []
+
+    @cached_property
+    def _ahead(self) -> deque[tuple[int, LinkedStep]]:
+        return deque((k, step) for k, step in enumerate(self._shared.reserve.later) if step is not None)
 
     def start(self) -> None:
         """Start the threads of the preparing lanes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -54,7 +54,7 @@ class LinkedStep(_Table):
         slots: weights as the primitives read them: descriptor there, descriptor in the file's order, offset among the step's
             transformed weights, size, primitive that converts (-1: same bytes).
         weight_bytes: size of the transformed weights.
-        raw: what they are made from.
+        raw: what they are made from; for cached weights it stands in `Reserve`.
         kind, settings: how they are made (`transform.folded`).
         place: offset of the transformed weights in the memory of the session.
         segment: their offset in the cache.
@@ -114,7 +114,7 @@ class LinkedProgram(_Table):
             attributes. Many kernels keep the number of threads they were made for, and some choose layouts of weights by it.
         memories: of activations and scratch: descriptor, offset in the arena.
         steps: in order of execution.
-        warm: for each step how later runs execute it, on all cores; None where the cold start does the same.
+        reserve_sha256: hash of the reserve.
         inputs, outputs: at the border.
         arena_bytes: activations and scratch; weights_bytes: transformed weights that are not mapped, behind them.
         cache_key, cache_bytes: first bytes of the cache, and its size; 0 without a cache.
@@ -139,7 +139,7 @@ class LinkedProgram(_Table):
     primitives: tuple[tuple[str, str, Count, Count, tuple[Argument, ...]], ...]
     memories: tuple[tuple[Count, Count], ...]
     steps: tuple[LinkedStep, ...]
-    warm: tuple[LinkedStep | None, ...]
+    reserve_sha256: str
     inputs: tuple[Border, ...]
     outputs: tuple[Border, ...]
     arena_bytes: Count
@@ -152,16 +152,16 @@ class LinkedProgram(_Table):
         count = len(self.steps)
         if sorted([*self.main, *(k for queue in self.queues for k in queue)]) != list(range(count)):
             raise ValueError("main, queues: each step is prepared once")
-        if self.widen_from > count or len(self.warm) != count:
-            raise ValueError("widen_from, warm: no more steps than there are")
+        if self.widen_from > count:
+            raise ValueError("widen_from: no more steps than there are")
         if max((d for d, _ in self.memories), default=-1) >= len(self.descriptors):
             raise ValueError("memories: of a descriptor that is not there")
-        for step in (*self.steps, *(w for w in self.warm if w is not None)):
-            _check_step(step, self)
+        for step in self.steps:
+            check_step(step, self)
         return self
 
 
-def _check_step(step: LinkedStep, program: LinkedProgram) -> None:
+def check_step(step: LinkedStep, program: LinkedProgram) -> None:
     """References of a step lead into the tables: a wrong one would make the library read anywhere."""
     primitives, memories, slots = len(program.primitives), len(program.memories), len(step.slots)
     for call in step.calls:
@@ -176,15 +176,51 @@ def _check_step(step: LinkedStep, program: LinkedProgram) -> None:
         raise ValueError(f"step {step.name}: weights outside the cache")
 
 
-def write_linked(program: LinkedProgram, path: Path) -> None:
-    """Write a linked program, with a digest of it, atomically."""
-    body = json.dumps(program.model_dump(mode="json"), separators=(",", ":"))
+class Reserve(_Table):
+    """What a cold start does without, as long as nothing is wrong: kept apart, since reading it takes time.
+
+    Attributes:
+        raw: for each step what its cached weights are made from.
+        later: for each step how later runs execute it, on all cores; None where the cold start does the same.
+    """
+
+    raw: tuple[tuple[RawWeight, ...], ...]
+    later: tuple[LinkedStep | None, ...]
+
+
+Document = TypeVar("Document", LinkedProgram, Reserve)
+
+
+def write_linked(document: LinkedProgram | Reserve, path: Path) -> str:
+    """Write a linked program or its reserve, with a digest of it, atomically; returns the digest."""
+    body = json.dumps(document.model_dump(mode="json"), separators=(",", ":"))
     digest = hashlib.sha256(body.encode()).hexdigest()
     write_atomically(path, lambda temporary: temporary.write_text(_HEAD.format(digest=digest) + body + "}\n"))
+    return digest
 
 
-def read_linked(path: Path) -> LinkedProgram:
-    """Read a linked program: one digest, one parse.
+def read_reserve(path: Path, program: LinkedProgram) -> Reserve:
+    """Read the reserve of a program.
+
+    Raises:
+        FormatError: as for `read_linked`, or it is another program's.
+    """
+    reserve = read_linked(path, Reserve, program.reserve_sha256)
+    if len(reserve.raw) != len(program.steps) or len(reserve.later) != len(program.steps):
+        raise FormatError("the reserve has other steps than the program", where=str(path), next_step=AGAIN)
+    for step in reserve.later:
+        if step is not None:
+            check_step(step, program)
+    return reserve
+
+
+def read_linked(path: Path, document: type[Document] = LinkedProgram, wanted: str = "") -> Document:  # type: ignore[assignment]
+    """Read a linked program, or its reserve: one digest, one parse.
+
+    Args:
+        path: of the file.
+        document: what it holds.
+        wanted: the digest it must have, if that is known.
 
     Raises:
         FormatError: missing, of another format version, changed since it was written, or not fitting.
@@ -195,11 +231,11 @@ def read_linked(path: Path) -> LinkedProgram:
         raise FormatError(f"cannot read the program: {error.strerror}", where=str(path), next_step=AGAIN) from error
     head, body = content[:_HEAD_BYTES], content[_HEAD_BYTES:-2]
     digest = hashlib.sha256(body).hexdigest()
-    if head != _HEAD.format(digest=digest).encode() or content[-2:] != b"}\n":
+    if head != _HEAD.format(digest=digest).encode() or content[-2:] != b"}\n" or (wanted and digest != wanted):
         what = "is of another format version" if b'"format_version":1,' not in head else "was changed after it was written"
         raise FormatError(f"the program {what}", where=str(path), next_step=AGAIN)
     try:
-        return LinkedProgram.model_validate_json(body)
+        return document.model_validate_json(body)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in error.errors()[:5])
         raise FormatError(f"the program does not fit: {problems}", where=str(path), next_step=AGAIN) from error

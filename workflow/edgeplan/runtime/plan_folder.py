@@ -23,12 +23,12 @@ from edgeplan.planning.cold_start.profile import SOURCES
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.creation import Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, write_linked
+from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve, write_linked
 from edgeplan.runtime.lanes import narrow_width
 from edgeplan.runtime.linking import Linker, Recorder
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.memory import checksum
-from edgeplan.runtime.preparation import CACHE_NAME, Preparer, Shared
+from edgeplan.runtime.preparation import CACHE_NAME, RESERVE_NAME, Preparer, Shared
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.raw_weights import file_sha256
 from edgeplan.runtime.steps import Lowered
@@ -77,7 +77,7 @@ def build_plan_folder(
     locations = locate_weights(model, lowered)
     document = _linked(lowered, plan, locations, warm)
     document |= {"files": _files(model, plan, document["files"])}
-    program = _placed(document, plan, limit_bytes)
+    program, reserve = _placed(document, plan, limit_bytes)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(f"{_BUILDING}*"):  # of a process that was killed
@@ -88,8 +88,8 @@ def build_plan_folder(
             f"cannot write the plan: {error.strerror}", where=str(folder), next_step="free some space, then plan again"
         ) from error
     try:
-        _write(dnnl, program, plan, work)
-        for name in (CACHE_NAME, PLAN_NAME, PROGRAM_NAME):
+        _write(dnnl, program, reserve, plan, work)
+        for name in (CACHE_NAME, RESERVE_NAME, PLAN_NAME, PROGRAM_NAME):
             if (work / name).exists():
                 (work / name).replace(folder / name)
         if not program.cache_bytes:
@@ -99,22 +99,22 @@ def build_plan_folder(
     return folder
 
 
-def _write(dnnl: Dnnl, program: LinkedProgram, plan: Plan, work: Path) -> None:
+def _write(dnnl: Dnnl, program: LinkedProgram, reserve: Reserve, plan: Plan, work: Path) -> None:
     write_plan(plan, work / PLAN_NAME)
-    with Shared(dnnl, program, work, building=True) as shared:
+    plan_sha256 = hashlib.sha256((work / PLAN_NAME).read_bytes()).hexdigest()
+    reserve_sha256 = write_linked(reserve, work / RESERVE_NAME)
+    program = program.model_copy(update={"plan_sha256": plan_sha256, "reserve_sha256": reserve_sha256})
+    with Shared(dnnl, program, work, reserve=reserve) as shared:
         preparer = Preparer(shared)
-        steps = tuple(_with_checksum(step, preparer) for step in program.steps)
-        program = program.model_copy(
-            update={"steps": steps, "plan_sha256": hashlib.sha256((work / PLAN_NAME).read_bytes()).hexdigest()}
+        steps = tuple(
+            step.model_copy(update={"checksum": checksum(preparer.transformed(k))}) if step.cached else step
+            for k, step in enumerate(program.steps)
         )
+        program = program.model_copy(update={"steps": steps})
         program = program.model_copy(update={"cache_key": key_of(header(program)) if program.cache_bytes else ""})
         if program.cache_bytes:
             write_cache(program, work / CACHE_NAME, preparer.transformed)
     write_linked(program, work / PROGRAM_NAME)
-
-
-def _with_checksum(step: LinkedStep, preparer: Preparer) -> LinkedStep:
-    return step.model_copy(update={"checksum": checksum(preparer.transformed(step))}) if step.cached else step
 
 
 def model_sha256(files: Sequence[Path]) -> str:
@@ -198,7 +198,7 @@ def _linked(
     return {
         **linker.tables(),
         "steps": steps,
-        "warm": switched,
+        "later": switched,
         "inputs": border(lowered.inputs),
         "outputs": border(lowered.outputs),
         "files": linker.files,
@@ -206,12 +206,12 @@ def _linked(
     }
 
 
-def _placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> LinkedProgram:
+def _placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> tuple[LinkedProgram, Reserve]:
     """The program with places for all weights: in the cache in the order in which they are prepared, and in memory."""
     steps: list[dict[str, Any]] = document["steps"]
     _limit(steps, limit_bytes)
     at = 0
-    for row in (*steps, *(row for row in document["warm"] if row is not None)):
+    for row in (*steps, *(row for row in document["later"] if row is not None)):
         if row["source"] in ("raw", "cached_read"):  # what is mapped or shared has a place
             row["place"] = at
             at += aligned(row["weight_bytes"])
@@ -219,7 +219,12 @@ def _placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> Li
     names = ("model", "model_sha256", "library_version", "isa", "machine", "threads", "layout", "equal_cores", "little_ratio")
     names += ("main", "queues", "widen_from")
     given = {name: getattr(plan, name) for name in names}
-    given |= {"plan_sha256": "", "weights_bytes": at, "cache_key": "", "cache_bytes": 0}
+    raw = [row["raw"] for row in steps]
+    for row in steps:
+        row["raw"] = () if row["source"].startswith("cached") else row["raw"]
+    later = document.pop("later")
+    reserve = Reserve.model_validate({"raw": raw, "later": later}, strict=False)
+    given |= {"plan_sha256": "", "reserve_sha256": "", "weights_bytes": at, "cache_key": "", "cache_bytes": 0}
     size = 0
     if cached:
         for row in cached:
@@ -229,7 +234,7 @@ def _placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> Li
         for row, offset in zip(cached, segments((row["weight_bytes"] for row in cached), start), strict=True):
             row["segment"] = offset
             size = offset + paged(row["weight_bytes"])
-    return LinkedProgram.model_validate({**document, **given, "cache_bytes": size}, strict=False)
+    return LinkedProgram.model_validate({**document, **given, "cache_bytes": size}, strict=False), reserve
 
 
 def _limit(steps: Sequence[dict[str, Any]], limit_bytes: int | None) -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Self
 
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import LinkedProgram, LinkedStep
+from edgeplan.runtime.linked import LinkedProgram, LinkedStep, RawWeight, Reserve, read_reserve
 from edgeplan.runtime.memory import Bytes, Region
 from edgeplan.runtime.objects import Objects
-from edgeplan.runtime.raw_weights import RawFiles, Staging, staging_bytes, transform
+from edgeplan.runtime.raw_weights import RawFiles, Staging, transform
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.weight_cache import WeightCache
 
-CACHE_NAME = "weights.cache"
+CACHE_NAME, RESERVE_NAME = "weights.cache", "reserve.json"
 Calls = list[tuple[int, int, ctypes.Array[ExecArg]]]
 #: Stage of which step, from when to when (`time.perf_counter_ns`).
 Mark = tuple[str, int, int, int]
@@ -29,21 +30,30 @@ class Shared:
         dnnl: the library.
         program: what is run.
         folder: of the plan.
-        building: whether the cache is still to be written.
+        reserve: of the program, while the folder is still being written; else it is read when it is needed.
 
     Raises:
         FormatError: the model changed since the plan was made.
     """
 
-    def __init__(self, dnnl: Dnnl, program: LinkedProgram, folder: Path, *, building: bool = False) -> None:
+    def __init__(self, dnnl: Dnnl, program: LinkedProgram, folder: Path, *, reserve: Reserve | None = None) -> None:
         self.dnnl, self.program = dnnl, program
         self.raw = RawFiles(program, folder)
-        self.cache = WeightCache(folder / CACHE_NAME, program, absent=building)
+        self.cache = WeightCache(folder / CACHE_NAME, program, absent=reserve is not None)
         self.memory = Region(program.arena_bytes + program.weights_bytes)
         self.objects = Objects(dnnl, program, self.memory.address)
-        self.staging = staging_bytes(program.steps)
+        self._folder, self._given = folder, reserve
         self.weights = [0] * len(program.steps)  # addresses, for later runs
         self.keep: list[Region] = []  # weights that had no place of their own
+
+    @cached_property
+    def reserve(self) -> Reserve:
+        """What is needed where the cache fails, and for later runs."""
+        return self._given or read_reserve(self._folder / RESERVE_NAME, self.program)
+
+    def raw_of(self, index: int, step: LinkedStep) -> tuple[RawWeight, ...]:
+        """What a step's weights are made from."""
+        return step.raw or self.reserve.raw[index]
 
     def close(self) -> None:
         """Close the files and free the library's objects."""
@@ -70,7 +80,7 @@ class Preparer:
         self.marks: list[Mark] = []
         self._shared = shared
         self._stream = shared.dnnl.stream()
-        self._staging = Staging(shared.staging)
+        self._staging = Staging()
 
     def prepare(self, index: int, step: LinkedStep) -> Calls:
         """Everything before execution.
@@ -88,7 +98,7 @@ class Preparer:
             elif step.cached:
                 address = shared.cache.fetch(step, shared.memory, shared.program.arena_bytes)
             if not address:
-                raw = shared.raw.read(step, self._staging)
+                raw = shared.raw.read(shared.raw_of(index, step), self._staging)
             read = perf_counter_ns()
             marks.append(("read", index, start, read))
             start = read
@@ -114,9 +124,10 @@ class Preparer:
         self._shared.keep.append(region)
         return region.address
 
-    def transformed(self, step: LinkedStep) -> Bytes:
+    def transformed(self, index: int) -> Bytes:
         """A step's transformed weights, made from the raw ones: what its segment of the cache holds."""
+        step = self._shared.program.steps[index]
         region = Region(step.weight_bytes)
-        raw = self._shared.raw.read(step, self._staging)
+        raw = self._shared.raw.read(self._shared.raw_of(index, step), self._staging)
         transform(self._shared.dnnl, self._shared.objects, self._stream, step, raw, region.address)
         return region.data[: step.weight_bytes]

@@ -13,8 +13,8 @@ import numpy as np
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.runtime import constants
 from edgeplan.runtime.dnnl import Dnnl, Handle
-from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, ModelFile
-from edgeplan.runtime.memory import Region, read_fully
+from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, ModelFile, RawWeight
+from edgeplan.runtime.memory import Bytes, Region, read_fully
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.steps import Step
@@ -87,30 +87,32 @@ class RawFiles:
         """Of the files that are there."""
         return tuple(d for d in self._descriptors if d >= 0)
 
-    def read(self, step: LinkedStep, staging: Staging) -> Mapping[str, Array]:
+    def read(self, wanted: tuple[RawWeight, ...], staging: Staging) -> Mapping[str, Array]:
         """The raw weights of a step: role -> values, which lie in `staging` until its next use.
 
         Raises:
             ModelError: a file is missing, was cut short, or cannot be read.
         """
         found: dict[str, Array] = {}
-        largest = max(step.raw, key=lambda w: w.size)
-        first = min(w.offset for w in step.raw)
-        last = max(w.offset + w.size for w in step.raw)
-        near = len({w.file for w in step.raw}) == 1 and last - first <= sum(w.size for w in step.raw) + _NEAR_BYTES
-        groups = [(first, last, step.raw)] if near else [(w.offset, w.offset + w.size, (w,)) for w in step.raw]
+        largest = max(wanted, key=lambda w: w.size)
+        first = min(w.offset for w in wanted)
+        last = max(w.offset + w.size for w in wanted)
+        total = sum(w.size for w in wanted)
+        near = len({w.file for w in wanted}) == 1 and last - first <= total + _NEAR_BYTES
+        groups = [(first, last, wanted)] if near else [(w.offset, w.offset + w.size, (w,)) for w in wanted]
+        memory = staging.take(total + _NEAR_BYTES + _ALIGNMENT * len(wanted))
         at = 0
         for start, stop, weights in groups:
             lead = largest.offset - start if near else 0
             at += -(at + lead) % _ALIGNMENT  # the largest is aligned
-            data = staging.take(at, stop - start)
+            data = memory[at : at + stop - start]
             self._fill(weights[0].file, data.data, start)
             for w in weights:
                 piece = data[w.offset - start : w.offset - start + w.size]
                 aligned = not (at + w.offset - start) % _ALIGNMENT
                 found[w.role] = (piece if aligned else piece.copy()).view(np.float32).reshape(w.shape)
             at += stop - start
-        return {w.role: found[w.role] for w in step.raw}
+        return {w.role: found[w.role] for w in wanted}
 
     def _fill(self, file: int, target: memoryview, offset: int) -> None:
         name = self._program.files[file].path
@@ -126,26 +128,16 @@ class RawFiles:
 
 
 class Staging:
-    """Memory for raw weights on their way, reused from step to step. One for each thread.
+    """Memory for raw weights on their way, reused from step to step. One for each thread."""
 
-    Args:
-        size: bytes that the raw weights of one step take at most.
-    """
+    def __init__(self) -> None:
+        self._region = Region(0)
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._region: Region | None = None
-
-    def take(self, offset: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """A part of it."""
-        if self._region is None:
-            self._region = Region(self._size)
-        return self._region.data[offset : offset + size]  # type: ignore[return-value]
-
-
-def staging_bytes(steps: tuple[LinkedStep, ...]) -> int:
-    """Bytes of staging that any of the steps needs."""
-    return max((sum(w.size + 2 * _ALIGNMENT for w in step.raw) + _NEAR_BYTES for step in steps if step.raw), default=0)
+    def take(self, size: int) -> Bytes:
+        """So many bytes; what was taken before is given up."""
+        if len(self._region.data) < size:
+            self._region = Region(2 * size)
+        return self._region.data[:size]
 
 
 def transform(dnnl: Dnnl, objects: Objects, stream: Handle, step: LinkedStep, raw: Mapping[str, Array], address: int) -> None:

@@ -54,13 +54,13 @@ def key_of(head: bytes) -> str:
     return hashlib.sha256(head).hexdigest()
 
 
-def write_cache(program: LinkedProgram, path: Path, weights: Callable[[LinkedStep], Bytes]) -> None:
+def write_cache(program: LinkedProgram, path: Path, weights: Callable[[int], Bytes]) -> None:
     """Write a cache atomically: readers see the old one or the new one.
 
     Args:
         program: whose.
         path: of the cache.
-        weights: gives the transformed weights of a step.
+        weights: gives the transformed weights of a step by its number.
 
     Raises:
         StoreError: the disk is full or the folder not writable; nothing is left behind.
@@ -70,9 +70,10 @@ def write_cache(program: LinkedProgram, path: Path, weights: Callable[[LinkedSte
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
             file.write(header(program))
-            for step in sorted((s for s in program.steps if s.cached), key=lambda s: s.segment):
-                file.seek(step.segment)
-                file.write(weights(step).data)
+            for k, step in enumerate(program.steps):
+                if step.cached:
+                    file.seek(step.segment)
+                    file.write(weights(k).data)
             file.truncate(program.cache_bytes)
 
     write_atomically(path, write)
@@ -164,7 +165,7 @@ class WeightCache:
         if first:
             _LOG.warning("the weight cache %s %s: slower, from the model's own weights; it is built again", self._path, problem)
 
-    def rebuild(self, weights: Callable[[LinkedStep], Bytes]) -> None:
+    def rebuild(self, weights: Callable[[int], Bytes]) -> None:
         """Write the cache again.
 
         Raises:
