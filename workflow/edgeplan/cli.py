@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from edgeplan import cli_cold
 from edgeplan.errors import EdgeplanError, FormatError
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -109,6 +110,9 @@ def device_check(
         typer.echo(line)
     if not found.trusted:
         raise typer.Exit(7)
+
+
+cli_cold.register(app)
 
 
 def main() -> None:

@@ -66,15 +66,20 @@ class ColdSession:
         self._start_ns = perf_counter_ns()
         self._pace = _Pace()
         self._folder, self._dnnl = folder, dnnl
-        self.program = _checked(folder, dnnl, threads, machine)
-        self._shared = Shared(dnnl, self.program, folder)
+        try:
+            self.program = _checked(folder, dnnl, threads, machine)
+            self._shared = Shared(dnnl, self.program, folder)
+        except BaseException:
+            self._pace.restore()
+            raise
         self._affinity = os.sched_getaffinity(0)
         self._reader = self._reading_ahead()
-        self._preparation = Preparation(self._shared, lanes_of(self._shared, cores, little), stealing=stealing, continuous=continuous)
+        lanes = lanes_of(self._shared, cores, little)
+        self._preparation = Preparation(self._shared, lanes, stealing=stealing, continuous=continuous)
         self._stream = dnnl.stream()
         self._executions: list[Mark] = []
         self._ran = False
-        self._pinned = tuple(cores[: narrow_width(self.program)])
+        self._pinned = tuple(cores) if not self.program.equal_cores else tuple(cores[: narrow_width(self.program)])
         self._preparation.start()
         self._opened_ns = perf_counter_ns()
 

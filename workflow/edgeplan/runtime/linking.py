@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from edgeplan.errors import DeviceError
 from edgeplan.runtime import linked
 from edgeplan.runtime.creation import Call, Created, Creator, Implementation
-from edgeplan.runtime.dnnl import Dnnl, Handle
+from edgeplan.runtime.dnnl import Dnnl, Handle, Unsupported
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.signatures import STATUS
 from edgeplan.runtime.steps import Step
 from edgeplan.runtime.weights import WeightLocation
 
 Row = tuple[Any, ...]
+_LOG = logging.getLogger(__name__)
 
 
 class _Rows:
@@ -85,11 +88,11 @@ class Linker:
         self.scratch_bytes = 0
 
     def step(self, step: Step, choice: Implementation, source: str, threads: int) -> tuple[dict[str, Any], Created]:
-        """The row of a step under an implementation, executed by so many threads; places and checksum are left 0."""
-        self._threads = threads
-        self._dnnl.set_threads(threads)
-        created = self._creator.create(step, choice, generate=False)
-        self._dnnl.set_threads(1)
+        """The row of a step under an implementation, executed by so many threads; places and checksum are left 0.
+
+        Some implementations are offered for some numbers of threads only: then the step is made for one.
+        """
+        created = self._created(step, choice, threads)
         self.scratch_bytes = max(self.scratch_bytes, created.scratch_bytes)
         row = {
             "name": step.name,
@@ -106,6 +109,19 @@ class Linker:
             "checksum": 0,
         }
         return row, created
+
+    def _created(self, step: Step, choice: Implementation, threads: int) -> Created:
+        self._dnnl.set_threads(threads)
+        self._threads = threads
+        try:
+            return self._creator.create(step, choice, generate=False)
+        except (DeviceError, Unsupported):
+            if threads == 1:
+                raise
+            _LOG.warning("step %s: %s is not offered for %d threads, so one executes it", step.name, choice.name, threads)
+            return self._created(step, choice, 1)
+        finally:
+            self._dnnl.set_threads(1)
 
     def same_weights(self, one: Created, other: Created) -> bool:
         """Whether two implementations of a step read the same bytes as their weights."""

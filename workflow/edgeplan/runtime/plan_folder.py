@@ -168,12 +168,23 @@ def _chosen(
     return tuple(found)
 
 
+def _offered(recorder: Recorder, lowered: Lowered, plan: Plan) -> list[tuple[Implementation, ...]]:
+    """The candidates of every step. What the library offers may depend on the number of threads."""
+    found: list[dict[str, Implementation]] = [{} for _ in lowered.steps]
+    for threads in dict.fromkeys((1, narrow_width(plan), plan.threads)):
+        recorder.set_threads(threads)
+        for known, candidates in zip(found, step_candidates(recorder, lowered, plan.layout), strict=True):
+            known.update({c.name: known.get(c.name, c) for c in candidates})
+    recorder.set_threads(1)
+    return [tuple(known.values()) for known in found]
+
+
 def _linked(
     lowered: Lowered, plan: Plan, locations: Mapping[str, WeightLocation], warm: Sequence[str] | None
 ) -> dict[str, Any]:
     """The tables of a plan, without places for its weights."""
     recorder = Recorder()
-    offered = step_candidates(recorder, lowered, plan.layout)
+    offered = _offered(recorder, lowered, plan)
     chosen = _chosen(lowered, offered, [plan.implementations[i] for i in plan.implementation], plan.library_version)
     later = _chosen(lowered, offered, warm, plan.library_version) if warm is not None else chosen
     program = build_program(recorder, lowered, plan.layout, chosen, locations)
