@@ -102,7 +102,8 @@ class Planner:
         lowered = lower(graph)
         count = len(lowered.steps)
         self.dnnl.set_threads(1)
-        offered = step_candidates(self.dnnl, lowered, home)
+        with self.dnnl.without_primitive_cache():
+            offered = step_candidates(self.dnnl, lowered, home)
         chosen = [
             candidates[picks[k] % len(candidates)].name if k < len(picks) else default(candidates).name
             for k, candidates in enumerate(offered)

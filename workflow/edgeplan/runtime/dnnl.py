@@ -7,7 +7,8 @@ descriptor queried from a primitive descriptor belongs to it, so both are kept t
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from edgeplan.errors import DeviceError
@@ -86,6 +87,21 @@ class Dnnl:
     def set_primitive_cache(self, capacity: int) -> None:
         """How many primitives the library keeps for reuse; 0 for profiling, where every creation must be paid."""
         self.check(self._library.dnnl_set_primitive_cache_capacity(capacity), "dnnl_set_primitive_cache_capacity")
+
+    @contextmanager
+    def without_primitive_cache(self) -> Iterator[None]:
+        """Nothing is taken from the library's cache of primitives meanwhile.
+
+        What it offers depends on the cache: descriptors that differ in the strides of axes of size 1 count as equal there, so an
+        implementation that was found for one of them is offered for the other, which a fresh process does not do.
+        """
+        capacity = ctypes.c_int()
+        self.check(self._library.dnnl_get_primitive_cache_capacity(ctypes.byref(capacity)), "capacity of the cache")
+        self.set_primitive_cache(0)
+        try:
+            yield
+        finally:
+            self.set_primitive_cache(capacity.value)
 
     def function(self, name: str, *, brief: bool = False) -> Callable[..., int]:
         """A function of the C API with its types declared; `brief` ones keep the GIL."""

@@ -77,9 +77,11 @@ class Linker:
     Args:
         recorder: the library that the program's descriptors are recorded with.
         program: implementations and buffers.
+        threads: the most that execute.
     """
 
-    def __init__(self, recorder: Recorder, program: Program) -> None:
+    def __init__(self, recorder: Recorder, program: Program, threads: int) -> None:
+        self._most = threads
         self._dnnl, self._program = recorder, program
         self._creator = Creator(recorder, program.shapes, program.layouts, program.offsets)
         self._descriptors, self._attributes, self._primitives, self._memories = _Rows(), _Rows(), _Rows(), _Rows()
@@ -90,7 +92,7 @@ class Linker:
     def step(self, step: Step, choice: Implementation, source: str, threads: int) -> tuple[dict[str, Any], Created]:
         """The row of a step under an implementation, executed by so many threads; places and checksum are left 0.
 
-        Some implementations are offered for some numbers of threads only: then the step is made for one.
+        Some implementations are offered for some numbers of threads only: then the step is made for another.
         """
         created = self._created(step, choice, threads)
         self.scratch_bytes = max(self.scratch_bytes, created.scratch_bytes)
@@ -110,18 +112,22 @@ class Linker:
         }
         return row, created
 
-    def _created(self, step: Step, choice: Implementation, threads: int) -> Created:
-        self._dnnl.set_threads(threads)
-        self._threads = threads
-        try:
-            return self._creator.create(step, choice, generate=False)
-        except (DeviceError, Unsupported):
-            if threads == 1:
-                raise
-            _LOG.warning("step %s: %s is not offered for %d threads, so one executes it", step.name, choice.name, threads)
-            return self._created(step, choice, 1)
-        finally:
-            self._dnnl.set_threads(1)
+    def _created(self, step: Step, choice: Implementation, wanted: int) -> Created:
+        failure: Exception | None = None
+        for threads in dict.fromkeys((wanted, *range(1, self._most + 1))):
+            self._dnnl.set_threads(threads)
+            self._threads = threads
+            try:
+                created = self._creator.create(step, choice, generate=False)
+            except (DeviceError, Unsupported) as error:
+                failure = failure or error
+                continue
+            finally:
+                self._dnnl.set_threads(1)
+            if threads != wanted:
+                _LOG.warning("step %s: %s is offered for %d threads, not for %d", step.name, choice.name, threads, wanted)
+            return created
+        raise failure or AssertionError
 
     def same_weights(self, one: Created, other: Created) -> bool:
         """Whether two implementations of a step read the same bytes as their weights."""

@@ -29,10 +29,10 @@ from edgeplan.runtime.linking import Linker, Recorder
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.memory import checksum
 from edgeplan.runtime.preparation import CACHE_NAME, RESERVE_NAME, Preparer, Shared
-from edgeplan.runtime.program import build_program, step_candidates
+from edgeplan.runtime.program import Program, activation_layouts, plan_buffers, step_candidates
 from edgeplan.runtime.raw_weights import file_sha256
 from edgeplan.runtime.steps import Lowered
-from edgeplan.runtime.weight_cache import description, header, key_of, paged, segments, write_cache
+from edgeplan.runtime.weight_cache import description, drop_leftovers, header, key_of, paged, segments, write_cache
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
 PLAN_NAME, PROGRAM_NAME = "plan.json", "program.json"
@@ -75,13 +75,15 @@ def build_plan_folder(
     target = replace(plan.target, library_version=dnnl.info.version, isa=dnnl.info.isa)
     check_fits(plan, target, tuple(step.name for step in lowered.steps), str(folder / PLAN_NAME))
     locations = locate_weights(model, lowered)
-    document = _linked(lowered, plan, locations, warm)
+    with dnnl.without_primitive_cache():  # the tables must hold in a fresh process
+        document = _linked(lowered, plan, locations, warm)
     document |= {"files": _files(model, plan, document["files"])}
     program, reserve = _placed(document, plan, limit_bytes)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(f"{_BUILDING}*"):  # of a process that was killed
             shutil.rmtree(leftover, ignore_errors=True)
+        drop_leftovers(folder / CACHE_NAME)
         work = Path(tempfile.mkdtemp(dir=folder, prefix=_BUILDING))
     except OSError as error:
         raise StoreError(
@@ -187,8 +189,8 @@ def _linked(
     offered = _offered(recorder, lowered, plan)
     chosen = _chosen(lowered, offered, [plan.implementations[i] for i in plan.implementation], plan.library_version)
     later = _chosen(lowered, offered, warm, plan.library_version) if warm is not None else chosen
-    program = build_program(recorder, lowered, plan.layout, chosen, locations)
-    linker = Linker(recorder, program)
+    program = _buffers(recorder, lowered, plan.layout, chosen, locations)
+    linker = Linker(recorder, program, plan.threads)
     narrow = narrow_width(plan)
     steps, switched = [], []
     for k, (step, cold, warmer) in enumerate(zip(lowered.steps, chosen, later, strict=True)):
@@ -215,6 +217,20 @@ def _linked(
         "files": linker.files,
         "arena_bytes": aligned(program.scratch_offset + linker.scratch_bytes),
     }
+
+
+def _buffers(
+    dnnl: Dnnl,
+    lowered: Lowered,
+    home: str,
+    chosen: tuple[Implementation, ...],
+    locations: Mapping[str, WeightLocation],
+) -> Program:
+    """The program with places for its activations; its scratch lies behind them, and how much there is the linker finds."""
+    layouts = activation_layouts(lowered, home)
+    offsets, scratch = plan_buffers(lowered, layouts, dnnl.info.block)
+    border = (lowered.inputs, lowered.outputs, lowered.shapes)
+    return Program(lowered.name, home, lowered.steps, chosen, *border, layouts, offsets, scratch, scratch, locations)
 
 
 def _placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> tuple[LinkedProgram, Reserve]:
