@@ -59,9 +59,18 @@ def _close(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) ->
         assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
 
 
-@pytest.mark.parametrize(("source", "widen", "home"), [("raw", 0, "nhwc"), ("cached_read", 4, "blocked16"), ("cached_mmap", -1, "nchw")])
+@pytest.mark.parametrize(
+    ("source", "widen", "home"), [("raw", 0, "nhwc"), ("cached_read", 4, "blocked16"), ("cached_mmap", -1, "nchw")]
+)
 def test_every_run_of_a_plan_agrees(
-    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], source: str, widen: int, home: str
+    dnnl: Dnnl,
+    planned: Planned,
+    graph: Graph,
+    model: Path,
+    wanted: Mapping[str, np.ndarray],
+    source: str,
+    widen: int,
+    home: str,
 ) -> None:
     plan = planned(model, graph, sources=[source], widen_from=widen, home=home)
     folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")

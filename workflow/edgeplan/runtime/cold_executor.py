@@ -97,7 +97,9 @@ class ColdSession:
             if value is None or value.shape != border.shape:
                 given = "missing" if value is None else f"of shape {value.shape}"
                 where = f"model {self.program.model}"
-                raise ModelError(f"input {border.name!r} is {given}, not {border.shape}", where=where, next_step="mend the input")
+                raise ModelError(
+                    f"input {border.name!r} is {given}, not {border.shape}", where=where, next_step="mend the input"
+                )
             np.copyto(self._activation(border), value)
         if not self._ran:
             self._run_cold()

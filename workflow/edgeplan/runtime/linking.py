@@ -150,7 +150,13 @@ class Linker:
 
     def _raw(self, role: str, location: WeightLocation, name: str) -> dict[str, Any]:
         file = self._files.add((location.file,))
-        return {"role": role, "file": file, "offset": location.offset, "size": location.size, "shape": self._program.shapes[name]}
+        return {
+            "role": role,
+            "file": file,
+            "offset": location.offset,
+            "size": location.size,
+            "shape": self._program.shapes[name],
+        }
 
     def _call(self, call: Call, created: Created) -> tuple[int, ...]:
         slots = {slot.offset: position for position, slot in enumerate(created.slots)}

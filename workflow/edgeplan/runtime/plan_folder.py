@@ -275,7 +275,9 @@ def _limit(steps: Sequence[dict[str, Any]], limit_bytes: int | None) -> None:
             row["source"] = "raw"
             dropped += 1
     if dropped:
-        _LOG.warning("%d of %d steps do not fit into a cache of %d bytes: slower than planned", dropped, len(cached), limit_bytes)
+        _LOG.warning(
+            "%d of %d steps do not fit into a cache of %d bytes: slower than planned", dropped, len(cached), limit_bytes
+        )
 
 
 def preparation_order(main: Sequence[int], queues: Sequence[Sequence[int]]) -> list[int]:
