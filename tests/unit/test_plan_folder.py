@@ -336,7 +336,7 @@ def test_references_that_lead_out_of_the_tables_are_refused(folder: Path) -> Non
         read_linked(path)
 
 
-def test_a_library_that_offers_less_is_named(dnnl: Dnnl, folder: Path, graph: Graph) -> None:
+def test_a_library_that_offers_less_is_named(dnnl: Dnnl, folder: Path) -> None:
     with ColdSession(dnnl, folder, threads=2, stealing=False) as session:
         table = list(session.program.primitives)
     function, _, *rest = table[0]

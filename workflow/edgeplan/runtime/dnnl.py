@@ -16,7 +16,6 @@ from edgeplan.runtime import constants
 from edgeplan.runtime.library import open_library
 from edgeplan.runtime.signatures import DIMS_LENGTH, Dims, ExecArg, declare
 
-
 _WARM_UP_VALUES = 1 << 16
 
 
@@ -92,8 +91,8 @@ class Dnnl:
     def without_primitive_cache(self) -> Iterator[None]:
         """Nothing is taken from the library's cache of primitives meanwhile.
 
-        What it offers depends on the cache: descriptors that differ in the strides of axes of size 1 count as equal there, so an
-        implementation that was found for one of them is offered for the other, which a fresh process does not do.
+        What it offers depends on the cache: descriptors that differ in the strides of axes of size 1 count as equal there, so
+        an implementation that was found for one of them is offered for the other, which a fresh process does not do.
         """
         capacity = ctypes.c_int()
         self.check(self._library.dnnl_get_primitive_cache_capacity(ctypes.byref(capacity)), "capacity of the cache")

@@ -1,4 +1,4 @@
-"""The preparation of a plan's steps on several cores: who prepares what next, and what happens when somebody is late or fails."""
+"""The preparation of a plan's steps on several cores: who prepares what next, also when somebody is late or fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.runtime.linked import LinkedProgram, LinkedStep
 from edgeplan.runtime.preparation import Calls, Mark, Preparer, Shared
 
-
 _PATIENCE_SECONDS = 2e-4
 
 
@@ -33,11 +32,13 @@ class Lane:
     Attributes:
         todo: steps in order; taken from its head, by others too where they steal.
         preparer: does the work; used by the lane's thread only.
+        marks: what was done in the cold start, in order.
     """
 
     def __init__(self, shared: Shared, todo: Iterable[int], cores: Sequence[int], ratio: float = 1.0) -> None:
         self.todo = deque(todo)
         self.preparer = Preparer(shared)
+        self.marks: list[Mark] = []
         self.cores = tuple(cores)
         self.ratio = ratio
 
@@ -108,11 +109,11 @@ class Preparation:
 
     def _prepare(self, lane: Lane, k: int) -> None:
         start = perf_counter_ns()
-        calls = lane.preparer.prepare(k, self._shared.program.steps[k])
+        calls = lane.preparer.prepare(k, self._shared.program.steps[k], lane.marks)
         if lane.ratio > 1:  # stands for a slower core
             time.sleep((lane.ratio - 1) * (perf_counter_ns() - start) / 1e9)
-            stage, step, begun, _ = lane.preparer.marks[-1]
-            lane.preparer.marks[-1] = (stage, step, begun, perf_counter_ns())
+            stage, step, begun, _ = lane.marks[-1]
+            lane.marks[-1] = (stage, step, begun, perf_counter_ns())
         self.calls[k] = calls
         self._done.put(k)
 
@@ -121,9 +122,7 @@ class Preparation:
             self._ahead.append((k, step))
             time.sleep(_PATIENCE_SECONDS)
             return
-        marks = len(lane.preparer.marks)
-        self.later[k] = lane.preparer.prepare(k, step)
-        del lane.preparer.marks[marks:]  # no part of the cold start's timeline
+        self.later[k] = lane.preparer.prepare(k, step, [])  # no part of the cold start's timeline
 
     # For the executing thread
 
@@ -185,7 +184,7 @@ class Preparation:
     @property
     def marks(self) -> tuple[list[Mark], ...]:
         """What each lane did, main first."""
-        return tuple(lane.preparer.marks for lane in self._lanes)
+        return tuple(lane.marks for lane in self._lanes)
 
 
 def lanes_of(shared: Shared, cores: Sequence[int], little: Sequence[int]) -> tuple[Lane, ...]:

@@ -34,7 +34,7 @@ class _Table(BaseModel):
 
 
 class RawWeight(_Table):
-    """Bytes of one weight in a file of the model: little-endian f32, row-major; `file` is a position in `LinkedProgram.files`."""
+    """Bytes of one weight in a file of the model (its position in `LinkedProgram.files`): little-endian f32, row-major."""
 
     role: str
     file: Count
@@ -50,7 +50,8 @@ class LinkedStep(_Table):
         name: of the step.
         implementation: its candidate's name.
         source: "raw", "cached_read", "cached_mmap" or "none"; for later runs also "shared": what the cold start used.
-        calls: for each C call its primitive, then pairs of argument number and memory: a row of `memories`, or -1 - s for slot s.
+        calls: for each C call its primitive, then pairs of argument number and memory: a row of `memories`, or -1 - s for
+            slot s.
         slots: weights as the primitives read them: descriptor there, descriptor in the file's order, offset among the step's
             transformed weights, size, primitive that converts (-1: same bytes).
         weight_bytes: size of the transformed weights.

@@ -44,27 +44,32 @@ class Recorder(Dnnl):
         super().__init__()
 
     def make(self, kind: str, function: str, *arguments: Any, keep: object = None) -> Handle:
+        """Make a handle and remember what it was made from."""
         handle = super().make(kind, function, *arguments, keep=keep)
         self._alive.append(handle)  # addresses of freed handles would be given out again
         self.made[handle.value] = (function, *arguments)
         return handle
 
     def submemory(self, parent: Handle, shape: Sequence[int], offsets: Sequence[int]) -> Handle:
+        """Make a view of a part and remember what it was made from."""
         handle = super().submemory(parent, shape, offsets)
         self._alive.append(handle)
         self.made[handle.value] = ("submemory", parent.value, tuple(shape), tuple(offsets))
         return handle
 
     def append(self, post_ops: Handle, kind: str, *arguments: Any) -> None:
+        """Append a post-operation and remember it."""
         super().append(post_ops, kind, *arguments)
         self.made[post_ops.value] += ((kind, *arguments),)
 
     def attributes(self, post_ops: Handle | None = None) -> Handle:
+        """Make attributes and remember their post-operations."""
         handle = super().attributes(post_ops)
         self.made[handle.value] = self.made[post_ops.value][1:] if post_ops is not None else ()
         return handle
 
     def queried(self, descriptor: Handle, what: int, index: int = 0) -> int:
+        """Ask for a memory descriptor and remember of what."""
         address = super().queried(descriptor, what, index)
         if address:
             self.asked[address] = (descriptor.value, what, index)
@@ -172,7 +177,7 @@ class Linker:
         return tuple(row)
 
     def _slots(self, created: Created) -> list[tuple[int, ...]]:
-        found = []
+        found: list[tuple[int, ...]] = []
         for slot in created.slots:
             conversion = -1
             if not self._dnnl.equal(slot.source.value, slot.target):

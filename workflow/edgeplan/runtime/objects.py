@@ -204,6 +204,6 @@ class Objects:
             arguments = (ExecArg * count)()
             for position in range(count):
                 number, memory = rest[2 * position], rest[2 * position + 1]
-                arguments[position] = (number, self._activation(memory) if memory >= 0 else slots[-1 - memory])
+                arguments[position] = ExecArg(number, self._activation(memory) if memory >= 0 else slots[-1 - memory])
             found.append((self.primitive(primitive)[0], count, arguments))
         return found

@@ -1,7 +1,8 @@
 """Plan folders: a plan with everything that a cold start needs, so that it parses no model and decides nothing.
 
-`plan.json` is the plan, `program.json` its linked program, `weights.cache` the transformed weights. The raw model stays where it
-is, or beside these files, and is known by its size, time stamp and hash.
+`plan.json` is the plan, `program.json` its linked program, `reserve.json` what is needed where the cache fails and in later
+runs, `weights.cache` the transformed weights. The raw model stays where it is, or beside these files, and is known by its
+size, time stamp and hash.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from edgeplan.planning.cold_start.profile import SOURCES
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.creation import Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve, write_linked
 from edgeplan.runtime.lanes import narrow_width
+from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve, write_linked
 from edgeplan.runtime.linking import Linker, Recorder
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.memory import checksum
@@ -192,7 +193,8 @@ def _linked(
     program = _buffers(recorder, lowered, plan.layout, chosen, locations)
     linker = Linker(recorder, program, plan.threads)
     narrow = narrow_width(plan)
-    steps, switched = [], []
+    steps: list[dict[str, Any]] = []
+    switched: list[dict[str, Any] | None] = []
     for k, (step, cold, warmer) in enumerate(zip(lowered.steps, chosen, later, strict=True)):
         width = narrow if k < plan.widen_from else plan.threads
         row, created = linker.step(step, cold, SOURCES[plan.source[k]], width)
@@ -243,8 +245,8 @@ def _placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> tu
             row["place"] = at
             at += aligned(row["weight_bytes"])
     cached = [steps[k] for k in preparation_order(plan.main, plan.queues) if steps[k]["source"].startswith("cached")]
-    names = ("model", "model_sha256", "library_version", "isa", "machine", "threads", "layout", "equal_cores", "little_ratio")
-    names += ("main", "queues", "widen_from")
+    names: tuple[str, ...] = ("model", "model_sha256", "library_version", "isa", "machine", "threads", "layout")
+    names += ("equal_cores", "little_ratio", "main", "queues", "widen_from")
     given = {name: getattr(plan, name) for name in names}
     raw = [row["raw"] for row in steps]
     for row in steps:

@@ -1,4 +1,4 @@
-"""Preparing the steps of a linked program: read, create, transform, bind. One `Preparer` for each thread, around shared parts."""
+"""Preparing the steps of a linked program: read, create, transform, bind. A `Preparer` for each thread around shared parts."""
 
 from __future__ import annotations
 
@@ -70,26 +70,26 @@ class Shared:
 
 
 class Preparer:
-    """Prepares steps in one thread, and notes when.
-
-    Attributes:
-        marks: what was done, in order.
-    """
+    """Prepares steps in one thread."""
 
     def __init__(self, shared: Shared) -> None:
-        self.marks: list[Mark] = []
         self._shared = shared
         self._stream = shared.dnnl.stream()
         self._staging = Staging()
 
-    def prepare(self, index: int, step: LinkedStep) -> Calls:
+    def prepare(self, index: int, step: LinkedStep, marks: list[Mark]) -> Calls:
         """Everything before execution.
+
+        Args:
+            index: number of the step.
+            step: its row.
+            marks: where to note what was done when.
 
         Raises:
             ModelError: the raw weights cannot be read.
             DeviceError: the library does not offer the implementation.
         """
-        shared, marks = self._shared, self.marks
+        shared = self._shared
         start = perf_counter_ns()
         address, raw = 0, None
         if step.slots:

@@ -156,6 +156,6 @@ def transform(dnnl: Dnnl, objects: Objects, stream: Handle, step: LinkedStep, ra
         scratch = objects.scratchpad(described)
         if scratch is not None:
             memories.append((constants.ARG_SCRATCHPAD, scratch[0]))
-        arguments = (ExecArg * len(memories))(*memories)
+        arguments = (ExecArg * len(memories))(*[ExecArg(*pair) for pair in memories])
         if status := dnnl.execute(primitive, stream.value, len(memories), arguments):
             dnnl.check(status, "dnnl_primitive_execute")
