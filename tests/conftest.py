@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,17 @@ import onnxruntime as ort
 import pytest
 
 from edgeplan.devices.engines.base import random_inputs
+from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.planning.cold_start.profile import SOURCES
+from edgeplan.runtime.candidates import default
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.plan_folder import model_sha256
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
@@ -73,3 +79,70 @@ def agrees(dnnl: Dnnl, tmp_path: Path) -> Check:
         return ran
 
     return check
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Makes plans without planning: the choices are the test's."""
+
+    dnnl: Dnnl
+
+    def __call__(
+        self,
+        model: Path,
+        graph: Graph,
+        *,
+        home: str = "nhwc",
+        sources: Sequence[str] = ("cached_mmap",),
+        picks: Sequence[int] = (),
+        queued: Sequence[bool] = (),
+        widen_from: int = 0,
+        **changes: object,
+    ) -> Plan:
+        """A plan for two equal cores: of each step, the candidate `picks` names (else the default), the source, the queue."""
+        lowered = lower(graph)
+        count = len(lowered.steps)
+        self.dnnl.set_threads(1)
+        with self.dnnl.without_primitive_cache():
+            offered = step_candidates(self.dnnl, lowered, home)
+        chosen = [
+            candidates[picks[k] % len(candidates)].name if k < len(picks) else default(candidates).name
+            for k, candidates in enumerate(offered)
+        ]
+        names = sorted(set(chosen))
+        source = [sources[k % len(sources)] if step.weights else "none" for k, step in enumerate(lowered.steps)]
+        on_queue = [queued[k % len(queued)] if queued else k % 3 != 0 for k in range(count)]
+        fields: dict[str, object] = {
+            "model": model.name,
+            "model_sha256": model_sha256([model]),
+            "library": "onednn",
+            "library_version": self.dnnl.info.version,
+            "isa": self.dnnl.info.isa,
+            "machine": fingerprint(),
+            "threads": 2,
+            "planner": "by hand",
+            "costs": "profiled",
+            "note": "",
+            "layout": home,
+            "equal_cores": True,
+            "little_ratio": 1.0,
+            "steps": tuple(step.name for step in lowered.steps),
+            "implementations": tuple(names),
+            "implementation": tuple(names.index(name) for name in chosen),
+            "source": tuple(SOURCES.index(s) for s in source),
+            "main": tuple(k for k in range(count) if not on_queue[k]),
+            "queues": (tuple(k for k in range(count) if on_queue[k]),),
+            "widen_from": count if widen_from < 0 else min(widen_from, count),
+            "makespan_ms": 1.0,
+            "lower_bound_ms": 1.0,
+            "planning_ms": 0.0,
+            "read_bytes": 0,
+            "cache_bytes": 0,
+        }
+        return Plan.model_validate(fields | changes)
+
+
+@pytest.fixture(scope="session")
+def planned(dnnl: Dnnl) -> Planner:
+    """Plans by hand."""
+    return Planner(dnnl)

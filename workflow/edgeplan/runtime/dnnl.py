@@ -7,13 +7,16 @@ descriptor queried from a primitive descriptor belongs to it, so both are kept t
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from edgeplan.errors import DeviceError
 from edgeplan.runtime import constants
 from edgeplan.runtime.library import open_library
 from edgeplan.runtime.signatures import DIMS_LENGTH, Dims, ExecArg, declare
+
+_WARM_UP_VALUES = 1 << 16
 
 
 class Handle:
@@ -49,6 +52,9 @@ class Dnnl:
     def __init__(self) -> None:
         self._library, self.info = open_library()
         declare(self._library)
+        # the same library, called without letting other threads run meanwhile: for calls that take less than a switch would
+        self._brief = ctypes.PyDLL(self.info.path)
+        declare(self._brief)
         self._set_threads = self._thread_setter()
         self.engine = self.make("engine", "dnnl_engine_create", constants.CPU, 0)
 
@@ -80,6 +86,26 @@ class Dnnl:
     def set_primitive_cache(self, capacity: int) -> None:
         """How many primitives the library keeps for reuse; 0 for profiling, where every creation must be paid."""
         self.check(self._library.dnnl_set_primitive_cache_capacity(capacity), "dnnl_set_primitive_cache_capacity")
+
+    @contextmanager
+    def without_primitive_cache(self) -> Iterator[None]:
+        """Nothing is taken from the library's cache of primitives meanwhile.
+
+        What it offers depends on the cache: descriptors that differ in the strides of axes of size 1 count as equal there, so
+        an implementation that was found for one of them is offered for the other, which a fresh process does not do.
+        """
+        capacity = ctypes.c_int()
+        self.check(self._library.dnnl_get_primitive_cache_capacity(ctypes.byref(capacity)), "capacity of the cache")
+        self.set_primitive_cache(0)
+        try:
+            yield
+        finally:
+            self.set_primitive_cache(capacity.value)
+
+    def function(self, name: str, *, brief: bool = False) -> Callable[..., int]:
+        """A function of the C API with its types declared; `brief` ones keep the GIL."""
+        found: Callable[..., int] = getattr(self._brief if brief else self._library, name)
+        return found
 
     def check(self, status: int, what: str) -> None:
         """Turn a status into an exception.
@@ -157,9 +183,13 @@ class Dnnl:
 
     def implementation(self, descriptor: Handle) -> str:
         """The library's name of the implementation, e.g. `brgconv:avx512_core`."""
+        return self.implementation_at(descriptor.value)
+
+    def implementation_at(self, address: int) -> str:
+        """The same by the primitive descriptor's address."""
         text = ctypes.c_char_p()
         query = self._library.dnnl_primitive_desc_query
-        status = query(descriptor.value, constants.QUERY_IMPL_INFO, 0, ctypes.byref(text))
+        status = query(address, constants.QUERY_IMPL_INFO, 0, ctypes.byref(text))
         self.check(status, "dnnl_primitive_desc_query")
         return (text.value or b"").decode()
 
@@ -208,6 +238,19 @@ class Dnnl:
         """The raw `dnnl_primitive_execute(primitive, stream, count, arguments)`: the one call of the hot path."""
         function: Callable[[int, int, int, ctypes.Array[ExecArg]], int] = self._library.dnnl_primitive_execute
         return function
+
+    def warm_up(self, threads: int) -> None:
+        """Execute something small once: the library's own tables and its threads are there afterwards, whatever the model."""
+        self.set_threads(threads)
+        descriptor = self.descriptor((_WARM_UP_VALUES,), constants.PLAIN_TAGS[1])
+        relu = constants.ELTWISE["relu"]
+        function = "dnnl_eltwise_forward_primitive_desc_create"
+        attributes = self.attributes()
+        given = (self.engine.value, constants.FORWARD_INFERENCE, relu, descriptor.value, descriptor.value, 0.0, 0.0)
+        primitive = self.primitive(self.make("primitive_desc", function, *given, attributes.value))
+        values = (ctypes.c_float * _WARM_UP_VALUES)()
+        memory, stream = self.memory(descriptor.value, ctypes.addressof(values)), self.stream()
+        self.run(primitive, stream, ((constants.ARG_SRC, memory), (constants.ARG_DST, memory)))
 
     def run(self, primitive: Handle, stream: Handle, arguments: Sequence[tuple[int, Handle]]) -> None:
         """Execute a primitive once and wait."""

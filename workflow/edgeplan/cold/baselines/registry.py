@@ -55,6 +55,9 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
         "ncnn": Setting("edgeplan.cold.baselines.ncnn", "Ncnn", "ncnn", "ncnn"),
         "litert": Setting(_RT, "LiteRt", "ai-edge-litert", "LiteRT"),
         "litert-cached": Setting(_RT, "LiteRtCached", "ai-edge-litert", "LiteRT, weight cache", stores_work=True),
+        "edgeplan": Setting(
+            "edgeplan.cold.baselines.edgeplan", "Edgeplan", "onednn-cpu-gomp", "edgeplan", stores_work=True, stock=False
+        ),
     }
 )
 

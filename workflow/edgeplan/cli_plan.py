@@ -87,14 +87,10 @@ def plan_cold_start(
 
 
 def _write(dnnl: Dnnl, model: Path, plan: Plan, folder: Path) -> Path:
-    """Write the plan folder."""
-    from edgeplan.planning.cold_start.plan import write_plan  # noqa: PLC0415
+    """Write the plan folder: the plan, the program and the cache of transformed weights."""
+    from edgeplan.runtime.plan_folder import build_plan_folder  # noqa: PLC0415
 
-    # build_plan_folder(dnnl, model, plan, folder) of runtime.plan_folder writes the program and the cache of weights beside it
-    del dnnl, model
-    path = folder / "plan.json"
-    write_plan(plan, path)
-    return path
+    return build_plan_folder(dnnl, model, plan, folder)
 
 
 def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
