@@ -46,6 +46,10 @@ _STEPS: Mapping[str, Step] = {
     "split": _halves,
     "shuffle": lambda b, x, _: b.channel_shuffle(x, 2),
     "lrn": lambda b, x, _: b.lrn(x),
+    "leakyrelu": lambda b, x, _: b.activation(x, "leakyrelu"),
+    "upsample": lambda b, x, n: b.upsample(x, 2 + n % 2),
+    "tall pool": lambda b, x, n: b.maxpool(x, (2, 3), (1 + n % 2, 1), (0, 1)),
+    "fold": lambda b, x, _: b.squeeze(b.unsqueeze(x, (1, 3)), (1, 3)),
 }
 
 
@@ -59,6 +63,9 @@ def graphs(draw: st.DrawFn) -> Graph:
     outputs = [x]
     if draw(st.booleans()):
         outputs.append(b.softmax(b.fc(b.flatten(b.gap(x)), draw(st.integers(1, 9)), bias=draw(st.booleans()))))
+    if draw(st.booleans()):
+        sequence = b.transpose(b.squeeze(b.gap(x), (3,)), (2, 0, 1))
+        outputs.append(b.lstm(sequence, draw(st.integers(1, 5)), bidirectional=draw(st.booleans())))
     return b.build(*outputs)
 
 

@@ -151,6 +151,15 @@ def test_predictors_that_lack_a_kernel(workspace: Path) -> None:
     refused(workspace, "predict", "good.onnx", "-d", "dev", code=9, message="", where="", following=".")
 
 
+@pytest.mark.parametrize("kind", ["lstm", "resize"])
+def test_a_kind_that_no_predictor_knows_is_named_with_its_node(workspace: Path, tmp_path: Path, kind: str) -> None:
+    b = GraphBuilder("net", (4, 1, 8) if kind == "lstm" else (1, 4, 8, 8))
+    y = b.lstm(b.input, 3, bidirectional=True, name="odd") if kind == "lstm" else b.upsample(b.input, name="odd")
+    path = save_onnx(b.build(b.activation(y, "sigmoid")), tmp_path / "net.onnx")
+    message = f"no predictor for kernels of kind {kind}"
+    refused(workspace, "predict", str(path), "-d", "dev", code=9, message=message, where="node odd", following="partial")
+
+
 def test_what_is_covered_can_still_be_asked_for(workspace: Path) -> None:
     done = run(workspace, "predict", "good.onnx", "-d", "dev", "--partial", "--json")
     assert done.returncode == 0, done.stderr

@@ -64,6 +64,24 @@ def test_memory_access_is_the_sum_over_operators() -> None:
     assert graph_memory_access_bytes(graph) == expected
 
 
+def test_lstm_by_hand() -> None:
+    steps, batch, features, hidden = 7, 2, 5, 3
+    b = GraphBuilder("sequence", (steps, batch, features))
+    graph = b.build(b.lstm(b.input, hidden, name="forward"), b.lstm(b.input, hidden, bidirectional=True, name="both"))
+    forward, both = graph.by_name["forward"], graph.by_name["both"]
+    assert operator_macs(graph, forward) == steps * batch * 4 * hidden * (features + hidden)
+    assert operator_macs(graph, both) == 2 * operator_macs(graph, forward)
+    assert operator_parameters(graph, both) == 2 * 4 * hidden * (features + hidden + 2)
+    assert graph.shape("both") == (steps, 2, batch, hidden)
+
+
+def test_moving_data_costs_no_multiply_adds() -> None:
+    b = GraphBuilder("moves", (1, 4, 8, 8))
+    graph = b.build(b.squeeze(b.gap(b.upsample(b.input)), (2, 3)))
+    assert graph_macs(graph) == 0
+    assert output_bytes(graph, graph.operators[0]) == 4 * 16 * 16 * 4
+
+
 def test_batch_and_matmul() -> None:
     b = GraphBuilder("batch", (3, 5))
     x = b.fc(b.input, 7, bias=False, name="fc")

@@ -17,10 +17,12 @@ import yaml
 from edgeplan.devices import check
 from edgeplan.devices.check import DeviceCheck, check_device, report_lines
 from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.devices.engines.base import EngineSettings
 from edgeplan.devices.engines.registry import ENGINES, engine_class
 from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.references import ReferenceTimes
+from edgeplan.runtime import library
 
 GOOD: dict[str, Any] = {"format_version": 1, "name": "dev", "engine": "onnxruntime", "threads": 1, "cores": []}
 
@@ -100,7 +102,14 @@ def test_an_unknown_engine_lists_the_known_ones(tmp_path: Path) -> None:
     assert all(name in caught.value.next_step for name in ENGINES)
 
 
-@pytest.mark.parametrize("name", ENGINES)
+def test_a_missing_onednn_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_places", lambda: iter(()))
+    with pytest.raises(DeviceError, match="not installed") as caught:
+        engine_class("onednn")(EngineSettings())
+    assert "edgeplan[runtime]" in caught.value.next_step
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINES if name != "onednn"])  # a shared library, no module
 def test_an_engine_that_is_not_installed_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     module, _, install = ENGINES[name]
     real = builtins.__import__

@@ -14,6 +14,10 @@ def conv_output_size(size: int, kernel: int, stride: int, pad_total: int, dilati
     return (-(-span // stride) if ceil else span // stride) + 1
 
 
+#: Height and width, or one number for both.
+Size = int | tuple[int, int]
+
+
 class GraphBuilder:
     """Builds a `Graph` operator by operator.
 
@@ -72,22 +76,19 @@ class GraphBuilder:
         self,
         x: str,
         out_channels: int,
-        kernel: int | tuple[int, int],
+        kernel: Size,
         stride: int = 1,
         *,
         groups: int = 1,
-        pad: int | tuple[int, int] | None = None,
+        pad: Size | None = None,
         dilation: int = 1,
         bias: bool = False,
         name: str = "",
     ) -> str:
         """2-D convolution; `pad=None` keeps the size at stride 1 ("same" for odd kernels)."""
         n, cin, h, w = self.shape(x)
-        kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
-        if pad is None:
-            ph, pw = dilation * (kh - 1) // 2, dilation * (kw - 1) // 2
-        else:
-            ph, pw = (pad, pad) if isinstance(pad, int) else pad
+        kh, kw = _pair(kernel)
+        ph, pw = (dilation * (kh - 1) // 2, dilation * (kw - 1) // 2) if pad is None else _pair(pad)
         out = (
             n,
             out_channels,
@@ -117,7 +118,7 @@ class GraphBuilder:
         return self._op("BatchNormalization", [x], [self.shape(x)], weights=weights, attributes={"epsilon": 1e-5}, name=name)[0]
 
     def activation(self, x: str, which: str, *, name: str = "") -> str:
-        """One of relu, relu6, hswish, hsigmoid, sigmoid; `""` adds nothing."""
+        """One of relu, relu6, leakyrelu (slope 0.1), hswish, hsigmoid, sigmoid; `""` adds nothing."""
         if not which:
             return x
         op_type, attributes = _ACTIVATIONS[which]
@@ -139,27 +140,23 @@ class GraphBuilder:
         """Element-wise product of two tensors of the same rank (axes of size 1 broadcast)."""
         return self._binary("Mul", a, b, name)
 
-    def _pool(self, op_type: str, x: str, kernel: int, stride: int, pad: int, ceil: bool, name: str) -> str:
+    def _pool(self, op_type: str, x: str, kernel: Size, stride: Size, pad: Size, ceil: bool, name: str) -> str:
         n, c, h, w = self.shape(x)
-        out = (
-            n,
-            c,
-            conv_output_size(h, kernel, stride, 2 * pad, ceil=ceil),
-            conv_output_size(w, kernel, stride, 2 * pad, ceil=ceil),
-        )
+        (kh, kw), (sh, sw), (ph, pw) = _pair(kernel), _pair(stride), _pair(pad)
+        out = (n, c, conv_output_size(h, kh, sh, 2 * ph, ceil=ceil), conv_output_size(w, kw, sw, 2 * pw, ceil=ceil))
         attributes: dict[str, Attribute] = {
-            "kernel_shape": (kernel, kernel),
-            "strides": (stride, stride),
-            "pads": (pad, pad, pad, pad),
+            "kernel_shape": (kh, kw),
+            "strides": (sh, sw),
+            "pads": (ph, pw, ph, pw),
             "ceil_mode": int(ceil),
         }
         return self._op(op_type, [x], [out], attributes=attributes, name=name)[0]
 
-    def maxpool(self, x: str, kernel: int, stride: int, pad: int = 0, *, ceil: bool = False, name: str = "") -> str:
+    def maxpool(self, x: str, kernel: Size, stride: Size, pad: Size = 0, *, ceil: bool = False, name: str = "") -> str:
         """Max pooling."""
         return self._pool("MaxPool", x, kernel, stride, pad, ceil, name)
 
-    def avgpool(self, x: str, kernel: int, stride: int, pad: int = 0, *, ceil: bool = False, name: str = "") -> str:
+    def avgpool(self, x: str, kernel: Size, stride: Size, pad: Size = 0, *, ceil: bool = False, name: str = "") -> str:
         """Average pooling (padding not counted)."""
         return self._pool("AveragePool", x, kernel, stride, pad, ceil, name)
 
@@ -204,6 +201,48 @@ class GraphBuilder:
         old = self.shape(x)
         return self._op("Transpose", [x], [tuple(old[p] for p in perm)], attributes={"perm": tuple(perm)}, name=name)[0]
 
+    def squeeze(self, x: str, axes: Sequence[int], *, name: str = "") -> str:
+        """Drop axes of size 1 (axes from 0)."""
+        out = tuple(size for axis, size in enumerate(self.shape(x)) if axis not in axes)
+        return self._op("Squeeze", [x], [out], attributes={"axes": tuple(axes)}, name=name)[0]
+
+    def unsqueeze(self, x: str, axes: Sequence[int], *, name: str = "") -> str:
+        """Insert axes of size 1 at these places of the output (from 0)."""
+        out = list(self.shape(x))
+        for axis in sorted(axes):
+            out.insert(axis, 1)
+        return self._op("Unsqueeze", [x], [tuple(out)], attributes={"axes": tuple(axes)}, name=name)[0]
+
+    def upsample(self, x: str, factor: int = 2, *, name: str = "") -> str:
+        """Repeat each pixel of an image `factor` times in both directions (`Resize`, nearest neighbour)."""
+        n, c, h, w = self.shape(x)
+        attributes: dict[str, Attribute] = {
+            "scales": (1.0, 1.0, float(factor), float(factor)),
+            "mode": "nearest",
+            "coordinate_transformation_mode": "asymmetric",
+            "nearest_mode": "floor",
+        }
+        return self._op("Resize", [x], [(n, c, h * factor, w * factor)], attributes=attributes, name=name)[0]
+
+    def lstm(self, x: str, hidden: int, *, bidirectional: bool = False, name: str = "") -> str:
+        """LSTM over a sequence (steps, batch, features), with biases and zero initial states.
+
+        Gates are in ONNX order (input, output, forget, cell). The result has shape (steps, directions, batch, hidden).
+        """
+        steps, batch, features = self.shape(x)
+        directions = 2 if bidirectional else 1
+        weights: dict[str, Shape] = {
+            "input_weight": (directions, 4 * hidden, features),
+            "recurrence_weight": (directions, 4 * hidden, hidden),
+            "bias": (directions, 8 * hidden),
+        }
+        attributes: dict[str, Attribute] = {
+            "hidden_size": hidden,
+            "direction": "bidirectional" if bidirectional else "forward",
+        }
+        out = (steps, directions, batch, hidden)
+        return self._op("LSTM", [x], [out], weights=weights, attributes=attributes, name=name)[0]
+
     def channel_shuffle(self, x: str, groups: int, *, name: str = "") -> str:
         """ShuffleNet's channel shuffle: reshape, transpose, reshape (`name` prefixes the three operators)."""
         n, c, h, w = self.shape(x)
@@ -232,6 +271,10 @@ class GraphBuilder:
         )
 
 
+def _pair(size: Size) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
 _ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attribute]]] = MappingProxyType(
     {
         "relu": ("Relu", {}),
@@ -239,5 +282,6 @@ _ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attribute]]] = MappingProxyTy
         "hswish": ("HardSwish", {}),
         "hsigmoid": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
         "sigmoid": ("Sigmoid", {}),
+        "leakyrelu": ("LeakyRelu", {"alpha": 0.1}),
     }
 )

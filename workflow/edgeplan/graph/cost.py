@@ -1,7 +1,7 @@
 """What operators and graphs cost on paper: multiply-adds, parameters, bytes moved.
 
-FLOPs means multiply-adds, as in nn-Meter (footnote 1), and only convolutions and fully connected layers have any: biases, batch
-normalisation, activations, pooling, additions and data movement count nothing.
+FLOPs means multiply-adds, as in nn-Meter (footnote 1), and only convolutions, fully connected layers and LSTMs have any:
+biases, batch normalisation, activations, pooling, additions and data movement count nothing.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from edgeplan.graph.ir import Graph, Operator
 
 # BatchNormalization also stores the running mean and variance: statistics, not learnt, and left out of published counts.
 _LEARNABLE_BN_WEIGHTS = 2
+# W and R of all directions; what follows them is the bias.
+_LSTM_MATRICES = 2
 
 
 def operator_macs(graph: Graph, op: Operator) -> int:
-    """Multiply-adds of one operator: those of `Conv`, `Gemm` and `MatMul`, 0 for every other type.
+    """Multiply-adds of one operator: those of `Conv`, `Gemm`, `MatMul` and `LSTM`, 0 for every other type.
 
     A convolution does (in / groups) x kernel_h x kernel_w multiply-adds per output element, a fully connected layer as many as
-    it has inputs.
+    it has inputs, an LSTM 4 x hidden x (input + hidden) per step, sequence and direction (its gates' products; what joins the
+    gates is element-wise).
     """
     if op.op_type == "Conv":
         per_output = 1
@@ -30,6 +33,9 @@ def operator_macs(graph: Graph, op: Operator) -> int:
         return graph.shape(op.inputs[0])[0 if transposed else 1] * graph.tensors[op.outputs[0]].elements
     if op.op_type == "MatMul":
         return graph.shape(op.inputs[0])[-1] * graph.tensors[op.outputs[0]].elements
+    if op.op_type == "LSTM":
+        steps, batch = graph.shape(op.inputs[0])[:2]
+        return steps * batch * sum(graph.tensors[name].elements for name in op.weights[:_LSTM_MATRICES])
     return 0
 
 

@@ -50,10 +50,11 @@ class Operator:
         name: unique within its graph.
         op_type: ONNX operator type, e.g. `Conv`.
         inputs: names of the activations read, in order.
-        weights: names of the initialisers read, in order (weight, bias; BatchNormalization: scale, bias, mean, variance).
+        weights: names of the initialisers read, in order (weight, bias; BatchNormalization: scale, bias, mean, variance; LSTM:
+            input weights W, recurrence weights R, bias B).
         outputs: names of the tensors written.
         attributes: ONNX attributes. Constant inputs that ONNX passes as tensors are attributes here: `shape` (Reshape),
-            `min`/`max` (Clip), `split` (Split), `axes` (ReduceMean).
+            `min`/`max` (Clip), `split` (Split), `axes` (ReduceMean, Squeeze, Unsqueeze), `scales` or `sizes` (Resize).
     """
 
     name: str
@@ -81,7 +82,9 @@ def _quarter_octaves(size: int) -> int:
     return round(2 ** (round(4 * math.log2(max(1, size))) / 4))
 
 
-_MOVING = frozenset({"Conv", "Gemm", "MatMul", "MaxPool", "AveragePool", "Concat", "Split", "Transpose", "LRN"})
+_MOVING = frozenset(
+    {"Conv", "Gemm", "MatMul", "MaxPool", "AveragePool", "Concat", "Split", "Transpose", "LRN", "Resize", "LSTM"}
+)
 
 
 @dataclass(frozen=True)

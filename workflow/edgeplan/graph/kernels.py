@@ -19,8 +19,8 @@ _ANCHOR_RANK = {
     name: rank
     for rank, names in enumerate(
         [
-            ("conv", "dwconv", "fc"),
-            ("maxpool", "avgpool", "gap", "lrn", "softmax"),
+            ("conv", "dwconv", "fc", "lstm"),
+            ("maxpool", "avgpool", "gap", "lrn", "softmax", "resize"),
             ("concat", "split", "transpose"),
             ("bn", "add", "mul"),
             tuple(sorted(ACTIVATIONS)),

@@ -29,9 +29,13 @@ _BY_ONNX_TYPE: Mapping[str, str] = MappingProxyType(
         "ReduceMean": "gap",
         "Flatten": "reshape",
         "Reshape": "reshape",
+        "Squeeze": "reshape",
+        "Unsqueeze": "reshape",
         "Transpose": "transpose",
         "LRN": "lrn",
         "Softmax": "softmax",
+        "Resize": "resize",
+        "LSTM": "lstm",
     }
 )
 

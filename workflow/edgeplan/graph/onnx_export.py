@@ -27,13 +27,16 @@ def weight_values(tensor: Tensor, role: str, seed: int) -> Array:
 
     Args:
         tensor: the weight.
-        role: `weight`, `bias`, `scale`, `mean` or `variance`.
+        role: `weight`, `bias`, `scale`, `mean` or `variance`; of an LSTM `input_weight`, `recurrence_weight` or `bias`.
         seed: seed of the whole model; each tensor draws from a stream of its own.
     """
     rng = np.random.default_rng((seed, zlib.crc32(tensor.name.encode())))
     values = rng.random(tensor.elements, dtype=np.float32)
     if role in ("scale", "variance"):
         values = values * np.float32(0.5) + np.float32(0.75)
+    elif role in ("input_weight", "recurrence_weight"):  # small: an LSTM's states shall not depend chaotically on rounding
+        values = (values - np.float32(0.5)) * np.float32(2 / tensor.shape[-1] ** 0.5)
+        values[values == 0] = np.float32(1e-6)
     else:
         fan_in = max(1, tensor.elements // tensor.shape[0]) if role == "weight" else 100
         bound = np.float32((6.0 / fan_in) ** 0.5)
@@ -43,7 +46,7 @@ def weight_values(tensor: Tensor, role: str, seed: int) -> Array:
 
 
 def _constant_inputs(op: Operator) -> tuple[dict[str, Attribute], list[tuple[str, npt.NDArray[Any]]]]:
-    """Split attributes into those ONNX keeps and those it passes as constant tensors."""
+    """Split attributes into those ONNX keeps and those it passes as constant tensors; a name "" stands for an absent input."""
     attributes = dict(op.attributes)
     constants: list[tuple[str, npt.NDArray[Any]]] = []
     if op.op_type == "Reshape":
@@ -53,6 +56,15 @@ def _constant_inputs(op: Operator) -> tuple[dict[str, Attribute], list[tuple[str
     elif op.op_type == "Clip":
         for key, unbounded in (("min", -np.inf), ("max", np.inf)):
             constants.append((key, np.array(attributes.pop(key, unbounded), dtype=np.float32)))
+    elif op.op_type in ("Squeeze", "Unsqueeze"):
+        if "axes" in attributes:
+            constants.append(("axes", np.array(attributes.pop("axes"), dtype=np.int64)))
+    elif op.op_type == "Resize":
+        absent = ("", np.empty(0, dtype=np.float32))
+        if "sizes" in attributes:
+            constants += [absent, absent, ("sizes", np.array(attributes.pop("sizes"), dtype=np.int64))]
+        else:
+            constants += [absent, ("scales", np.array(attributes.pop("scales"), dtype=np.float32))]
     return attributes, constants
 
 
@@ -69,8 +81,9 @@ def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:
         attributes, constants = _constant_inputs(op)
         names = []
         for key, value in constants:
-            names.append(f"{op.name}.{key}")
-            initializers.append(numpy_helper.from_array(np.asarray(value), names[-1]))
+            names.append(key and f"{op.name}.{key}")
+            if key:
+                initializers.append(numpy_helper.from_array(np.asarray(value), names[-1]))
         for weight in op.weights:
             role = weight.rsplit(".", 1)[-1]
             initializers.append(numpy_helper.from_array(weight_values(graph.tensors[weight], role, seed), weight))

@@ -13,6 +13,7 @@ from onnx import TensorProto, numpy_helper, shape_inference
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
+from edgeplan.graph.onnx_forms import FORMS
 
 _DTYPES = MappingProxyType(
     {
@@ -32,7 +33,15 @@ _DTYPES = MappingProxyType(
 _TRANSPARENT = frozenset({"Identity", "Dropout"})
 #: Which inputs of an operator are constants that the graph keeps as attributes.
 _CONSTANT_INPUTS = MappingProxyType(
-    {"Reshape": ("", "shape"), "Split": ("", "split"), "Clip": ("", "min", "max"), "ReduceMean": ("", "axes")}
+    {
+        "Reshape": ("", "shape"),
+        "Split": ("", "split"),
+        "Clip": ("", "min", "max"),
+        "ReduceMean": ("", "axes"),
+        "Squeeze": ("", "axes"),
+        "Unsqueeze": ("", "axes"),
+        "Resize": ("", "roi", "scales", "sizes"),
+    }
 )
 _SMALL_CONSTANT_ELEMENTS = 64
 
@@ -97,12 +106,14 @@ def from_onnx(model: onnx.ModelProto, source: str = "") -> Graph:
         if value.name not in tensors:
             tensors[value.name] = _tensor(value)
     inputs = tuple(i.name for i in g.input if i.name not in constants)
+    read = {name for n in g.node for name in n.input} | {o.name for o in g.output}
     operators = []
     used: set[str] = set()
     for index, node in enumerate(g.node):
         if node.op_type in _TRANSPARENT or node.op_type == "Constant":
             continue
-        operators.append(_operator(node, index, constants, alias, used))
+        form = FORMS.get(node.op_type)
+        operators.append(_operator(form(node, constants, read, source) if form else node, index, constants, alias, used))
     graph = Graph(
         g.name or "model",
         tuple(operators),

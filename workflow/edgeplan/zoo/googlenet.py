@@ -7,8 +7,8 @@ from edgeplan.graph.ir import Graph
 from edgeplan.zoo.choices import Choices
 from edgeplan.zoo.layers import IMAGE, classifier
 
-# Inception modules by stage: 1x1; 3x3 reduction and output; "5x5" reduction and output; pooling projection.
-_STAGES = (
+#: Inception modules by stage: 1x1; 3x3 reduction and output; "5x5" reduction and output; pooling projection.
+INCEPTION_STAGES = (
     ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64)),
     (
         (192, 96, 208, 16, 48, 64),
@@ -29,7 +29,7 @@ def googlenet(choices: Choices, name: str) -> Graph:
     x = _conv(b, choices, x, 64, 1)
     x = _conv(b, choices, x, 192, 3)
     x = b.maxpool(x, 3, 2, ceil=True)
-    for stage, modules in enumerate(_STAGES):
+    for stage, modules in enumerate(INCEPTION_STAGES):
         if stage > 0:
             x = b.maxpool(x, 3 if stage == 1 else 2, 2, ceil=True)
         for module in modules:

@@ -7,8 +7,8 @@ from edgeplan.graph.ir import Graph
 from edgeplan.zoo.choices import Choices
 from edgeplan.zoo.layers import IMAGE, classifier, make_divisible
 
-# Table 2 of its paper: expansion, output channels, repeats, stride of the first.
-_STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+#: Table 2 of its paper: expansion, output channels, repeats, stride of the first.
+STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
 def mobilenetv2(choices: Choices, name: str, *, width: float = 1.0) -> Graph:
@@ -19,7 +19,7 @@ def mobilenetv2(choices: Choices, name: str, *, width: float = 1.0) -> Graph:
     b = GraphBuilder(name, IMAGE)
     x = b.conv_bn(b.input, choices.channels(make_divisible(32 * width)), choices.kernel(3), 2, act="relu6")
     base_in = make_divisible(32 * width)
-    for expansion, channels, repeats, first_stride in _STAGES:
+    for expansion, channels, repeats, first_stride in STAGES:
         base_out = make_divisible(channels * width)
         out = choices.channels(base_out)
         for block in range(repeats):

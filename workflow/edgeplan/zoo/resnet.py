@@ -1,4 +1,4 @@
-"""ResNet (He et al., 2016), in torchvision's form: a bottleneck strides in its 3 x 3 convolution."""
+"""ResNet (He et al., 2016), in torchvision's form (a bottleneck strides in its 3 x 3 convolution) unless told otherwise."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _BOTTLENECK_FROM = 50
 _EXPANSION = 4
 
 
-def resnet(choices: Choices, name: str, *, depth: int = 18) -> Graph:
+def resnet(choices: Choices, name: str, *, depth: int = 18, reduction_strides: bool = False) -> Graph:
     """ResNet of 18, 34, 50, 101 or 152 layers.
 
     The channels of a stage's output are free once, and tied over its residual sums; where the first shortcut of a stage is the
     identity (ResNet-18 and 34, stage 1), they are tied to the stem's too. The inner convolutions of each block are free.
+    With `reduction_strides` a bottleneck strides in its first 1 x 1 convolution, as first published.
     """
     bottleneck = depth >= _BOTTLENECK_FROM
     b = GraphBuilder(name, IMAGE)
@@ -30,8 +31,10 @@ def resnet(choices: Choices, name: str, *, depth: int = 18) -> Graph:
         for block in range(blocks):
             first = block == 0
             stride = 2 if first and stage > 0 else 1
-            branch = _bottleneck if bottleneck else _basic
-            y = branch(b, choices, x, width, out, stride)
+            if bottleneck:
+                y = _bottleneck(b, choices, x, width, out, (stride, 1) if reduction_strides else (1, stride))
+            else:
+                y = _basic(b, choices, x, width, out, stride)
             shortcut = b.bn(b.conv(x, out, 1, stride)) if first and not identity_first else x
             x = b.relu(b.add(y, shortcut))
     return b.build(classifier(b, x))
@@ -42,7 +45,7 @@ def _basic(b: GraphBuilder, choices: Choices, x: str, width: int, out: int, stri
     return b.conv_bn(y, out, choices.kernel(3), act="")
 
 
-def _bottleneck(b: GraphBuilder, choices: Choices, x: str, width: int, out: int, stride: int) -> str:
-    y = b.conv_bn(x, choices.channels(width), 1)
-    y = b.conv_bn(y, choices.channels(width), choices.kernel(3), stride)
+def _bottleneck(b: GraphBuilder, choices: Choices, x: str, width: int, out: int, strides: tuple[int, int]) -> str:
+    y = b.conv_bn(x, choices.channels(width), 1, strides[0])
+    y = b.conv_bn(y, choices.channels(width), choices.kernel(3), strides[1])
     return b.conv_bn(y, out, 1, act="")

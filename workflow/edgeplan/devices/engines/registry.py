@@ -13,6 +13,7 @@ from edgeplan.errors import DeviceError
 ENGINES: Mapping[str, tuple[str, str, str]] = MappingProxyType(
     {
         "onnxruntime": ("edgeplan.devices.engines.onnxruntime", "OnnxRuntime", "pip install onnxruntime"),
+        "onednn": ("edgeplan.devices.engines.onednn", "Onednn", "pip install 'edgeplan[runtime]'"),
         "openvino": ("edgeplan.devices.engines.openvino", "OpenVino", "pip install 'edgeplan[openvino]'"),
     }
 )

@@ -1,0 +1,148 @@
+"""What the tests of the runtime share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import pytest
+
+from edgeplan.devices.engines.base import random_inputs
+from edgeplan.devices.machine import fingerprint
+from edgeplan.errors import DeviceError
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.planning.cold_start.profile import SOURCES
+from edgeplan.runtime.candidates import default
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.plan_folder import model_sha256
+from edgeplan.runtime.program import build_program, step_candidates
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.weights import locate_weights
+
+Array = npt.NDArray[np.float32]
+#: Checks a graph: (graph, model file or None, home layouts, how many of the candidates); returns how many programs it ran.
+Check = Callable[..., int]
+
+
+@pytest.fixture(scope="session")
+def dnnl() -> Dnnl:
+    """The library; the tests that need it are skipped where it is not installed."""
+    try:
+        return Dnnl()
+    except DeviceError as error:
+        pytest.skip(error.what)
+
+
+def reference(model: Path, graph: Graph) -> Mapping[str, Array]:
+    """Outputs of ONNX Runtime, operator by operator."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    return dict(zip(graph.outputs, session.run(list(graph.outputs), random_inputs(graph)), strict=True))
+
+
+@pytest.fixture
+def agrees(dnnl: Dnnl, tmp_path: Path) -> Check:
+    """Runs a graph with the k-th candidate of every step, for all k, and compares with ONNX Runtime."""
+
+    def check(graph: Graph, model: onnx.ModelProto | None = None, homes: Sequence[str] = HOMES, most: int | None = None) -> int:
+        dnnl.set_threads(1)
+        path = tmp_path / "model.onnx"
+        if model is None:
+            save_onnx(graph, path)
+        else:
+            onnx.save(model, path)
+        wanted = reference(path, graph)
+        lowered = lower(graph)
+        weights = locate_weights(path, lowered)
+        ran = 0
+        for home in homes:
+            offered = step_candidates(dnnl, lowered, home)
+            for k in range(max(map(len, offered)))[:most]:
+                choices = [candidates[min(k, len(candidates) - 1)] for candidates in offered]
+                program = build_program(dnnl, lowered, home, choices, weights)
+                found = SequentialSession(dnnl, program, tmp_path).run(random_inputs(graph))
+                ran += 1
+                for name, value in wanted.items():
+                    error = np.abs(found[name] - value).max() / np.abs(value).max()
+                    assert error <= 1e-4, f"{name} is off by {error} under {home}: {[c.name for c in choices]}"
+        return ran
+
+    return check
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Makes plans without planning: the choices are the test's."""
+
+    dnnl: Dnnl
+
+    def __call__(
+        self,
+        model: Path,
+        graph: Graph,
+        *,
+        home: str = "nhwc",
+        sources: Sequence[str] = ("cached_mmap",),
+        picks: Sequence[int] = (),
+        queued: Sequence[bool] = (),
+        widen_from: int = 0,
+        **changes: object,
+    ) -> Plan:
+        """A plan for two equal cores: of each step, the candidate `picks` names (else the default), the source, the queue."""
+        lowered = lower(graph)
+        count = len(lowered.steps)
+        self.dnnl.set_threads(1)
+        with self.dnnl.without_primitive_cache():
+            offered = step_candidates(self.dnnl, lowered, home)
+        chosen = [
+            candidates[picks[k] % len(candidates)].name if k < len(picks) else default(candidates).name
+            for k, candidates in enumerate(offered)
+        ]
+        names = sorted(set(chosen))
+        source = [sources[k % len(sources)] if step.weights else "none" for k, step in enumerate(lowered.steps)]
+        on_queue = [queued[k % len(queued)] if queued else k % 3 != 0 for k in range(count)]
+        fields: dict[str, object] = {
+            "model": model.name,
+            "model_sha256": model_sha256([model]),
+            "library": "onednn",
+            "library_version": self.dnnl.info.version,
+            "isa": self.dnnl.info.isa,
+            "machine": fingerprint(),
+            "threads": 2,
+            "planner": "by hand",
+            "costs": "profiled",
+            "note": "",
+            "layout": home,
+            "equal_cores": True,
+            "little_ratio": 1.0,
+            "steps": tuple(step.name for step in lowered.steps),
+            "implementations": tuple(names),
+            "implementation": tuple(names.index(name) for name in chosen),
+            "source": tuple(SOURCES.index(s) for s in source),
+            "main": tuple(k for k in range(count) if not on_queue[k]),
+            "queues": (tuple(k for k in range(count) if on_queue[k]),),
+            "widen_from": count if widen_from < 0 else min(widen_from, count),
+            "makespan_ms": 1.0,
+            "lower_bound_ms": 1.0,
+            "planning_ms": 0.0,
+            "read_bytes": 0,
+            "cache_bytes": 0,
+        }
+        return Plan.model_validate(fields | changes)
+
+
+@pytest.fixture(scope="session")
+def planned(dnnl: Dnnl) -> Planner:
+    """Plans by hand."""
+    return Planner(dnnl)

@@ -1,0 +1,118 @@
+"""Plan folders as a cold setting and on the command line, in fresh processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgeplan.cold.baselines.edgeplan import prepared
+from edgeplan.cold.jobs import PrepareJob, RunJob
+from edgeplan.cold.offline import ArtefactStore, ColdModel
+from edgeplan.cold.process import prepare_offline, run_cold
+from edgeplan.cold.runs import ColdSettings, measure
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.zoo.cold_start_models import COLD_START_MODELS
+
+INPUTS = {"input": (1, 3, 224, 224)}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_onnx(COLD_START_MODELS["resnet18"](), tmp_path_factory.mktemp("model") / "resnet18.onnx")
+
+
+@pytest.fixture
+def folder(dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path) -> Path:
+    plan = planned(model, COLD_START_MODELS["resnet18"](), sources=("cached_mmap", "cached_read", "raw"), widen_from=9)
+    return build_plan_folder(dnnl, model, plan, tmp_path / "plan")
+
+
+def test_a_plan_is_measured_beside_the_others(
+    folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a machine lock of the test's own
+    knobs = ColdSettings(settings=("edgeplan",), threads=(2,), repeats=1, warm_runs=2)
+    ready = {("resnet18", "edgeplan", 2): prepared(folder)}
+    models = [ColdModel("resnet18", model, INPUTS)]
+    runs = measure(models, knobs, ArtefactStore(tmp_path / "s"), tmp_path / "j.jsonl", ready=ready).runs
+    assert runs["reason"].tolist() == [""] * 2
+    assert (runs["output_error"] < 1e-4).all()
+
+
+def test_stages_are_told(folder: Path) -> None:
+    artefact = prepared(folder).artefact
+    job = RunJob.model_validate(
+        {"setting": "edgeplan", "threads": 2, "artefact": artefact, "inputs": INPUTS, "state": "cached"}
+    )
+    result = run_cold(job)
+    assert result.reason == ""
+    assert {"open", "read", "create", "transform", "execute"} <= set(result.stages_ms)
+    assert min(result.stages_ms.values()) > 0
+
+
+def test_a_run_without_its_cache_does_not_count(folder: Path) -> None:
+    artefact = prepared(folder).artefact
+    cache = folder / "weights.cache"
+    content = bytearray(cache.read_bytes())
+    content[-5000] ^= 1
+    cache.write_bytes(content)
+    job = RunJob.model_validate(
+        {"setting": "edgeplan", "threads": 2, "artefact": artefact, "inputs": INPUTS, "state": "cached"}
+    )
+    assert "damaged" in run_cold(job).reason
+
+
+def test_a_plan_for_other_threads_gives_a_reason(folder: Path) -> None:
+    artefact = prepared(folder).artefact
+    job = RunJob.model_validate(
+        {"setting": "edgeplan", "threads": 1, "artefact": artefact, "inputs": INPUTS, "state": "cached"}
+    )
+    assert "threads is 1, the plan is for 2" in run_cold(job).reason
+
+
+def test_plans_are_not_made_by_the_worker(model: Path, tmp_path: Path) -> None:
+    job = PrepareJob(setting="edgeplan", threads=2, model=model, inputs=INPUTS, folder=tmp_path)
+    assert "edgeplan plan cold-start" in prepare_offline(job).reason
+
+
+def test_versions_follow_the_plan(dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path) -> None:
+    graph = COLD_START_MODELS["resnet18"]()
+    one, other = (
+        prepared(build_plan_folder(dnnl, model, planned(model, graph, widen_from=w), tmp_path / str(w))) for w in (0, 5)
+    )
+    assert one.engine_version != other.engine_version
+
+
+def _edgeplan(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edgeplan", "run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_the_command_line_runs_a_plan(folder: Path) -> None:
+    done = _edgeplan(str(folder), "--repeat", "3")
+    assert done.returncode == 0, done.stderr
+    assert "weight cache" in done.stdout
+    assert "cold: " in done.stdout
+    assert "of 2" in done.stdout
+    cold = _edgeplan(str(folder), "--cold", "--repeat", "2")
+    assert cold.returncode == 0, cold.stderr
+    assert "of 2" in cold.stdout
+    (folder / "weights.cache").write_bytes(b"")
+    mended = _edgeplan(str(folder), "--cold")
+    assert mended.returncode == 0, mended.stderr
+    assert mended.stderr.count("the weight cache") == 1
+    assert _edgeplan(str(folder)).stderr == ""
+
+
+def test_the_command_line_names_what_is_wrong(tmp_path: Path) -> None:
+    done = _edgeplan(str(tmp_path))
+    assert done.returncode == 5
+    assert "cannot read the program" in done.stderr

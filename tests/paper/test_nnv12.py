@@ -1,0 +1,129 @@
+"""NNV12: Table 2's kernels and Algorithm 1, worked out by hand."""
+
+from edgeplan.planning.cold_start.bounds import remaining_table
+from edgeplan.planning.cold_start.machine import MAIN, costs_of
+from edgeplan.planning.cold_start.nnv12 import balanced, nnv12
+from edgeplan.planning.cold_start.planner import outcomes
+from edgeplan.planning.cold_start.profile import Candidate, Layer, Profile, pareto, restricted
+
+# Table 2: read raw, transform, read cache, execute (ms)
+TABLE_2 = {
+    "3x3s1-winograd-pack4": (0.70, 38.23, 5.23, 2.98),
+    "sgemm-pack4": (0.70, 2.21, 0.70, 8.14),
+    "pack4": (0.70, 2.22, 0.70, 18.63),
+    "3x3s1-winograd": (0.70, 65.67, 4.12, 3.37),
+    "3x3s1": (0.70, 0.00, 0.70, 8.01),
+    "general": (0.70, 0.00, 0.70, 87.12),
+}
+NONE = {"big": 0.0}
+
+
+def _table_2() -> Profile:
+    candidates = []
+    for name, (raw, transform, cached, execute) in TABLE_2.items():
+        candidates.append(Candidate(name, "raw", {"big": raw}, NONE, {"big": transform}, {1: execute}))
+        candidates.append(Candidate(name, "cached_read", {"big": cached}, NONE, NONE, {1: execute}))
+    return Profile("conv", "nchw", 1, 1, 1.0, (Layer("conv", ("conv",), tuple(candidates)),))
+
+
+def _names(profile: Profile) -> set[tuple[str, str]]:
+    return {(c.implementation, c.source) for c in profile.layers[0].candidates}
+
+
+def test_table_2_filters_to_three_of_twelve() -> None:
+    # sgemm-pack4 and pack4 lose against 3x3s1 (0.70 + 8.01), general against all; raw winograd against its cached self.
+    assert _names(pareto(_table_2())) == {
+        ("3x3s1-winograd-pack4", "cached_read"),
+        ("3x3s1-winograd", "cached_read"),
+        ("3x3s1", "raw"),
+    }
+    table = remaining_table([_table_2()])
+    assert table[["candidates", "remaining"]].to_numpy().tolist() == [[12, 3]]
+
+
+def test_table_2_without_caching_keeps_the_fast_and_the_ready() -> None:
+    raw = pareto(restricted(_table_2(), lambda c: c.source == "raw"))
+    assert _names(raw) == {("3x3s1-winograd-pack4", "raw"), ("3x3s1", "raw")}
+
+
+def test_figure_13s_steps_on_table_2() -> None:
+    def chosen(planner: str) -> tuple[str, str, float]:
+        outcome = outcomes([_table_2()], planner)["nchw"]
+        (candidate,) = outcome.chosen
+        return candidate.implementation, candidate.source, round(outcome.makespan_ms, 2)
+
+    assert chosen("warm") == ("3x3s1-winograd-pack4", "raw", 41.91)
+    assert chosen("K") == ("3x3s1", "raw", 8.71)
+    assert chosen("K+C") == ("3x3s1-winograd", "cached_read", 7.49)
+
+
+def _uniform(steps: int, little_cores: int, big: float, little: float, execute: float) -> Profile:
+    candidate = Candidate("k", "raw", {"big": big, "little": little}, NONE, NONE, {1: execute})
+    layers = tuple(Layer(f"s{k}", (), (candidate,)) for k in range(steps))
+    return Profile("uniform", "nchw", 1, little_cores, 1.0, layers)
+
+
+def test_algorithm_1_moves_one_preparation_to_the_big_core() -> None:
+    # Figure 7(a): r1, w1 and all executions on the big core, T_Q0 = 1 + 6; the others on the little one, T_Q1 = 5 x 3 = 15.
+    # Line 9 for step 2: 1 + 3 < 15 - 7, moved: T_Q0 = 8, T_Q1 = 12. For step 3: 1 + 3 < 12 - 8 does not hold, the end.
+    costs = costs_of(_uniform(6, 1, 1.0, 3.0, 1.0))
+    assert balanced(costs, (0,) * 6, 0.05) == (MAIN, MAIN, 0, 0, 0, 0)
+
+
+def test_algorithm_1_moves_none_when_the_big_core_is_the_busier() -> None:
+    costs = costs_of(_uniform(4, 1, 1.0, 1.0, 5.0))
+    assert balanced(costs, (0,) * 4, 0.05) == (MAIN, 0, 0, 0)
+
+
+def test_algorithm_1_deals_out_and_then_balances_little_cores() -> None:
+    # Line 12 deals steps 2, 4 to the first little core and 3 to the second (Figure 7(b)): loads 9 + 1 and 2.
+    # Line 18: 9 < (10 - 2) / 2 does not hold, 1 < 4 does: step 4 moves, loads 9 and 3 (Figure 7(c)-(e)); big core: 20 and more.
+    times = [1.0, 9.0, 2.0, 1.0]
+    layers = tuple(Layer(f"s{k}", (), (Candidate("k", "raw", {"big": t}, NONE, NONE, {1: 5.0}),)) for k, t in enumerate(times))
+    costs = costs_of(Profile("dealt", "nchw", 1, 2, 1.0, layers))
+    assert balanced(costs, (0,) * 4, 0.05) == (MAIN, 0, 1, 1)
+
+
+def test_algorithm_1_moves_only_what_is_shorter_than_half_the_difference() -> None:
+    # Loads 5 + 5 and 2: line 18, 5 < (10 - 2) / 2, does not hold, although moving one would balance 5 and 7.
+    times = [1.0, 5.0, 2.0, 5.0]
+    layers = tuple(Layer(f"s{k}", (), (Candidate("k", "raw", {"big": t}, NONE, NONE, {1: 5.0}),)) for k, t in enumerate(times))
+    costs = costs_of(Profile("dealt", "nchw", 1, 2, 1.0, layers))
+    assert balanced(costs, (0,) * 4, 0.05) == (MAIN, 0, 1, 0)
+
+
+def test_algorithm_1_ends_with_fewer_preparations_than_little_cores() -> None:
+    for steps in (1, 2, 3):
+        assert balanced(costs_of(_uniform(steps, 3, 1.0, 1.0, 0.1)), (0,) * steps, 0.05)[0] == MAIN
+
+
+def test_outer_loop_is_exhaustive_up_to_its_limit() -> None:
+    layers = pareto(_table_2()).layers * 3
+    profile = Profile("three", "nchw", 1, 1, 1.0, layers)
+    assert nnv12(profile).note == "all 27 combinations"
+    assert nnv12(profile, exhaustive=26).note.startswith("coordinate descent")
+
+
+def test_reprofiling_while_planning_changes_the_plan() -> None:
+    """Line 5: a combination measured slower than its profile is given up."""
+    profile = Profile("three", "nchw", 1, 1, 1.0, pareto(_table_2()).layers * 3)
+    seen: list[tuple[int, ...]] = []
+
+    def reprofile(before: Profile, combination: tuple[int, ...]) -> Profile:
+        seen.append(combination)
+        assert len(before.layers) == len(combination)
+        return slow
+
+    def slower(c: Candidate) -> Candidate:
+        factor = 100.0 if c.implementation.startswith("3x3s1-winograd") else 1.0
+        return Candidate(c.implementation, c.source, c.read_ms, c.create_ms, c.transform_ms, {1: c.execute_ms[1] * factor})
+
+    slow = Profile(
+        "three", "nchw", 1, 1, 1.0, tuple(Layer(x.name, x.members, tuple(map(slower, x.candidates))) for x in profile.layers)
+    )
+    plain, calibrated = nnv12(profile), nnv12(profile, reprofile=reprofile)
+    assert len(seen) == 27
+    assert plain.schedule.choice != calibrated.schedule.choice
+    names = [layer.candidates[o].implementation for layer, o in zip(slow.layers, calibrated.schedule.choice, strict=True)]
+    assert names == ["3x3s1"] * 3
+    assert calibrated.profile == slow

@@ -1,0 +1,97 @@
+"""Small random profiles, and every schedule of one, tried out: independent of the planners' formulas."""
+
+from collections.abc import Iterator
+from itertools import permutations, product
+
+from hypothesis import strategies as st
+
+from edgeplan.planning.cold_start.profile import Candidate, Contention, Layer, Profile
+
+# Times are whole quarters, so that sums are exact and ties happen.
+_times = st.integers(0, 40).map(lambda n: n / 4)
+_factors = st.sampled_from([1.0, 1.25, 1.5])
+
+
+@st.composite
+def profiles(draw: st.DrawFn, steps: int = 3, candidates: int = 2, equal: bool | None = None) -> Profile:
+    equal = draw(st.booleans()) if equal is None else equal
+    big = draw(st.integers(2, 3)) if equal else draw(st.integers(1, 2))
+    widths = sorted({1, big})
+
+    def candidate(i: int) -> Candidate:
+        times = [{"big": draw(_times)} | ({"little": draw(_times)} if draw(st.booleans()) else {}) for _ in range(3)]
+        executions = {w: draw(_times) for w in widths}
+        return Candidate(f"k{i}", "raw" if i % 2 == 0 else "cached_read", *times, executions, 4 * i, 3 * i, 2 * i)
+
+    layers = tuple(
+        Layer(f"s{k}", (f"n{k}",), tuple(candidate(i) for i in range(draw(st.integers(1, candidates)))))
+        for k in range(draw(st.integers(1, steps)))
+    )
+    contention = Contention(draw(_factors), draw(_factors), draw(_factors))
+    little = 0 if equal else draw(st.integers(1, 2))
+    return Profile("m", "nhwc", big, little, 1.0 if equal else draw(st.sampled_from([1.0, 2.0])), layers, contention)
+
+
+def optimum_ms(profile: Profile) -> float:
+    """The least makespan over all choices, places, widenings, orders on every queue and interleavings on the main core."""
+    n = len(profile.layers)
+    widenings = range(n + 1) if profile.equal else (n,)
+    queues = profile.big_cores - 1 if profile.equal else profile.little_cores
+    choices = product(*(layer.candidates for layer in profile.layers))
+    return min(
+        _finish(profile, choice, w, orders, main)
+        for choice in choices
+        for place in product(range(-1, queues), repeat=n)
+        for orders in product(*(permutations([k for k in range(n) if place[k] == q]) for q in range(queues)))
+        for w in widenings
+        for main in _interleavings([k for k in range(n) if place[k] == -1], 0, n, w)
+    )
+
+
+def _interleavings(own: list[int], execute: int, n: int, w: int) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Every order of the main core's preparations and executions in which each execution may come when it does."""
+    if execute == n and not own:
+        yield ()
+    for k in own:
+        for rest in _interleavings([other for other in own if other != k], execute, n, w):
+            yield (("prepare", k), *rest)
+    if execute < n and execute not in own and not (own and execute >= w):
+        for rest in _interleavings(own, execute + 1, n, w):
+            yield (("execute", execute), *rest)
+
+
+def _finish(
+    profile: Profile,
+    choice: tuple[Candidate, ...],
+    w: int,
+    orders: tuple[tuple[int, ...], ...],
+    main: tuple[tuple[str, int], ...],
+) -> float:
+    n = len(choice)
+    alone = not any(orders) and w == (0 if profile.equal else n)
+    c = Contention() if alone else profile.contention
+
+    def prepare(k: int, little: bool) -> float:
+        read, create, transform = (
+            t["little"] if little and "little" in t else t["big"]
+            for t in (choice[k].read_ms, choice[k].create_ms, choice[k].transform_ms)
+        )
+        return (read * c.read + (create + transform) * c.prepare) * (profile.little_ratio if little else 1.0)
+
+    ready = dict.fromkeys(range(n), 0.0)
+    ends = [0.0]
+    for order in orders:
+        now = 0.0
+        for k in order:
+            now = ready[k] = now + prepare(k, not profile.equal)
+        ends.append(now)
+    now = 0.0
+    for what, k in main:
+        if what == "prepare":
+            now += prepare(k, little=False)
+        elif profile.equal and k >= w:
+            now = max(now, *ends) + choice[k].execute_ms[profile.big_cores]
+        else:
+            width = 1 if profile.equal else profile.big_cores
+            now = max(now, ready[k]) + choice[k].execute_ms[width] * c.execute
+    return now

@@ -1,0 +1,206 @@
+"""Plan folders built and executed: agreement with ONNX Runtime, the schedule as planned, stealing, later runs."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeplan.devices.engines.base import random_inputs
+from edgeplan.errors import FormatError, ModelError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.runtime.cold_executor import ColdSession
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.linked import read_linked, read_reserve
+from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.program import default_program
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.zoo.cold_start_models import COLD_START_MODELS
+
+Planned = Callable[..., Plan]
+
+
+def _net(width: int = 24) -> Graph:
+    b = GraphBuilder("net", (1, 3, 20, 20))
+    x = b.conv_bn(b.input, width, 3, 2)
+    for _ in range(3):
+        y = b.conv_bn(x, width, 3, groups=width, act="relu6")
+        x = b.relu(b.add(b.conv_bn(y, width, 1, act=""), x))
+    return b.build(b.softmax(b.fc(b.flatten(b.gap(x)), 10)))
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return _net()
+
+
+@pytest.fixture
+def model(graph: Graph, tmp_path: Path) -> Path:
+    return save_onnx(graph, tmp_path / "net.onnx")
+
+
+@pytest.fixture
+def wanted(dnnl: Dnnl, graph: Graph, model: Path) -> Mapping[str, np.ndarray]:
+    return SequentialSession(dnnl, default_program(dnnl, model, graph, "nchw"), model.parent).run(random_inputs(graph))
+
+
+def _close(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
+    for name, value in wanted.items():
+        assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
+
+
+@pytest.mark.parametrize(
+    ("source", "widen", "home"), [("raw", 0, "nhwc"), ("cached_read", 4, "blocked16"), ("cached_mmap", -1, "nchw")]
+)
+def test_every_run_of_a_plan_agrees(
+    dnnl: Dnnl,
+    planned: Planned,
+    graph: Graph,
+    model: Path,
+    wanted: Mapping[str, np.ndarray],
+    source: str,
+    widen: int,
+    home: str,
+) -> None:
+    plan = planned(model, graph, sources=[source], widen_from=widen, home=home)
+    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
+    with ColdSession(dnnl, folder, threads=2) as session:
+        for _ in range(3):
+            _close(session.run(random_inputs(graph)), wanted)
+        assert session.cache_problem == ""
+
+
+def test_the_schedule_is_the_planned_one(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
+    plan = planned(model, graph, widen_from=5)
+    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
+    with ColdSession(dnnl, folder, threads=2, stealing=False) as session:
+        session.run(random_inputs(graph))
+        spans = session.spans()
+        stages = session.stages_ms()
+    prepared = {core: [s.layer for s in spans if s.core == core and s.stage != "execute"] for core in ("main", "prepare:0")}
+    assert [k for k, _ in itertools.groupby(prepared["main"])] == list(plan.main)
+    assert [k for k, _ in itertools.groupby(prepared["prepare:0"])] == list(plan.queues[0])
+    executed = [s.layer for s in sorted(spans, key=lambda s: s.start_ms) if s.stage == "execute" and s.core == "main"]
+    assert executed == list(range(len(plan.steps)))
+    assert [s.layer for s in spans if s.stage == "execute" and s.core == "prepare:0"] == executed[5:]
+    assert set(stages) == {"open", "read", "create", "transform", "execute"}
+    assert stages["execute"] > 0
+
+
+def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
+    """The only preparing core is held up at its first step: the main core prepares the rest itself."""
+    count = len(planned(model, graph).steps)
+    plan = planned(model, graph, queued=[k > 0 for k in range(count)], widen_from=-1)
+    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
+    held, release = threading.Event(), threading.Event()
+    session = ColdSession.__new__(ColdSession)
+    from edgeplan.runtime import lanes  # noqa: PLC0415
+
+    real = lanes.Preparation._prepare
+
+    def slow(self: lanes.Preparation, lane: lanes.Lane, k: int) -> None:
+        if threading.current_thread().name == "prepare:0" and not held.is_set():
+            held.set()
+            assert release.wait(60)
+        if k == count - 1:
+            release.set()
+        real(self, lane, k)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes.Preparation, "_prepare", slow)
+        session.__init__(dnnl, folder, threads=2)  # type: ignore[misc]
+        assert held.wait(60)
+        with session:
+            session.run(random_inputs(graph))
+            by_main = {s.layer for s in session.spans() if s.core == "main" and s.stage != "execute"}
+    assert count - 1 in by_main
+    assert len(by_main) >= count - 2
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_later_runs_use_their_own_kernels(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], continuous: bool
+) -> None:
+    plan = planned(model, graph, picks=[1] * 40, widen_from=-1)
+    warm = planned(model, graph)
+    names = [warm.implementations[i] for i in warm.implementation]
+    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan", warm=names)
+    with ColdSession(dnnl, folder, threads=2, continuous=continuous) as session:
+        _close(session.run(random_inputs(graph)), wanted)
+        while session._preparation.switching():
+            _close(session.run(random_inputs(graph)), wanted)
+        _close(session.run(random_inputs(graph)), wanted)
+        reserve = read_reserve(folder / "reserve.json", session.program)
+        expected = {k for k, step in enumerate(reserve.later) if step is not None}
+        assert set(session._preparation.later) == expected
+        assert {reserve.later[k].implementation for k in expected} <= set(names)  # type: ignore[union-attr]
+
+
+def test_equal_steps_share_primitives(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
+    folder = build_plan_folder(dnnl, model, planned(model, graph), model.parent / "plan")
+    program = read_linked(folder / "program.json")
+    called = [call[0] for step in program.steps for call in step.calls]
+    assert len(set(called)) < len(called)
+
+
+def test_asymmetric_cores_wait(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray]
+) -> None:
+    plan = planned(model, graph, widen_from=-1, equal_cores=False, little_ratio=3.0, threads=1)
+    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
+    with ColdSession(dnnl, folder, threads=1, stealing=False) as session:
+        _close(session.run(random_inputs(graph)), wanted)
+        lane = session._preparation.marks[1]
+    by_step = {k: [m for m in lane if m[1] == k] for k in plan.queues[0]}
+    for marks in by_step.values():
+        work = sum(end - start for _, _, start, end in marks[:-1])
+        assert marks[-1][3] - marks[0][2] >= 3 * work
+
+
+def test_the_interpreter_is_left_as_it_was(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
+    before = (sys.getswitchinterval(), gc.isenabled(), os.sched_getaffinity(0))
+    folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=3), model.parent / "plan")
+    cores = tuple(sorted(before[2]))[:2]
+    with ColdSession(dnnl, folder, threads=2, cores=cores if len(cores) == 2 else ()) as session:
+        session.run(random_inputs(graph))
+        assert (sys.getswitchinterval(), gc.isenabled(), os.sched_getaffinity(0)) == before
+    with ColdSession(dnnl, folder, threads=2):
+        pass  # closed without a run
+    assert (sys.getswitchinterval(), gc.isenabled(), os.sched_getaffinity(0)) == before
+    (folder / "program.json").unlink()
+    with pytest.raises(FormatError):
+        ColdSession(dnnl, folder, threads=2)
+    assert gc.isenabled() == before[1]
+
+
+def test_a_wrong_input_is_named(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
+    folder = build_plan_folder(dnnl, model, planned(model, graph), model.parent / "plan")
+    with ColdSession(dnnl, folder, threads=2) as session:
+        with pytest.raises(ModelError, match="missing"):
+            session.run({})
+        with pytest.raises(ModelError, match="of shape"):
+            session.run({"input": np.zeros((1, 3, 8, 8), np.float32)})
+        session.run(random_inputs(graph))
+
+
+def test_layouts_that_depend_on_threads(dnnl: Dnnl, planned: Planned, tmp_path: Path) -> None:
+    """An LSTM's weights lie otherwise for one thread than for two: each step is made for the threads that execute it."""
+    graph = COLD_START_MODELS["crnn_lite"]()
+    model = save_onnx(graph, tmp_path / "m.onnx")
+    wanted = SequentialSession(dnnl, default_program(dnnl, model, graph, "nchw"), tmp_path).run(random_inputs(graph))
+    for widen in (0, -1):
+        dnnl.set_threads(2)
+        folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=widen), tmp_path / f"plan{widen}")
+        with ColdSession(dnnl, folder, threads=2) as session:
+            for _ in range(2):
+                _close(session.run(random_inputs(graph)), wanted)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgeplan.cold.baselines.registry import SETTINGS, setting
+from edgeplan.cold.jobs import Artefact, PrepareResult, RunResult
+from edgeplan.cold.results import RUN_COLUMNS, at_best_threads, best_stock, result_frame
+from edgeplan.cold.runs import ColdSettings, plan_runs
+from edgeplan.errors import DeviceError
+
+KNOBS = ColdSettings(settings=("onnxruntime", "openvino-cached"), threads=(1, 2), repeats=3)
+ARTEFACT = Artefact(main=Path("m"), files=(Path("m"),))
+
+
+def test_every_combination_is_planned_once_a_repeat_with_its_probe() -> None:
+    planned = list(plan_runs(["a", "b"], KNOBS))
+    assert len(planned) == len(set(planned)) == 3 * 2 * (2 * 2 * 2 + 1)
+    assert Counter(run.model for run in planned) == {"a": 27, "b": 27}
+    assert Counter(run.repeat for run in planned if not run.setting) == {0: 2, 1: 2, 2: 2}
+
+
+def test_the_order_is_seeded_interleaved_and_differs_between_repeats() -> None:
+    planned = list(plan_runs(["a", "b"], KNOBS))
+    assert planned == list(plan_runs(["a", "b"], KNOBS))
+    assert planned != list(plan_runs(["a", "b"], KNOBS.model_copy(update={"seed": 1})))
+    assert [run.repeat for run in planned] == sorted(run.repeat for run in planned)
+    orders = {
+        tuple((r.setting, r.threads, r.state) for r in planned if (r.model, r.repeat) == ("a", repeat)) for repeat in range(3)
+    }
+    assert len(orders) == 3
+
+
+def test_unknown_settings_are_named() -> None:
+    with pytest.raises(DeviceError, match="unknown setting 'tensorflow'"):
+        setting("tensorflow")
+
+
+def test_every_setting_names_a_class_that_exists() -> None:
+    for found in SETTINGS.values():
+        assert found.create().version
+
+
+def _record(name: str, threads: int, cold_ms: float, *, repeat: int = 0, **changes: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {"cold_ms": cold_ms, "warm_ms": (4.0, 2.0, 3.0), "state_reached": True, "output_error": 1e-6}
+    result = RunResult.model_validate({**fields, **changes})
+    place = {"model": "a", "setting": name, "threads": threads, "state": "cached", "repeat": repeat, "measured_at": 1.0}
+    return {"key": "", **place, "result": json.loads(result.model_dump_json())}
+
+
+PREPARED = {
+    ("a", name, threads): PrepareResult(engine_version="1", artefact=ARTEFACT, prepare_ms=7.0)
+    for name in ("onnxruntime", "openvino", "openvino-cached")
+    for threads in (1, 2)
+}
+
+
+def test_rows_have_the_schema_and_summaries_of_the_warm_runs() -> None:
+    frame = result_frame([_record("onnxruntime", 1, 9.0)], PREPARED)
+    assert list(frame.columns) == list(RUN_COLUMNS)
+    row = frame.iloc[0]
+    assert (row["warm_min_ms"], row["warm_median_ms"], row["prepare_ms"], row["reason"]) == (2.0, 3.0, 7.0, "")
+
+
+def test_no_rows_still_have_the_schema() -> None:
+    frame = result_frame([], {})
+    assert list(frame.columns) == list(RUN_COLUMNS)
+    assert at_best_threads(frame).empty
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"output_error": 0.5}, "outputs differ"),
+        ({"output_error": float("inf")}, "outputs differ"),
+        ({"state_reached": False, "cached_before": 0.25}, "25% of the files"),
+        ({"reason": "no such layer"}, "no such layer"),
+    ],
+)
+def test_runs_that_do_not_count_say_why(changes: dict[str, Any], reason: str) -> None:
+    frame = result_frame([_record("onnxruntime", 1, 9.0, **changes)], PREPARED)
+    assert reason in frame.iloc[0]["reason"]
+    assert at_best_threads(frame).empty
+
+
+def test_a_setting_without_artefact_has_a_row_with_its_reason() -> None:
+    frame = result_frame([], {("a", "ncnn", 1): PrepareResult(reason="ncnn is not installed")})
+    assert frame[["setting", "reason", "repeat"]].to_dict("records") == [
+        {"setting": "ncnn", "reason": "ncnn is not installed", "repeat": -1}
+    ]
+    assert frame["cold_ms"].isna().all()
+
+
+def test_best_threads_and_best_stock_setting() -> None:
+    records = [
+        *(_record("onnxruntime", 1, ms, repeat=i) for i, ms in enumerate((50.0, 60.0, 500.0))),
+        *(_record("onnxruntime", 2, ms, repeat=i) for i, ms in enumerate((70.0, 71.0, 72.0))),
+        _record("openvino-cached", 2, 20.0),
+        _record("openvino", 2, 10.0, output_error=1.0),
+    ]
+    runs = result_frame(records, PREPARED)
+    best = at_best_threads(runs).set_index("setting")
+    assert best.loc["onnxruntime", ["threads", "cold_ms", "repeats"]].tolist() == [1, 60.0, 3]
+    assert best_stock(runs)["setting"].tolist() == ["openvino-cached"]
+    assert best_stock(runs, stores_work=False)["setting"].tolist() == ["onnxruntime"]

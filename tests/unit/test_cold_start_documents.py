@@ -1,0 +1,174 @@
+"""Borders of the cold-start planner: profile tables in, plan documents out."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from cold_start_instances import layouts, realistic, uniform
+
+from edgeplan.errors import FormatError
+from edgeplan.planning.cold_start.frame import from_frame, to_frame
+from edgeplan.planning.cold_start.plan import Plan, Target, check_fits, read_plan, write_plan
+from edgeplan.planning.cold_start.planner import plan
+from edgeplan.planning.cold_start.profile import Candidate, Contention, Layer, check
+
+TARGET = Target("m.onnx", "a" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2)
+
+
+def test_profiles_survive_a_table(tmp_path: Path) -> None:
+    profiles = (*layouts(4, 2), replace(realistic(3, 1, little_cores=1, little_ratio=2.0), model="other"))
+    frame = to_frame(profiles)
+    assert {"read_big_ms", "execute_1_ms", "execute_2_ms", "read_bytes", "little_ratio"} <= set(frame.columns)
+    assert len(frame) == 15 * 12
+    path = tmp_path / "profile.parquet"
+    frame.to_parquet(path, index=False)
+    assert from_frame(pd.read_parquet(path)) == profiles
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("execute_2_ms", -1.0, "negative"),
+        ("create_big_ms", float("inf"), "not finite"),
+        ("read_big_ms", None, "read_ms is by core class"),
+        ("execute_1_ms", None, "misses a width"),
+        ("source", "guessed", "source must be one of"),
+        ("step", 7, "not numbered"),
+        ("little_ratio", 0.5, "differ between the rows"),
+        ("members", "conv0", "several names"),
+        ("cache_bytes", -4, "size is negative"),
+        ("name", None, "holes"),
+    ],
+)
+def test_a_bad_cell_is_named(column: str, value: Any, message: str) -> None:
+    frame = to_frame([realistic(2, 1)])
+    frame[column] = frame[column].astype(object)
+    frame.loc[len(frame) - 1, column] = value
+    if column not in {"source", "members", "name"}:
+        frame[column] = frame[column].astype(float)
+    with pytest.raises(FormatError, match=message):
+        from_frame(frame)
+
+
+def test_missing_and_misused_columns_are_named() -> None:
+    frame = to_frame([realistic(2, 1)])
+    with pytest.raises(FormatError, match="transform_big_ms"):
+        from_frame(frame.drop(columns="transform_big_ms"))
+    with pytest.raises(FormatError, match="execute_<width>_ms"):
+        from_frame(frame.drop(columns=["execute_1_ms", "execute_2_ms"]))
+    with pytest.raises(FormatError, match="read_bytes is not a number"):
+        from_frame(frame.assign(read_bytes="many"))
+    with pytest.raises(FormatError, match="no JSON list"):
+        from_frame(frame.assign(members="{"))
+
+
+def test_inconsistent_profiles_are_refused() -> None:
+    good = realistic(2, 1)
+    twice = Layer("s", (), (good.layers[0].candidates[0],) * 2)
+    narrow = Candidate("k", "none", {"big": 0.0}, {"big": 0.0}, {"big": 0.0}, {1: 1.0, 2: 1.0, 3: 1.0})
+    for bad, message in (
+        (replace(good, layers=()), "no steps"),
+        (replace(good, layers=(Layer("s", (), ()),)), "no candidate"),
+        (replace(good, layers=(twice,)), "same implementation"),
+        (replace(good, layers=(*good.layers, Layer("s", (), (narrow,)))), "same widths"),
+        (replace(good, contention=Contention(0.9)), "at least 1"),
+        (replace(good, big_cores=0), "0 big"),
+    ):
+        with pytest.raises(FormatError, match=message):
+            check(bad)
+
+
+def _plan() -> Plan:
+    return plan(layouts(12, 4), "optimal", TARGET)
+
+
+def test_plan_round_trip_is_compact(tmp_path: Path) -> None:
+    written = _plan()
+    path = tmp_path / "plan.json"
+    write_plan(written, path)
+    assert read_plan(path) == written
+    assert len(path.read_bytes()) < 1000 + 12 * 40
+    assert written.target == TARGET
+    assert written.places == tuple(-1 if k in written.main else 0 for k in range(12))
+    assert written.step(0).place in {"main", "prepare:0"}
+
+
+def test_plan_says_what_the_profile_says() -> None:
+    document = plan([uniform([(1, 4, 3), (5, 4, 3)])], "optimal", TARGET)
+    assert document.main == (0,)
+    assert document.queues == ((1,),)
+    assert document.widen_from == 1
+    assert document.makespan_ms == 8
+    assert document.gap < 1e-3
+    assert document.read_bytes == 200
+    assert [document.step(k).place for k in (0, 1)] == ["main", "prepare:0"]
+    assert (document.step(0).implementation, document.step(0).source) == ("k", "raw")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format_version": 2}, "format_version"),
+        ({"model_sha256": "short"}, "model_sha256"),
+        ({"extra": 1}, "extra"),
+        ({"widen_from": 13}, "widen_from"),
+        ({"widen_from": -1}, "widen_from"),
+        ({"queues": []}, "prepared once"),
+        ({"main": [0, 0]}, "prepared once"),
+        ({"source": [9] * 12}, "source"),
+        ({"implementation": [99] * 12}, "implementation"),
+        ({"implementation": [0]}, "one for each step"),
+        ({"makespan_ms": 0.0}, "below lower_bound_ms"),
+        ({"lower_bound_ms": "fast"}, "lower_bound_ms"),
+        ({"equal_cores": False, "widen_from": 3}, "unless cores are equal"),
+        ({"costs": "guessed"}, "costs"),
+        ({"threads": 2.0}, "threads"),
+    ],
+)
+def test_a_plan_that_does_not_fit_names_the_field(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(_plan(), path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(FormatError, match=message):
+        read_plan(path)
+
+
+def test_missing_and_truncated_plans_say_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    with pytest.raises(FormatError, match="edgeplan plan cold-start"):
+        read_plan(path)
+    write_plan(_plan(), path)
+    whole = path.read_bytes()
+    for tenth in range(10):
+        path.write_bytes(whole[: len(whole) * tenth // 10])
+        with pytest.raises(FormatError, match="does not fit"):
+            read_plan(path)
+
+
+def test_a_plan_for_something_else_is_refused() -> None:
+    document = _plan()
+    check_fits(document, TARGET, document.steps)
+    check_fits(document, replace(TARGET, model="renamed.onnx"), ())
+    for change in (
+        {"model_sha256": "b" * 64},
+        {"library": "other"},
+        {"library_version": "3.3"},
+        {"isa": "avx2"},
+        {"machine": "other"},
+        {"threads": 4},
+    ):
+        with pytest.raises(FormatError, match=next(iter(change))):
+            check_fits(document, replace(TARGET, **change), document.steps)
+    with pytest.raises(FormatError, match="steps are 11"):
+        check_fits(document, TARGET, document.steps[:-1])
+    with pytest.raises(FormatError, match="step 0 is new"):
+        check_fits(document, TARGET, ("new", *document.steps[1:]))
+
+
+def test_profile_knows_its_cores() -> None:
+    equal, asymmetric = realistic(1, 1), realistic(1, 1, little_cores=3)
+    assert (equal.narrow, equal.queues, equal.cores) == (1, 1, 2)
+    assert (asymmetric.narrow, asymmetric.queues, asymmetric.cores) == (1, 3, 4)

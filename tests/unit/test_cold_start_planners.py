@@ -1,0 +1,169 @@
+"""Planners of the cold start on instances worked out by hand and of realistic proportions."""
+
+import numpy as np
+import pytest
+from cold_start_instances import layouts, realistic, uniform
+
+from edgeplan.errors import FormatError, ParamsError
+from edgeplan.planning.cold_start.bounds import cache_bytes, fewest_read_bytes, read_bytes, work_bound_ms
+from edgeplan.planning.cold_start.local_search import carried_bounds
+from edgeplan.planning.cold_start.machine import MAIN, Schedule, Span, costs_of, makespan_ms, sequential, simulate
+from edgeplan.planning.cold_start.mixed_integer import program, relax
+from edgeplan.planning.cold_start.optimal import Search, optimal
+from edgeplan.planning.cold_start.plan import Target
+from edgeplan.planning.cold_start.planner import PLANNERS, lower_bound_ms, outcomes, plan
+from edgeplan.planning.cold_start.profile import Candidate, Contention, Layer, Profile, pareto
+
+TARGET = Target("m.onnx", "a" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2)
+
+
+def test_preparing_everything_first_is_best_when_widening_pays() -> None:
+    # Two preparations of 2 at once, then 2 + 2 on both cores: 6. Widening later: 2 + 3 + 2 = 7, never: 2 + 3 + 3 = 8.
+    planned = optimal(costs_of(uniform([(2, 3, 2), (2, 3, 2)])))
+    assert planned.schedule.widen_from == 0
+    assert sorted(planned.schedule.place) == [MAIN, 0]
+    assert planned.makespan_ms == pytest.approx(6)
+    assert planned.lower_bound_ms == pytest.approx(6, rel=1e-3)
+
+
+def test_a_long_preparation_hides_behind_the_first_execution() -> None:
+    # 1 on the main core, 4 on one core, then 3 on both: 8. First everything: 5 + 3 + 3 = 11, both on one core: 6 + 3 = 9.
+    # Never wide: 1 + 4 + 4 = 9.
+    planned = optimal(costs_of(uniform([(1, 4, 3), (5, 4, 3)])))
+    assert planned.schedule == Schedule((0, 0), (MAIN, 0), 1)
+    assert planned.makespan_ms == pytest.approx(8)
+
+
+def test_one_core_does_everything_in_sequence() -> None:
+    candidate = Candidate("k", "raw", {"big": 1.0}, {"big": 2.0}, {"big": 3.0}, {1: 4.0})
+    profile = Profile("m", "nhwc", 1, 0, 1.0, (Layer("s", (), (candidate,)),) * 2, Contention(2, 2, 2))
+    planned = optimal(costs_of(profile))
+    assert (planned.makespan_ms, planned.lower_bound_ms, planned.gap) == (20.0, 20.0, 0.0)
+    assert outcomes([profile], "nnv12")["nhwc"].makespan_ms == 20.0
+
+
+def test_timeline_by_hand() -> None:
+    profile = uniform([(1, 4, 3), (2, 4, 3), (1, 4, 3)])
+    makespan, spans = simulate(profile, Schedule((0, 0, 0), (0, 0, MAIN), 2))
+    assert makespan == 12
+    assert set(spans) == {
+        Span("prepare:0", 0, "read", 0, 1),
+        Span("prepare:0", 1, "read", 1, 3),
+        Span("main", 2, "read", 0, 1),  # fills the wait for the first preparation
+        Span("main", 0, "execute", 1, 5),
+        Span("main", 1, "execute", 5, 9),
+        Span("main", 2, "execute", 9, 12),
+        Span("prepare:0", 2, "execute", 9, 12),
+    }
+
+
+def test_contention_and_the_little_ratio_enter_once() -> None:
+    candidate = Candidate("k", "raw", {"big": 1.0, "little": 2.0}, {"big": 1.0}, {"big": 1.0}, {1: 10.0})
+    profile = Profile("m", "nhwc", 1, 1, 3.0, (Layer("s", (), (candidate,)),), Contention(prepare=1.5, execute=1.25, read=2.0))
+    costs = costs_of(profile)
+    assert costs.main.item() == 1 * 2 + (1 + 1) * 1.5
+    assert costs.queue.item() == 3 * (2 * 2 + (1 + 1) * 1.5)
+    assert costs.narrow.item() == 12.5
+    in_sequence = sequential(costs, (0,))
+    assert makespan_ms(costs, in_sequence) == simulate(profile, in_sequence)[0] == 13.0  # nothing overlaps
+
+
+@pytest.mark.parametrize("preparation", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("steps", [20, 54, 155])
+@pytest.mark.parametrize("little_cores", [0, 1])
+def test_gap_is_proven_on_realistic_models(steps: int, little_cores: int, preparation: float) -> None:
+    profile = pareto(
+        realistic(steps, steps, little_cores=little_cores, little_ratio=1.0 + little_cores, preparation=preparation)
+    )
+    planned = optimal(costs_of(profile))
+    assert planned.gap <= 0.01
+    assert simulate(profile, planned.schedule)[0] == pytest.approx(planned.makespan_ms, rel=1e-9)
+    assert work_bound_ms(profile) <= planned.lower_bound_ms
+
+
+@pytest.mark.parametrize("steps", [20, 100])
+def test_several_little_cores_have_a_bound_too(steps: int) -> None:
+    profile = pareto(realistic(steps, 1, little_cores=3, little_ratio=3.0))
+    planned = optimal(costs_of(profile))
+    fewer = optimal(costs_of(pareto(realistic(steps, 1, little_cores=1, little_ratio=3.0))))
+    assert planned.lower_bound_ms <= planned.makespan_ms < fewer.makespan_ms
+    assert planned.gap <= 0.01
+
+
+def test_a_search_without_time_still_returns_a_bound() -> None:
+    profile = pareto(realistic(40, 5))
+    hasty, patient = optimal(costs_of(profile), Search(time_limit_s=0.0)), optimal(costs_of(profile), Search(gap=1e-4))
+    assert hasty.lower_bound_ms <= patient.makespan_ms * (1 + 1e-9)
+    assert patient.lower_bound_ms <= hasty.makespan_ms
+
+
+def test_multipliers_carry_the_whole_bound_of_their_own_relaxation() -> None:
+    costs = costs_of(pareto(realistic(20, 7, preparation=3.0)))
+    assert costs.wide is not None
+    for w in costs.widenings():
+        relaxation = relax(program(costs, w, None, float("inf")))
+        due = np.zeros(costs.steps)
+        due[:w] = relaxation.multipliers[1 : w + 1]
+        carried = carried_bounds(costs, costs.wide, float(relaxation.multipliers[0]), due)
+        assert carried[w] == pytest.approx(relaxation.bound)  # strong duality
+        for other in (max(w - 1, 0), min(w + 1, costs.steps)):
+            assert carried[other] <= relax(program(costs, other, None, float("inf"))).bound * (1 + 1e-6)
+
+
+def test_the_ablation_is_ordered() -> None:
+    profile = realistic(30, 3)
+    warm, k, kc, kcp = (outcomes([profile], name)["nhwc"].makespan_ms for name in ("warm", "K", "K+C", "K+C+P"))
+    assert warm > k > kc > kcp
+    heuristic, best = (outcomes([profile], name)["nhwc"].makespan_ms for name in ("nnv12", "optimal"))
+    assert best == kcp
+    assert best <= heuristic * (1 + 1e-3)
+
+
+def test_ablation_without_caching_uses_raw_weights_only() -> None:
+    profile = realistic(10, 3)
+    for planner in ("warm", "K"):
+        assert {c.source for c in outcomes([profile], planner)["nhwc"].chosen} == {"raw"}
+    fastest = outcomes([profile], "warm")["nhwc"].chosen
+    for c, layer in zip(fastest, profile.layers, strict=True):
+        assert c.execute_ms[2] == min(o.execute_ms[2] for o in layer.candidates if o.source == "raw")
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_the_best_layout_is_kept(planner: str) -> None:
+    profiles = layouts(25, 11)
+    each = {p.layout: plan([p], planner, TARGET) for p in profiles}
+    best = plan(profiles, planner, TARGET)
+    least = min(each.values(), key=lambda d: d.makespan_ms)
+    assert best.makespan_ms <= least.makespan_ms * (1 + 1e-3)
+    assert best.lower_bound_ms <= min(d.lower_bound_ms for d in each.values()) * (1 + 2e-3)
+    assert best.lower_bound_ms == pytest.approx(lower_bound_ms(profiles), rel=2e-3)
+    if planner == "optimal":
+        assert best.gap <= 0.002
+
+
+def test_sizes_of_a_choice() -> None:
+    def sized(name: str, read: int, cached: int) -> Candidate:
+        source = "cached_read" if cached else "raw"
+        return Candidate(name, source, {"big": 1.0}, {"big": 0.0}, {"big": 0.0}, {1: 1.0, 2: 1.0}, read, cached)
+
+    layers = (Layer("a", (), (sized("x", 10, 0), sized("y", 30, 32))), Layer("b", (), (sized("x", 7, 8),)))
+    profile = Profile("m", "nhwc", 2, 0, 1.0, layers)
+    assert fewest_read_bytes(profile) == 17
+    chosen = (layers[0].candidates[1], layers[1].candidates[0])
+    assert (read_bytes(chosen), cache_bytes(chosen)) == (37, 40)
+    # Per step 1 to prepare and 1 on one core, rather than 2 x 1 on both
+    assert work_bound_ms(profile) == 2.0
+
+
+def test_unknown_planner_and_missing_profile_are_named() -> None:
+    with pytest.raises(ParamsError, match=r"no planner 'best'(.|\n)*optimal"):
+        plan(layouts(2, 1), "best", TARGET)
+    with pytest.raises(FormatError, match="no profile"):
+        plan([], "optimal", TARGET)
+
+
+def test_a_planner_without_candidates_says_so() -> None:
+    cached = Candidate("k", "cached_read", {"big": 1.0}, {"big": 1.0}, {"big": 0.0}, {1: 1.0, 2: 1.0})
+    profile = Profile("m", "nhwc", 2, 0, 1.0, (Layer("only", (), (cached,)),))
+    with pytest.raises(FormatError, match="only"):
+        plan([profile], "K", TARGET)

@@ -1,0 +1,349 @@
+"""Plan folders that are damaged, stale, of something else, or half-written: a clear error or a correct slower run."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeplan.devices.engines.base import random_inputs
+from edgeplan.errors import DeviceError, FormatError, ModelError, StoreError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.planning.cold_start.plan import Plan, read_plan
+from edgeplan.runtime import raw_weights, weight_cache
+from edgeplan.runtime.cold_executor import ColdSession
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.linked import read_linked
+from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.program import default_program
+from edgeplan.runtime.session import SequentialSession
+
+Planned = Callable[..., Plan]
+
+
+def _net(seed: int = 0) -> Graph:
+    b = GraphBuilder(f"net{seed}", (1, 3, 16, 16))
+    x = b.conv_bn(b.input, 16, 3, 2)
+    x = b.relu(b.add(b.conv_bn(x, 16, 3, act=""), x))
+    return b.build(b.fc(b.flatten(b.gap(x)), 7))
+
+
+@pytest.fixture
+def graph() -> Graph:
+    return _net()
+
+
+@pytest.fixture
+def model(graph: Graph, tmp_path: Path) -> Path:
+    return save_onnx(graph, tmp_path / "net.onnx")
+
+
+@pytest.fixture
+def wanted(dnnl: Dnnl, graph: Graph, model: Path) -> Mapping[str, np.ndarray]:
+    return SequentialSession(dnnl, default_program(dnnl, model, graph, "nchw"), model.parent).run(random_inputs(graph))
+
+
+@pytest.fixture
+def folder(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> Path:
+    plan = planned(model, graph, sources=["cached_read", "cached_mmap"], widen_from=-1)
+    return build_plan_folder(dnnl, model, plan, model.parent / "plan")
+
+
+def _run(dnnl: Dnnl, folder: Path, graph: Graph, wanted: Mapping[str, np.ndarray]) -> str:
+    """A cold start that must give the right outputs; returns what was wrong with the cache."""
+    with ColdSession(dnnl, folder, threads=2) as session:
+        found = session.run(random_inputs(graph))
+        for name, value in wanted.items():
+            assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
+        return session.cache_problem
+
+
+def _damages(whole: bytes) -> dict[str, bytes]:
+    program_flips = {f"byte {at}": at for at in range(0, len(whole), max(1, len(whole) // 23))}
+    flipped = {name: whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for name, at in program_flips.items()}
+    return {f"tenth {t}": whole[: len(whole) * t // 10] for t in range(10)} | flipped
+
+
+def test_a_damaged_cache_is_noticed_and_built_again(
+    dnnl: Dnnl, graph: Graph, wanted: Mapping[str, np.ndarray], folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = folder / "weights.cache"
+    whole = cache.read_bytes()
+    program = read_linked(folder / "program.json")
+    held = [(s.segment, s.segment + s.weight_bytes) for s in program.steps if s.cached]
+    first = min(start for start, _ in held)
+    for name, content in _damages(whole).items():
+        cache.write_bytes(content)
+        caplog.clear()
+        problem = _run(dnnl, folder, graph, wanted)
+        at = int(name.split()[1])
+        matters = name.startswith("tenth") or at < first or any(start <= at < stop for start, stop in held)
+        assert bool(problem) == matters, name  # padding between segments is never read
+        assert len([r for r in caplog.records if r.levelno == logging.WARNING]) == int(matters)
+        assert cache.read_bytes() == whole or not matters, name
+        assert _run(dnnl, folder, graph, wanted) == ""
+
+
+def test_a_missing_or_foreign_cache_is_built_again(
+    dnnl: Dnnl, planned: Planned, graph: Graph, wanted: Mapping[str, np.ndarray], folder: Path, tmp_path: Path
+) -> None:
+    cache = folder / "weights.cache"
+    whole = cache.read_bytes()
+    cache.unlink()
+    assert "cannot be opened" in _run(dnnl, folder, graph, wanted)
+    assert cache.read_bytes() == whole
+    other = _net(1)
+    (tmp_path / "other").mkdir()
+    other_model = save_onnx(other, tmp_path / "other" / "net.onnx")
+    plan = planned(other_model, other, sources=["cached_read", "cached_mmap"], widen_from=-1)
+    foreign = build_plan_folder(dnnl, other_model, plan, tmp_path / "other" / "plan") / "weights.cache"
+    shutil.copy(foreign, cache)
+    assert "something else" in _run(dnnl, folder, graph, wanted)
+    assert cache.read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", ["program.json", "plan.json", "reserve.json"])
+def test_damaged_documents_are_refused(
+    dnnl: Dnnl, graph: Graph, wanted: Mapping[str, np.ndarray], folder: Path, name: str
+) -> None:
+    whole = (folder / name).read_bytes()
+    (folder / "weights.cache").unlink()  # so that the reserve is needed
+    for damage, content in _damages(whole).items():
+        (folder / name).write_bytes(content)
+        with pytest.raises(FormatError, match=r"changed|version|does not fit") as caught:
+            _run(dnnl, folder, graph, wanted)
+        assert caught.value.where, damage
+        assert "edgeplan plan cold-start" in caught.value.next_step
+    (folder / name).write_bytes(whole)
+    _run(dnnl, folder, graph, wanted)
+
+
+def test_another_format_version_is_named(dnnl: Dnnl, folder: Path) -> None:
+    path = folder / "program.json"
+    path.write_text(path.read_text().replace('"format_version":1,', '"format_version":2,'))
+    with pytest.raises(FormatError, match="format version"):
+        ColdSession(dnnl, folder, threads=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"machine": "elsewhere"}, "machine is .*, the plan is for elsewhere"),
+        ({"threads": 3}, "threads is 2, the plan is for 3"),
+    ],
+)
+def test_a_plan_for_something_else_is_refused(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, change: dict[str, Any], match: str
+) -> None:
+    folder = build_plan_folder(dnnl, model, planned(model, graph, **change), model.parent / "other")
+    with pytest.raises(FormatError, match=match):
+        ColdSession(dnnl, folder, threads=2)
+
+
+@pytest.mark.parametrize("field", ["library_version", "isa", "model_sha256"])
+def test_a_plan_for_another_library_or_model_is_not_built(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, field: str
+) -> None:
+    other = {"library_version": "3.99.0", "isa": "sse41", "model_sha256": "0" * 64}[field]
+    with pytest.raises(FormatError, match=other[:4]):
+        build_plan_folder(dnnl, model, planned(model, graph, **{field: other}), model.parent / "plan")
+    assert not (model.parent / "plan" / "program.json").exists()
+
+
+def test_a_library_changed_since_is_refused(dnnl: Dnnl, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace  # noqa: PLC0415
+
+    for change in ({"version": "3.99.0"}, {"isa": "avx2"}):
+        monkeypatch.setattr(dnnl, "info", replace(dnnl.info, **change))
+        with pytest.raises(FormatError, match=next(iter(change.values()))):
+            ColdSession(dnnl, folder, threads=2)
+        monkeypatch.undo()
+
+
+def test_an_unknown_implementation_is_named(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
+    plan = planned(model, graph, implementations=tuple(f"made-up-{i}" for i in range(9)))
+    with pytest.raises(FormatError, match="offers no 'made-up"):
+        build_plan_folder(dnnl, model, plan, model.parent / "plan")
+
+
+def test_a_changed_model_is_refused_and_a_copy_taken(
+    dnnl: Dnnl, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], folder: Path
+) -> None:
+    whole = model.read_bytes()
+    os.utime(model)  # copied, or touched: the same contents
+    assert _run(dnnl, folder, graph, wanted) == ""
+    model.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(FormatError, match="the model changed"):
+        _run(dnnl, folder, graph, wanted)
+    (folder / model.name).write_bytes(whole)  # beside the plan: this one counts
+    assert _run(dnnl, folder, graph, wanted) == ""
+    model.unlink()
+    (folder / model.name).unlink()
+    assert _run(dnnl, folder, graph, wanted) == ""  # all weights come from the cache
+    (folder / "weights.cache").unlink()
+    with pytest.raises(ModelError, match="cannot open"):
+        _run(dnnl, folder, graph, wanted)
+
+
+@pytest.mark.parametrize("source", ["raw", "cached_read"])
+def test_a_read_that_fails_in_mid_run(
+    dnnl: Dnnl,
+    planned: Planned,
+    graph: Graph,
+    model: Path,
+    wanted: Mapping[str, np.ndarray],
+    source: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = build_plan_folder(dnnl, model, planned(model, graph, sources=[source]), model.parent / "plan")
+    module = raw_weights if source == "raw" else weight_cache
+    real, calls = module.read_fully, iter(range(100))
+
+    def fail(descriptor: int, target: memoryview, offset: int) -> None:
+        if next(calls) == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor, target, offset)
+
+    monkeypatch.setattr(module, "read_fully", fail)
+    if source == "raw":
+        with pytest.raises(ModelError, match="cannot read the weights: Input/output error"):
+            _run(dnnl, folder, graph, wanted)
+    else:
+        assert "Input/output error" in _run(dnnl, folder, graph, wanted)
+    monkeypatch.undo()
+    assert _run(dnnl, folder, graph, wanted) == ""
+
+
+def _files_at_most(size: int) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def test_a_full_disk_while_building(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], folder: Path
+) -> None:
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    try:
+        _files_at_most(len(before["weights.cache"]) // 2)
+        with pytest.raises(StoreError) as caught:
+            build_plan_folder(dnnl, model, planned(model, graph, widen_from=2), folder)
+    finally:
+        _files_at_most(resource.RLIM_INFINITY)
+    assert caught.value.next_step
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+    assert _run(dnnl, folder, graph, wanted) == ""
+
+
+def test_a_full_disk_while_building_the_cache_again(
+    dnnl: Dnnl, graph: Graph, wanted: Mapping[str, np.ndarray], folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "weights.cache").unlink()
+    try:
+        _files_at_most(5000)
+        assert _run(dnnl, folder, graph, wanted)
+    finally:
+        _files_at_most(resource.RLIM_INFINITY)
+    assert "could not be built again" in caplog.text
+    assert sorted(p.name for p in folder.iterdir()) == ["plan.json", "program.json", "reserve.json"]
+    assert _run(dnnl, folder, graph, wanted)  # and now there is room
+    assert _run(dnnl, folder, graph, wanted) == ""
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from edgeplan.runtime import cold_executor, plan_folder, weight_cache
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.planning.cold_start.plan import read_plan
+model, folder, how = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+real = weight_cache.header
+def killed(program):
+    if (found := len([p for p in folder.rglob("*.tmp")])):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(program)
+weight_cache.header = killed
+if how == "build":
+    plan_folder.build_plan_folder(Dnnl(), model, read_plan(folder / "plan.json"), folder)
+else:
+    import numpy as np
+    with cold_executor.ColdSession(Dnnl(), folder, threads=2) as session:
+        session.run({b.name: np.ones(b.shape, np.float32) for b in session.program.inputs})
+"""
+
+
+@pytest.mark.parametrize("how", ["build", "run"])
+def test_a_process_killed_while_caching_leaves_nothing_that_matters(
+    dnnl: Dnnl, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], folder: Path, how: str
+) -> None:
+    if how == "run":
+        (folder / "weights.cache").unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(model), str(folder), how], capture_output=True, check=False, timeout=120
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert len(list(folder.rglob("*.tmp"))) == 1
+    assert bool(_run(dnnl, folder, graph, wanted)) == (how == "run")
+    assert _run(dnnl, folder, graph, wanted) == ""
+    build_plan_folder(dnnl, model, read_plan(folder / "plan.json"), folder)
+    assert _run(dnnl, folder, graph, wanted) == ""
+    for leftover in folder.glob(".weights.cache.*.tmp"):
+        os.utime(leftover, (0, 0))
+    build_plan_folder(dnnl, model, read_plan(folder / "plan.json"), folder)
+    assert sorted(p.name for p in folder.iterdir()) == ["plan.json", "program.json", "reserve.json", "weights.cache"]
+
+
+def test_a_limited_cache_keeps_the_smallest_weights(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = planned(model, graph)
+    for limit in (0, 8192, 1 << 20):
+        caplog.clear()
+        folder = build_plan_folder(dnnl, model, plan, model.parent / "plan", limit_bytes=limit)
+        program = read_linked(folder / "program.json")
+        cached = [s.weight_bytes for s in program.steps if s.cached]
+        raw = [s.weight_bytes for s in program.steps if s.source == "raw"]
+        assert sum(cached) <= limit
+        assert max(cached, default=0) <= min(raw, default=1 << 30)
+        assert (folder / "weights.cache").exists() == bool(cached)
+        assert ("do not fit" in caplog.text) == bool(raw)
+        assert _run(dnnl, folder, graph, wanted) == ""
+
+
+def test_references_that_lead_out_of_the_tables_are_refused(folder: Path) -> None:
+    import hashlib  # noqa: PLC0415
+
+    path = folder / "program.json"
+    document = json.loads(path.read_text())
+    document["body"]["steps"][0]["calls"][0][0] = 10_000
+    body = json.dumps(document["body"], separators=(",", ":"))
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    path.write_text(f'{{"format_version":1,"body_sha256":"{digest}","body":{body}}}\n')
+    with pytest.raises(FormatError, match="calls what is not there"):
+        read_linked(path)
+
+
+def test_a_library_that_offers_less_is_named(dnnl: Dnnl, folder: Path) -> None:
+    with ColdSession(dnnl, folder, threads=2, stealing=False) as session:
+        table = list(session.program.primitives)
+    function, _, *rest = table[0]
+    changed = session.program.model_copy(update={"primitives": ((function, "made:up", *rest), *table[1:])})
+    from edgeplan.runtime.objects import Objects  # noqa: PLC0415
+
+    objects = Objects(dnnl, changed, 0)
+    with pytest.raises(DeviceError, match="made:up"):
+        objects.primitive(0)
+    objects.close()

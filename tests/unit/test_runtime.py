@@ -1,0 +1,208 @@
+"""Lowering, weights by offset, preparation apart from execution, and whole families."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from edgeplan.devices.engines.base import random_inputs
+from edgeplan.errors import DeviceError, ModelError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph, Operator
+from edgeplan.graph.onnx_export import save_onnx, to_onnx
+from edgeplan.runtime import library
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.executable import Executable, Prepared, Worker
+from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.program import default_program
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.weights import locate_weights
+from edgeplan.zoo import FAMILIES
+
+
+def _block() -> Graph:
+    b = GraphBuilder("block", (1, 16, 10, 10))
+    x = b.relu(b.bn(b.conv(b.input, 16, 3, name="c1"), name="b1"), name="r1")
+    y = b.bn(b.conv(b.conv(x, 16, 3, name="c0"), 16, 3, name="c2"), name="b2")
+    y = b.relu(b.add(y, x, name="a"), name="r2")
+    return b.build(b.fc(b.flatten(b.gap(y, name="g"), name="f"), 10, name="fc"))
+
+
+def test_a_residual_block_becomes_five_steps() -> None:
+    steps = lower(_block()).steps
+    assert [s.members for s in steps] == [("c1", "b1", "r1"), ("c0",), ("c2", "b2", "a", "r2"), ("g",), ("f", "fc")]
+    assert [(p.kind, p.tensor) for p in steps[2].post_ops] == [("sum", "r1"), ("eltwise", "")]
+
+
+def test_a_sum_whose_operand_is_read_again_is_not_in_place() -> None:
+    b = GraphBuilder("kept", (1, 16, 10, 10))
+    x = b.conv(b.input, 16, 3)
+    y = b.add(b.conv(x, 16, 3), x)
+    steps = lower(b.build(b.conv(b.concat([y, x]), 4, 1))).steps
+    assert [p.kind for s in steps for p in s.post_ops] == ["binary"]
+
+
+def test_lowering_keeps_every_operator_once() -> None:
+    for family in FAMILIES.values():
+        graph = family.base()
+        members = [name for step in lower(graph).steps for name in step.members]
+        assert sorted(members) == sorted(op.name for op in graph.operators), family.id
+
+
+def test_lacking_operators_are_named_together() -> None:
+    graph = _block()
+    strange = [Operator(f"s{i}", f"Strange{i}", ("r1",), (f"s{i}",)) for i in range(2)]
+    tensors = {**graph.tensors, "s0": graph.tensors["r1"], "s1": graph.tensors["r1"]}
+    graph = replace(graph, operators=(*graph.operators, *strange), tensors=MappingProxyType(tensors))
+    with pytest.raises(ModelError, match=r"s0 \(Strange0\).*s1 \(Strange1\)"):
+        lower(graph)
+
+
+@pytest.mark.parametrize("how", ["raw", "floats", "external"])
+def test_weights_are_found_in_the_file(tmp_path: Path, how: str) -> None:
+    graph, path = _block(), tmp_path / "m.onnx"
+    model = to_onnx(graph)
+    values = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+    if how == "floats":
+        for tensor in model.graph.initializer:
+            array = values[tensor.name]
+            tensor.ClearField("raw_data")
+            tensor.float_data.extend(array.ravel().tolist())
+    onnx.save(model, path, save_as_external_data=how == "external", location="w.bin", size_threshold=0)
+    found = locate_weights(path, lower(graph))
+    assert len(found) == 13
+    for name, place in found.items():
+        held = np.fromfile(tmp_path / place.file, np.float32, place.size // 4, offset=place.offset)
+        np.testing.assert_array_equal(held, values[name].ravel())
+
+
+def test_a_truncated_model_is_refused(tmp_path: Path) -> None:
+    graph, path = _block(), tmp_path / "m.onnx"
+    whole = save_onnx(graph, path).read_bytes()
+    for tenth in range(10):
+        path.write_bytes(whole[: len(whole) * tenth // 10])
+        with pytest.raises(ModelError):
+            locate_weights(path, lower(graph))
+
+
+def test_external_data_outside_the_folder_is_refused(tmp_path: Path) -> None:
+    graph, path = _block(), tmp_path / "inner" / "m.onnx"
+    path.parent.mkdir()
+    onnx.save(to_onnx(graph), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    model = onnx.load(path, load_external_data=False)
+    (tmp_path / "w.bin").write_bytes((path.parent / "w.bin").read_bytes())
+    for tensor in model.graph.initializer:
+        tensor.external_data[0].value = "../w.bin"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match="outside"):
+        locate_weights(path, lower(graph))
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_places", lambda: iter(["/nowhere/libdnnl.so"]))
+    with pytest.raises(DeviceError, match="pip install"):
+        library.open_library()
+
+
+@pytest.mark.parametrize("home", HOMES)
+def test_steps_can_be_prepared_while_others_run(dnnl: Dnnl, tmp_path: Path, home: str) -> None:
+    """One thread prepares the steps, the other executes each as soon as it is there; the outputs are the same to the bit."""
+    graph = FAMILIES["shufflenetv2"].base()
+    path = save_onnx(graph, tmp_path / "m.onnx")
+    program = default_program(dnnl, path, graph, home)
+    inputs = random_inputs(graph)
+    wanted = SequentialSession(dnnl, program, tmp_path).run(inputs)
+    with Executable(dnnl, program, tmp_path) as executable:
+        ready: list[Prepared] = []
+        signal = threading.Semaphore(0)
+
+        def prepare() -> None:
+            worker = Worker(dnnl)
+            for index in range(len(program.steps)):
+                ready.append(executable.prepare(index, worker))
+                signal.release()
+
+        thread = threading.Thread(target=prepare)
+        for name, value in inputs.items():
+            executable.activation(name)[...] = value
+        thread.start()
+        worker = Worker(dnnl)
+        for index in range(len(program.steps)):
+            assert signal.acquire(timeout=60)
+            executable.execute(ready[index], worker)
+        thread.join()
+        for name, value in wanted.items():
+            np.testing.assert_array_equal(executable.activation(name), value)
+
+
+def test_binding_leaves_the_arena_alone(dnnl: Dnnl, tmp_path: Path) -> None:
+    """Creating a memory must not clear the padding of blocked layouts: another step may be using those bytes."""
+    b = GraphBuilder("padded", (1, 19, 9, 9))
+    graph = b.build(b.conv(b.conv(b.input, 21, 3), 5, 1))
+    path = save_onnx(graph, tmp_path / "m.onnx")
+    program = default_program(dnnl, path, graph, "blocked16")
+    with Executable(dnnl, program, tmp_path) as executable:
+        arena = executable.arena.data
+        arena[:] = 7
+        for index in range(len(program.steps)):
+            executable.prepare(index, Worker(dnnl))
+        assert (arena == 7).all()
+
+
+def test_transformed_weights_can_be_kept_and_bound_again(dnnl: Dnnl, tmp_path: Path) -> None:
+    graph = _block()
+    path = save_onnx(graph, tmp_path / "m.onnx")
+    program = default_program(dnnl, path, graph, "nhwc")
+    inputs = random_inputs(graph)
+    wanted = SequentialSession(dnnl, program, tmp_path).run(inputs)
+    worker = Worker(dnnl)
+    with Executable(dnnl, program, tmp_path) as first:
+        kept = [first.transform(i, c, first.read(i), worker) for i, c in ((i, first.create(i)) for i in (0, 1, 2, 4))]
+    with Executable(dnnl, program, tmp_path) as second:
+        steps = [second.bind(second.create(i), w) for i, w in zip(range(5), [*kept[:3], None, kept[3]], strict=True)]
+        second.activation("input")[...] = inputs["input"]
+        for step in steps:
+            second.execute(step, worker)
+        for name, value in wanted.items():
+            np.testing.assert_array_equal(second.activation(name), value)
+
+
+def test_steps_that_need_more_scratch_than_planned_are_refused(dnnl: Dnnl, tmp_path: Path) -> None:
+    graph = _block()
+    path = save_onnx(graph, tmp_path / "m.onnx")
+    program = default_program(dnnl, path, graph, "nchw")
+    cut = replace(program, arena_bytes=program.scratch_offset - 64)
+    with Executable(dnnl, cut, tmp_path) as executable, pytest.raises(DeviceError, match="scratch"):
+        executable.prepare(0, Worker(dnnl))
+
+
+@pytest.mark.parametrize("home", HOMES)
+def test_two_threads_compute_the_same(dnnl: Dnnl, tmp_path: Path, home: str) -> None:
+    graph = FAMILIES["squeezenet"].base()
+    path = save_onnx(graph, tmp_path / "m.onnx")
+    found = [
+        SequentialSession(dnnl, default_program(dnnl, path, graph, home, threads=n), tmp_path, n).run(random_inputs(graph))
+        for n in (1, 2)
+    ]
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=0, atol=1e-5 * np.abs(value).max())
+
+
+@pytest.mark.parametrize("family", ["squeezenet", "mobilenetv2", "mobilenetv3", "shufflenetv2", "nasbench201"])
+def test_families_agree(agrees: Callable[..., int], family: str) -> None:
+    assert agrees(FAMILIES[family].base(), most=1) == len(HOMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_base_models_under_every_candidate(agrees: Callable[..., int], family: str) -> None:
+    assert agrees(FAMILIES[family].base()) > len(HOMES)

@@ -1,0 +1,68 @@
+"""What the system counts for this process: faults, resident memory, bytes from the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_KIB = 1024
+
+
+def _fields(path: str) -> dict[str, str]:
+    """`key: value` lines of a file of /proc; empty where the system has none."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return {}
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def _kib(fields: dict[str, str], key: str) -> int:
+    return int(fields.get(key, "0 kB").split()[0]) * _KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """State of this process at one moment; sizes in bytes.
+
+    `peak_rss` is VmHWM rather than getrusage's ru_maxrss: the latter is inherited over fork and exec, so a large parent would
+    show up in a small child.
+    """
+
+    minor_faults: int
+    major_faults: int
+    read: int
+    rss: int
+    peak_rss: int
+    anonymous: int
+
+    @classmethod
+    def now(cls) -> Counters:
+        """Read all counters."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        status = _fields("/proc/self/status")
+        read = int(_fields("/proc/self/io").get("read_bytes", "0"))
+        return cls(
+            usage.ru_minflt, usage.ru_majflt, read, _kib(status, "VmRSS"), _kib(status, "VmHWM"), _kib(status, "RssAnon")
+        )
+
+
+def reset_peak() -> None:
+    """Start the peak of resident memory afresh, so that imports do not count (proc(5), clear_refs)."""
+    with contextlib.suppress(OSError):  # kernels without it report the peak of the whole process, which is never too small
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def first_touch_ms(size_bytes: int) -> float:
+    """Milliseconds to map and touch fresh memory of that size, a page at a time."""
+    if size_bytes < mmap.PAGESIZE:
+        return 0.0
+    size = size_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+    start = time.perf_counter()
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory[:: mmap.PAGESIZE] = b"\1" * (size // mmap.PAGESIZE)
+        return (time.perf_counter() - start) * 1e3

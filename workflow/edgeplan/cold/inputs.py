@@ -1,0 +1,42 @@
+"""Inputs and outputs of a run, and their comparison."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float32]
+
+
+def random_inputs(shapes: Mapping[str, Sequence[int]], seed: int) -> dict[str, Array]:
+    """Seeded inputs in [0.05, 1): no zeros, no denormals. The same values as the engines of the first chapter get."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.random(tuple(shape), dtype=np.float32) * np.float32(0.95) + np.float32(0.05) for name, shape in shapes.items()
+    }
+
+
+def digest(outputs: Mapping[str, Array]) -> str:
+    """Digest of the bytes of all outputs, in order."""
+    state = hashlib.sha256()
+    for value in outputs.values():
+        state.update(np.ascontiguousarray(value).tobytes())
+    return state.hexdigest()[:16]
+
+
+def relative_error(outputs: Sequence[Array], expected: Sequence[Array]) -> float:
+    """Largest max|a - b| / max|b| over the outputs, taken in order; infinite where a shape differs or a value is not finite."""
+    if len(outputs) != len(expected):
+        return math.inf
+    worst = 0.0
+    for a, b in zip(outputs, expected, strict=True):
+        if a.shape != b.shape or not np.isfinite(a).all():
+            return math.inf
+        scale = float(np.abs(b).max(initial=0.0))
+        difference = float(np.abs(a - b).max(initial=0.0))
+        worst = max(worst, difference / scale if scale else (0.0 if difference == 0 else math.inf))
+    return worst

@@ -1,0 +1,156 @@
+"""The documents that pass between the measuring process and its workers: a job in, a result out. Times are in milliseconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+#: What the page cache holds of the files a run reads: nothing, or all of it.
+State = Literal["evicted", "cached"]
+Dimension = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+
+
+class _Job(_Document):
+    """What every job tells its worker.
+
+    Attributes:
+        setting: name of the baseline, see `baselines.registry`.
+        threads: threads of the engine.
+        cpus: logical processors the worker is pinned to before it imports anything; empty leaves it free.
+    """
+
+    format_version: Literal[1] = 1
+    setting: Name
+    threads: Annotated[int, Field(ge=1, le=1024)]
+    cpus: tuple[Annotated[int, Field(ge=0)], ...] = ()
+
+    @model_validator(mode="after")
+    def _distinct_cpus(self) -> Self:
+        if len(set(self.cpus)) != len(self.cpus):
+            raise ValueError("cpus names a processor twice")
+        return self
+
+
+class PrepareJob(_Job):
+    """Build once what a setting loads: a converted or optimised model, a filled cache.
+
+    Attributes:
+        model: the ONNX file.
+        inputs: shape of each input.
+        folder: an empty folder to build in.
+    """
+
+    kind: Literal["prepare"] = "prepare"
+    model: Path
+    inputs: Annotated[dict[Name, tuple[Dimension, ...]], Field(min_length=1)]
+    folder: Path
+
+
+class RunJob(_Job):
+    """One cold run, and warm runs after it in the same process.
+
+    Attributes:
+        artefact: what the setting loads.
+        inputs: shape of each input of the ONNX model; all are f32.
+        seed: seed of the inputs.
+        state: what the page cache holds when the clock starts.
+        warm_runs: runs after the cold one.
+        reference: an .npz of expected outputs to compare with, or nothing.
+        save_outputs: where to write the outputs as .npz, or nothing.
+    """
+
+    kind: Literal["run"] = "run"
+    artefact: Artefact
+    inputs: Annotated[dict[Name, tuple[Dimension, ...]], Field(min_length=1)]
+    seed: Annotated[int, Field(ge=0)] = 0
+    state: State
+    warm_runs: Annotated[int, Field(ge=0, le=100_000)] = 0
+    reference: Path | None = None
+    save_outputs: Path | None = None
+
+
+class Artefact(_Document):
+    """What a setting loads for one model.
+
+    Attributes:
+        main: the file that is opened.
+        files: every file the run reads, `main` among them: these are evicted or read through.
+        companions: further paths by role, e.g. the folder of a cache.
+        input_names: the engine's names of the inputs, in the order of the ONNX model; empty where they are the same.
+        outputs: the engine's names of the outputs and their shapes in the ONNX model, in its order; empty where the engine
+            keeps both.
+        note: what a reader of the results should know, or "".
+    """
+
+    main: Path
+    files: Annotated[tuple[Path, ...], Field(min_length=1)]
+    companions: dict[str, Path] = Field(default_factory=dict)
+    input_names: tuple[str, ...] = ()
+    outputs: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _main_is_read(self) -> Self:
+        if self.main not in self.files:
+            raise ValueError(f"main ({self.main}) is not among files: it would not be evicted")
+        return self
+
+
+class PrepareResult(_Document):
+    """What preparing gave: an artefact, or the one-line reason why there is none."""
+
+    kind: Literal["prepare"] = "prepare"
+    engine_version: str = ""
+    artefact: Artefact | None = None
+    prepare_ms: float = 0.0
+    reason: str = ""
+
+
+class RunResult(_Document):
+    """What one worker measured; `reason` is set, and the rest is not, where the setting cannot run the model.
+
+    Attributes:
+        cold_ms: from opening the model to the first output.
+        warm_ms: each warm run.
+        stages_ms: parts of the cold run where the engine tells: `open`, `first_run`, or finer ones.
+        first_touch_ms: time this process needs to touch as much fresh memory as the cold run added: memory allocation as a
+            stage of its own, for engines that do not tell. Measured after the runs.
+        anonymous_bytes: memory the cold run added that no file backs.
+        rss_before_bytes, peak_rss_bytes: resident memory when the clock started, and its peak by the first output.
+        minor_faults, major_faults: page faults of the cold run.
+        read_bytes: bytes the cold run fetched from the disk.
+        file_bytes: size of the files the run may read.
+        cached_before: share of those files in the page cache when the clock started, 0 to 1.
+        state_reached: whether the page cache was as the job asked.
+        output_digest: digest of the first outputs.
+        output_error: max|a - b| / max|b| over the outputs against the reference; nothing without one.
+    """
+
+    kind: Literal["run"] = "run"
+    engine_version: str = ""
+    reason: str = ""
+    cold_ms: float | None = None
+    warm_ms: tuple[float, ...] = ()
+    stages_ms: dict[str, float] = Field(default_factory=dict)
+    first_touch_ms: float = 0.0
+    anonymous_bytes: int = 0
+    rss_before_bytes: int = 0
+    peak_rss_bytes: int = 0
+    minor_faults: int = 0
+    major_faults: int = 0
+    read_bytes: int = 0
+    file_bytes: int = 0
+    cached_before: float = 0.0
+    state_reached: bool = False
+    output_digest: str = ""
+    output_error: float | None = None
+
+
+RunJob.model_rebuild()

@@ -1,0 +1,96 @@
+"""A fresh process for every run: cold inference is measured where nothing of the model, the engine or its caches is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+import edgeplan
+from edgeplan.cold.jobs import PrepareJob, PrepareResult, RunJob, RunResult
+from edgeplan.errors import EdgeplanError
+
+_Result = TypeVar("_Result", PrepareResult, RunResult)
+_STDERR_LINES = 6
+
+
+class ColdRunError(EdgeplanError):
+    """A worker crashed, hung or answered nonsense."""
+
+    exit_code = 10
+
+    @property
+    def reason(self) -> str:
+        """One line for a table: what happened, and the last thing the worker said."""
+        first, *rest = self.what.splitlines()
+        return f"{first}: {' '.join(rest[-1].split())}" if rest else first
+
+
+def run_cold(job: RunJob, timeout_seconds: float = 300.0) -> RunResult:
+    """Measure one cold run in a fresh process.
+
+    Raises:
+        ColdRunError: the worker crashed, hung or answered nonsense; its last words on stderr are in the message.
+    """
+    return _work(job, RunResult, f"cold run of {job.setting} on {job.artefact.main.name}", timeout_seconds)
+
+
+def prepare_offline(job: PrepareJob, timeout_seconds: float = 900.0) -> PrepareResult:
+    """Build what a setting loads, in a process of its own: converters crash, and leave libraries and threads behind.
+
+    Raises:
+        ColdRunError: as for `run_cold`.
+    """
+    return _work(job, PrepareResult, f"preparing {job.setting} for {job.model.name}", timeout_seconds)
+
+
+def _work(job: BaseModel, result: type[_Result], what: str, timeout_seconds: float) -> _Result:
+    command = [sys.executable, "-m", "edgeplan.cold.worker"]
+    try:
+        done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
+            command,
+            input=job.model_dump_json().encode(),
+            capture_output=True,
+            timeout=timeout_seconds,
+            env=_environment(),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ColdRunError(
+            f"{what}: no result within {timeout_seconds:g} s{_last_words(error.stderr)}",
+            next_step="raise the time limit, or leave the setting out",
+        ) from error
+    if done.returncode != 0:
+        raise ColdRunError(
+            f"{what}: the process {_ending(done.returncode)}{_last_words(done.stderr)}",
+            next_step="leave the setting out, or mend what its engine complains of",
+        )
+    try:
+        return result.model_validate_json(done.stdout)
+    except ValidationError as error:
+        raise ColdRunError(
+            f"{what}: the answer does not fit its schema: {error.errors()[0]['msg']}{_last_words(done.stderr)}",
+            next_step="this is a mistake in the setting's code: run its tests",
+        ) from error
+
+
+def _environment() -> Mapping[str, str]:
+    """This environment, with the package of this very process first on the path, also where it runs from a checkout."""
+    package = str(Path(edgeplan.__file__).parent.parent)
+    inherited = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in (package, inherited) if part)}
+
+
+def _ending(code: int) -> str:
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+
+
+def _last_words(stderr: bytes | None) -> str:
+    lines = [line for line in (stderr or b"").decode(errors="replace").splitlines() if line.strip()][-_STDERR_LINES:]
+    return "".join(f"\n    {line}" for line in lines)

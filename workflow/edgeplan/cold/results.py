@@ -1,0 +1,166 @@
+"""The journal's records as tables, and what the tables of the chapter ask of them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from edgeplan.cold.baselines.registry import setting
+from edgeplan.cold.jobs import PrepareResult, RunResult
+
+#: Outputs that differ from ONNX Runtime's by more than this share of their largest magnitude are wrong.
+OUTPUT_TOLERANCE = 1e-3
+
+#: Columns of the runs; one row a process. `reason` is "" for a run that counts; `stages_ms` is a JSON object.
+RUN_COLUMNS: Mapping[str, str] = {
+    "model": "str",
+    "setting": "str",
+    "engine": "str",
+    "engine_version": "str",
+    "stores_work": "bool",
+    "stock": "bool",
+    "threads": "int64",
+    "state": "str",
+    "repeat": "int64",
+    "cold_ms": "float64",
+    "warm_min_ms": "float64",
+    "warm_median_ms": "float64",
+    "open_ms": "float64",
+    "first_run_ms": "float64",
+    "stages_ms": "str",
+    "first_touch_ms": "float64",
+    "anonymous_bytes": "int64",
+    "rss_before_bytes": "int64",
+    "peak_rss_bytes": "int64",
+    "minor_faults": "int64",
+    "major_faults": "int64",
+    "read_bytes": "int64",
+    "file_bytes": "int64",
+    "cached_before": "float64",
+    "output_error": "float64",
+    "prepare_ms": "float64",
+    "measured_at": "float64",
+    "reason": "str",
+}
+_BANDWIDTH_COLUMNS: Mapping[str, str] = {
+    "model": "str",
+    "repeat": "int64",
+    "file_bytes": "int64",
+    "mb_per_s": "float64",
+    "measured_at": "float64",
+}
+_COPIED = (
+    "cold_ms",
+    "first_touch_ms",
+    "anonymous_bytes",
+    "rss_before_bytes",
+    "peak_rss_bytes",
+    "minor_faults",
+    "major_faults",
+    "read_bytes",
+    "file_bytes",
+    "cached_before",
+    "output_error",
+)
+
+
+def result_frame(records: Iterable[Mapping[str, Any]], prepared: Mapping[tuple[str, str, int], PrepareResult]) -> pd.DataFrame:
+    """One row a run, and one (state "", repeat -1) for each setting that cannot run a model.
+
+    Args:
+        records: of the journal.
+        prepared: what preparing gave, by model, setting and threads.
+    """
+    rows = [_row(record, prepared) for record in records if record["setting"]]
+    rows += [
+        _shared(model, name, threads, result) | {"state": "", "repeat": -1, "reason": result.reason}
+        for (model, name, threads), result in prepared.items()
+        if result.artefact is None
+    ]
+    return _typed(rows, RUN_COLUMNS)
+
+
+def bandwidth_frame(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Sequential reads of each model's evicted files, in MB/s (10^6 bytes); 0 where they could not be evicted."""
+    return _typed([{k: r[k] for k in _BANDWIDTH_COLUMNS} for r in records if not r["setting"]], _BANDWIDTH_COLUMNS)
+
+
+def at_best_threads(runs: pd.DataFrame) -> pd.DataFrame:
+    """Medians over the repeats of each model, setting and state, at the thread count with the least median `cold_ms`.
+
+    Warm times are taken at their own best thread count. Runs with a reason do not count.
+
+    Returns:
+        model, setting, state, threads, cold_ms, warm_ms, repeats.
+    """
+    good = runs[runs["reason"] == ""]
+    keys = ["model", "setting", "state"]
+    medians = good.groupby([*keys, "threads"], as_index=False).agg(
+        cold_ms=("cold_ms", "median"), warm_ms=("warm_min_ms", "min"), repeats=("repeat", "nunique")
+    )
+    warm = medians.groupby(keys, as_index=False)["warm_ms"].min()
+    best = medians.sort_values("cold_ms", kind="stable").drop_duplicates(keys).drop(columns="warm_ms")
+    return best.merge(warm, on=keys).sort_values(keys, ignore_index=True)
+
+
+def best_stock(runs: pd.DataFrame, *, stores_work: bool | None = None) -> pd.DataFrame:
+    """The fastest stock setting of each model and state, at its best thread count (columns of `at_best_threads`).
+
+    Args:
+        runs: as measured.
+        stores_work: only settings that do (or do not) keep work from an earlier start; both when nothing.
+    """
+    chosen = runs[runs["stock"] & (True if stores_work is None else runs["stores_work"] == stores_work)]
+    best = at_best_threads(chosen).sort_values("cold_ms", kind="stable").drop_duplicates(["model", "state"])
+    return best.sort_values(["model", "state"], ignore_index=True)
+
+
+def _shared(model: str, name: str, threads: int, prepared: PrepareResult) -> dict[str, Any]:
+    found = setting(name)
+    return {
+        "model": model,
+        "setting": name,
+        "engine": found.engine,
+        "engine_version": prepared.engine_version,
+        "stores_work": found.stores_work,
+        "stock": found.stock,
+        "threads": threads,
+        "prepare_ms": prepared.prepare_ms,
+    }
+
+
+def _row(record: Mapping[str, Any], prepared: Mapping[tuple[str, str, int], PrepareResult]) -> dict[str, Any]:
+    result = RunResult.model_validate(record["result"])
+    key = (record["model"], record["setting"], record["threads"])
+    row = _shared(*key, prepared[key]) | {name: getattr(result, name) for name in _COPIED}
+    return row | {
+        "state": record["state"],
+        "repeat": record["repeat"],
+        "measured_at": record["measured_at"],
+        "warm_min_ms": min(result.warm_ms, default=None),
+        "warm_median_ms": statistics.median(result.warm_ms) if result.warm_ms else None,
+        "open_ms": result.stages_ms.get("open"),
+        "first_run_ms": result.stages_ms.get("first_run"),
+        "stages_ms": json.dumps(result.stages_ms),
+        "reason": _reason(record["state"], result),
+    }
+
+
+def _reason(state: str, result: RunResult) -> str:
+    """Why a run does not count, or ""."""
+    if result.reason:
+        return result.reason
+    if not result.state_reached:
+        return f"{result.cached_before:.0%} of the files were in the page cache, not as in state {state!r}"
+    if result.output_error is not None and not result.output_error <= OUTPUT_TOLERANCE:
+        return f"outputs differ from ONNX Runtime's by {result.output_error:.2g} of their largest magnitude"
+    return ""
+
+
+def _typed(rows: Iterable[dict[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
+    blank = {name: {"int64": 0, "str": ""}.get(dtype) for name, dtype in columns.items()}
+    return pd.DataFrame([blank | row for row in rows], columns=list(columns)).astype(dict(columns))

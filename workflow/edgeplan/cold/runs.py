@@ -1,0 +1,224 @@
+"""Cold runs of models x settings x threads x states x repeats: interleaved, journalled, resumable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from edgeplan.cold import page_cache
+from edgeplan.cold.baselines.registry import SETTINGS, setting
+from edgeplan.cold.jobs import PrepareResult, RunJob, RunResult, State
+from edgeplan.cold.journal import Journal
+from edgeplan.cold.offline import ArtefactStore, ColdModel, protocol_digest
+from edgeplan.cold.process import ColdRunError, run_cold
+from edgeplan.cold.results import bandwidth_frame, result_frame
+from edgeplan.devices.machine import fingerprint
+from edgeplan.measurement.lock import machine_lock
+
+
+class ColdSettings(BaseModel):
+    """How cold starts are measured.
+
+    Attributes:
+        settings: which settings, see `baselines.registry`; ours needs plans in `ready`, so it is not among the default.
+        threads: thread counts each setting is tried with.
+        cpus: logical processors; a run with t threads is pinned to the first t. Empty pins nothing.
+        states: page cache evicted, cached or both.
+        repeats: fresh processes for each combination.
+        warm_runs: runs after the cold one in each process.
+        seed: seed of inputs and of the order of runs.
+        run_timeout_seconds: bound on one process.
+        lock_timeout_seconds: how long to wait while another process is measuring on this machine.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    settings: Annotated[tuple[str, ...], Field(min_length=1)] = tuple(n for n, s in SETTINGS.items() if s.stock)
+    threads: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)] = (1, 2)
+    cpus: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    states: Annotated[tuple[State, ...], Field(min_length=1)] = ("evicted", "cached")
+    repeats: Annotated[int, Field(ge=1, le=1000)] = 5
+    warm_runs: Annotated[int, Field(ge=0, le=100_000)] = 10
+    seed: Annotated[int, Field(ge=0)] = 0
+    run_timeout_seconds: Annotated[float, Field(gt=0)] = 120.0
+    lock_timeout_seconds: Annotated[float, Field(ge=0)] = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One process to start, or, where `setting` is empty, one probe of the disk's bandwidth."""
+
+    model: str
+    setting: str
+    threads: int
+    state: str
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColdResults:
+    """What was measured: `runs` (schema in `results.RUN_COLUMNS`) and `bandwidth` (model, repeat, file_bytes, mb_per_s)."""
+
+    runs: pd.DataFrame
+    bandwidth: pd.DataFrame
+
+
+def plan_runs(models: Sequence[str], knobs: ColdSettings) -> Iterator[PlannedRun]:
+    """All runs in the order they are made.
+
+    Repeats lie apart in time, and all settings of a model follow each other closely, in an order shuffled for each repeat: the
+    machine's drift falls on all of them alike. A probe of the disk precedes each group.
+    """
+    for repeat in range(knobs.repeats):
+        ordered = list(models)
+        _rng(knobs.seed, repeat).shuffle(ordered)
+        for model in ordered:
+            group = [
+                PlannedRun(model, name, threads, state, repeat)
+                for name in knobs.settings
+                for threads in knobs.threads
+                for state in knobs.states
+            ]
+            _rng(knobs.seed, repeat, model).shuffle(group)
+            yield PlannedRun(model, "", 0, "evicted", repeat)
+            yield from group
+
+
+def measure(
+    models: Sequence[ColdModel],
+    knobs: ColdSettings,
+    store: ArtefactStore,
+    journal_path: Path,
+    on_run: Callable[[PlannedRun, int, int], None] | None = None,
+    ready: Mapping[tuple[str, str, int], PrepareResult] = MappingProxyType({}),
+) -> ColdResults:
+    """Make every run that the journal does not hold yet, and give all.
+
+    Args:
+        models: the models; their names are distinct.
+        knobs: what to run.
+        store: where settings keep what they load.
+        journal_path: an append-only file; runs of another machine, engine version or content of a model in it are left alone
+            and never mixed in.
+        on_run: told each run before it is made, with how many are done and how many there are.
+        ready: artefacts built elsewhere, by model, setting and threads, e.g. plans; the rest come from the store. Their
+            `engine_version` must change with their content, since it decides which runs of the journal are theirs.
+
+    Raises:
+        BusyError: another process is measuring on this machine.
+        DeviceError: a setting is not known.
+        ColdRunError: ONNX Runtime, which gives the reference outputs, cannot run a model.
+    """
+    for name in knobs.settings:
+        setting(name)
+    with machine_lock(knobs.lock_timeout_seconds):
+        return _Measuring(models, knobs, store, Journal(journal_path), ready).go(on_run)
+
+
+class _Measuring:
+    def __init__(
+        self,
+        models: Sequence[ColdModel],
+        knobs: ColdSettings,
+        store: ArtefactStore,
+        journal: Journal,
+        ready: Mapping[tuple[str, str, int], PrepareResult],
+    ) -> None:
+        self._models = {model.name: model for model in models}
+        if len(self._models) != len(models):
+            raise ValueError("two models share a name")
+        self._knobs, self._journal = knobs, journal
+        self._prepared = {
+            (model.name, name, threads): ready.get((model.name, name, threads)) or store.prepare(model, name, threads)
+            for model in models
+            for name in knobs.settings
+            for threads in knobs.threads
+        }
+        self._references = {model.name: store.reference(model, knobs.seed) for model in models}
+        self._machine = fingerprint()
+        self._protocols = {name: protocol_digest(name) for name in ("", *knobs.settings)}
+
+    def go(self, on_run: Callable[[PlannedRun, int, int], None] | None) -> ColdResults:
+        known = {record["key"]: record for record in self._journal.records() if not _reason(record)}
+        planned = [run for run in plan_runs(list(self._models), self._knobs) if self._possible(run)]
+        given_up: set[tuple[str, str, int]] = set()
+        records = []
+        for index, run in enumerate(planned):
+            if on_run is not None:
+                on_run(run, index, len(planned))
+            key = self._key(run)
+            if key in known:
+                records.append(known[key])
+                continue
+            if (run.model, run.setting, run.threads) in given_up:
+                continue
+            record = {"key": key, **_fields(run), "measured_at": time.time()}
+            record |= self._run(run) if run.setting else self._probe(run)
+            self._journal.append(record)
+            records.append(record)
+            if _reason(record):  # one crash or time-out is enough; the next call tries again
+                given_up.add((run.model, run.setting, run.threads))
+        return ColdResults(result_frame(records, self._prepared), bandwidth_frame(records))
+
+    def _possible(self, run: PlannedRun) -> bool:
+        return not run.setting or self._preparation(run).artefact is not None
+
+    def _preparation(self, run: PlannedRun) -> PrepareResult:
+        return self._prepared[run.model, run.setting, run.threads]
+
+    def _run(self, run: PlannedRun) -> dict[str, Any]:
+        prepared, model = self._preparation(run), self._models[run.model]
+        job = RunJob.model_validate(
+            {
+                "setting": run.setting,
+                "threads": run.threads,
+                "cpus": self._knobs.cpus[: run.threads],
+                "artefact": prepared.artefact,
+                "inputs": model.inputs,
+                "seed": self._knobs.seed,
+                "state": run.state,
+                "warm_runs": self._knobs.warm_runs,
+                "reference": self._references[run.model],
+            }
+        )
+        try:
+            result = run_cold(job, self._knobs.run_timeout_seconds)
+        except ColdRunError as error:
+            result = RunResult(reason=error.reason)
+        return {"result": json.loads(result.model_dump_json())}
+
+    def _probe(self, run: PlannedRun) -> dict[str, Any]:
+        files = self._models[run.model].files
+        return {
+            "file_bytes": sum(path.stat().st_size for path in files),
+            "mb_per_s": page_cache.read_bandwidth_mb_per_s(files),
+        }
+
+    def _key(self, run: PlannedRun) -> str:
+        """Digest of all that decides a run."""
+        version = self._preparation(run).engine_version if run.setting else ""
+        knobs = self._knobs.model_dump(include={"cpus", "warm_runs", "seed"})
+        parts = [self._machine, self._models[run.model].digest, version, self._protocols[run.setting], knobs, _fields(run)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _fields(run: PlannedRun) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in PlannedRun.__slots__}
+
+
+def _reason(record: dict[str, Any]) -> str:
+    return str(record.get("result", {}).get("reason", ""))
+
+
+def _rng(*parts: object) -> random.Random:
+    return random.Random("/".join(map(str, parts)))  # noqa: S311  an order of runs, not a secret

@@ -1,0 +1,141 @@
+"""One job in a process of its own: `python -m edgeplan.cold.worker`, a JSON job on stdin, a JSON result on stdout.
+
+Engines write to stdout as they please, so the worker keeps the real stdout to itself and sends theirs to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field, TypeAdapter
+
+from edgeplan.cold import page_cache
+from edgeplan.cold.baselines.base import Baseline, ColdSession, UnsupportedError
+from edgeplan.cold.baselines.registry import setting
+from edgeplan.cold.counters import Counters, first_touch_ms, reset_peak
+from edgeplan.cold.inputs import Array, digest, random_inputs, relative_error
+from edgeplan.cold.jobs import PrepareJob, PrepareResult, RunJob, RunResult
+
+Job = PrepareJob | RunJob
+_JOB: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="kind")])
+
+
+def main() -> None:
+    """Read a job, do it, write its result."""
+    real_stdout = os.dup(1)
+    os.dup2(2, 1)
+    job = _JOB.validate_json(sys.stdin.buffer.read())
+    if job.cpus:
+        os.sched_setaffinity(0, job.cpus)
+    result = prepare(job) if isinstance(job, PrepareJob) else run(job)
+    with os.fdopen(real_stdout, "w") as file:
+        file.write(result.model_dump_json())
+        file.flush()
+    sys.stderr.flush()
+    os._exit(0)  # some engines crash or hang in their own atexit handlers; nothing is left to do
+
+
+def prepare(job: PrepareJob) -> PrepareResult:
+    """Build what a setting loads."""
+    baseline = setting(job.setting).create()
+    try:
+        baseline.load_library(job.threads)
+        start = time.perf_counter()
+        artefact = baseline.prepare(job.model, job.inputs, job.folder, job.threads)
+        elapsed = (time.perf_counter() - start) * 1e3
+    except UnsupportedError as error:
+        return PrepareResult(reason=_one_line(error))
+    return PrepareResult(engine_version=baseline.version(), artefact=artefact, prepare_ms=elapsed)
+
+
+def run(job: RunJob) -> RunResult:
+    """One cold run and the warm runs after it."""
+    files = job.artefact.files
+    if job.state == "cached":  # before the imports, so that these push the model out of the processor's own caches again
+        page_cache.read_through(files)
+    baseline = setting(job.setting).create()
+    try:
+        baseline.load_library(job.threads)
+        inputs = baseline.prepare_inputs(random_inputs(job.inputs, job.seed))
+        if job.state == "evicted":  # after the imports, since some engines peek at what lies in a cache folder
+            page_cache.evict(files)
+        cached = page_cache.cached_share(files)
+        stamps = _stamps(files)
+        session, timed = _cold(baseline, job, inputs)
+        _require_unchanged(files, stamps)
+    except UnsupportedError as error:
+        return RunResult(reason=_one_line(error))
+    outputs = {name: np.array(value) for name, value in session.outputs().items()}
+    if job.save_outputs is not None:
+        np.savez(job.save_outputs, allow_pickle=False, **outputs)
+    warm = [_timed_ms(session) for _ in range(job.warm_runs)]
+    return timed.model_copy(
+        update={
+            "engine_version": baseline.version(),
+            "warm_ms": tuple(warm),
+            "stages_ms": {**timed.stages_ms, **session.stages_ms()},
+            "first_touch_ms": first_touch_ms(timed.anonymous_bytes),
+            "file_bytes": sum(path.stat().st_size for path in files),
+            "cached_before": cached,
+            "state_reached": cached == (1.0 if job.state == "cached" else 0.0),
+            "output_digest": digest(outputs),
+            "output_error": None if job.reference is None else _error(outputs, job.reference),
+        }
+    )
+
+
+def _cold(baseline: Baseline, job: RunJob, inputs: Mapping[str, Array]) -> tuple[ColdSession, RunResult]:
+    reset_peak()
+    before = Counters.now()
+    start = time.perf_counter()
+    session = baseline.open(job.artefact, inputs, job.threads)
+    opened = time.perf_counter()
+    session.run()
+    done = time.perf_counter()
+    after = Counters.now()
+    return session, RunResult(
+        cold_ms=(done - start) * 1e3,
+        stages_ms={"open": (opened - start) * 1e3, "first_run": (done - opened) * 1e3},
+        anonymous_bytes=max(0, after.anonymous - before.anonymous),
+        rss_before_bytes=before.rss,
+        peak_rss_bytes=after.peak_rss,
+        minor_faults=after.minor_faults - before.minor_faults,
+        major_faults=after.major_faults - before.major_faults,
+        read_bytes=after.read - before.read,
+    )
+
+
+def _stamps(files: Sequence[Path]) -> list[tuple[int, int]]:
+    return [(status.st_size, status.st_mtime_ns) for status in (path.stat() for path in files)]
+
+
+def _require_unchanged(files: Sequence[Path], before: Sequence[tuple[int, int]]) -> None:
+    """Engines rebuild a cache that they reject, and say nothing: that would be timed as a start from the cache."""
+    changed = [path.name for path, old, new in zip(files, before, _stamps(files), strict=True) if old != new]
+    if changed:
+        raise UnsupportedError(f"the run wrote {', '.join(changed)} again: the engine rejected what was stored for it")
+
+
+def _timed_ms(session: ColdSession) -> float:
+    start = time.perf_counter()
+    session.run()
+    return (time.perf_counter() - start) * 1e3
+
+
+def _error(outputs: Mapping[str, Array], reference: Path) -> float:
+    with np.load(reference, allow_pickle=False) as expected:
+        return relative_error(list(outputs.values()), [expected[name] for name in expected.files])
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""One entry to all planners of a cold start: each home layout is planned, the best plan is kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from edgeplan.errors import FormatError, ParamsError
+from edgeplan.planning.cold_start.bounds import cache_bytes, read_bytes
+from edgeplan.planning.cold_start.machine import (
+    MAIN,
+    Costs,
+    Floats,
+    Schedule,
+    Span,
+    costs_of,
+    makespan_ms,
+    sequential,
+    simulate,
+)
+from edgeplan.planning.cold_start.nnv12 import Reprofile, nnv12
+from edgeplan.planning.cold_start.optimal import Search, optimal
+from edgeplan.planning.cold_start.plan import Plan, Target
+from edgeplan.planning.cold_start.profile import SOURCES, Candidate, Profile, check, pareto, restricted
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of the planners.
+
+    Attributes:
+        search: of the optimal planner, and of the bound that every plan carries.
+        epsilon_ms: loads that differ by less count as balanced (Algorithm 1).
+        exhaustive: largest number of kernel combinations that Algorithm 1 tries one by one.
+        reprofile: measures a combination while Algorithm 1 plans, None to trust the profile.
+        beat_ms: the best makespan of another layout; only faster plans are of interest.
+    """
+
+    search: Search = field(default_factory=Search)
+    epsilon_ms: float = 0.05
+    exhaustive: int = 2**12
+    reprofile: Reprofile | None = None
+    beat_ms: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A planned layout.
+
+    Attributes:
+        profile: with the candidates that the schedule's choice counts in.
+        schedule: choice, places, widening.
+        makespan_ms: predicted.
+        note: how the planner searched.
+        lower_bound_ms: what no schedule of this layout beats, if the planner proved something; beside a faster layout planned
+            before, no more than is needed to give this one up.
+    """
+
+    profile: Profile
+    schedule: Schedule
+    makespan_ms: float
+    note: str
+    lower_bound_ms: float | None = None
+
+    @property
+    def chosen(self) -> tuple[Candidate, ...]:
+        """The chosen candidates, by step."""
+        return tuple(layer.candidates[o] for layer, o in zip(self.profile.layers, self.schedule.choice, strict=True))
+
+    def timeline(self) -> tuple[Span, ...]:
+        """What runs where and when, for a Gantt picture."""
+        return simulate(self.profile, self.schedule)[1]
+
+
+Planner = Callable[[Profile, Options], Outcome]
+
+
+def _optimal(profile: Profile, options: Options) -> Outcome:
+    profile = pareto(profile)
+    planned = optimal(costs_of(profile), options.search, beat_ms=options.beat_ms)
+    return Outcome(profile, planned.schedule, planned.makespan_ms, planned.note, planned.lower_bound_ms)
+
+
+def _nnv12(profile: Profile, options: Options) -> Outcome:
+    found = nnv12(pareto(profile), epsilon_ms=options.epsilon_ms, exhaustive=options.exhaustive, reprofile=options.reprofile)
+    return Outcome(found.profile, found.schedule, found.makespan_ms, found.note)
+
+
+def _in_sequence(profile: Profile, price: Callable[[Costs], Floats], note: str) -> Outcome:
+    costs = costs_of(profile)
+    schedule = sequential(costs, tuple(price(costs).argmin(axis=1).tolist()))
+    return Outcome(profile, schedule, makespan_ms(costs, schedule), note)
+
+
+def _uncached(profile: Profile) -> Profile:
+    return restricted(profile, lambda c: c.source in {"raw", "none"})
+
+
+def _warm(profile: Profile, _: Options) -> Outcome:
+    # A stock engine: the kernel that is fastest when warm. Of equally fast ones the one that is prepared soonest.
+    return _in_sequence(
+        _uncached(profile), lambda c: np.where(c.present, c.alone_execute + 1e-9 * c.alone_prepare, np.inf), "in sequence"
+    )
+
+
+def _kernels(profile: Profile, _: Options) -> Outcome:
+    return _in_sequence(_uncached(profile), lambda c: c.alone_prepare + c.alone_execute, "in sequence")
+
+
+def _kernels_caching(profile: Profile, _: Options) -> Outcome:
+    return _in_sequence(profile, lambda c: c.alone_prepare + c.alone_execute, "in sequence")
+
+
+# Figure 13's ablation: K chooses kernels, C caches transformed weights, P pipelines.
+PLANNERS: dict[str, Planner] = {
+    "optimal": _optimal,
+    "nnv12": _nnv12,
+    "warm": _warm,
+    "K": _kernels,
+    "K+C": _kernels_caching,
+    "K+C+P": _optimal,
+}
+
+
+def outcomes(profiles: Iterable[Profile], planner: str, options: Options | None = None) -> dict[str, Outcome]:
+    """Plan every home layout.
+
+    Raises:
+        ParamsError: no such planner.
+        FormatError: a profile does not fit, or leaves the planner no candidate.
+    """
+    if planner not in PLANNERS:
+        raise ParamsError(f"there is no planner {planner!r}", next_step=f"choose one of {', '.join(PLANNERS)}")
+    profiles, options = tuple(profiles), options or Options()
+    search = replace(options.search, time_limit_s=options.search.time_limit_s / max(len(profiles), 1))
+    planned: dict[str, Outcome] = {}
+    for p in profiles:
+        beat_ms = min((o.makespan_ms for o in planned.values()), default=math.inf)
+        planned[p.layout] = PLANNERS[planner](check(p), replace(options, search=search, beat_ms=beat_ms))
+    return planned
+
+
+def plan(
+    profiles: Iterable[Profile],
+    planner: str,
+    target: Target,
+    *,
+    costs: Literal["profiled", "predicted"] = "profiled",
+    options: Options | None = None,
+) -> Plan:
+    """Plan a cold start: every home layout, the best is kept.
+
+    Args:
+        profiles: of one model, one for each home layout.
+        planner: a name in `PLANNERS`.
+        target: what the plan is for.
+        costs: where the profiles' costs come from.
+        options: settings of the planners.
+
+    Returns:
+        The plan, with its makespan and the bound that no schedule of any of these layouts beats.
+
+    Raises:
+        ParamsError: no such planner.
+        FormatError: a profile does not fit, or there is none.
+    """
+    options = options or Options()
+    profiles = tuple(profiles)
+    if not profiles:
+        raise FormatError("there is no profile to plan from", where=target.model, next_step="profile the model first")
+    started = time.monotonic()
+    planned = outcomes(profiles, planner, options)
+    best = min(planned.values(), key=lambda o: o.makespan_ms)
+    planning_ms = (time.monotonic() - started) * 1e3
+    bounds = [o.lower_bound_ms for o in planned.values()]
+    proven = [b for b in bounds if b is not None]
+    if len(proven) < len(bounds):  # a heuristic proves nothing; its reprofiling may have changed the costs
+        calibrated = [o.profile for o in planned.values()] if options.reprofile else profiles
+        proven = [lower_bound_ms(calibrated, options.search)]
+    bound_ms = min(proven)
+    return document(best, planner, target, costs=costs, bound_ms=bound_ms, planning_ms=planning_ms)
+
+
+def lower_bound_ms(profiles: Iterable[Profile], search: Search | None = None) -> float:
+    """The bound that no schedule of any of the profiles beats, proven by the optimal planner."""
+    best_ms = bound_ms = math.inf
+    for p in profiles:
+        planned = optimal(costs_of(pareto(p)), search, beat_ms=best_ms)
+        best_ms, bound_ms = min(best_ms, planned.makespan_ms), min(bound_ms, planned.lower_bound_ms)
+    return bound_ms
+
+
+def document(
+    outcome: Outcome,
+    planner: str,
+    target: Target,
+    *,
+    bound_ms: float,
+    costs: Literal["profiled", "predicted"] = "profiled",
+    planning_ms: float = 0.0,
+) -> Plan:
+    """Write an outcome down as a plan."""
+    profile, schedule, chosen = outcome.profile, outcome.schedule, outcome.chosen
+    implementations = sorted({c.implementation for c in chosen})
+    return Plan(
+        model=target.model,
+        model_sha256=target.model_sha256,
+        library=target.library,
+        library_version=target.library_version,
+        isa=target.isa,
+        machine=target.machine,
+        threads=target.threads,
+        planner=planner,
+        costs=costs,
+        note=outcome.note,
+        layout=profile.layout,
+        equal_cores=profile.equal,
+        little_ratio=profile.little_ratio,
+        steps=tuple(layer.name for layer in profile.layers),
+        implementations=tuple(implementations),
+        implementation=tuple(implementations.index(c.implementation) for c in chosen),
+        source=tuple(SOURCES.index(c.source) for c in chosen),
+        main=schedule.queue(MAIN),
+        queues=tuple(schedule.queue(q) for q in range(profile.queues)),
+        widen_from=schedule.widen_from,
+        makespan_ms=round(outcome.makespan_ms, 6),
+        lower_bound_ms=round(min(bound_ms, outcome.makespan_ms), 6),
+        planning_ms=round(planning_ms, 3),
+        read_bytes=read_bytes(chosen),
+        cache_bytes=cache_bytes(chosen),
+    )

@@ -1,0 +1,237 @@
+"""The profile a cold start is planned from: what each candidate of each step costs (NNV12 section 3.2; times in ms)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from edgeplan.errors import FormatError
+
+SOURCES = ("raw", "cached_read", "cached_mmap", "none")
+BIG, LITTLE = "big", "little"
+
+
+def _misfit(what: str, where: str) -> FormatError:
+    return FormatError(f"the profile does not fit: {what}", where=where, next_step="profile the model again")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One implementation of a step with one source of its weights.
+
+    Attributes:
+        implementation: the library's name of the kernel, "" for steps without choice.
+        source: "raw" (read and transform), "cached_read", "cached_mmap" (already transformed) or "none" (no weights).
+        read_ms, create_ms, transform_ms: preparation by core class; "big" always, "little" where it was measured.
+        execute_ms: execution by width, the number of cores.
+        read_bytes: read from the model file or the cache.
+        cache_bytes: stored in the cache, 0 unless the source is cached.
+        scratch_bytes: working memory of the kernel.
+    """
+
+    implementation: str
+    source: str
+    read_ms: Mapping[str, float]
+    create_ms: Mapping[str, float]
+    transform_ms: Mapping[str, float]
+    execute_ms: Mapping[int, float]
+    read_bytes: int = 0
+    cache_bytes: int = 0
+    scratch_bytes: int = 0
+
+    def stages_ms(self, core: str) -> tuple[float, float, float]:
+        """Read, create and transform on a class of cores; the times of "big" where no "little" was measured."""
+        read, create, transform = (m.get(core, m[BIG]) for m in (self.read_ms, self.create_ms, self.transform_ms))
+        return read, create, transform
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A step of the execution order: a fused operator.
+
+    Attributes:
+        name: of the step.
+        members: names of the ONNX operators in it.
+        candidates: what can run it, at least one.
+    """
+
+    name: str
+    members: tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """Factors (>= 1) on costs while preparation overlaps with other work: creation and transformation, execution, reading."""
+
+    prepare: float = 1.0
+    execute: float = 1.0
+    read: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """All steps of a model under one home layout of its activations.
+
+    Attributes:
+        model: name.
+        layout: home layout of 4-D activations.
+        big_cores: cores that execute.
+        little_cores: cores that only prepare; 0: all cores are equal, and some of them prepare until execution widens.
+        little_ratio: a preparation takes this many times its profiled time on a little core (an asymmetric chip stood for by
+            waiting).
+        layers: in order of execution.
+        contention: measured factors.
+    """
+
+    model: str
+    layout: str
+    big_cores: int
+    little_cores: int
+    little_ratio: float
+    layers: tuple[Layer, ...]
+    contention: Contention = Contention()
+
+    @property
+    def equal(self) -> bool:
+        """Whether all cores are equal."""
+        return self.little_cores == 0
+
+    @property
+    def narrow(self) -> int:
+        """Cores that execute while others prepare: all big ones, on equal cores the widest measured width that leaves one."""
+        if not self.equal:
+            return self.big_cores
+        return max((w for w in self.layers[0].candidates[0].execute_ms if w < self.big_cores), default=self.big_cores)
+
+    @property
+    def queues(self) -> int:
+        """Cores that prepare while others execute."""
+        return self.big_cores - self.narrow if self.equal else self.little_cores
+
+    @property
+    def cores(self) -> int:
+        """All cores."""
+        return self.big_cores + self.little_cores
+
+
+def check(profile: Profile) -> Profile:
+    """Return the profile if it is complete and consistent.
+
+    Raises:
+        FormatError: a cost is missing, negative or not finite, a step has no candidate, or the cores make no sense.
+    """
+    where = f"{profile.model}, layout {profile.layout}"
+    factors = (profile.little_ratio, profile.contention.prepare, profile.contention.execute, profile.contention.read)
+    if not all(math.isfinite(f) and f >= 1 for f in factors):
+        raise _misfit(f"little_ratio and contention factors must be at least 1, not {factors}", where)
+    if profile.big_cores < 1 or profile.little_cores < 0:
+        raise _misfit(f"{profile.big_cores} big and {profile.little_cores} little cores", where)
+    if not profile.layers:
+        raise _misfit("it has no steps", where)
+    widths = {profile.big_cores} | ({1} if profile.equal else set())
+    for k, layer in enumerate(profile.layers):
+        step = f"{where}, step {k} ({layer.name})"
+        if not layer.candidates:
+            raise _misfit("no candidate", step)
+        for c in layer.candidates:
+            _check_candidate(c, widths, f"{step}, candidate {c.implementation or 'without name'} from {c.source}")
+        if len({(c.implementation, c.source) for c in layer.candidates}) < len(layer.candidates):
+            raise _misfit("two candidates have the same implementation and source", step)
+    if len({tuple(sorted(c.execute_ms)) for layer in profile.layers for c in layer.candidates}) > 1:
+        raise _misfit("execution was not measured at the same widths everywhere", where)
+    return profile
+
+
+def _check_candidate(c: Candidate, widths: set[int], where: str) -> None:
+    if c.source not in SOURCES:
+        raise _misfit(f"source must be one of {', '.join(SOURCES)}, not {c.source!r}", where)
+    for name, times in (("read_ms", c.read_ms), ("create_ms", c.create_ms), ("transform_ms", c.transform_ms)):
+        if BIG not in times or set(times) - {BIG, LITTLE}:
+            raise _misfit(f"{name} is by core class: big, and little where it was measured", where)
+    if not widths <= set(c.execute_ms):
+        raise _misfit(f"execute_ms misses a width of {sorted(widths)}", where)
+    times_ms = [t for m in (c.read_ms, c.create_ms, c.transform_ms) for t in m.values()] + list(c.execute_ms.values())
+    if not all(math.isfinite(t) and t >= 0 for t in times_ms):
+        raise _misfit("a time is negative or not finite", where)
+    if min(c.read_bytes, c.cache_bytes, c.scratch_bytes) < 0:
+        raise _misfit("a size is negative", where)
+
+
+def prepare_ms(profile: Profile, candidate: Candidate, core: str, *, overlapped: bool) -> tuple[float, float, float]:
+    """Read, create and transform times: the one place where contention and the ratio of little cores enter preparation.
+
+    Args:
+        profile: for its factors.
+        candidate: whose.
+        core: "big" or "little"; a core that prepares among equal cores is a "big" one.
+        overlapped: whether other cores work meanwhile.
+    """
+    read, create, transform = candidate.stages_ms(core)
+    slow = profile.little_ratio if core == LITTLE else 1.0
+    c = profile.contention if overlapped else Contention()
+    return read * slow * c.read, create * slow * c.prepare, transform * slow * c.prepare
+
+
+def execute_ms(profile: Profile, candidate: Candidate, width: int, *, overlapped: bool) -> float:
+    """Execution time, the one place where the contention factor enters execution."""
+    return candidate.execute_ms[width] * (profile.contention.execute if overlapped else 1.0)
+
+
+def _costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
+    """Every cost through which a candidate can enter a plan of this machine."""
+    core = BIG if profile.equal else LITTLE
+    return (
+        sum(prepare_ms(profile, c, BIG, overlapped=False)),
+        sum(prepare_ms(profile, c, BIG, overlapped=True)),
+        sum(prepare_ms(profile, c, core, overlapped=True)),
+        *(c.execute_ms[w] for w in sorted({profile.narrow, profile.big_cores})),
+    )
+
+
+def undominated(profile: Profile) -> tuple[tuple[int, ...], ...]:
+    """Positions of the candidates of each step that no other beats in both preparation and execution (Algorithm 1, line 1).
+
+    Of equal ones the first stays. A plan never gets worse by exchanging a candidate for one that dominates it, so no optimum is
+    lost.
+    """
+    kept = []
+    for layer in profile.layers:
+        costs = [_costs(profile, c) for c in layer.candidates]
+        kept.append(
+            tuple(
+                i
+                for i, mine in enumerate(costs)
+                if not any(
+                    all(a <= b for a, b in zip(other, mine, strict=True)) and (other != mine or j < i)
+                    for j, other in enumerate(costs)
+                    if j != i
+                )
+            )
+        )
+    return tuple(kept)
+
+
+def pareto(profile: Profile) -> Profile:
+    """The profile with undominated candidates only (Algorithm 1, line 1)."""
+    layers = tuple(
+        replace(layer, candidates=tuple(layer.candidates[i] for i in kept))
+        for layer, kept in zip(profile.layers, undominated(profile), strict=True)
+    )
+    return replace(profile, layers=layers)
+
+
+def restricted(profile: Profile, keep: Callable[[Candidate], bool]) -> Profile:
+    """The profile with those candidates that `keep` accepts.
+
+    Raises:
+        FormatError: a step is left without any.
+    """
+    layers = tuple(replace(layer, candidates=tuple(filter(keep, layer.candidates))) for layer in profile.layers)
+    for layer in layers:
+        if not layer.candidates:
+            raise _misfit(
+                "no candidate is left for this planner", f"{profile.model}, layout {profile.layout}, step {layer.name}"
+            )
+    return replace(profile, layers=layers)

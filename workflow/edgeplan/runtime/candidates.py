@@ -1,0 +1,110 @@
+"""Which implementations oneDNN offers for a step, whatever layouts they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgeplan.errors import ModelError
+from edgeplan.runtime.creation import MOVING_KINDS, Created, Creator, Implementation
+from edgeplan.runtime.descriptors import Variant
+from edgeplan.runtime.dnnl import Unsupported
+from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW, NHWC
+from edgeplan.runtime.steps import Step
+
+_FEW_CHANNELS = 4  # images: some convolutions read them row-major and write blocks
+_RANK = 4
+
+
+def candidates(creator: Creator, step: Step) -> tuple[Implementation, ...]:
+    """The implementations of a step, the layouts that its activations have first, in oneDNN's order within one layout.
+
+    The reference implementation is left out where there is any other: it is slower by orders of magnitude.
+
+    Raises:
+        ModelError: oneDNN offers none.
+    """
+    found: dict[str, Implementation] = {}
+    for variant in _variants(creator, step):
+        for implementation, created in _walk(creator, step, variant):
+            if created is not None and implementation.name not in found:
+                found[implementation.name] = implementation
+    if not found:
+        raise ModelError(
+            f"oneDNN {creator.dnnl.info.version} has no implementation of {step.kind} {step.name!r}",
+            where=f"operators {', '.join(step.members)}",
+            next_step="run the model on another engine",
+        )
+    fast = tuple(i for i in found.values() if not i.kernel.startswith("ref"))
+    return fast or tuple(found.values())
+
+
+def default(offered: tuple[Implementation, ...]) -> Implementation:
+    """The likely fastest: the first that is generated for the layouts at hand, else the first generated at all."""
+    for wanted in (("brg", "jit"), ("jit", "brg", "simple", "gemm", "reorder", "view")):
+        for implementation in offered:
+            if implementation.kernel.startswith(wanted) and ("@" not in implementation.name or "jit" in wanted[0]):
+                return implementation
+    return offered[0]
+
+
+def _variants(creator: Creator, step: Step) -> Iterator[Variant]:
+    """The layouts, algorithms and weights to ask for; those without conversions first."""
+    shapes, layouts = creator.shapes, creator.layouts
+    source = next((layouts[t] for t in step.inputs if len(shapes[t]) == _RANK), NCHW)
+    output = next((layouts[t] for t in step.outputs if len(shapes[t]) == _RANK), NCHW)
+    pairs = [(source, output), *((layout, layout) for layout in HOMES)]
+    if step.kind == "conv" and shapes[step.inputs[0]][1] <= _FEW_CHANNELS:
+        pairs += [(NCHW, BLOCKED), (NCHW, NHWC)]
+    seen = set()
+    for given, written in pairs:
+        key = (
+            tuple(creator.same(t, given) or given for t in step.reads if len(shapes[t]) == _RANK),
+            tuple(creator.same(t, written) or written for t in step.outputs if len(shapes[t]) == _RANK),
+        )
+        if key in seen and all(v is True for side in key for v in side):
+            continue
+        seen.add(key)
+        for algorithm in ("direct", "winograd") if step.kind == "conv" else ("direct",):
+            for weights in ("any", "plain") if step.kind in ("conv", "fc") else ("any",):
+                yield Variant(given, written, algorithm, weights)
+
+
+def _walk(creator: Creator, step: Step, variant: Variant) -> Iterator[tuple[Implementation, Created | None]]:
+    """All implementations of one variant."""
+    suffix = _suffix(creator, step, variant)
+    if step.kind in MOVING_KINDS:
+        try:
+            created = creator.create(step, Implementation("", "", variant), generate=False)
+        except Unsupported:
+            return
+        kernel = "reorder" if created.calls else "view"
+        yield Implementation(f"{kernel}{suffix}", kernel, variant), created
+        return
+    dnnl = creator.dnnl
+    try:
+        described = creator.describer.describe(step, variant)
+    except Unsupported:
+        return
+    seen, more = set(), True
+    while more:
+        kernel = dnnl.implementation(described.descriptor)
+        if kernel not in seen:
+            seen.add(kernel)
+            plain = "+plain" if variant.weights == "plain" else ""
+            candidate = Implementation(f"{kernel}{suffix}{plain}", kernel, variant)
+            try:
+                yield candidate, creator.create(step, candidate, generate=False)
+            except Unsupported:
+                yield candidate, None
+        more = dnnl.next_implementation(described.descriptor)
+
+
+def _suffix(creator: Creator, step: Step, variant: Variant) -> str:
+    """How a variant's layouts differ from those that the activations have."""
+    four = [t for t in step.reads if len(creator.shapes[t]) == _RANK]
+    source = "" if all(creator.same(t, variant.source) for t in four) else variant.source
+    written = [t for t in step.outputs if len(creator.shapes[t]) == _RANK]
+    output = "" if all(creator.same(t, variant.output) for t in written) else variant.output
+    if not source and not output:
+        return ""
+    return f"@{source}>{output}" if source != output else f"@{source}"

@@ -1,0 +1,277 @@
+"""Executing a plan folder: the first run is the cold start that was planned, later runs are warm (NNV12 section 3)."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.devices.machine import fingerprint
+from edgeplan.errors import FormatError, ModelError, StoreError
+from edgeplan.planning.cold_start.machine import Span, core_name
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
+from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram, read_linked
+from edgeplan.runtime.memory import in_memory
+from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME, preparation_order
+from edgeplan.runtime.preparation import Calls, Mark, Preparer, Shared
+
+Array = npt.NDArray[np.float32]
+_LOG = logging.getLogger(__name__)
+_SWITCH_SECONDS = 1e-4  # a thread back from a C call should not wait for another one's Python for long
+_NS_PER_MS = 1e6
+
+
+class ColdSession:
+    """A plan folder, opened: preparation starts at once, in the threads that the plan names.
+
+    Args:
+        dnnl: the library.
+        folder: the plan folder.
+        threads: cores that execute; must be the plan's.
+        machine: fingerprint of this machine; asked for where it is not given, which takes a millisecond.
+        cores: processors that execute, the main thread's first; on equal cores the last of them prepare until execution
+            widens. Empty: nothing is pinned.
+        little: processors that only prepare, on asymmetric chips.
+        stealing: whether a core with nothing left to do takes preparations of others.
+        continuous: whether idle cores prepare the kernels of later runs (section 3.5); else the second run does so first.
+
+    Raises:
+        FormatError: the plan is for another machine, library, instruction set, thread count or model, or was changed.
+    """
+
+    def __init__(
+        self,
+        dnnl: Dnnl,
+        folder: Path,
+        *,
+        threads: int,
+        machine: str = "",
+        cores: Sequence[int] = (),
+        little: Sequence[int] = (),
+        stealing: bool = True,
+        continuous: bool = False,
+    ) -> None:
+        self._start_ns = perf_counter_ns()
+        self._pace = _Pace()
+        self._folder, self._dnnl = folder, dnnl
+        try:
+            self.program = _checked(folder, dnnl, threads, machine)
+            self._shared = Shared(dnnl, self.program, folder)
+        except BaseException:
+            self._pace.restore()
+            raise
+        self._affinity = os.sched_getaffinity(0)
+        self._reader = self._reading_ahead()
+        lanes = lanes_of(self._shared, cores, little)
+        self._preparation = Preparation(self._shared, lanes, stealing=stealing, continuous=continuous)
+        self._stream = dnnl.stream()
+        self._executions: list[Mark] = []
+        self._ran = False
+        self._pinned = tuple(cores) if not self.program.equal_cores else tuple(cores[: narrow_width(self.program)])
+        self._preparation.start()
+        self._opened_ns = perf_counter_ns()
+
+    # Running
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """One inference: outputs by tensor name. The first is the cold start.
+
+        Raises:
+            ModelError: an input does not fit, or raw weights cannot be read.
+            DeviceError: oneDNN reports a failure.
+        """
+        for border in self.program.inputs:
+            value = inputs.get(border.name)
+            if value is None or value.shape != border.shape:
+                given = "missing" if value is None else f"of shape {value.shape}"
+                where = f"model {self.program.model}"
+                raise ModelError(
+                    f"input {border.name!r} is {given}, not {border.shape}", where=where, next_step="mend the input"
+                )
+            np.copyto(self._activation(border), value)
+        if not self._ran:
+            self._run_cold()
+        else:
+            self._run_later()
+        return {border.name: np.array(self._activation(border)) for border in self.program.outputs}
+
+    def _run_cold(self) -> None:
+        preparation, program = self._preparation, self.program
+        try:
+            pin(self._pinned)
+            self._dnnl.set_threads(narrow_width(program))
+            for k in range(len(program.steps)):
+                if k == program.widen_from:
+                    preparation.wait_for_all()
+                    os.sched_setaffinity(0, self._affinity)  # threads that OpenMP starts from here on inherit it
+                    self._dnnl.set_threads(program.threads)
+                calls = preparation.wait_for(k)
+                start = perf_counter_ns()
+                self._execute(calls)
+                self._executions.append(("execute", k, start, perf_counter_ns()))
+            self._ran = True
+        except BaseException:
+            preparation.stop()
+            raise
+        finally:
+            os.sched_setaffinity(0, self._affinity)
+            self._pace.restore()
+
+    def _run_later(self) -> None:
+        """A run with the kernels for later runs; while some of them are still being prepared, with those that are there."""
+        preparation, program = self._preparation, self.program
+        switching = preparation.switching()
+        self._dnnl.set_threads(narrow_width(program) if switching else program.threads)
+        for k, cold in enumerate(preparation.calls):
+            if switching and not preparation.switching():
+                switching = False
+                self._dnnl.set_threads(program.threads)
+            calls = preparation.later.get(k, cold)
+            assert calls is not None  # noqa: S101  the cold start is over
+            self._execute(calls)
+
+    def _execute(self, calls: Calls) -> None:
+        execute, stream = self._dnnl.execute, self._stream.value
+        for primitive, count, arguments in calls:
+            if status := execute(primitive, stream, count, arguments):
+                self._dnnl.check(status, "dnnl_primitive_execute")
+
+    def _activation(self, border: Border) -> Array:
+        size = 4 * int(np.prod(border.shape, dtype=np.int64))
+        data = self._shared.memory.data[border.offset : border.offset + size]
+        return data.view(np.float32).reshape(border.shape)
+
+    # Reading ahead
+
+    def _reading_ahead(self) -> threading.Thread | None:
+        """Ask for all weights in the order of their preparation, where they are not in memory yet."""
+        shared = self._shared
+        wanted = [shared.cache.descriptor] if shared.cache.descriptor >= 0 else []
+        if any(step.source == "raw" for step in self.program.steps):
+            wanted += shared.raw.descriptors
+        if all(in_memory(descriptor, os.fstat(descriptor).st_size) for descriptor in wanted):
+            return None
+        thread = threading.Thread(target=self._read_ahead, name="read-ahead", daemon=True)
+        thread.start()
+        return thread
+
+    def _read_ahead(self) -> None:
+        shared = self._shared
+        for k in preparation_order(self.program.main, self.program.queues):
+            step = self.program.steps[k]
+            if step.cached and shared.cache.descriptor >= 0:
+                os.posix_fadvise(shared.cache.descriptor, step.segment, step.weight_bytes, os.POSIX_FADV_WILLNEED)
+            elif step.source == "raw":
+                shared.raw.read_ahead(step)
+
+    # What was measured
+
+    def spans(self) -> tuple[Span, ...]:
+        """The timeline of the cold start, from opening the folder on; an execution on all equal cores has a span on each."""
+        program = self.program
+
+        def ms(ns: int) -> float:
+            return (ns - self._start_ns) / _NS_PER_MS
+
+        found = []
+        for place, marks in enumerate(self._preparation.marks, start=-1):
+            found += [Span(core_name(place), k, stage, ms(start), ms(end)) for stage, k, start, end in marks]
+        for stage, k, start, end in self._executions:
+            widened = program.equal_cores and k >= program.widen_from
+            places = range(-1, len(program.queues) if widened else 0)
+            found += [Span(core_name(place), k, stage, ms(start), ms(end)) for place in places]
+        return tuple(found)
+
+    def stages_ms(self) -> dict[str, float]:
+        """Sums over all cores: `open`, `read`, `create`, `transform` and `execute` of the cold start."""
+        sums = {"open": (self._opened_ns - self._start_ns) / _NS_PER_MS}
+        sums |= dict.fromkeys(("read", "create", "transform", "execute"), 0.0)
+        for marks in (*self._preparation.marks, self._executions):
+            for stage, _, start, end in marks:
+                sums[stage] += (end - start) / _NS_PER_MS
+        return sums
+
+    @property
+    def cache_problem(self) -> str:
+        """What was wrong with the weight cache, or ""."""
+        return self._shared.cache.problem
+
+    # Ending
+
+    def close(self) -> None:
+        """End the threads, build the cache again if something was wrong with it, and free everything."""
+        self._pace.restore()
+        self._preparation.stop()
+        if self._reader is not None:
+            self._reader.join()
+        if self._shared.cache.problem and self._ran:
+            try:
+                self._shared.cache.rebuild(Preparer(self._shared).transformed)
+            except (StoreError, ModelError) as error:
+                _LOG.warning("the weight cache could not be built again, starts stay slower: %s", error)
+        self._shared.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class _Pace:
+    """How the interpreter runs during a cold start: threads change often, and garbage is not looked for.
+
+    A collection goes through every object that imported packages hold, which takes longer than a small model's cold start.
+    """
+
+    def __init__(self) -> None:
+        self._interval, self._collecting = sys.getswitchinterval(), gc.isenabled()
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        gc.disable()
+        self._changed = True
+
+    def restore(self) -> None:
+        """Back to what it was."""
+        if self._changed:
+            sys.setswitchinterval(self._interval)
+            if self._collecting:
+                gc.enable()
+        self._changed = False
+
+
+def _checked(folder: Path, dnnl: Dnnl, threads: int, machine: str) -> LinkedProgram:
+    """The program of a folder, if it is for what is here."""
+    program = read_linked(folder / PROGRAM_NAME)
+    try:
+        plan = (folder / PLAN_NAME).read_bytes()
+    except OSError as error:
+        raise FormatError(f"cannot read the plan: {error.strerror}", where=str(folder / PLAN_NAME), next_step=AGAIN) from error
+    differences = []
+    if hashlib.sha256(plan).hexdigest() != program.plan_sha256:
+        differences.append("the plan was changed after its program was linked")
+    here = {
+        "library_version": dnnl.info.version,
+        "isa": dnnl.info.isa,
+        "machine": machine or fingerprint(),
+        "threads": threads,
+    }
+    differences += [
+        f"{name} is {value}, the plan is for {getattr(program, name)}"
+        for name, value in here.items()
+        if value != getattr(program, name)
+    ]
+    if differences:
+        raise FormatError("the plan cannot be run here: " + "; ".join(differences), where=str(folder), next_step=AGAIN)
+    return program

@@ -1,0 +1,258 @@
+"""Steps to primitives ready to be bound to memory: the main one, and the conversions around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from edgeplan.errors import DeviceError
+from edgeplan.graph.ir import Shape
+from edgeplan.runtime import constants
+from edgeplan.runtime.descriptors import Described, Variant
+from edgeplan.runtime.dnnl import Dnnl, Handle
+from edgeplan.runtime.layouts import NCHW, same_bytes
+from edgeplan.runtime.primitives import Describer
+from edgeplan.runtime.steps import Step
+
+ALIGNMENT = 64
+
+
+def aligned(size: int) -> int:
+    """The next multiple of a cache line."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One way to run a step: a candidate's kernel.
+
+    Attributes:
+        name: unique among the step's candidates: oneDNN's name, `@source>output` where it takes other layouts than the
+            activations have (the conversions are then part of it), `+plain` where it reads the weights as they lie in the file.
+        kernel: oneDNN's name; "" for a step without a primitive, `reorder` for one of conversions only.
+        variant: how it is asked for.
+    """
+
+    name: str
+    kernel: str
+    variant: Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a memory lies: `arena` (an activation), `scratch` or `weights`, and the offset there in bytes."""
+
+    region: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a call: its number, its descriptor (owned by a handle that the call keeps) and where it lies."""
+
+    number: int
+    descriptor: int
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One execution of a primitive. `converts` names the activation that a conversion converts."""
+
+    descriptor: Handle
+    primitive: Handle | None
+    arguments: tuple[Argument, ...]
+    converts: str
+    keep: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSlot:
+    """One weight of a created step: where it lies in the step's weights, its layout there and in the file."""
+
+    offset: int
+    size: int
+    target: int
+    source: Handle
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A step whose primitives exist, bound to no memory yet.
+
+    Attributes:
+        calls: in order; execution is one C call each.
+        slots: the weights, in the order `transform` makes them.
+        weight_bytes: size of the transformed weights, which lie in one buffer.
+        scratch_bytes: scratchpad and converted activations.
+    """
+
+    calls: tuple[Call, ...]
+    slots: tuple[WeightSlot, ...]
+    weight_bytes: int
+    scratch_bytes: int
+
+
+class Creator:
+    """Creates the primitives of one model's steps.
+
+    Args:
+        dnnl: the library.
+        shapes: shape of every tensor.
+        layouts: layout of every activation.
+        offsets: offset of every activation in the arena, in bytes.
+    """
+
+    def __init__(self, dnnl: Dnnl, shapes: Mapping[str, Shape], layouts: Mapping[str, str], offsets: Mapping[str, int]) -> None:
+        self.dnnl, self.shapes, self.layouts, self.offsets = dnnl, shapes, layouts, offsets
+        self.describer = Describer(dnnl, shapes)
+
+    def create(self, step: Step, implementation: Implementation, *, generate: bool = True) -> Created:
+        """Create a step.
+
+        Args:
+            step: the step.
+            implementation: which of its candidates.
+            generate: whether to generate the primitives too; without, only sizes are known.
+
+        Raises:
+            DeviceError: this library does not offer the implementation.
+        """
+        work = _Work(self, generate)
+        if step.kind in _MOVES:
+            _MOVES[step.kind](work, step, implementation.variant)
+            return work.created()
+        described = self.describer.describe(step, implementation.variant)
+        # Found by name: a warm primitive cache repeats implementations in the walk, so positions shift.
+        while (found := self.dnnl.implementation(described.descriptor)) != implementation.kernel:
+            if not self.dnnl.next_implementation(described.descriptor):
+                raise DeviceError(
+                    f"this oneDNN does not offer {implementation.kernel!r} (the last it offers is {found!r})",
+                    where=f"step {step.name!r}, oneDNN {self.dnnl.info.version} ({self.dnnl.info.isa})",
+                    next_step="plan again on this machine",
+                )
+        work.primitive(described)
+        return work.created()
+
+    def same(self, tensor: str, layout: str) -> bool:
+        """Whether an activation needs no conversion to be read or written in a layout."""
+        return same_bytes(self.shapes[tensor], self.layouts[tensor], layout, self.dnnl.info.block)
+
+
+class _Work:
+    """The calls of one step, being put together."""
+
+    def __init__(self, creator: Creator, generate: bool) -> None:
+        self.creator, self.dnnl, self.generate = creator, creator.dnnl, generate
+        self.calls: list[Call] = []
+        self.slots: list[WeightSlot] = []
+        self.weight_bytes = 0
+        self.scratch = 0
+
+    def created(self) -> Created:
+        return Created(tuple(self.calls), tuple(self.slots), self.weight_bytes, self.scratch)
+
+    def temporary(self, size: int) -> Place:
+        place = Place("scratch", self.scratch)
+        self.scratch += aligned(size)
+        return place
+
+    def arena(self, tensor: str) -> Place:
+        return Place("arena", self.creator.offsets.get(tensor, 0))
+
+    def actual(self, tensor: str) -> Handle:
+        return self.creator.describer.activation(tensor, self.creator.layouts[tensor])
+
+    def call(self, descriptor: Handle, arguments: list[Argument], converts: str, *keep: object) -> None:
+        scratch = self.dnnl.queried(descriptor, constants.QUERY_SCRATCHPAD_MD)
+        if size := self.dnnl.size(scratch):
+            arguments = [*arguments, Argument(constants.ARG_SCRATCHPAD, scratch, self.temporary(size))]
+        primitive = self.dnnl.primitive(descriptor) if self.generate else None
+        self.calls.append(Call(descriptor, primitive, tuple(arguments), converts, keep))
+
+    def move(self, source: Handle, read: Place, target: Handle, written: Place, converts: str) -> None:
+        """A conversion between two descriptors of the same shape."""
+        arguments = [Argument(constants.ARG_SRC, source.value, read), Argument(constants.ARG_DST, target.value, written)]
+        self.call(self.dnnl.reorder(source.value, target.value), arguments, converts, source, target)
+
+    def primitive(self, described: Described) -> None:
+        """The main primitive, with the conversions its layouts need."""
+        arguments, after = [], []
+        for operand in described.reads:
+            place = self.arena(operand.tensor)
+            if not self.creator.same(operand.tensor, operand.layout):
+                place = self.temporary(self.dnnl.size(operand.descriptor.value))
+                self.move(self.actual(operand.tensor), self.arena(operand.tensor), operand.descriptor, place, operand.tensor)
+            arguments.append(Argument(operand.argument, operand.descriptor.value, place))
+        for operand in described.writes:
+            place = self.arena(operand.tensor)
+            if not self.creator.same(operand.tensor, operand.layout):
+                place = self.temporary(self.dnnl.size(operand.descriptor.value))
+                target = self.actual(operand.tensor)
+                after.append((operand.descriptor, place, target, self.arena(operand.tensor), operand.tensor))
+                if described.summed:
+                    summed = self.actual(described.summed)
+                    self.move(summed, self.arena(described.summed), operand.descriptor, place, described.summed)
+            arguments.append(Argument(operand.argument, operand.descriptor.value, place))
+        for slot in described.slots:
+            target_md = described.target(self.dnnl, slot)
+            size = self.dnnl.size(target_md)
+            self.slots.append(WeightSlot(self.weight_bytes, size, target_md, slot.source))
+            arguments.append(Argument(slot.argument, target_md, Place("weights", self.weight_bytes)))
+            self.weight_bytes += aligned(size)
+        self.call(described.descriptor, arguments, "", described)
+        for source, place, target, written, tensor in after:
+            self.move(source, place, target, written, tensor)
+
+
+def _reshape(work: _Work, step: Step, _variant: Variant) -> None:
+    """A view where the bytes stay; else through row-major order."""
+    creator, plain = work.creator, work.creator.describer.plain
+    source, output = step.inputs[0], step.outputs[0]
+    read, written = work.arena(source), work.arena(output)
+    before, after = creator.shapes[source], creator.shapes[output]
+    flat_before, flat_after = creator.same(source, NCHW), creator.same(output, NCHW)
+    if flat_before and flat_after:
+        if read != written:  # one of them lies at the model's border
+            count = (math.prod(before),)
+            work.move(plain(count), read, plain(count), written, source)
+    elif flat_before:
+        work.move(plain(after), read, work.actual(output), written, output)
+    elif flat_after:
+        work.move(work.actual(source), read, plain(before), written, source)
+    else:
+        place = work.temporary(4 * math.prod(before))
+        work.move(work.actual(source), read, plain(before), place, source)
+        work.move(plain(after), place, work.actual(output), written, output)
+
+
+def _transpose(work: _Work, step: Step, _variant: Variant) -> None:
+    source, output = step.inputs[0], step.outputs[0]
+    permutation = step.sizes("permutation")
+    inverse = [permutation.index(axis) for axis in range(len(permutation))]
+    read = work.dnnl.permuted(work.actual(source), inverse)
+    work.move(read, work.arena(source), work.actual(output), work.arena(output), source)
+
+
+def _split(work: _Work, step: Step, variant: Variant) -> None:
+    """Each part is copied out of the whole, which is converted first where blocks would be cut."""
+    source, axis = step.inputs[0], step.integer("axis")
+    whole, place = work.actual(source), work.arena(source)
+    if not work.creator.same(source, variant.source):
+        converted = work.creator.describer.activation(source, variant.source)
+        place = work.temporary(work.dnnl.size(converted.value))
+        work.move(whole, work.arena(source), converted, place, source)
+        whole = converted
+    start = 0
+    for output in step.outputs:
+        shape = work.creator.shapes[output]
+        offsets = [0] * len(shape)
+        offsets[axis] = start
+        part = work.dnnl.submemory(whole, shape, offsets)
+        work.move(part, place, work.actual(output), work.arena(output), output)
+        start += shape[axis]
+
+
+_MOVES: dict[str, Callable[[_Work, Step, Variant], None]] = {"reshape": _reshape, "transpose": _transpose, "split": _split}
+MOVING_KINDS = frozenset(_MOVES)

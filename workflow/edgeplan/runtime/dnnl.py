@@ -1,0 +1,259 @@
+"""oneDNN's C API, typed: small owners of handles, every status checked.
+
+Calls go through `ctypes.CDLL`, which releases the GIL while they run. Handles are freed when their owner is dropped; a
+descriptor queried from a primitive descriptor belongs to it, so both are kept together here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from edgeplan.errors import DeviceError
+from edgeplan.runtime import constants
+from edgeplan.runtime.library import open_library
+from edgeplan.runtime.signatures import DIMS_LENGTH, Dims, ExecArg, declare
+
+_WARM_UP_VALUES = 1 << 16
+
+
+class Handle:
+    """Owner of one handle of the library."""
+
+    __slots__ = ("_destroy", "_keep", "value")
+
+    def __init__(self, value: int, destroy: Callable[[int], int], keep: object = None) -> None:
+        self.value = value
+        self._destroy = destroy
+        self._keep = keep  # what must outlive this handle
+
+    def __del__(self) -> None:
+        self._destroy(self.value)
+
+
+class Unsupported(Exception):  # noqa: N818  not an error: the library offers no kernel for what was asked
+    """oneDNN has no implementation of what was asked."""
+
+
+def dims(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    """`dnnl_dims_t`."""
+    return Dims(*values, *[0] * (DIMS_LENGTH - len(values)))
+
+
+class Dnnl:
+    """The loaded library with one CPU engine. May be used from several threads; streams belong to one thread each.
+
+    Raises:
+        DeviceError: oneDNN is not installed.
+    """
+
+    def __init__(self) -> None:
+        self._library, self.info = open_library()
+        declare(self._library)
+        # the same library, called without letting other threads run meanwhile: for calls that take less than a switch would
+        self._brief = ctypes.PyDLL(self.info.path)
+        declare(self._brief)
+        self._set_threads = self._thread_setter()
+        self.engine = self.make("engine", "dnnl_engine_create", constants.CPU, 0)
+
+    def _thread_setter(self) -> Callable[[int], None] | None:
+        """`omp_set_num_threads` of the OpenMP runtime that the library itself is linked to."""
+        try:
+            setter = self._library.omp_set_num_threads
+        except AttributeError:
+            return None
+        setter.restype, setter.argtypes = None, [ctypes.c_int]
+        typed: Callable[[int], None] = setter
+        return typed
+
+    def set_threads(self, count: int) -> None:
+        """Threads of the primitives that the calling thread executes from now on (OpenMP's setting is per thread).
+
+        Raises:
+            DeviceError: the library does not thread by OpenMP.
+        """
+        if self._set_threads is not None:
+            self._set_threads(count)
+        elif not (count == 1 and self.info.cpu_runtime == "sequential"):
+            raise DeviceError(
+                f"this oneDNN threads by {self.info.cpu_runtime}; only OpenMP takes a number of threads",
+                where=self.info.path,
+                next_step="pip install 'edgeplan[runtime]'",
+            )
+
+    def set_primitive_cache(self, capacity: int) -> None:
+        """How many primitives the library keeps for reuse; 0 for profiling, where every creation must be paid."""
+        self.check(self._library.dnnl_set_primitive_cache_capacity(capacity), "dnnl_set_primitive_cache_capacity")
+
+    @contextmanager
+    def without_primitive_cache(self) -> Iterator[None]:
+        """Nothing is taken from the library's cache of primitives meanwhile.
+
+        What it offers depends on the cache: descriptors that differ in the strides of axes of size 1 count as equal there, so
+        an implementation that was found for one of them is offered for the other, which a fresh process does not do.
+        """
+        capacity = ctypes.c_int()
+        self.check(self._library.dnnl_get_primitive_cache_capacity(ctypes.byref(capacity)), "capacity of the cache")
+        self.set_primitive_cache(0)
+        try:
+            yield
+        finally:
+            self.set_primitive_cache(capacity.value)
+
+    def function(self, name: str, *, brief: bool = False) -> Callable[..., int]:
+        """A function of the C API with its types declared; `brief` ones keep the GIL."""
+        found: Callable[..., int] = getattr(self._brief if brief else self._library, name)
+        return found
+
+    def check(self, status: int, what: str) -> None:
+        """Turn a status into an exception.
+
+        Raises:
+            Unsupported: no implementation.
+            DeviceError: anything else but success.
+        """
+        if status == constants.SUCCESS:
+            return
+        if status in (constants.UNIMPLEMENTED, constants.LAST_IMPL_REACHED):
+            raise Unsupported(what)
+        raise DeviceError(
+            f"{what} failed: {constants.STATUS_NAMES.get(status, status)}",
+            where=f"oneDNN {self.info.version}",
+            next_step="report the model; ONEDNN_VERBOSE=all prints what the library was asked",
+        )
+
+    def make(self, kind: str, function: str, *arguments: Any, keep: object = None) -> Handle:
+        """Call a function that creates a handle through its first argument."""
+        out = ctypes.c_void_p()
+        self.check(getattr(self._library, function)(ctypes.byref(out), *arguments), function)
+        return Handle(out.value or 0, getattr(self._library, f"dnnl_{kind}_destroy"), keep)
+
+    # Descriptors and memory
+
+    def descriptor(self, shape: Sequence[int], tag: int) -> Handle:
+        """A memory descriptor by format tag, f32."""
+        function = "dnnl_memory_desc_create_with_tag"
+        return self.make("memory_desc", function, len(shape), dims(shape), constants.F32, tag)
+
+    def strided(self, shape: Sequence[int], strides: Sequence[int]) -> Handle:
+        """A memory descriptor by strides in elements, f32."""
+        function = "dnnl_memory_desc_create_with_strides"
+        return self.make("memory_desc", function, len(shape), dims(shape), constants.F32, dims(strides))
+
+    def submemory(self, parent: Handle, shape: Sequence[int], offsets: Sequence[int]) -> Handle:
+        """A view of a part of `parent`.
+
+        Raises:
+            Unsupported: the part cuts through the parent's blocks.
+        """
+        out = ctypes.c_void_p()
+        create = self._library.dnnl_memory_desc_create_submemory
+        if create(ctypes.byref(out), parent.value, dims(shape), dims(offsets)) != constants.SUCCESS:
+            raise Unsupported("dnnl_memory_desc_create_submemory")
+        return Handle(out.value or 0, self._library.dnnl_memory_desc_destroy)
+
+    def permuted(self, parent: Handle, permutation: Sequence[int]) -> Handle:
+        """`parent` with its axis i renamed `permutation[i]`."""
+        axes = (ctypes.c_int * len(permutation))(*permutation)
+        return self.make("memory_desc", "dnnl_memory_desc_permute_axes", parent.value, axes)
+
+    def size(self, descriptor: int) -> int:
+        """Bytes of a memory of that descriptor (padding included)."""
+        return int(self._library.dnnl_memory_desc_get_size(descriptor))
+
+    def equal(self, a: int, b: int) -> bool:
+        """Whether two descriptors describe the same layout."""
+        return bool(self._library.dnnl_memory_desc_equal(a, b))
+
+    def memory(self, descriptor: int, address: int) -> Handle:
+        """A memory over a buffer that the caller owns."""
+        return self.make("memory", "dnnl_memory_create", descriptor, self.engine.value, address)
+
+    # Primitives
+
+    def primitive(self, descriptor: Handle) -> Handle:
+        """Create (generate) the primitive that a primitive descriptor describes."""
+        return self.make("primitive", "dnnl_primitive_create", descriptor.value, keep=descriptor)
+
+    def next_implementation(self, descriptor: Handle) -> bool:
+        """Move a primitive descriptor to the next implementation; False at the last."""
+        return bool(self._library.dnnl_primitive_desc_next_impl(descriptor.value) == constants.SUCCESS)
+
+    def implementation(self, descriptor: Handle) -> str:
+        """The library's name of the implementation, e.g. `brgconv:avx512_core`."""
+        return self.implementation_at(descriptor.value)
+
+    def implementation_at(self, address: int) -> str:
+        """The same by the primitive descriptor's address."""
+        text = ctypes.c_char_p()
+        query = self._library.dnnl_primitive_desc_query
+        status = query(address, constants.QUERY_IMPL_INFO, 0, ctypes.byref(text))
+        self.check(status, "dnnl_primitive_desc_query")
+        return (text.value or b"").decode()
+
+    def queried(self, descriptor: Handle, what: int, index: int = 0) -> int:
+        """A memory descriptor of a primitive descriptor, which owns it."""
+        return int(self._library.dnnl_primitive_desc_query_md(descriptor.value, what, index) or 0)
+
+    def scratch_bytes(self, descriptor: Handle) -> int:
+        """Scratchpad the implementation needs."""
+        return self.size(self.queried(descriptor, constants.QUERY_SCRATCHPAD_MD))
+
+    def reorder(self, source: int, target: int) -> Handle:
+        """Primitive descriptor of a layout conversion, scratchpad by the user."""
+        attributes = self.attributes()
+        engine = self.engine.value
+        function = "dnnl_reorder_primitive_desc_create"
+        return self.make("primitive_desc", function, source, engine, target, engine, attributes.value)
+
+    def attributes(self, post_ops: Handle | None = None) -> Handle:
+        """Attributes with the scratchpad supplied by the user, and post-operations."""
+        attributes = self.make("primitive_attr", "dnnl_primitive_attr_create")
+        set_mode = self._library.dnnl_primitive_attr_set_scratchpad_mode
+        self.check(set_mode(attributes.value, constants.SCRATCHPAD_USER), "dnnl_primitive_attr_set_scratchpad_mode")
+        if post_ops is not None:
+            set_post_ops = self._library.dnnl_primitive_attr_set_post_ops
+            self.check(set_post_ops(attributes.value, post_ops.value), "dnnl_primitive_attr_set_post_ops")
+        return attributes
+
+    def post_ops(self) -> Handle:
+        """An empty list of post-operations."""
+        return self.make("post_ops", "dnnl_post_ops_create")
+
+    def append(self, post_ops: Handle, kind: str, *arguments: Any) -> None:
+        """Append a post-operation: `eltwise` (algorithm, alpha, beta), `sum` (scale, 0, type), `binary` (algorithm, md)."""
+        function = f"dnnl_post_ops_append_{kind}"
+        self.check(getattr(self._library, function)(post_ops.value, *arguments), function)
+
+    # Execution
+
+    def stream(self) -> Handle:
+        """An in-order stream; primitives run in the thread that executes them."""
+        return self.make("stream", "dnnl_stream_create", self.engine.value, constants.IN_ORDER)
+
+    @property
+    def execute(self) -> Callable[[int, int, int, ctypes.Array[ExecArg]], int]:
+        """The raw `dnnl_primitive_execute(primitive, stream, count, arguments)`: the one call of the hot path."""
+        function: Callable[[int, int, int, ctypes.Array[ExecArg]], int] = self._library.dnnl_primitive_execute
+        return function
+
+    def warm_up(self, threads: int) -> None:
+        """Execute something small once: the library's own tables and its threads are there afterwards, whatever the model."""
+        self.set_threads(threads)
+        descriptor = self.descriptor((_WARM_UP_VALUES,), constants.PLAIN_TAGS[1])
+        relu = constants.ELTWISE["relu"]
+        function = "dnnl_eltwise_forward_primitive_desc_create"
+        attributes = self.attributes()
+        given = (self.engine.value, constants.FORWARD_INFERENCE, relu, descriptor.value, descriptor.value, 0.0, 0.0)
+        primitive = self.primitive(self.make("primitive_desc", function, *given, attributes.value))
+        values = (ctypes.c_float * _WARM_UP_VALUES)()
+        memory, stream = self.memory(descriptor.value, ctypes.addressof(values)), self.stream()
+        self.run(primitive, stream, ((constants.ARG_SRC, memory), (constants.ARG_DST, memory)))
+
+    def run(self, primitive: Handle, stream: Handle, arguments: Sequence[tuple[int, Handle]]) -> None:
+        """Execute a primitive once and wait."""
+        array = (ExecArg * len(arguments))(*[ExecArg(arg, memory.value) for arg, memory in arguments])
+        self.check(self.execute(primitive.value, stream.value, len(arguments), array), "dnnl_primitive_execute")
+        self.check(self._library.dnnl_stream_wait(stream.value), "dnnl_stream_wait")

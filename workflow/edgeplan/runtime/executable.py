@@ -1,0 +1,273 @@
+"""Preparing and executing the steps of a program.
+
+Preparation (read, create, transform, bind) may run in any thread, one step at a time or several steps side by side;
+execution is in step order. What the two share is read-only, but for the arena, which only execution touches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.errors import DeviceError, ModelError
+from edgeplan.runtime import constants
+from edgeplan.runtime.creation import ALIGNMENT, Created, Creator, aligned
+from edgeplan.runtime.dnnl import Dnnl, Handle
+from edgeplan.runtime.program import Program
+from edgeplan.runtime.signatures import ExecArg
+from edgeplan.runtime.transform import Array, folded
+
+_GAP_BYTES = 1 << 16  # weights this near to each other in a file are read by one call
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Bytes at a fixed address, alive as long as this or any view of them."""
+
+    data: npt.NDArray[np.uint8]
+    address: int
+
+    def floats(self, offset: int, size: int, shape: Sequence[int]) -> Array:
+        """A view of `size` bytes from `offset` as f32."""
+        return self.data[offset : offset + size].view(np.float32).reshape(shape)
+
+
+def allocate(size: int) -> Buffer:
+    """Uninitialised memory, aligned to a cache line."""
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    data = raw[start : start + size]
+    return Buffer(data, data.ctypes.data)
+
+
+class Worker:
+    """The calling thread's stream and number of threads. Make one in each thread that prepares or executes."""
+
+    def __init__(self, dnnl: Dnnl, threads: int = 1) -> None:
+        dnnl.set_threads(threads)
+        self.dnnl, self.threads = dnnl, threads
+        self.stream = dnnl.stream()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A step ready to run.
+
+    Attributes:
+        calls: (primitive, number of arguments, arguments) of each C call, in order.
+        converts: for each call, the activation it converts, or "" for the step's own work.
+        keep: what the calls point to.
+    """
+
+    calls: tuple[tuple[int, int, ctypes.Array[ExecArg]], ...]
+    converts: tuple[str, ...]
+    keep: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One read of neighbouring weights: where in the file, and for each piece its role (or "" for a gap), place and size."""
+
+    file: str
+    offset: int
+    pieces: tuple[tuple[str, int, int], ...]
+
+
+class Executable:
+    """A program with its files open and its arena allocated.
+
+    Args:
+        dnnl: the library.
+        program: what to run.
+        folder: where the model file lies.
+
+    Raises:
+        ModelError: a file of weights cannot be opened.
+    """
+
+    def __init__(self, dnnl: Dnnl, program: Program, folder: Path) -> None:
+        self.dnnl, self.program = dnnl, program
+        self.creator = Creator(dnnl, program.shapes, program.layouts, program.offsets)
+        self._files: dict[str, int] = {}
+        try:
+            for file in sorted({location.file for location in program.weights.values()}):
+                self._files[file] = os.open(folder / file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            self.close()
+            raise ModelError(
+                f"cannot open the weights: {error.strerror}", where=str(folder / file), next_step="check the path"
+            ) from error
+        arena = np.frombuffer(mmap.mmap(-1, max(1, program.arena_bytes)), np.uint8)
+        self.arena = Buffer(arena, arena.ctypes.data)
+
+    def close(self) -> None:
+        """Close the files. The arena lives as long as something points to it."""
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # Preparation
+
+    def create(self, index: int, width: int = 1) -> Created:
+        """Generate the primitives of a step, for execution on `width` threads.
+
+        Many kernels fix their split over threads, and their scratchpads, when they are created: run them on as many.
+
+        Raises:
+            DeviceError: this library does not offer the chosen implementation.
+        """
+        self.dnnl.set_threads(width)
+        return self.creator.create(self.program.steps[index], self.program.choices[index])
+
+    def read(self, index: int) -> Mapping[str, Array]:
+        """Read a step's weights from the model's files: role -> values.
+
+        Raises:
+            ModelError: the file is shorter than when the program was made, or cannot be read.
+        """
+        step, program = self.program.steps[index], self.program
+        reads, size = self._reads(index)
+        buffer = allocate(size)
+        view = buffer.data.data
+        for read in reads:
+            self._fill(read, [view[at : at + count] for _, at, count in read.pieces])
+        values = {}
+        for role, at, count in (piece for read in reads for piece in read.pieces if piece[0]):
+            values[role] = buffer.floats(at, count, program.shapes[step.weights[role]])
+        return values
+
+    def _fill(self, read: _Read, pieces: list[memoryview]) -> None:
+        offset = read.offset
+        try:
+            while pieces:
+                got = os.preadv(self._files[read.file], pieces, offset)
+                if not got:
+                    raise ModelError(
+                        f"{read.file} ends before byte {offset}", where=self.program.name, next_step="copy the model again"
+                    )
+                offset += got
+                while pieces and got >= len(pieces[0]):
+                    got -= len(pieces.pop(0))
+                if got:
+                    pieces[0] = pieces[0][got:]
+        except OSError as error:
+            raise ModelError(
+                f"cannot read {read.file}: {error.strerror}",
+                where=self.program.name,
+                next_step="check the disk, then run again",
+            ) from error
+
+    def _reads(self, index: int) -> tuple[list[_Read], int]:
+        """The reads of a step's weights, neighbours joined, and the bytes of the buffer they need."""
+        step, weights = self.program.steps[index], self.program.weights
+        found = [(role, weights[name]) for role, name in step.weights.items()]
+        places = sorted((place.file, place.offset, role, place.size) for role, place in found)
+        reads: list[_Read] = []
+        at, end = 0, -1
+        for file, offset, role, size in places:
+            near = bool(reads) and reads[-1].file == file and 0 <= offset - end <= _GAP_BYTES
+            pieces: tuple[tuple[str, int, int], ...] = ()
+            if near and offset > end:
+                pieces = (("", at, offset - end),)
+                at += aligned(offset - end)
+            pieces += ((role, at, size),)
+            at += aligned(size)
+            end = offset + size
+            if near:
+                reads[-1] = _Read(file, reads[-1].offset, reads[-1].pieces + pieces)
+            else:
+                reads.append(_Read(file, offset, pieces))
+        return reads, at
+
+    def transform(self, index: int, created: Created, raw: Mapping[str, Array], worker: Worker) -> Buffer:
+        """A step's weights in the layouts its primitives read: `created.weight_bytes` bytes that may be cached."""
+        weights = allocate(created.weight_bytes)
+        dnnl = self.dnnl
+        dnnl.set_threads(worker.threads)
+        for slot, values in zip(created.slots, folded(self.program.steps[index], raw), strict=True):
+            address = weights.address + slot.offset
+            if dnnl.equal(slot.source.value, slot.target):
+                ctypes.memmove(address, values.ctypes.data, slot.size)
+                continue
+            descriptor = dnnl.reorder(slot.source.value, slot.target)
+            primitive = dnnl.primitive(descriptor)
+            scratch = allocate(dnnl.scratch_bytes(descriptor))
+            given = (
+                (constants.ARG_SRC, dnnl.memory(slot.source.value, values.ctypes.data)),
+                (constants.ARG_DST, dnnl.memory(slot.target, address)),
+                (constants.ARG_SCRATCHPAD, self._scratch(descriptor, scratch)),
+            )
+            dnnl.run(primitive, worker.stream, given)
+        return weights
+
+    def _scratch(self, descriptor: Handle, buffer: Buffer) -> Handle:
+        return self.dnnl.memory(self.dnnl.queried(descriptor, constants.QUERY_SCRATCHPAD_MD), buffer.address)
+
+    def bind(self, created: Created, weights: Buffer | None) -> Prepared:
+        """Give a created step its memory: the arena, and its transformed weights (any buffer that holds them).
+
+        Raises:
+            DeviceError: the step needs more scratch than the program was made for (it is created for more threads).
+        """
+        if self.program.scratch_offset + created.scratch_bytes > self.program.arena_bytes:
+            raise DeviceError(
+                f"a step needs {created.scratch_bytes} bytes of scratch, more than was planned",
+                where=self.program.name,
+                next_step="plan again with the number of threads that it runs on",
+            )
+        bases = {
+            "arena": self.arena.address,
+            "scratch": self.arena.address + self.program.scratch_offset,
+            "weights": weights.address if weights is not None else 0,
+        }
+        calls, keep = [], []
+        for call in created.calls:
+            assert call.primitive is not None  # noqa: S101  created to be run
+            memories = [self.dnnl.memory(a.descriptor, bases[a.place.region] + a.place.offset) for a in call.arguments]
+            given = [ExecArg(a.number, m.value) for a, m in zip(call.arguments, memories, strict=True)]
+            calls.append((call.primitive.value, len(given), (ExecArg * len(given))(*given)))
+            keep += [call, memories]
+        converts = tuple(call.converts for call in created.calls)
+        return Prepared(tuple(calls), converts, (*keep, weights, self.arena))
+
+    def prepare(self, index: int, worker: Worker, width: int = 1) -> Prepared:
+        """Everything before execution on `width` threads: create, read, transform and bind one step."""
+        created = self.create(index, width)
+        if not created.slots:
+            return self.bind(created, None)
+        return self.bind(created, self.transform(index, created, self.read(index), worker))
+
+    # Execution
+
+    def execute(self, prepared: Prepared, worker: Worker) -> None:
+        """Run a prepared step: one C call for each primitive, in the worker's thread.
+
+        Raises:
+            DeviceError: oneDNN reports a failure.
+        """
+        run, stream = self.dnnl.execute, worker.stream.value
+        for primitive, count, arguments in prepared.calls:
+            if status := run(primitive, stream, count, arguments):
+                self.dnnl.check(status, "dnnl_primitive_execute")
+
+    def activation(self, tensor: str) -> npt.NDArray[np.float32]:
+        """A view of a row-major activation in the arena (the model's inputs and outputs are)."""
+        shape = self.program.shapes[tensor]
+        size = _FLOAT_BYTES * int(np.prod(shape, dtype=np.int64))
+        return self.arena.floats(self.program.offsets[tensor], size, shape)

@@ -1,0 +1,105 @@
+"""Finding and describing the installed oneDNN library."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from edgeplan.errors import DeviceError
+from edgeplan.runtime import constants
+
+_WHEEL = "onednn-cpu-gomp"
+_INSTALL = "pip install 'edgeplan[runtime]', or install a system oneDNN (libdnnl) of version 3"
+_MAJOR = 3
+_WIDE_BLOCK, _NARROW_BLOCK = 16, 8
+
+
+class _Version(ctypes.Structure):
+    """`dnnl_version_t`."""
+
+    _fields_: ClassVar = [
+        ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+        ("patch", ctypes.c_int),
+        ("hash", ctypes.c_char_p),
+        ("cpu_runtime", ctypes.c_uint),
+        ("gpu_runtime", ctypes.c_uint),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryInfo:
+    """What decides which kernels the library offers and what weight layouts they read.
+
+    Attributes:
+        path: the shared library loaded.
+        version: `major.minor.patch`.
+        commit: hash of its sources.
+        cpu_runtime: how it threads: `OpenMP`, `TBB`, `sequential` or `threadpool`.
+        isa: the instruction set it may use here.
+        block: channels of a block in the layout `blocked16`: 16 with AVX-512, else 8.
+    """
+
+    path: str
+    version: str
+    commit: str
+    cpu_runtime: str
+    isa: str
+    block: int
+
+
+def _places() -> Iterator[str]:
+    """Where the library may lie, the wheel's first."""
+    try:
+        files = importlib.metadata.files(_WHEEL) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    found = [Path(str(file.locate())) for file in files if file.name.startswith("libdnnl.so")]
+    found += sorted((Path(sys.prefix) / "lib").glob("libdnnl.so*"))
+    yield from (str(path.resolve()) for path in found if path.is_file())
+    if system := ctypes.util.find_library("dnnl"):
+        yield system
+
+
+def open_library() -> tuple[ctypes.CDLL, LibraryInfo]:
+    """Load oneDNN: the wheel's library, else the system's.
+
+    Raises:
+        DeviceError: none is installed, or only one of another major version.
+    """
+    problems = []
+    for place in dict.fromkeys(_places()):
+        try:
+            library = ctypes.CDLL(place)
+        except OSError as error:
+            problems.append(f"{place}: {error}")
+            continue
+        info = _describe(library, place)
+        if int(info.version.split(".")[0]) == _MAJOR:
+            return library, info
+        problems.append(f"{place}: version {info.version}, not {_MAJOR}.x")
+    raise DeviceError("oneDNN is not installed", where="; ".join(problems), next_step=_INSTALL)
+
+
+def _describe(library: ctypes.CDLL, path: str) -> LibraryInfo:
+    library.dnnl_version.restype = ctypes.POINTER(_Version)
+    library.dnnl_version.argtypes = []
+    version = library.dnnl_version().contents
+    library.dnnl_get_effective_cpu_isa.restype = ctypes.c_int
+    library.dnnl_get_effective_cpu_isa.argtypes = []
+    isa = int(library.dnnl_get_effective_cpu_isa())
+    wide = isa & constants.AVX512_CORE == constants.AVX512_CORE
+    return LibraryInfo(
+        path,
+        f"{version.major}.{version.minor}.{version.patch}",
+        version.hash.decode(),
+        constants.RUNTIME_NAMES.get(version.cpu_runtime, str(version.cpu_runtime)),
+        constants.ISA_NAMES.get(isa, hex(isa)),
+        _WIDE_BLOCK if wide else _NARROW_BLOCK,
+    )

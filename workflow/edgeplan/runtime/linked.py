@@ -1,0 +1,242 @@
+"""A linked program: the C calls of a plan as tables of numbers, so that a cold start interprets them and decides nothing.
+
+Linking (`linking.py`) happens when the plan folder is built. Whatever equal steps share (descriptors, attributes, primitives,
+memories) is one row, so it is made once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from edgeplan.errors import FormatError
+from edgeplan.files import write_atomically
+
+#: Stand for the engine and for no handle among the arguments of a primitive descriptor.
+ENGINE, NOTHING = -2, -1
+#: Kinds of memory descriptors: by tag, by strides, a part of another, another with its axes renamed, asked of a primitive.
+BY_TAG, BY_STRIDES, PART, RENAMED, ASKED = range(5)
+AGAIN = "plan the model again: edgeplan plan cold-start"
+
+Count = Annotated[int, Field(ge=0)]
+Numbers = tuple[int, ...]
+Argument = int | float | Numbers | None
+_HEAD = '{{"format_version":1,"body_sha256":"{digest}","body":'
+_HEAD_BYTES = len(_HEAD.format(digest="0" * 64))
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class RawWeight(_Table):
+    """Bytes of one weight in a file of the model (its position in `LinkedProgram.files`): little-endian f32, row-major."""
+
+    role: str
+    file: Count
+    offset: Count
+    size: Count
+    shape: tuple[Count, ...]
+
+
+class LinkedStep(_Table):
+    """One step under one implementation.
+
+    Attributes:
+        name: of the step.
+        implementation: its candidate's name.
+        source: "raw", "cached_read", "cached_mmap" or "none"; for later runs also "shared": what the cold start used.
+        calls: for each C call its primitive, then pairs of argument number and memory: a row of `memories`, or -1 - s for
+            slot s.
+        slots: weights as the primitives read them: descriptor there, descriptor in the file's order, offset among the step's
+            transformed weights, size, primitive that converts (-1: same bytes).
+        weight_bytes: size of the transformed weights.
+        raw: what they are made from; for cached weights it stands in `Reserve`.
+        kind, settings: how they are made (`transform.folded`).
+        place: offset of the transformed weights in the memory of the session.
+        segment: their offset in the cache.
+        checksum: of the transformed weights, for those in the cache.
+    """
+
+    name: str
+    implementation: str
+    source: Literal["raw", "cached_read", "cached_mmap", "none", "shared"]
+    calls: tuple[Numbers, ...]
+    slots: tuple[tuple[int, int, int, int, int], ...]
+    weight_bytes: Count
+    raw: tuple[RawWeight, ...]
+    kind: str
+    settings: dict[str, int | float | str | Numbers]
+    place: Count
+    segment: Count
+    checksum: Count
+
+    @property
+    def cached(self) -> bool:
+        """Whether its transformed weights lie in the cache."""
+        return self.source.startswith("cached")
+
+
+class ModelFile(_Table):
+    """A file of the raw model: its path when the plan was built, and what tells whether it is still the same."""
+
+    path: str
+    size: Count
+    modified_ns: int
+    sha256: str
+
+
+class Border(_Table):
+    """An input or output: row-major f32 at an offset in the arena."""
+
+    name: str
+    shape: tuple[Count, ...]
+    offset: Count
+
+
+class LinkedProgram(_Table):
+    """All tables of a plan.
+
+    Attributes:
+        model: name; model_sha256: hash of its files.
+        library_version, isa, machine, threads: what the tables hold for.
+        plan_sha256: hash of the plan document they were linked from.
+        layout: home layout.
+        equal_cores, little_ratio, main, queues, widen_from: the schedule, as in the plan.
+        files: of the raw model.
+        descriptors: memory descriptors: kind, then by kind (tag, *shape), (shape, strides), (of, shape, offsets),
+            (of, permutation), (primitive, what, index).
+        attributes: post-operations of each set of attributes: (kind, arguments); a binary's last argument is a descriptor.
+        primitives: function that describes it, implementation, attributes, threads, arguments between the result and the
+            attributes. Many kernels keep the number of threads they were made for, and some choose layouts of weights by it.
+        memories: of activations and scratch: descriptor, offset in the arena.
+        steps: in order of execution.
+        reserve_sha256: hash of the reserve.
+        inputs, outputs: at the border.
+        arena_bytes: activations and scratch; weights_bytes: transformed weights that are not mapped, behind them.
+        cache_key, cache_bytes: first bytes of the cache, and its size; 0 without a cache.
+    """
+
+    model: str
+    model_sha256: str
+    library_version: str
+    isa: str
+    machine: str
+    threads: Annotated[int, Field(ge=1)]
+    plan_sha256: str
+    layout: str
+    equal_cores: bool
+    little_ratio: Annotated[float, Field(ge=1)]
+    main: tuple[Count, ...]
+    queues: tuple[tuple[Count, ...], ...]
+    widen_from: Count
+    files: tuple[ModelFile, ...]
+    descriptors: tuple[tuple[int | Numbers, ...], ...]
+    attributes: tuple[tuple[tuple[str | int | float, ...], ...], ...]
+    primitives: tuple[tuple[str, str, Count, Count, tuple[Argument, ...]], ...]
+    memories: tuple[tuple[Count, Count], ...]
+    steps: tuple[LinkedStep, ...]
+    reserve_sha256: str
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+    arena_bytes: Count
+    weights_bytes: Count
+    cache_key: str
+    cache_bytes: Count
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LinkedProgram:
+        count = len(self.steps)
+        if sorted([*self.main, *(k for queue in self.queues for k in queue)]) != list(range(count)):
+            raise ValueError("main, queues: each step is prepared once")
+        if self.widen_from > count:
+            raise ValueError("widen_from: no more steps than there are")
+        if max((d for d, _ in self.memories), default=-1) >= len(self.descriptors):
+            raise ValueError("memories: of a descriptor that is not there")
+        for step in self.steps:
+            check_step(step, self)
+        return self
+
+
+def check_step(step: LinkedStep, program: LinkedProgram) -> None:
+    """References of a step lead into the tables: a wrong one would make the library read anywhere."""
+    primitives, memories, slots = len(program.primitives), len(program.memories), len(step.slots)
+    for call in step.calls:
+        if not 0 <= call[0] < primitives or not all(-1 - slots < m < memories for m in call[2::2]):
+            raise ValueError(f"step {step.name}: calls what is not there")
+    for _, _, offset, size, conversion in step.slots:
+        if offset < 0 or size < 0 or offset + size > step.weight_bytes or conversion >= primitives:
+            raise ValueError(f"step {step.name}: weights outside their place")
+    if step.source in ("raw", "cached_read") and step.weight_bytes and step.place + step.weight_bytes > program.weights_bytes:
+        raise ValueError(f"step {step.name}: weights outside the memory")
+    if step.cached and step.segment + step.weight_bytes > program.cache_bytes:
+        raise ValueError(f"step {step.name}: weights outside the cache")
+
+
+class Reserve(_Table):
+    """What a cold start does without, as long as nothing is wrong: kept apart, since reading it takes time.
+
+    Attributes:
+        raw: for each step what its cached weights are made from.
+        later: for each step how later runs execute it, on all cores; None where the cold start does the same.
+    """
+
+    raw: tuple[tuple[RawWeight, ...], ...]
+    later: tuple[LinkedStep | None, ...]
+
+
+Document = TypeVar("Document", LinkedProgram, Reserve)
+
+
+def write_linked(document: LinkedProgram | Reserve, path: Path) -> str:
+    """Write a linked program or its reserve, with a digest of it, atomically; returns the digest."""
+    body = json.dumps(document.model_dump(mode="json"), separators=(",", ":"))
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    write_atomically(path, lambda temporary: temporary.write_text(_HEAD.format(digest=digest) + body + "}\n"))
+    return digest
+
+
+def read_reserve(path: Path, program: LinkedProgram) -> Reserve:
+    """Read the reserve of a program.
+
+    Raises:
+        FormatError: as for `read_linked`, or it is another program's.
+    """
+    reserve = read_linked(path, Reserve, program.reserve_sha256)
+    if len(reserve.raw) != len(program.steps) or len(reserve.later) != len(program.steps):
+        raise FormatError("the reserve has other steps than the program", where=str(path), next_step=AGAIN)
+    for step in reserve.later:
+        if step is not None:
+            check_step(step, program)
+    return reserve
+
+
+def read_linked(path: Path, document: type[Document] = LinkedProgram, wanted: str = "") -> Document:  # type: ignore[assignment]
+    """Read a linked program, or its reserve: one digest, one parse.
+
+    Args:
+        path: of the file.
+        document: what it holds.
+        wanted: the digest it must have, if that is known.
+
+    Raises:
+        FormatError: missing, of another format version, changed since it was written, or not fitting.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise FormatError(f"cannot read the program: {error.strerror}", where=str(path), next_step=AGAIN) from error
+    head, body = content[:_HEAD_BYTES], content[_HEAD_BYTES:-2]
+    digest = hashlib.sha256(body).hexdigest()
+    if head != _HEAD.format(digest=digest).encode() or content[-2:] != b"}\n" or (wanted and digest != wanted):
+        what = "is of another format version" if b'"format_version":1,' not in head else "was changed after it was written"
+        raise FormatError(f"the program {what}", where=str(path), next_step=AGAIN)
+    try:
+        return document.model_validate_json(body)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in error.errors()[:5])
+        raise FormatError(f"the program does not fit: {problems}", where=str(path), next_step=AGAIN) from error

@@ -1,0 +1,236 @@
+"""Graphs to steps: what oneDNN can do in one primitive becomes one step.
+
+Batch normalisation is folded into the convolution before it; bias, activations, residual sums and products become
+post-operations; the three operators of a channel shuffle, and the sigmoid and product of a swish, are recognised. A step
+runs where its last member stood, when all its operands are there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from edgeplan.errors import ModelError
+from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.runtime.operators import LOWERERS, activation
+from edgeplan.runtime.steps import Lowered, PostOp, Setting, Step
+from edgeplan.runtime.support import problem
+
+#: Kinds that take an eltwise post-operation, and those that take a sum or product with another activation.
+_TAKES_ELTWISE = frozenset({"conv", "fc", "binary", "scale"})
+_TAKES_BINARY = frozenset({"conv", "fc", "binary"})
+_SWISH = PostOp("eltwise", "swish", 1.0)
+
+
+@dataclass
+class Draft:
+    """A step that may still absorb the operators behind it."""
+
+    name: str
+    kind: str
+    members: list[str]
+    inputs: list[str]
+    outputs: list[str]
+    weights: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Setting] = field(default_factory=dict)
+    post_ops: list[PostOp] = field(default_factory=list)
+    last: int = 0
+
+    def finished(self) -> Step:
+        """The step as a value."""
+        weights, settings = MappingProxyType(dict(self.weights)), MappingProxyType(dict(self.settings))
+        members, inputs, outputs = tuple(self.members), tuple(self.inputs), tuple(self.outputs)
+        return Step(self.name, self.kind, members, inputs, outputs, weights, settings, tuple(self.post_ops))
+
+
+def lower(graph: Graph) -> Lowered:
+    """The steps of a graph, in execution order.
+
+    Raises:
+        ModelError: operators, or settings of them, that the runtime lacks; all are named in the one error.
+    """
+    problems = [f"{op.name} ({op.op_type}): {found}" for op in graph.operators if (found := problem(graph, op))]
+    if problems:
+        raise ModelError(
+            "the oneDNN runtime lacks: " + "; ".join(problems),
+            where=f"model {graph.name!r}",
+            next_step="run it on another engine, or export the model without these operators",
+        )
+    return _Lowering(graph).run()
+
+
+class _Lowering:
+    """The walk over one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.shapes: dict[str, Shape] = {name: tensor.shape for name, tensor in graph.tensors.items()}
+        self.drafts: list[Draft] = []
+        self.ends: dict[str, Draft] = {}  # tensor -> the draft that writes it
+        self.skipped: set[str] = set()  # operators that a recognised pattern has taken
+        self.swish = dict(_swishes(graph))
+        self.flattened = dict(_flattened(graph))
+
+    def run(self) -> Lowered:
+        graph = self.graph
+        for index, op in enumerate(graph.operators):
+            if op.name not in self.skipped and op.name not in self.flattened and not self._absorbed(op, index):
+                for draft in self._started(op):
+                    draft.last = index
+                    self.drafts.append(draft)
+                    self.ends |= dict.fromkeys(draft.outputs, draft)
+        steps = tuple(draft.finished() for draft in sorted(self.drafts, key=lambda d: d.last))
+        steps = _with_sums(graph, steps, self.shapes)
+        used = {n for s in steps for n in (*s.reads, *s.outputs, *s.weights.values())} | {*graph.inputs, *graph.outputs}
+        shapes = MappingProxyType({name: shape for name, shape in self.shapes.items() if name in used})
+        return Lowered(graph.name, steps, graph.inputs, graph.outputs, shapes)
+
+    def _open(self, tensor: str, readers: int = 1) -> Draft | None:
+        """The draft that writes `tensor`, if nothing but the operator at hand reads it."""
+        draft = self.ends.get(tensor)
+        alone = len(self.graph.consumers.get(tensor, ())) == readers and tensor not in self.graph.outputs
+        return draft if alone and draft is not None and draft.outputs == [tensor] else None
+
+    def _absorb(self, draft: Draft, members: tuple[str, ...], output: str, index: int) -> bool:
+        del self.ends[draft.outputs[0]]
+        draft.members += members
+        draft.outputs = [output]
+        draft.last = index
+        self.ends[output] = draft
+        return True
+
+    def _absorbed(self, op: Operator, index: int) -> bool:
+        """Try to fuse an operator into the step before it."""
+        if op.op_type == "BatchNormalization":
+            return self._absorbed_norm(op, index)
+        if op.name in self.swish:
+            sigmoid = self.graph.by_name[self.swish[op.name]]
+            members = (sigmoid.name, op.name)
+            return self._absorbed_eltwise(self._open(sigmoid.inputs[0], 2), _SWISH, members, op, index)
+        if (found := activation(op)) is not None:
+            if op.name in self.swish.values():
+                self.skipped.add(op.name)  # its product does both
+                return True
+            return self._absorbed_eltwise(self._open(op.inputs[0]), found, (op.name,), op, index)
+        two = len(op.inputs) == 2 and op.inputs[0] != op.inputs[1]  # noqa: PLR2004
+        return op.op_type in ("Add", "Mul") and two and self._absorbed_binary(op, index)
+
+    def _absorbed_norm(self, op: Operator, index: int) -> bool:
+        draft = self._open(op.inputs[0])
+        if draft is None or draft.kind != "conv" or draft.post_ops or "bn_scale" in draft.weights:
+            return False
+        draft.weights |= dict(zip(("bn_scale", "bn_bias", "bn_mean", "bn_variance"), op.weights, strict=True))
+        draft.settings["epsilon"] = op.number("epsilon", 1e-5)
+        return self._absorb(draft, (op.name,), op.outputs[0], index)
+
+    def _absorbed_eltwise(self, draft: Draft | None, post: PostOp, members: tuple[str, ...], op: Operator, index: int) -> bool:
+        if draft is None or draft.kind not in _TAKES_ELTWISE:
+            return False
+        draft.post_ops.append(post)
+        return self._absorb(draft, members, op.outputs[0], index)
+
+    def _absorbed_binary(self, op: Operator, index: int) -> bool:
+        shape = self.shapes[op.outputs[0]]
+        pairs = [(t, other) for t, other in (op.inputs, op.inputs[::-1]) if self.shapes[t] == shape]
+        choices = [(d, other) for t, other in pairs if (d := self._open(t))]
+        choices = [(d, other) for d, other in choices if d.kind in _TAKES_BINARY and self._fits(shape, self.shapes[other])]
+        if not choices:
+            return False
+        draft, other = max(choices, key=lambda choice: choice[0].last)  # the later one: its operand is there already
+        draft.post_ops.append(PostOp("binary", op.op_type.lower(), tensor=other))
+        return self._absorb(draft, (op.name,), op.outputs[0], index)
+
+    @staticmethod
+    def _fits(shape: Shape, other: Shape) -> bool:
+        """Whether a post-operation takes the other operand: of the same shape, or one value for each channel."""
+        return other == shape or (len(shape) > 1 and shape[0] == 1 and other == (1, shape[1], *[1] * (len(shape) - 2)))
+
+    def _started(self, op: Operator) -> tuple[Draft, ...]:
+        """A step of its own, with what a pattern adds to it."""
+        if op.name in self.swish:
+            sigmoid = self.graph.by_name[self.swish[op.name]]
+            draft = Draft(op.name, "eltwise", [sigmoid.name, op.name], [sigmoid.inputs[0]], list(op.outputs))
+            draft.settings = {"algorithm": "swish", "alpha": 1.0, "beta": 0.0}
+            return (draft,)
+        if shuffle := _shuffle(self.graph, op):
+            groups, members = shuffle
+            self.skipped |= {m.name for m in members}
+            names = [m.name for m in members]
+            draft = Draft(members[1].name, "shuffle", names, list(op.inputs), list(members[-1].outputs))
+            draft.settings = {"groups": groups}
+            return (draft,)
+        drafts = tuple(Draft(*part) for part in LOWERERS[op.op_type](self.graph, op, self.shapes))
+        before = self.graph.producer.get(op.inputs[0]) if op.inputs else None
+        if before is not None and before.name in self.flattened:
+            drafts[0].inputs = list(before.inputs)
+            drafts[0].members.insert(0, before.name)
+        return drafts
+
+
+def _flattened(graph: Graph) -> Mapping[str, str]:
+    """Reshapes of a 4-D activation to (N, C H W) that only a fully connected layer reads, which takes it unflattened."""
+    found = {}
+    for op in graph.operators:
+        if op.op_type in ("Flatten", "Reshape") and len(op.inputs) == 1 and op.outputs[0] not in graph.outputs:
+            before, after = graph.shape(op.inputs[0]), graph.shape(op.outputs[0])
+            readers = graph.consumers.get(op.outputs[0], ())
+            flat = len(before) == 4 and after == (before[0], math.prod(before[1:]))  # noqa: PLR2004
+            if flat and len(readers) == 1 and readers[0].op_type in ("Gemm", "MatMul"):
+                found[op.name] = readers[0].name
+    return found
+
+
+def _swishes(graph: Graph) -> Mapping[str, str]:
+    """Products x * sigmoid(x): the Mul -> its Sigmoid, where nothing else reads the sigmoid."""
+    found = {}
+    for op in graph.operators:
+        if op.op_type == "Mul" and len(op.inputs) == 2:  # noqa: PLR2004
+            for x, gate in (op.inputs, op.inputs[::-1]):
+                made = graph.producer.get(gate)
+                private = len(graph.consumers.get(gate, ())) == 1 and gate not in graph.outputs
+                if made is not None and made.op_type == "Sigmoid" and made.inputs == (x,) and private:
+                    found[op.name] = made.name
+                    break
+    return found
+
+
+def _shuffle(graph: Graph, op: Operator) -> tuple[int, tuple[Operator, Operator, Operator]] | None:
+    """A channel shuffle that starts at `op`: its groups and its three operators."""
+    chain = [op]
+    for op_type in ("Transpose", "Reshape"):
+        last = chain[-1]
+        after = graph.consumers.get(last.outputs[0], ())
+        if len(after) != 1 or after[0].op_type != op_type or last.outputs[0] in graph.outputs:
+            return None
+        chain.append(after[0])
+    first, swap, join = chain
+    before, split, joined = graph.shape(first.inputs[0]), graph.shape(first.outputs[0]), graph.shape(join.outputs[0])
+    if first.op_type != "Reshape" or len(before) != 4 or joined != before or len(split) != 5:  # noqa: PLR2004
+        return None
+    same = split[0] == before[0] and split[1] * split[2] == before[1] and split[3:] == before[2:]
+    return (split[1], (first, swap, join)) if same and swap.integers("perm", ()) == (0, 2, 1, 3, 4) else None
+
+
+def _with_sums(graph: Graph, steps: tuple[Step, ...], shapes: Mapping[str, Shape]) -> tuple[Step, ...]:
+    """Turn residual additions into in-place sums where nothing reads the other operand's buffer afterwards."""
+    last_read = {tensor: index for index, step in enumerate(steps) for tensor in step.reads}
+    shared = {t for s in steps if s.kind == "reshape" for t in (*s.inputs, *s.outputs)}  # may share a buffer
+    border = {*graph.inputs, *graph.outputs, *shared}
+
+    def legal(index: int, step: Step) -> Callable[[PostOp], bool]:
+        def test(post: PostOp) -> bool:
+            other, output = post.tensor, step.outputs[0]
+            mine = other not in border and output not in border and last_read[other] == index
+            return post.algorithm == "add" and mine and step.reads.count(other) == 1 and shapes[other] == shapes[output]
+
+        return test
+
+    found = []
+    for index, step in enumerate(steps):
+        first = step.post_ops[0] if step.post_ops else None
+        if first is not None and first.kind == "binary" and step.kind == "conv" and legal(index, step)(first):
+            step = replace(step, post_ops=(replace(first, kind="sum", algorithm=""), *step.post_ops[1:]))  # noqa: PLW2901
+        found.append(step)
+    return tuple(found)

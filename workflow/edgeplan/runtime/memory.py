@@ -1,0 +1,112 @@
+"""Memory of a session: one anonymous region, and files mapped to be read."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+PAGE_BYTES = mmap.PAGESIZE
+_HUGE_BYTES = 2 << 20
+_MADV_POPULATE_READ = 22  # Linux 5.14; Python 3.11 has no name for it
+_CHECKED_BYTES = 4096
+_WORD_BYTES = 8
+
+
+def checksum(data: Bytes) -> int:
+    """A 64-bit digest of transformed weights at the speed of memory: sums of 4 KiB blocks as 64-bit words, hashed.
+
+    A flipped byte changes the sum of its block; blocks that change places change the order of the sums. On the reference
+    machine the sums pass 33 GB/s, sha256 passes 2: the weights of ResNet-50 cost 3 ms rather than 50. It is no protection
+    against somebody who means to deceive.
+
+    Args:
+        data: bytes, a multiple of 8 of them.
+    """
+    words = data.view(np.uint64)
+    block = _CHECKED_BYTES // _WORD_BYTES
+    whole = len(words) // block * block
+    state = hashlib.blake2b(digest_size=_WORD_BYTES)
+    state.update(np.add.reduce(words[:whole].reshape(-1, block), axis=1).tobytes())
+    state.update(words[whole:].tobytes())
+    state.update(len(data).to_bytes(_WORD_BYTES, "little"))
+    return int.from_bytes(state.digest()[:7], "little")  # 56 bits: exact in every JSON reader's integers of 64
+
+
+class Region:
+    """Zeroed anonymous memory on huge pages where the system has them: fewer faults at first touch.
+
+    Attributes:
+        data: its bytes; address: where they lie, at the start of a huge page.
+    """
+
+    def __init__(self, size: int) -> None:
+        memory = mmap.mmap(-1, size + _HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        whole = np.frombuffer(memory, np.uint8)
+        start = -whole.ctypes.data % _HUGE_BYTES
+        self.data: Bytes = whole[start : start + size]
+        self.address = int(whole.ctypes.data) + start
+
+
+class MappedFile:
+    """A file mapped to be read.
+
+    Args:
+        descriptor: of the open file; may be closed afterwards.
+        size: bytes to map, at most its size.
+    """
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.data: Bytes = np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ), np.uint8)
+        self.address = int(self.data.ctypes.data)
+        self._advise: Any = ctypes.CDLL(None, use_errno=True).madvise
+        self._advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+    def populate(self, offset: int, size: int) -> None:
+        """Map the pages of a part, reading what is not in memory, while other threads run.
+
+        Raises:
+            OSError: the file cannot be read there; touching the bytes instead would end the process (SIGBUS).
+        """
+        start = offset // PAGE_BYTES * PAGE_BYTES
+        if self._advise(self.address + start, offset + size - start, _MADV_POPULATE_READ):
+            error = ctypes.get_errno()
+            if error != _EINVAL:  # a kernel without it: the first touch faults the pages in
+                raise OSError(error, os.strerror(error))
+
+
+_EINVAL = 22
+
+
+def read_fully(descriptor: int, target: memoryview, offset: int) -> None:
+    """Fill `target` from an offset.
+
+    Raises:
+        OSError: the file cannot be read.
+        EOFError: it ends before.
+    """
+    while target.nbytes:
+        got = os.preadv(descriptor, [target], offset)
+        if not got:
+            raise EOFError(f"the file ends before byte {offset + target.nbytes}")
+        target, offset = target[got:], offset + got
+
+
+def in_memory(descriptor: int, size: int, probes: int = 8) -> bool:
+    """Whether a file seems to be in the page cache: a few bytes of it can be had without waiting."""
+    buffer = bytearray(1)
+    try:
+        return all(
+            os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT) == 1 for offset in range(0, size, max(1, size // probes))
+        )
+    except OSError:  # it is not there (EAGAIN), or the file system cannot tell
+        return False

@@ -1,0 +1,288 @@
+"""Plan folders: a plan with everything that a cold start needs, so that it parses no model and decides nothing.
+
+`plan.json` is the plan, `program.json` its linked program, `reserve.json` what is needed where the cache fails and in later
+runs, `weights.cache` the transformed weights. The raw model stays where it is, or beside these files, and is known by its
+size, time stamp and hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edgeplan.errors import FormatError, StoreError
+from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.simplify import simplify
+from edgeplan.planning.cold_start.plan import Plan, check_fits, write_plan
+from edgeplan.planning.cold_start.profile import SOURCES
+from edgeplan.runtime.candidates import default
+from edgeplan.runtime.creation import Implementation, aligned
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.lanes import narrow_width
+from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve, write_linked
+from edgeplan.runtime.linking import Linker, Recorder
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.memory import checksum
+from edgeplan.runtime.preparation import CACHE_NAME, RESERVE_NAME, Preparer, Shared
+from edgeplan.runtime.program import Program, activation_layouts, plan_buffers, step_candidates
+from edgeplan.runtime.raw_weights import file_sha256
+from edgeplan.runtime.steps import Lowered
+from edgeplan.runtime.weight_cache import description, drop_leftovers, header, key_of, paged, segments, write_cache
+from edgeplan.runtime.weights import WeightLocation, locate_weights
+
+PLAN_NAME, PROGRAM_NAME = "plan.json", "program.json"
+_LOG = logging.getLogger(__name__)
+_BUILDING = ".building-"
+_CHUNK_BYTES = 1 << 20
+_WIDEST = (1 << 56) - 1
+
+
+def build_plan_folder(
+    dnnl: Dnnl,
+    model: Path,
+    plan: Plan,
+    folder: Path,
+    *,
+    limit_bytes: int | None = None,
+    warm: Sequence[str] | None = None,
+) -> Path:
+    """Write a plan folder.
+
+    Args:
+        dnnl: the library.
+        model: the ONNX file.
+        plan: what to run.
+        folder: where to write; made if it is not there.
+        limit_bytes: most bytes of weights in the cache. Beyond it the largest are transformed at every start instead; the
+            prediction of the plan then no longer holds, which is logged.
+        warm: the implementation of each step in later runs (section 3.5), those of the plan if not given. Later runs are on
+            all cores, so steps that the cold start executes on fewer are made again in any case.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FormatError: the plan is for another model, library or instruction set.
+        ModelError: the model cannot be read, or holds an operator that the runtime lacks.
+        StoreError: the disk is full or the folder not writable; a plan that was there before still works.
+    """
+    lowered = _lowered(model, plan)
+    target = replace(plan.target, library_version=dnnl.info.version, isa=dnnl.info.isa)
+    check_fits(plan, target, tuple(step.name for step in lowered.steps), str(folder / PLAN_NAME))
+    locations = locate_weights(model, lowered)
+    with dnnl.without_primitive_cache():  # the tables must hold in a fresh process
+        document = _linked(lowered, plan, locations, warm)
+    document |= {"files": _files(model, plan, document["files"])}
+    program, reserve = _placed(document, plan, limit_bytes)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob(f"{_BUILDING}*"):  # of a process that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
+        drop_leftovers(folder / CACHE_NAME)
+        work = Path(tempfile.mkdtemp(dir=folder, prefix=_BUILDING))
+    except OSError as error:
+        raise StoreError(
+            f"cannot write the plan: {error.strerror}", where=str(folder), next_step="free some space, then plan again"
+        ) from error
+    try:
+        _write(dnnl, program, reserve, plan, work)
+        for name in (CACHE_NAME, RESERVE_NAME, PLAN_NAME, PROGRAM_NAME):
+            if (work / name).exists():
+                (work / name).replace(folder / name)
+        if not program.cache_bytes:
+            (folder / CACHE_NAME).unlink(missing_ok=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def _write(dnnl: Dnnl, program: LinkedProgram, reserve: Reserve, plan: Plan, work: Path) -> None:
+    write_plan(plan, work / PLAN_NAME)
+    plan_sha256 = hashlib.sha256((work / PLAN_NAME).read_bytes()).hexdigest()
+    reserve_sha256 = write_linked(reserve, work / RESERVE_NAME)
+    program = program.model_copy(update={"plan_sha256": plan_sha256, "reserve_sha256": reserve_sha256})
+    with Shared(dnnl, program, work, reserve=reserve) as shared:
+        preparer = Preparer(shared)
+        steps = tuple(
+            step.model_copy(update={"checksum": checksum(preparer.transformed(k))}) if step.cached else step
+            for k, step in enumerate(program.steps)
+        )
+        program = program.model_copy(update={"steps": steps})
+        program = program.model_copy(update={"cache_key": key_of(header(program)) if program.cache_bytes else ""})
+        if program.cache_bytes:
+            write_cache(program, work / CACHE_NAME, preparer.transformed)
+    write_linked(program, work / PROGRAM_NAME)
+
+
+def model_sha256(files: Sequence[Path]) -> str:
+    """Hash of a model: of the contents of its files, the ONNX file first, one after the other."""
+    state = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                state.update(chunk)
+    return state.hexdigest()
+
+
+def _lowered(model: Path, plan: Plan) -> Lowered:
+    """The steps that the plan speaks of: plans are made from models as they are, or simplified."""
+    graph = load_onnx(model)
+    lowered = lower(graph)
+    if tuple(step.name for step in lowered.steps) != plan.steps:
+        lowered = lower(simplify(graph))
+    return lowered
+
+
+def _files(model: Path, plan: Plan, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The files that weights are in; the model must be the one that was planned."""
+    others = [model.parent / name for name in sorted(names) if name != model.name]
+    found = model_sha256([model, *others])
+    if found != plan.model_sha256:
+        raise FormatError(
+            f"the plan is for another model: this one's hash is {found}, the plan's {plan.model_sha256}",
+            where=str(model),
+            next_step=AGAIN,
+        )
+    paths = [(model.parent / name).resolve() for name in names]
+    return [
+        {"path": str(p), "size": p.stat().st_size, "modified_ns": p.stat().st_mtime_ns, "sha256": file_sha256(p)} for p in paths
+    ]
+
+
+def _chosen(
+    lowered: Lowered, offered: Sequence[Sequence[Implementation]], names: Sequence[str], version: str
+) -> tuple[Implementation, ...]:
+    found = []
+    for step, candidates, name in zip(lowered.steps, offered, names, strict=True):
+        by_name = {c.name: c for c in candidates} | {"": default(tuple(candidates))}
+        if name not in by_name:
+            raise FormatError(
+                f"this oneDNN offers no {name!r} for step {step.name!r}, only {', '.join(filter(None, by_name))}",
+                where=f"oneDNN {version}",
+                next_step=AGAIN,
+            )
+        found.append(by_name[name])
+    return tuple(found)
+
+
+def _offered(recorder: Recorder, lowered: Lowered, plan: Plan) -> list[tuple[Implementation, ...]]:
+    """The candidates of every step. What the library offers may depend on the number of threads."""
+    found: list[dict[str, Implementation]] = [{} for _ in lowered.steps]
+    for threads in dict.fromkeys((1, narrow_width(plan), plan.threads)):
+        recorder.set_threads(threads)
+        for known, candidates in zip(found, step_candidates(recorder, lowered, plan.layout), strict=True):
+            known.update({c.name: known.get(c.name, c) for c in candidates})
+    recorder.set_threads(1)
+    return [tuple(known.values()) for known in found]
+
+
+def _linked(
+    lowered: Lowered, plan: Plan, locations: Mapping[str, WeightLocation], warm: Sequence[str] | None
+) -> dict[str, Any]:
+    """The tables of a plan, without places for its weights."""
+    recorder = Recorder()
+    offered = _offered(recorder, lowered, plan)
+    chosen = _chosen(lowered, offered, [plan.implementations[i] for i in plan.implementation], plan.library_version)
+    later = _chosen(lowered, offered, warm, plan.library_version) if warm is not None else chosen
+    program = _buffers(recorder, lowered, plan.layout, chosen, locations)
+    linker = Linker(recorder, program, plan.threads)
+    narrow = narrow_width(plan)
+    steps: list[dict[str, Any]] = []
+    switched: list[dict[str, Any] | None] = []
+    for k, (step, cold, warmer) in enumerate(zip(lowered.steps, chosen, later, strict=True)):
+        width = narrow if k < plan.widen_from else plan.threads
+        row, created = linker.step(step, cold, SOURCES[plan.source[k]], width)
+        steps.append(row)
+        if (width, cold) == (plan.threads, warmer):
+            switched.append(None)
+            continue
+        again, recreated = linker.step(step, warmer, "raw", plan.threads)
+        if cold == warmer and created.slots and linker.same_weights(created, recreated):
+            again["source"] = "shared"
+        switched.append(again)
+
+    def border(names: Sequence[str]) -> list[dict[str, Any]]:
+        return [{"name": n, "shape": program.shapes[n], "offset": program.offsets[n]} for n in names]
+
+    return {
+        **linker.tables(),
+        "steps": steps,
+        "later": switched,
+        "inputs": border(lowered.inputs),
+        "outputs": border(lowered.outputs),
+        "files": linker.files,
+        "arena_bytes": aligned(program.scratch_offset + linker.scratch_bytes),
+    }
+
+
+def _buffers(
+    dnnl: Dnnl,
+    lowered: Lowered,
+    home: str,
+    chosen: tuple[Implementation, ...],
+    locations: Mapping[str, WeightLocation],
+) -> Program:
+    """The program with places for its activations; its scratch lies behind them, and how much there is the linker finds."""
+    layouts = activation_layouts(lowered, home)
+    offsets, scratch = plan_buffers(lowered, layouts, dnnl.info.block)
+    border = (lowered.inputs, lowered.outputs, lowered.shapes)
+    return Program(lowered.name, home, lowered.steps, chosen, *border, layouts, offsets, scratch, scratch, locations)
+
+
+def _placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> tuple[LinkedProgram, Reserve]:
+    """The program with places for all weights: in the cache in the order in which they are prepared, and in memory."""
+    steps: list[dict[str, Any]] = document["steps"]
+    _limit(steps, limit_bytes)
+    at = 0
+    for row in (*steps, *(row for row in document["later"] if row is not None)):
+        if row["source"] in ("raw", "cached_read"):  # what is mapped or shared has a place
+            row["place"] = at
+            at += aligned(row["weight_bytes"])
+    cached = [steps[k] for k in preparation_order(plan.main, plan.queues) if steps[k]["source"].startswith("cached")]
+    names: tuple[str, ...] = ("model", "model_sha256", "library_version", "isa", "machine", "threads", "layout")
+    names += ("equal_cores", "little_ratio", "main", "queues", "widen_from")
+    given = {name: getattr(plan, name) for name in names}
+    raw = [row["raw"] for row in steps]
+    for row in steps:
+        row["raw"] = () if row["source"].startswith("cached") else row["raw"]
+    later = document.pop("later")
+    reserve = Reserve.model_validate({"raw": raw, "later": later}, strict=False)
+    given |= {"plan_sha256": "", "reserve_sha256": "", "weights_bytes": at, "cache_key": "", "cache_bytes": 0}
+    size = 0
+    if cached:
+        for row in cached:
+            row["segment"] = row["checksum"] = _WIDEST  # the room for the description depends on them
+        longest = LinkedProgram.model_validate({**document, **given, "cache_bytes": 2 * _WIDEST}, strict=False)
+        start = paged(len(description(longest)))
+        for row, offset in zip(cached, segments((row["weight_bytes"] for row in cached), start), strict=True):
+            row["segment"] = offset
+            size = offset + paged(row["weight_bytes"])
+    return LinkedProgram.model_validate({**document, **given, "cache_bytes": size}, strict=False), reserve
+
+
+def _limit(steps: Sequence[dict[str, Any]], limit_bytes: int | None) -> None:
+    """Keep the smallest weights in the cache while they fit, so that most steps are spared their transformation."""
+    cached = sorted((row for row in steps if row["source"].startswith("cached")), key=lambda row: row["weight_bytes"])
+    total = 0
+    dropped = 0
+    for row in cached:
+        total += paged(row["weight_bytes"])
+        if limit_bytes is not None and total > limit_bytes:
+            row["source"] = "raw"
+            dropped += 1
+    if dropped:
+        _LOG.warning(
+            "%d of %d steps do not fit into a cache of %d bytes: slower than planned", dropped, len(cached), limit_bytes
+        )
+
+
+def preparation_order(main: Sequence[int], queues: Sequence[Sequence[int]]) -> list[int]:
+    """All steps, roughly as they are prepared: the first of each queue, the second of each, and so on."""
+    lanes = [list(main), *map(list, queues)]
+    return [lane[i] for i in range(max(map(len, lanes), default=0)) for lane in lanes if i < len(lane)]

@@ -1,0 +1,242 @@
+"""The primitive descriptor of each kind of step, and the weights it reads."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from edgeplan.graph.ir import Shape
+from edgeplan.runtime import constants
+from edgeplan.runtime.descriptors import Descriptors, Operand, Slot, Variant
+from edgeplan.runtime.dnnl import Handle, dims
+from edgeplan.runtime.steps import Step
+
+_INFERENCE = constants.FORWARD_INFERENCE
+
+Maker = Callable[[Descriptors, Step, Variant, tuple[Operand, ...], Operand, Handle], tuple[Handle, tuple[Slot, ...]]]
+
+
+def _wanted(d: Descriptors, shape: Shape, plain: Handle, variant: Variant) -> Handle:
+    return plain if variant.weights == "plain" else d.dnnl.descriptor(shape, constants.ANY)
+
+
+def _biased(step: Step) -> bool:
+    return "bias" in step.weights or "bn_scale" in step.weights
+
+
+def _conv(
+    d: Descriptors, step: Step, v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    shape = d.conv_weights(step)
+    plain = d.plain(shape)
+    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
+    bias = d.plain((d.shapes[step.weights["weight"]][0],)) if _biased(step) else None
+    if bias is not None:
+        slots += (Slot(constants.ARG_BIAS, bias),)
+    wanted = _wanted(d, shape, plain, v)
+    descriptor = d.dnnl.make(
+        "primitive_desc",
+        "dnnl_convolution_forward_primitive_desc_create",
+        d.dnnl.engine.value,
+        _INFERENCE,
+        constants.CONVOLUTION[v.algorithm],
+        reads[0].descriptor.value,
+        wanted.value,
+        bias.value if bias is not None else None,
+        out.descriptor.value,
+        dims(step.sizes("strides")),
+        dims([x - 1 for x in step.sizes("dilations")]),
+        dims(step.sizes("pads_before")),
+        dims(step.sizes("pads_after")),
+        attributes.value,
+    )
+    return descriptor, slots
+
+
+def _fc(
+    d: Descriptors, step: Step, v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    source = d.shapes[step.inputs[0]]
+    columns = d.shapes[step.outputs[0]][-1]
+    transposed = step.integer("transposed")
+    if len(source) == 4:  # noqa: PLR2004  flattened here
+        shape: Shape = (columns, *source[1:])
+        inner = source[1] * source[2] * source[3]
+        step_sizes = (source[2] * source[3], source[3], 1)
+        plain = d.dnnl.strided(shape, (inner, *step_sizes) if transposed else (1, *(columns * s for s in step_sizes)))
+        read, written = reads[0].descriptor, out.descriptor
+    else:
+        rows, inner = _rows(source), source[-1]
+        shape = (columns, inner)
+        plain = d.dnnl.strided(shape, (inner, 1) if transposed else (1, columns))
+        read, written = d.plain((rows, inner)), d.plain((rows, columns))
+    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
+    bias = d.plain((columns,)) if "bias" in step.weights else None
+    if bias is not None:
+        slots += (Slot(constants.ARG_BIAS, bias),)
+    wanted = _wanted(d, shape, plain, v)
+    descriptor = d.dnnl.make(
+        "primitive_desc",
+        "dnnl_inner_product_forward_primitive_desc_create",
+        d.dnnl.engine.value,
+        _INFERENCE,
+        read.value,
+        wanted.value,
+        bias.value if bias is not None else None,
+        written.value,
+        attributes.value,
+    )
+    return descriptor, slots
+
+
+def _rows(shape: Shape) -> int:
+    count = 1
+    for size in shape[:-1]:
+        count *= size
+    return count
+
+
+def _pool(
+    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    descriptor = d.dnnl.make(
+        "primitive_desc",
+        "dnnl_pooling_forward_primitive_desc_create",
+        d.dnnl.engine.value,
+        _INFERENCE,
+        constants.POOLING[step.text("algorithm")],
+        reads[0].descriptor.value,
+        out.descriptor.value,
+        dims(step.sizes("strides")),
+        dims(step.sizes("kernel")),
+        dims([x - 1 for x in step.sizes("dilations")]),
+        dims(step.sizes("pads_before")),
+        dims(step.sizes("pads_after")),
+        attributes.value,
+    )
+    return descriptor, ()
+
+
+def _concat(
+    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    sources = (ctypes.c_void_p * len(reads))(*[r.descriptor.value for r in reads])
+    function = "dnnl_concat_primitive_desc_create"
+    engine, axis = d.dnnl.engine.value, step.integer("axis")
+    made = d.dnnl.make("primitive_desc", function, engine, out.descriptor.value, len(reads), axis, sources, attributes.value)
+    return made, ()
+
+
+def _binary(
+    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    slots: tuple[Slot, ...] = ()
+    if step.kind == "scale":
+        algorithm, second = "mul", d.per_channel(step)
+        slots = (
+            Slot(constants.ARG_SRC_1, second),
+            Slot(constants.ARG_POST_OP | constants.ARG_SRC_1, second),
+        )
+    elif "operand" in step.weights:
+        shape = d.shapes[step.weights["operand"]]
+        rank = len(d.shapes[step.inputs[0]])
+        algorithm, second = step.text("algorithm"), d.plain((*[1] * (rank - len(shape)), *shape))
+        slots = (Slot(constants.ARG_SRC_1, second),)
+    else:
+        algorithm, second = step.text("algorithm"), reads[1].descriptor
+    descriptor = d.dnnl.make(
+        "primitive_desc",
+        "dnnl_binary_primitive_desc_create",
+        d.dnnl.engine.value,
+        constants.BINARY[algorithm],
+        reads[0].descriptor.value,
+        second.value,
+        out.descriptor.value,
+        attributes.value,
+    )
+    return descriptor, slots
+
+
+def _unary(
+    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    """Primitives of one activation: eltwise, lrn, softmax, shuffle, resampling."""
+    engine, source, target = d.dnnl.engine.value, reads[0].descriptor.value, out.descriptor.value
+    given: tuple[int | float | None, ...]
+    if step.kind == "eltwise":
+        function = "dnnl_eltwise_forward_primitive_desc_create"
+        algorithm = constants.ELTWISE[step.text("algorithm")]
+        given = (engine, _INFERENCE, algorithm, source, target, step.number("alpha"), step.number("beta"))
+    elif step.kind == "lrn":
+        function = "dnnl_lrn_forward_primitive_desc_create"
+        numbers = (step.integer("size"), step.number("alpha"), step.number("beta"), step.number("bias"))
+        given = (engine, _INFERENCE, constants.LRN_ACROSS_CHANNELS, source, target, *numbers)
+    elif step.kind == "softmax":
+        function = "dnnl_softmax_forward_primitive_desc_create"
+        given = (engine, _INFERENCE, constants.SOFTMAX_ACCURATE, source, target, step.integer("axis"))
+    elif step.kind == "shuffle":
+        function = "dnnl_shuffle_forward_primitive_desc_create"
+        # oneDNN's group is the number of channels that stay side by side in the input
+        given = (engine, _INFERENCE, source, target, 1, d.shapes[step.inputs[0]][1] // step.integer("groups"))
+    else:
+        function = "dnnl_resampling_forward_primitive_desc_create"
+        given = (engine, _INFERENCE, constants.RESAMPLING[step.text("algorithm")], None, source, target)
+    return d.dnnl.make("primitive_desc", function, *given, attributes.value), ()
+
+
+def _lstm(
+    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    """Weights are (layers, directions, inputs, gates, outputs) to oneDNN, whose input axis runs fastest in the file."""
+    directions, rows, inner = d.shapes[step.weights["weight"]]
+    hidden = step.integer("hidden")
+
+    def weights(size: int) -> tuple[Handle, Handle]:
+        strides = (directions * rows * size, rows * size, 1, hidden * size, size)
+        shape = (1, directions, size, rows // hidden, hidden)
+        return d.dnnl.strided(shape, strides), d.dnnl.descriptor(shape, constants.ANY)
+
+    (layer, any_layer), (recurrence, any_recurrence) = weights(inner), weights(hidden)
+    bias = d.plain((1, directions, rows // hidden, hidden))
+    slots = (
+        Slot(constants.ARG_WEIGHTS, layer, 0, chosen=True),
+        Slot(constants.ARG_WEIGHTS_1, recurrence, 1, chosen=True),
+        Slot(constants.ARG_BIAS, bias),
+    )
+    descriptor = d.dnnl.make(
+        "primitive_desc",
+        "dnnl_lstm_forward_primitive_desc_create",
+        d.dnnl.engine.value,
+        _INFERENCE,
+        constants.RNN_DIRECTION[step.text("direction")],
+        reads[0].descriptor.value,
+        None,
+        None,
+        any_layer.value,
+        any_recurrence.value,
+        None,
+        None,
+        bias.value,
+        out.descriptor.value,
+        None,
+        None,
+        0,
+        attributes.value,
+    )
+    return descriptor, slots
+
+
+#: How each kind of step is made.
+MAKERS: Mapping[str, Maker] = MappingProxyType(
+    {
+        "conv": _conv,
+        "fc": _fc,
+        "pool": _pool,
+        "concat": _concat,
+        "binary": _binary,
+        "scale": _binary,
+        "lstm": _lstm,
+        **dict.fromkeys(("eltwise", "lrn", "softmax", "shuffle", "resize"), _unary),
+    }
+)

@@ -1,0 +1,196 @@
+"""A program: which implementation each step runs, and where every activation lies. Values only, made when planning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from edgeplan.graph.ir import Graph, Shape
+from edgeplan.runtime.candidates import candidates, default
+from edgeplan.runtime.creation import Creator, Implementation, aligned
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import NCHW, same_bytes, size_bytes
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.steps import Lowered, Step
+from edgeplan.runtime.weights import WeightLocation, locate_weights
+
+#: Chooses among a step's candidates.
+Chooser = Callable[[Step, tuple[Implementation, ...]], Implementation]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Everything that executing a model needs besides its weights' bytes.
+
+    Attributes:
+        name: of the model.
+        home: layout of the 4-D activations inside the model; those at its border are NCHW.
+        steps: in execution order.
+        choices: implementation of each step.
+        inputs, outputs: activations at the border.
+        shapes: shape of every tensor.
+        layouts: layout of every activation.
+        offsets: place of every activation in the arena, in bytes.
+        scratch_offset: where in the arena the scratch of the running step lies.
+        arena_bytes: size of the arena.
+        weights: weight -> where its bytes are.
+    """
+
+    name: str
+    home: str
+    steps: tuple[Step, ...]
+    choices: tuple[Implementation, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    shapes: Mapping[str, Shape]
+    layouts: Mapping[str, str]
+    offsets: Mapping[str, int]
+    scratch_offset: int
+    arena_bytes: int
+    weights: Mapping[str, WeightLocation]
+
+
+def activation_layouts(lowered: Lowered, home: str) -> Mapping[str, str]:
+    """Layout of every activation under a home layout."""
+    border = {*lowered.inputs, *lowered.outputs}
+    activations = {t for step in lowered.steps for t in (*step.reads, *step.outputs)} | border
+    return MappingProxyType({t: NCHW if t in border else home for t in activations})
+
+
+def step_candidates(dnnl: Dnnl, lowered: Lowered, home: str) -> tuple[tuple[Implementation, ...], ...]:
+    """The candidates of every step under a home layout. Equal steps are asked for once.
+
+    What oneDNN offers may depend on the calling thread's number of threads: set it before (`Dnnl.set_threads`).
+
+    Raises:
+        ModelError: oneDNN offers no implementation of a step.
+    """
+    creator = Creator(dnnl, lowered.shapes, activation_layouts(lowered, home), {})
+    known: dict[object, tuple[Implementation, ...]] = {}
+    found = []
+    for step in lowered.steps:
+        key = _signature(creator, step)
+        if key not in known:
+            known[key] = candidates(creator, step)
+        found.append(known[key])
+    return tuple(found)
+
+
+def _signature(creator: Creator, step: Step) -> object:
+    """What decides the candidates of a step: equal for steps that differ in names alone."""
+    tensors = (*step.reads, *step.outputs)
+    return (
+        step.kind,
+        tuple((creator.shapes[t], creator.layouts[t]) for t in tensors),
+        tuple((role, creator.shapes[name]) for role, name in step.weights.items()),
+        tuple(step.settings.items()),
+        tuple((p.kind, p.algorithm, p.alpha, p.beta) for p in step.post_ops),
+    )
+
+
+def build_program(
+    dnnl: Dnnl,
+    lowered: Lowered,
+    home: str,
+    choices: Sequence[Implementation],
+    weights: Mapping[str, WeightLocation],
+    threads: int = 1,
+) -> Program:
+    """Lay out the buffers for chosen implementations.
+
+    Args:
+        dnnl: the library.
+        lowered: the steps.
+        home: the home layout the choices were made for.
+        choices: one implementation for each step.
+        weights: from `locate_weights`.
+        threads: the most threads a step will run on; scratchpads grow with them.
+    """
+    layouts = activation_layouts(lowered, home)
+    offsets, scratch_offset = plan_buffers(lowered, layouts, dnnl.info.block)
+    creator = Creator(dnnl, lowered.shapes, layouts, offsets)
+    scratch = []
+    for width in {1, threads}:
+        dnnl.set_threads(width)
+        scratch += [creator.create(s, c, generate=False).scratch_bytes for s, c in zip(lowered.steps, choices, strict=True)]
+    return Program(
+        lowered.name,
+        home,
+        lowered.steps,
+        tuple(choices),
+        lowered.inputs,
+        lowered.outputs,
+        lowered.shapes,
+        layouts,
+        offsets,
+        scratch_offset,
+        scratch_offset + max(scratch, default=0),
+        MappingProxyType(dict(weights)),
+    )
+
+
+def plan_buffers(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple[Mapping[str, int], int]:
+    """Offsets of all activations in one arena, those of disjoint lifetimes overlapping; and the bytes they take.
+
+    Largest first, each at the lowest place that is free during its life. Views, and sums with their operand, share a buffer.
+    """
+    root = _shared_buffers(lowered, layouts, block)
+    lives: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    last = len(lowered.steps)
+    uses = [(t, -1) for t in lowered.inputs] + [(t, last) for t in lowered.outputs]
+    uses += [(t, i) for i, step in enumerate(lowered.steps) for t in (*step.reads, *step.outputs)]
+    for tensor, when in uses:
+        buffer = root[tensor]
+        lives.setdefault(buffer, []).append(when)
+        sizes[buffer] = max(sizes.get(buffer, 0), aligned(size_bytes(lowered.shapes[tensor], layouts[tensor], block)))
+    placed = _placed({b: (min(when), max(when)) for b, when in lives.items()}, sizes)
+    total = max((placed[b] + sizes[b] for b in placed), default=0)
+    return MappingProxyType({tensor: placed[root[tensor]] for tensor, _ in uses}), total
+
+
+def _shared_buffers(lowered: Lowered, layouts: Mapping[str, str], block: int) -> Mapping[str, str]:
+    """The activation whose buffer each activation lies in: itself, but for views and sums."""
+    root = {tensor: tensor for tensor in layouts}
+    for step in lowered.steps:
+        sources = [p.tensor for p in step.post_ops if p.kind == "sum"]
+        if step.kind == "reshape":
+            both = (step.inputs[0], step.outputs[0])
+            if all(same_bytes(lowered.shapes[t], layouts[t], NCHW, block) for t in both):
+                sources.append(step.inputs[0])
+        for source in sources:  # steps are in order: the source's own buffer is known
+            root[step.outputs[0]] = root[source]
+    return root
+
+
+def _placed(lives: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Offsets, the largest buffers first, each at the lowest place that is free during its life."""
+    placed: dict[str, int] = {}
+    for buffer in sorted(sizes, key=lambda b: (-sizes[b], lives[b][0], b)):
+        first, last = lives[buffer]
+        rivals = [b for b in placed if lives[b][0] <= last and first <= lives[b][1]]
+        at = 0
+        for rival in sorted(rivals, key=placed.__getitem__):
+            if at + sizes[buffer] <= placed[rival]:
+                break
+            at = max(at, placed[rival] + sizes[rival])
+        placed[buffer] = at
+    return placed
+
+
+def default_program(
+    dnnl: Dnnl, model: Path, graph: Graph, home: str, choose: Chooser | None = None, threads: int = 1
+) -> Program:
+    """A program for a model with the likely fastest implementations, or those that `choose` picks.
+
+    Raises:
+        ModelError: an operator is not supported, or the file is damaged.
+    """
+    lowered = lower(graph)
+    dnnl.set_threads(threads)
+    offered = step_candidates(dnnl, lowered, home)
+    pick = choose or (lambda _step, choices: default(choices))
+    choices = [pick(step, choices) for step, choices in zip(lowered.steps, offered, strict=True)]
+    return build_program(dnnl, lowered, home, choices, locate_weights(model, lowered), threads)

@@ -1,0 +1,161 @@
+"""Raw weights in the files of the model, read by their offsets, and made into what the primitives read."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from edgeplan.errors import FormatError, ModelError
+from edgeplan.runtime import constants
+from edgeplan.runtime.dnnl import Dnnl, Handle
+from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, ModelFile, RawWeight
+from edgeplan.runtime.memory import Bytes, Region, read_fully
+from edgeplan.runtime.objects import Objects
+from edgeplan.runtime.signatures import ExecArg
+from edgeplan.runtime.steps import Step
+from edgeplan.runtime.transform import Array, folded
+
+_NEAR_BYTES = 1 << 16  # weights of a step this near to each other are read by one call
+_ALIGNMENT = 64
+_CHUNK_BYTES = 1 << 20
+
+
+def file_sha256(path: Path) -> str:
+    """Hash of a file's contents."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class RawFiles:
+    """The files of a model, open, and known to be those that the plan was made for.
+
+    Args:
+        program: whose files.
+        folder: of the plan; files beside it in the folder come before those at their old paths.
+
+    Raises:
+        FormatError: the model changed.
+    """
+
+    def __init__(self, program: LinkedProgram, folder: Path) -> None:
+        self._program = program
+        self._descriptors: list[int] = []
+        self._missing = ""
+        for file in program.files:
+            self._descriptors.append(self._open(file, folder))
+
+    def _open(self, file: ModelFile, folder: Path) -> int:
+        path = Path(file.path)
+        beside = folder / path.name
+        for place in (beside, path):
+            try:
+                descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                problem = f"cannot open {place}: {error.strerror}"
+                continue
+            status = os.fstat(descriptor)
+            # a copy has another time stamp: then its contents decide
+            same = status.st_size == file.size and (status.st_mtime_ns == file.modified_ns or file_sha256(place) == file.sha256)
+            if not same:
+                os.close(descriptor)
+                self.close()
+                raise FormatError("the model changed since the plan was made", where=str(place), next_step=AGAIN)
+            return descriptor
+        self._missing = self._missing or problem  # no matter while all weights come from the cache
+        return -1
+
+    def close(self) -> None:
+        """Close all files."""
+        for descriptor in self._descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptors.clear()
+
+    def read_ahead(self, step: LinkedStep) -> None:
+        """Ask for a step's weights to be brought into the page cache."""
+        for weight in step.raw:
+            if self._descriptors[weight.file] >= 0:
+                os.posix_fadvise(self._descriptors[weight.file], weight.offset, weight.size, os.POSIX_FADV_WILLNEED)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Of the files that are there."""
+        return tuple(d for d in self._descriptors if d >= 0)
+
+    def read(self, wanted: tuple[RawWeight, ...], staging: Staging) -> Mapping[str, Array]:
+        """The raw weights of a step: role -> values, which lie in `staging` until its next use.
+
+        Raises:
+            ModelError: a file is missing, was cut short, or cannot be read.
+        """
+        found: dict[str, Array] = {}
+        largest = max(wanted, key=lambda w: w.size)
+        first = min(w.offset for w in wanted)
+        last = max(w.offset + w.size for w in wanted)
+        total = sum(w.size for w in wanted)
+        near = len({w.file for w in wanted}) == 1 and last - first <= total + _NEAR_BYTES
+        groups = [(first, last, wanted)] if near else [(w.offset, w.offset + w.size, (w,)) for w in wanted]
+        memory = staging.take(total + _NEAR_BYTES + _ALIGNMENT * len(wanted))
+        at = 0
+        for start, stop, weights in groups:
+            lead = largest.offset - start if near else 0
+            at += -(at + lead) % _ALIGNMENT  # the largest is aligned
+            data = memory[at : at + stop - start]
+            self._fill(weights[0].file, data.data, start)
+            for w in weights:
+                piece = data[w.offset - start : w.offset - start + w.size]
+                aligned = not (at + w.offset - start) % _ALIGNMENT
+                found[w.role] = (piece if aligned else piece.copy()).view(np.float32).reshape(w.shape)
+            at += stop - start
+        return {w.role: found[w.role] for w in wanted}
+
+    def _fill(self, file: int, target: memoryview, offset: int) -> None:
+        name = self._program.files[file].path
+        if self._descriptors[file] < 0:
+            raise ModelError(self._missing, where=name, next_step="put the model back, or plan again")
+        try:
+            read_fully(self._descriptors[file], target, offset)
+        except OSError as error:
+            next_step = "check the disk, then run again"
+            raise ModelError(f"cannot read the weights: {error.strerror}", where=name, next_step=next_step) from error
+        except EOFError as error:
+            raise ModelError(f"cannot read the weights: {error}", where=name, next_step="copy the model again") from error
+
+
+class Staging:
+    """Memory for raw weights on their way, reused from step to step. One for each thread."""
+
+    def __init__(self) -> None:
+        self._region = Region(0)
+
+    def take(self, size: int) -> Bytes:
+        """So many bytes; what was taken before is given up."""
+        if len(self._region.data) < size:
+            self._region = Region(2 * size)
+        return self._region.data[:size]
+
+
+def transform(dnnl: Dnnl, objects: Objects, stream: Handle, step: LinkedStep, raw: Mapping[str, Array], address: int) -> None:
+    """Write a step's transformed weights at an address: `step.weight_bytes` bytes, zero before."""
+    shadow = Step(step.name, step.kind, (), (), (), settings=step.settings)
+    for (target, source, offset, size, conversion), values in zip(step.slots, folded(shadow, raw), strict=True):
+        written = address + offset
+        if conversion < 0:
+            ctypes.memmove(written, values.ctypes.data, size)
+            continue
+        primitive, described = objects.primitive(conversion)
+        memories = [
+            (constants.ARG_SRC, objects.memory(source, values.ctypes.data)),
+            (constants.ARG_DST, objects.memory(target, written)),
+        ]
+        scratch = objects.scratchpad(described)
+        if scratch is not None:
+            memories.append((constants.ARG_SCRATCHPAD, scratch[0]))
+        arguments = (ExecArg * len(memories))(*[ExecArg(*pair) for pair in memories])
+        if status := dnnl.execute(primitive, stream.value, len(memories), arguments):
+            dnnl.check(status, "dnnl_primitive_execute")

@@ -1,0 +1,93 @@
+"""What the runtime executes: steps, each a fused group of operators. Values only; nothing here knows oneDNN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from edgeplan.graph.ir import Shape
+
+Setting = int | float | str | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PostOp:
+    """One operation fused behind a step's main one.
+
+    Attributes:
+        kind: `eltwise`, `sum` (adds to what the output buffer holds: `tensor`, whose buffer becomes the output's), `binary`.
+        algorithm: `relu`, `clip` ... of an eltwise, `add` or `mul` of a binary.
+        alpha, beta: parameters of an eltwise.
+        tensor: the other operand of a sum or binary.
+    """
+
+    kind: str
+    algorithm: str = ""
+    alpha: float = 0.0
+    beta: float = 0.0
+    tensor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the fixed execution order ("layer" of the papers).
+
+    Attributes:
+        name: name of the operator that does the work.
+        kind: conv, fc, pool, concat, split, shuffle, binary, eltwise, scale, lrn, softmax, resize, lstm, transpose, reshape.
+        members: ONNX operators that run in it, in topological order.
+        inputs, outputs: activations read (post-operations' operands apart) and written.
+        weights: role -> initialiser: weight, bias, and of a folded batch normalisation bn_scale, bn_bias, bn_mean, bn_variance.
+        settings: parameters of the operation, by kind (see `lowering`).
+        post_ops: what is fused behind it, in order.
+    """
+
+    name: str
+    kind: str
+    members: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
+    post_ops: tuple[PostOp, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """All activations read."""
+        return (*self.inputs, *(p.tensor for p in self.post_ops if p.tensor))
+
+    def sizes(self, key: str) -> tuple[int, ...]:
+        """A setting that is a list of integers."""
+        value = self.settings[key]
+        return value if isinstance(value, tuple) else (int(value),)
+
+    def integer(self, key: str) -> int:
+        """A setting that is an integer."""
+        return int(self.settings[key])  # type: ignore[arg-type]
+
+    def number(self, key: str) -> float:
+        """A setting that is a number."""
+        return float(self.settings[key])  # type: ignore[arg-type]
+
+    def text(self, key: str) -> str:
+        """A setting that is a text."""
+        return str(self.settings[key])
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A graph as steps.
+
+    Attributes:
+        name: the graph's name.
+        steps: in execution order.
+        inputs, outputs: activations at the border.
+        shapes: shape of every activation and weight that the steps name.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    shapes: Mapping[str, Shape]

@@ -1,0 +1,183 @@
+"""The weight cache of a plan: transformed weights in one file, in the order of preparation, each step's at a page.
+
+The header says what the weights are for and holds a checksum of every segment. A program knows the digest of the header, so a
+cache of anything else is foreign; every segment is checked when it is fetched. What fails is made again from the raw weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from edgeplan.files import write_atomically
+from edgeplan.runtime.linked import LinkedProgram, LinkedStep
+from edgeplan.runtime.memory import PAGE_BYTES, Bytes, MappedFile, Region, checksum, read_fully
+
+_LOG = logging.getLogger(__name__)
+_STALE_SECONDS = 600.0  # of a temporary file that nobody can be writing any more
+
+
+def paged(size: int) -> int:
+    """The next multiple of a page."""
+    return -(-size // PAGE_BYTES) * PAGE_BYTES
+
+
+def header(program: LinkedProgram) -> bytes:
+    """What stands before the first segment of a program's cache."""
+    first = min((s.segment for s in program.steps if s.cached), default=0)
+    return description(program).ljust(first, b"\0")
+
+
+def description(program: LinkedProgram) -> bytes:
+    """What a program's cache is for, and what is in it."""
+    document = {
+        "format_version": 1,
+        "model": program.model,
+        "model_sha256": program.model_sha256,
+        "library_version": program.library_version,
+        "isa": program.isa,
+        "threads": program.threads,
+        "layout": program.layout,
+        "segments": [[s.name, s.implementation, s.segment, s.weight_bytes, s.checksum] for s in program.steps if s.cached],
+    }
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def key_of(head: bytes) -> str:
+    """Digest of a header."""
+    return hashlib.sha256(head).hexdigest()
+
+
+def write_cache(program: LinkedProgram, path: Path, weights: Callable[[int], Bytes]) -> None:
+    """Write a cache atomically: readers see the old one or the new one.
+
+    Args:
+        program: whose.
+        path: of the cache.
+        weights: gives the transformed weights of a step by its number.
+
+    Raises:
+        StoreError: the disk is full or the folder not writable; nothing is left behind.
+    """
+    drop_leftovers(path)
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            file.write(header(program))
+            for k, step in enumerate(program.steps):
+                if step.cached:
+                    file.seek(step.segment)
+                    file.write(weights(k).data)
+            file.truncate(program.cache_bytes)
+
+    write_atomically(path, write)
+
+
+def drop_leftovers(path: Path) -> None:
+    """Delete the temporary files of processes that were killed while they wrote this cache."""
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+        if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
+            leftover.unlink(missing_ok=True)
+
+
+class WeightCache:
+    """A cache, open for one session.
+
+    Args:
+        path: of the cache.
+        program: what it must be for.
+        absent: leave it closed: it is still to be written.
+
+    Attributes:
+        problem: the first thing found wrong, or "".
+    """
+
+    def __init__(self, path: Path, program: LinkedProgram, *, absent: bool = False) -> None:
+        self.problem = ""
+        self._path, self._program = path, program
+        self._lock = threading.Lock()
+        self.descriptor = -1
+        self._mapped: MappedFile | None = None
+        if program.cache_bytes and not absent:
+            self._open()
+
+    def _open(self) -> None:
+        program = self._program
+        try:
+            self.descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            size = os.fstat(self.descriptor).st_size
+            first = min((s.segment for s in program.steps if s.cached), default=0)
+            if size != program.cache_bytes:
+                self._reject(f"has {size} bytes, not {program.cache_bytes}", unusable=True)
+            elif key_of(os.pread(self.descriptor, first, 0)) != program.cache_key:
+                self._reject("is for something else", unusable=True)
+            elif any(s.source == "cached_mmap" for s in program.steps):
+                self._mapped = MappedFile(self.descriptor, size)
+        except OSError as error:
+            self._reject(f"cannot be opened: {error.strerror}", unusable=True)
+
+    def close(self) -> None:
+        """Close the file; what is mapped stays as long as something points to it."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor, self._mapped = -1, None
+
+    def fetch(self, step: LinkedStep, memory: Region, base: int) -> int:
+        """The address of a step's transformed weights, checked; 0 where the cache does not hold them.
+
+        Args:
+            step: a cached step.
+            memory: where weights that are read are put, at `base + step.place`.
+            base: start of the weights in `memory`.
+        """
+        if self.descriptor < 0:
+            return 0
+        try:
+            if step.source == "cached_mmap" and self._mapped is not None:
+                self._mapped.populate(step.segment, step.weight_bytes)
+                data = self._mapped.data[step.segment : step.segment + step.weight_bytes]
+                address = self._mapped.address + step.segment
+            else:
+                start = base + step.place
+                data = memory.data[start : start + step.weight_bytes]
+                address = memory.address + start
+                read_fully(self.descriptor, data.data, step.segment)
+        except (OSError, EOFError) as error:
+            self._reject(f"cannot be read: {error}")
+            return 0
+        if checksum(data) != step.checksum:
+            self._reject(f"is damaged (weights of step {step.name!r})")
+            return 0
+        return address
+
+    def _reject(self, problem: str, *, unusable: bool = False) -> None:
+        with self._lock:
+            first, self.problem = not self.problem, self.problem or problem
+        if unusable and self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+        if first:
+            _LOG.warning("the weight cache %s %s: slower, from the model's own weights; it is built again", self._path, problem)
+
+    def rebuild(self, weights: Callable[[int], Bytes]) -> None:
+        """Write the cache again.
+
+        Raises:
+            StoreError: see `write_cache`.
+        """
+        write_cache(self._program, self._path, weights)
+
+
+def segments(sizes: Iterable[int], start: int) -> list[int]:
+    """Offsets of segments of the given sizes, each at a page."""
+    found = []
+    for size in sizes:
+        found.append(start)
+        start += paged(size)
+    return found
