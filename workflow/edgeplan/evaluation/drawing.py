@@ -14,11 +14,11 @@ INK, GRID = "#222222", "#dddddd"
 _FONT = 11
 
 
-def canvas(width: float = 9.0, height: float = 4.6, columns: int = 1) -> tuple[Any, list[Any]]:
-    """A figure (inches) with `columns` axes side by side, without any global state."""
+def canvas(width: float = 9.0, height: float = 4.6, columns: int = 1, rows: int = 1) -> tuple[Any, list[Any]]:
+    """A figure (inches) with `columns` x `rows` axes, without any global state."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = [figure.add_subplot(1, columns, i + 1) for i in range(columns)]
+    axes = [figure.add_subplot(rows, columns, i + 1) for i in range(rows * columns)]
     for axis in axes:
         axis.set_axisbelow(True)
         axis.grid(visible=True, color=GRID, linewidth=0.8)
