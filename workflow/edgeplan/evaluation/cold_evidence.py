@@ -35,6 +35,7 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
         "stock",
         "reason",
         "load_percent",
+        "load_core",
     ),
     "bandwidth": ("model", "mb_per_s"),
     "profiles": ("model", "layout", "step", "implementation", "source"),
@@ -117,7 +118,7 @@ def read_cold_evidence(device: str, folder: Path) -> ColdEvidence:
     Raises:
         FormatError: a file is missing or lacks a column.
     """
-    frames = {}
+    frames: dict[str, Any] = {}
     for name, columns in FRAMES.items():
         path = folder / f"{name}.parquet"
         try:
@@ -128,14 +129,16 @@ def read_cold_evidence(device: str, folder: Path) -> ColdEvidence:
         if missing:
             raise FormatError(f"{name} lacks the column {missing[0]!r}", where=str(path), next_step=_AGAIN)
         frames[name] = frame
-    documents = {}
-    for name in ("notes", "environment"):
-        path = folder / f"{name}.json"
-        try:
-            documents[name] = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise FormatError(f"cannot read {name}: {error}", where=str(path), next_step=_AGAIN) from error
-    return ColdEvidence(device, **frames, **documents)
+    notes, environment = (_document(folder / f"{name}.json") for name in ("notes", "environment"))
+    return ColdEvidence(device, **frames, notes=notes, environment=environment)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise FormatError(f"cannot read {path.name}: {error}", where=str(path), next_step=_AGAIN) from error
+    return found
 
 
 _AGAIN = "run the stage that writes it: dvc repro cold_start"

@@ -15,7 +15,7 @@ from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.cold_gantt import gantt
 from edgeplan.evaluation.cold_metrics import CACHED
 from edgeplan.evaluation.cold_tables_runs import NotMeasuredError
-from edgeplan.evaluation.drawing import INK, MARKERS, PALETTE, canvas, family_ticks, legend, legend_above, name_axes
+from edgeplan.evaluation.drawing import INK, MARKERS, PALETTE, canvas, family_ticks, legend, legend_above, log_scale, name_axes
 from edgeplan.evaluation.figures import png
 
 _STATES = ("cached", "evicted")
@@ -40,7 +40,8 @@ def speed(e: ColdEvidence) -> Any:
             np.arange(len(part)), part["bound_ms"] / part[f"{OWN}_ms"], "_", color=INK, markersize=16, label="lower bound"
         )
         axis.axhline(1.0, color=INK, linewidth=1)
-        axis.set_yscale("log")
+        log_scale(axis)
+        axis.set_ylim(bottom=0.8 * min(1.0, float((part["bound_ms"] / part[f"{OWN}_ms"]).min(skipna=True))))
         family_ticks(axis, part["model"].tolist())
         name_axes(axis, "", f"over our own, page cache {state}")
     legend_above(axes[0], 4)
@@ -56,7 +57,7 @@ def cold_over_warm(e: ColdEvidence) -> Any:
         part = frame[frame["state"] == state]
         at = part["setting"].map(settings.index) + 0.24 * i - 0.12
         axis.plot(at, part["cold_over_warm"], MARKERS[i], color=PALETTE[i], alpha=0.7, label=f"page cache {state}")
-    axis.set_yscale("log")
+    log_scale(axis)
     axis.axhline(1.0, color=INK, linewidth=1)
     family_ticks(axis, settings)
     name_axes(axis, "", "cold / warm latency")
@@ -107,8 +108,8 @@ def load(e: ColdEvidence) -> Any:
     figure, axes = canvas(5.0 + 4.0 * len(places), 4.2, len(places))
     for axis, place in zip(axes, places, strict=True):
         for i, (setting, part) in enumerate(frame[frame["load_core"] == place].groupby("setting", sort=False)):
-            part = part.sort_values("load_percent")
-            axis.plot(part["load_percent"], part["slow_down"], f"{MARKERS[i]}-", color=PALETTE[i], label=setting)
+            ordered = part.sort_values("load_percent")
+            axis.plot(ordered["load_percent"], ordered["slow_down"], f"{MARKERS[i]}-", color=PALETTE[i], label=setting)
         axis.set_ylim(bottom=0)
         name_axes(axis, "load (%)", "cold latency over no load", f"load on the {place} core")
     legend(axes[0])
@@ -143,7 +144,7 @@ def continuous(e: ColdEvidence) -> Any:
             style, colour = MARKERS[i % len(MARKERS)], PALETTE[i % len(PALETTE)]
             axis.plot(range(1, len(columns) + 1), row[columns].astype(float), f"{style}-", color=colour, label=row["setting"])
         axis.set_xticks(range(1, len(columns) + 1))
-        axis.set_yscale("log")
+        log_scale(axis)
         name_axes(axis, "inference", "latency (ms)", model)
     legend(axes[-1], beside=True)
     return figure
@@ -166,8 +167,7 @@ def predicted(e: ColdEvidence) -> Any:
         axis.plot(
             part["predicted_ms"], part["measured_ms"], MARKERS[i % len(MARKERS)], color=PALETTE[i % len(PALETTE)], label=plan
         )
-    axis.set_xscale("log")
-    axis.set_yscale("log")
+    log_scale(axis, x=True)
     name_axes(axis, "predicted makespan (ms)", "measured cold latency (ms)")
     legend(axis)
     return figure

@@ -1,10 +1,10 @@
 """The figures of the cold-start chapter: pure functions of the measured frames, the formula of each in its docstring.
 
-In all of them c(m, s) is the cold latency of model m with setting s: the median over the repeats, at the thread count with the
-least such median (each engine at its best thread count up to ours); w(m, s, t) the warm latency with t threads: the median over
-the repeats of the least warm run of a process. Runs with a reason and runs under a background load do not count. "Own" is the
-plan of the optimal planner from profiled costs, B the set of stock settings, G the geometric mean over the models that have all
-that a figure needs.
+In all of them c(m, s) is the cold latency of model m with setting s: the median over the repeats, at the thread count with
+the least such median (each engine at its best thread count up to ours); w(m, s, t) the warm latency with t threads: the
+median over the repeats of the least warm run of a process. Runs with a reason and the runs of the background load (its 0 %
+included) do not count. "Own" is the plan of the optimal planner from profiled costs, B the set of stock settings, G the
+geometric mean over the models that have all that a figure needs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def geomean(values: pd.Series[float]) -> float:
 
 
 def medians(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a model, setting, plan, state and thread count: median `cold_ms`, median `warm_ms` (least warm run), `repeats`."""
-    good = runs[(runs["reason"] == "") & (runs["load_percent"] == 0)]
+    """One row a model, setting, plan, state and thread count: medians `cold_ms`, `warm_ms` (least warm run), `repeats`."""
+    good = runs[(runs["reason"] == "") & (runs["load_core"] == "")]
     return good.groupby(_KEYS, as_index=False).agg(
         cold_ms=("cold_ms", "median"),
         warm_ms=("warm_min_ms", "median"),
@@ -64,8 +64,10 @@ def stock_cold_ms(runs: pd.DataFrame, state: str, setting: str = "") -> pd.Serie
 
 
 def warm_ms(runs: pd.DataFrame, threads: int, *, stock: bool) -> pd.Series[float]:
-    """The least w(m, s, threads) by model: over the stock settings, or over our plans (a plan for cold starts may hold slower
-    kernels; the runtime is as fast warm as its fastest plan)."""
+    """The least w(m, s, threads) by model: over the stock settings, or over our plans.
+
+    A plan for cold starts may hold slower kernels: the runtime is as fast warm as its fastest plan.
+    """
     found = medians(runs)
     chosen = found[(found["stock"] == stock) & (found["threads"] == threads)]
     return chosen.groupby("model")["warm_ms"].min().dropna()

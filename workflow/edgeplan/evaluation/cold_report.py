@@ -37,7 +37,7 @@ def findings(tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, float]) -
         told.append(f"{text}{': ' if by_disk else ''}{', '.join(by_disk)}; the others by the cores' work.")
         parts = frame[[c for c in frame.columns if c.endswith("_core_ms")]].sum()
         if parts.sum() > 0:
-            shares = ", ".join(f"{c.removesuffix('_core_ms')} {100 * v / parts.sum():.0f} %" for c, v in parts.items())
+            shares = ", ".join(f"{str(c).removesuffix('_core_ms')} {100 * v / parts.sum():.0f} %" for c, v in parts.items())
             told.append(
                 f"Where the cores' time goes in the optimal plans, over all models: {shares} (create is JIT compilation)."
             )

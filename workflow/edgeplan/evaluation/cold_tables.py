@@ -40,25 +40,25 @@ _ALL = (
     ColdTable(
         "cold_bounds",
         "What bounds a cold start",
-        "Own plans beside two lower bounds. Work: the least (preparation + execution) core-time of any candidate of each step, "
-        "summed, over the cores. Disk: the fewest bytes any candidates read, over the bandwidth probed among the runs. The last "
-        "columns are the parts of the optimal plan's work in core-milliseconds: create is JIT compilation.",
+        "Own plans beside two lower bounds. Work: the least (preparation + execution) core-time of any candidate of each "
+        "step, summed, over the cores. Disk: the fewest bytes any candidates read, over the bandwidth probed among the runs. "
+        "The last columns are the parts of the optimal plan's work in core-milliseconds: create is JIT compilation.",
         plans.bounds,
     ),
     ColdTable(
         "cold_table_01",
         "Stages of a cold start",
-        "Medians over the repeats, all cores. `warm plan`: raw weights, the kernels that are fastest warm, everything in sequence, "
-        "as stock engines start; `optimal plan`: stages overlap, so they do not add up to the total. Memory allocation is what the "
-        "runtime tells, or the time to touch as much fresh memory, and is part of the other stages. `open` and `first_run` are all "
-        "that stock engines tell (paper: Table 1, ResNet-50 on a Pixel 5).",
+        "Medians over the repeats, all cores. `warm plan`: raw weights, the kernels that are fastest warm, everything in "
+        "sequence, as stock engines start; `optimal plan`: stages overlap, so they do not add up to the total. Memory "
+        "allocation is what the runtime tells, or the time to touch as much fresh memory, and is part of the other stages. "
+        "`open` and `first_run` are all that stock engines tell (paper: Table 1, ResNet-50 on a Pixel 5).",
         runs.table_01,
     ),
     ColdTable(
         "cold_table_02",
         "Kernel alternatives of one convolution",
-        "3 x 3, stride 1, 64 to 192 channels at 56 x 56, under each home layout; `@` names layouts that the kernel converts from "
-        "and to (paper: Table 2, which has no creation: its kernels are compiled ahead).",
+        "3 x 3, stride 1, 64 to 192 channels at 56 x 56, under each home layout; `@` names layouts that the kernel converts "
+        "from and to (paper: Table 2, which has no creation: its kernels are compiled ahead).",
         plans.table_02,
     ),
     ColdTable(
@@ -71,23 +71,23 @@ _ALL = (
     ColdTable(
         "cold_table_05",
         "Speed-up over stock engines",
-        "Stock engine / own plan, each at its best thread count; geometric mean here, arithmetic in the paper, which evicts the "
-        "page cache. `without` says which models an engine cannot start. AsyMo has no public code and is left out "
-        "(paper: Table 5).",
+        "Stock engine / own plan, each at its best thread count; geometric mean here, arithmetic in the paper, which evicts "
+        "the page cache. `without` says which models an engine cannot start. AsyMo has no public code and is left out (paper: "
+        "Table 5).",
         runs.table_05,
     ),
     ColdTable(
         "cold_figure_08",
         "Cold latency of every model",
-        "ms, each engine at its best thread count; beside it the bound (work; with an evicted page cache the larger of work and "
-        "disk) (paper: Fig. 8).",
+        "ms, each engine at its best thread count; beside it the bound (work; with an evicted page cache the larger of work "
+        "and disk) (paper: Fig. 8).",
         runs.figure_08,
     ),
     ColdTable(
         "cold_figure_02",
         "Cold over warm",
-        "By engine over the models, page cache evicted where that was measured (paper: Fig. 2, stock engines on phones, and the "
-        "mean of section 4.2 for its own).",
+        "By engine over the models, page cache evicted where that was measured (paper: Fig. 2, stock engines on phones, and "
+        "the mean of section 4.2 for its own).",
         runs.figure_02_summary,
     ),
     ColdTable(
@@ -99,15 +99,15 @@ _ALL = (
     ColdTable(
         "cold_figure_09",
         "Cold latency by the number of cores",
-        "`1+1, by waiting` stands for a little core: each preparation on it waits until it has taken its profiled ratio. It is no "
-        "measurement of an asymmetric chip (paper: Fig. 9).",
+        "`1+1, by waiting` stands for a little core: each preparation on it waits until it has taken its profiled ratio. It "
+        "is no measurement of an asymmetric chip (paper: Fig. 9).",
         runs.figure_09,
     ),
     ColdTable(
         "cold_figure_11",
         "Background load",
-        "Cold latency (ms, page cache warm) while a process keeps one core busy for a share of the time; the slow-down is against "
-        "no load (paper: Fig. 11).",
+        "Cold latency (ms, page cache warm) while a process keeps one core busy for a share of the time; the slow-down is "
+        "against no load (paper: Fig. 11).",
         runs.figure_11,
     ),
     ColdTable(
@@ -119,8 +119,8 @@ _ALL = (
     ColdTable(
         "cold_figure_13",
         "Ablation",
-        "warm: kernels fastest warm; K: kernels chosen for cold starts; C: transformed weights cached; P: pipelined. All cores "
-        "(paper: Fig. 13).",
+        "warm: kernels fastest warm; K: kernels chosen for cold starts; C: transformed weights cached; P: pipelined. All "
+        "cores (paper: Fig. 13).",
         runs.figure_13,
     ),
     ColdTable(
@@ -138,8 +138,8 @@ _ALL = (
     ColdTable(
         "cold_planners",
         "Heuristic against optimal plan",
-        "Makespans as predicted and as measured; gaps are to the proven bound of the optimal planner. NNV12's Algorithm 1 tries all "
-        "combinations up to 2^12 and descends by coordinates beyond.",
+        "Makespans as predicted and as measured; gaps are to the proven bound of the optimal planner. NNV12's Algorithm 1 "
+        "tries all combinations up to 2^12 and descends by coordinates beyond.",
         plans.planners,
     ),
     ColdTable(
@@ -164,15 +164,15 @@ _ALL = (
     ColdTable(
         "cold_asymmetric",
         "An asymmetric chip, stood for by waiting",
-        "One big core executes, one little core prepares, and waits until a preparation has taken `little_ratio` times its own "
-        "duration. Not a measurement of such a chip.",
+        "One big core executes, one little core prepares, and waits until a preparation has taken `little_ratio` times its "
+        "own duration. Not a measurement of such a chip.",
         plans.asymmetric,
     ),
     ColdTable(
         "cold_outputs",
         "Outputs against ONNX Runtime",
-        "Largest |a - b| / largest |b| over all programs: the k-th candidate in every step, for all k, under every home layout; "
-        "equal up to 1e-4.",
+        "Largest |a - b| / largest |b| over all programs: the k-th candidate in every step, for all k, under every home "
+        "layout; equal up to 1e-4.",
         plans.outputs,
     ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -64,23 +66,24 @@ def table_02(e: ColdEvidence) -> pd.DataFrame:
 
 def table_04(e: ColdEvidence) -> pd.DataFrame:
     """Each model with its size, its FLOPs (two a multiply-add), what its plan stores beside it, and planning time."""
-    plans = _of(e, OPTIMAL).set_index("model")
+    plans: dict[str, dict[str, Any]] = {str(p["model"]): p for p in _records(_of(e, OPTIMAL))}
     rows = []
-    for row in e.models.itertuples():
-        told, plan = TABLE4[str(row.model)], plans.loc[row.model] if row.model in plans.index else None
+    for row in _records(e.models):
+        model = str(row["model"])
+        told, plan = TABLE4[model], plans.get(model)
         rows.append(
             {
-                "model": row.model,
-                "parameters_m": row.parameters / 1e6,
+                "model": model,
+                "parameters_m": row["parameters"] / 1e6,
                 "paper_parameters_m": told.parameters_m,
-                "model_mb": row.model_bytes / _MB,
+                "model_mb": row["model_bytes"] / _MB,
                 "paper_model_mb": told.model_mb,
-                "flops_g": 2 * row.macs / 1e9,
+                "flops_g": 2 * row["macs"] / 1e9,
                 "paper_flops_g": told.flops_g,
-                "storage_mb": plan["cache_bytes"] / _MB if plan is not None else np.nan,
+                "storage_mb": plan["cache_bytes"] / _MB if plan else np.nan,
                 "paper_storage_mb": told.storage_mb,
-                "planning_ms": plan["planning_ms"] if plan is not None else np.nan,
-                "paper_planning_meizu16t_ms": paper.TABLE4_PLANNING_MEIZU_MS[str(row.model)],
+                "planning_ms": plan["planning_ms"] if plan else np.nan,
+                "paper_planning_meizu16t_ms": paper.TABLE4_PLANNING_MEIZU_MS[model],
             }
         )
     if not rows:
@@ -88,9 +91,14 @@ def table_04(e: ColdEvidence) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(k): v for k, v in record.items()} for record in frame.to_dict("records")]
+
+
 def _of(e: ColdEvidence, plan: str) -> pd.DataFrame:
     """Plans of that name for all cores."""
-    return e.plans[(e.plans["plan"] == plan) & (e.plans["threads"] == e.plans["threads"].max())]
+    found: pd.DataFrame = e.plans[(e.plans["plan"] == plan) & (e.plans["threads"] == e.plans["threads"].max())]
+    return found
 
 
 def predicted_measured(e: ColdEvidence) -> pd.DataFrame:

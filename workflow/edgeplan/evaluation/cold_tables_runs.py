@@ -15,6 +15,8 @@ from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.cold_metrics import CACHED, EVICTED
 
 STATES = (CACHED, EVICTED)
+#: Stock settings in the order of the registry.
+STOCK = tuple(name for name, found in SETTINGS.items() if found.stock)
 #: Stages of a run that are parts of it, in their order; others that an engine tells are shown behind them.
 STAGES = ("read", "transform", "create", "execute")
 ABLATION = ("warm", "K", "K+C", OPTIMAL)
@@ -32,8 +34,8 @@ def title(setting: str) -> str:
 
 
 def good(e: ColdEvidence) -> pd.DataFrame:
-    """The runs that count, without background load."""
-    return e.runs[(e.runs["reason"] == "") & (e.runs["load_percent"] == 0)]
+    """The runs that count, without those of the background load."""
+    return e.runs[(e.runs["reason"] == "") & (e.runs["load_core"] == "")]
 
 
 def focus(e: ColdEvidence, wanted: str) -> str:
@@ -145,7 +147,7 @@ def figure_02_summary(e: ColdEvidence) -> pd.DataFrame:
 def table_05(e: ColdEvidence) -> pd.DataFrame:
     """Speed-up over every stock setting: least, largest, geometric mean over the models it runs."""
     rows = []
-    names = [s for s in SETTINGS if SETTINGS[s].stock and s in set(e.runs["setting"])]
+    names = [s for s in STOCK if s in set(e.runs["setting"])]
     for state in STATES:
         own = metrics.own_cold_ms(e.runs, state)
         for setting in [*names, ""]:
@@ -200,7 +202,7 @@ def figure_08(e: ColdEvidence) -> pd.DataFrame:
         for model in [m for m in e.names if m in wide.index]:
             stock = metrics.stock_cold_ms(e.runs, state).get(model, np.nan)
             own = wide.loc[model].get(OWN, np.nan)
-            times = {f"{name}_ms": wide.loc[model, name] for name in SETTINGS if name in wide.columns}
+            times = {f"{name}_ms": wide.loc[model, name] for name in (*STOCK, OWN) if name in wide.columns}
             rows.append(
                 {"model": model, "page_cache": state}
                 | times
@@ -241,7 +243,7 @@ def figure_06(e: ColdEvidence) -> pd.DataFrame:
 
 def figure_09(e: ColdEvidence) -> pd.DataFrame:
     """Cold latency by the number of cores: every engine, and our plan on a chip of one big and one little core (by waiting)."""
-    models = [m for m in dict.fromkeys((focus(e, "googlenet"), focus(e, "resnet50")))]
+    models = list(dict.fromkeys((focus(e, "googlenet"), focus(e, "resnet50"))))
     found = _by_threads(e)
     found = found[found["model"].isin(models) & found["plan"].isin(["", OPTIMAL])]
     rows = [
@@ -279,19 +281,19 @@ def figure_11(e: ColdEvidence) -> pd.DataFrame:
         raise NotMeasuredError(e.notes.get("load", "no run under a background load"))
     keys = ["model", "setting", "plan", "load_core", "load_percent"]
     frame = runs.groupby(keys, as_index=False)["cold_ms"].median()
-    idle = frame[frame["load_percent"] == 0].set_index(keys[:-1])["cold_ms"]
+    idle = frame[frame["load_percent"] == 0].drop(columns="load_percent").rename(columns={"cold_ms": "idle_ms"})
     own = frame["setting"].str.startswith(OWN)
-    quiet = idle.reindex(pd.MultiIndex.from_frame(frame[keys[:-1]])).to_numpy()
-    frame = frame.assign(setting=frame["setting"].map(title), slow_down=frame["cold_ms"].to_numpy() / quiet)
-    told = f"up to {paper.FIGURE11_WITHOUT_STEALING} without stealing, {paper.FIGURE11_WITH_STEALING:g} with (2 little cores, 50 %)"
-    return frame.assign(paper_slow_down=np.where(own, told, ""))
+    frame = frame.merge(idle, on=keys[:-1], how="left")
+    shown: pd.DataFrame = frame.assign(setting=frame["setting"].map(title), slow_down=frame["cold_ms"] / frame["idle_ms"])
+    told = f"up to {paper.FIGURE11_WITHOUT_STEALING} without stealing, {paper.FIGURE11_WITH_STEALING:g} with (2 little cores)"
+    return shown.drop(columns="idle_ms").assign(paper_slow_down=np.where(own, told, ""))
 
 
 def figure_12(e: ColdEvidence) -> pd.DataFrame:
     """Energy of a process that starts cold, over the default engine's."""
     if e.energy.empty:
         raise NotMeasuredError(e.notes.get("energy", "energy was not measured"))
-    wide = e.energy.groupby(["model", "setting"])["joules"].median().unstack()
+    wide = e.energy.pivot_table(index="model", columns="setting", values="joules", aggfunc="median")
     frame = wide.add_suffix("_j").reset_index()
     low, high = paper.FIGURE12_ENERGY_OVER_NCNN
     for setting in wide.columns.drop(OWN, errors="ignore"):

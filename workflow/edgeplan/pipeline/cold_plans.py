@@ -153,11 +153,15 @@ def fastest_warm(made: Plan, profiles: Sequence[Profile]) -> tuple[str, ...]:
     return tuple(min(layer.candidates, key=lambda c: c.execute_ms[width]).implementation for layer in profile.layers)
 
 
+_COPIED: tuple[str, ...] = (
+    *("threads", "little_ratio", "planner", "costs", "layout", "widen_from", "makespan_ms", "lower_bound_ms", "gap"),
+    *("planning_ms", "read_bytes", "cache_bytes", "note"),
+)
+
+
 def plan_row(model: str, name: str, made: Plan, profiles: Sequence[Profile]) -> dict[str, Any]:
     """A plan as a row of `plans.parquet`; `profiles` are the profiled ones on the plan's cores."""
-    copied = ("threads", "little_ratio", "planner", "costs", "layout", "widen_from", "makespan_ms", "lower_bound_ms", "gap")
-    copied += ("planning_ms", "read_bytes", "cache_bytes", "note")
-    row: dict[str, Any] = {field: getattr(made, field) for field in copied}
+    row: dict[str, Any] = {field: getattr(made, field) for field in _COPIED}
     under = makespan_under(made, profiles) if made.costs == "predicted" else made.makespan_ms
     return {"model": model, "plan": name, "steps": len(made.steps), "profiled_makespan_ms": under, **row}
 

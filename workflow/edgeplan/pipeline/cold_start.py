@@ -1,4 +1,4 @@
-"""Stage `cold_start`: models exported and profiled, plans made and executed beside the stock engines. All that measures is here."""
+"""Stage `cold_start`: models profiled, plans made and executed beside the stock engines; all that measures is here."""
 
 from __future__ import annotations
 

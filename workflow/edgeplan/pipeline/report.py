@@ -27,7 +27,8 @@ def write_report(
 
     Args:
         device: name of the device.
-        tables, figures: of the first chapter.
+        tables: of the first chapter.
+        figures: of the first chapter.
         chapters: a JSON document of figures of merit for each chapter, and the further chapters as HTML fragments.
         metrics: where the figures of merit of all chapters go.
         environment: environment.json of the first chapter.
