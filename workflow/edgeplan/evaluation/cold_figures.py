@@ -18,7 +18,7 @@ from edgeplan.evaluation.cold_tables_runs import NotMeasuredError
 from edgeplan.evaluation.drawing import INK, MARKERS, PALETTE, canvas, family_ticks, legend, legend_above, log_scale, name_axes
 from edgeplan.evaluation.figures import png
 
-_STATES = ("cached", "evicted")
+_STATES = {"cached": "page cache warm", "evicted": "page cache evicted"}
 _BAR = 0.8
 
 
@@ -43,7 +43,7 @@ def speed(e: ColdEvidence) -> Any:
         log_scale(axis)
         axis.set_ylim(bottom=0.8 * min(1.0, float((part["bound_ms"] / part[f"{OWN}_ms"]).min(skipna=True))))
         family_ticks(axis, part["model"].tolist())
-        name_axes(axis, "", f"over our own, page cache {state}")
+        name_axes(axis, "", f"over our own, {_STATES[state]}")
     legend_above(axes[0], 4)
     return figure
 
@@ -56,7 +56,7 @@ def cold_over_warm(e: ColdEvidence) -> Any:
     for i, state in enumerate(s for s in _STATES if s in set(frame["state"])):
         part = frame[frame["state"] == state]
         at = part["setting"].map(settings.index) + 0.24 * i - 0.12
-        axis.plot(at, part["cold_over_warm"], MARKERS[i], color=PALETTE[i], alpha=0.7, label=f"page cache {state}")
+        axis.plot(at, part["cold_over_warm"], MARKERS[i], color=PALETTE[i], alpha=0.7, label=_STATES[state])
     log_scale(axis)
     axis.axhline(1.0, color=INK, linewidth=1)
     family_ticks(axis, settings)

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeplan.cold.jobs import Artefact, PrepareResult
+from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.offline import ColdModel
 from edgeplan.cold.settings import ColdStartSettings
 from edgeplan.devices.config import DeviceFile
@@ -133,6 +133,7 @@ class Tools:
             folder: where to build.
             warm: implementations for later runs, for continuous inference.
         """
+        from edgeplan.cold.baselines.edgeplan import prepared  # noqa: PLC0415
         from edgeplan.runtime.plan_folder import build_plan_folder  # noqa: PLC0415
 
         content = digest([plan.model_dump(mode="json"), warm, source_digest("runtime")])
@@ -142,6 +143,5 @@ class Tools:
             shutil.rmtree(folder, ignore_errors=True)
             build_plan_folder(self.dnnl, model.path, plan, folder, warm=warm)
             write_text(mark, stamp)
-        own = [path for path in sorted(folder.iterdir()) if path.name != _MARK]
-        artefact = Artefact(main=folder / "plan.json", files=(*own, *model.files))
-        return PrepareResult(engine_version=f"{self.dnnl.info.version}+{content}", artefact=artefact)
+        # not the version that `prepared` gives: it changes with the folder's time stamps and place, and not with the runtime
+        return prepared(folder).model_copy(update={"engine_version": f"{self.dnnl.info.version}+{content}"})
