@@ -50,6 +50,7 @@ def agrees(dnnl: Dnnl, tmp_path: Path) -> Check:
     """Runs a graph with the k-th candidate of every step, for all k, and compares with ONNX Runtime."""
 
     def check(graph: Graph, model: onnx.ModelProto | None = None, homes: Sequence[str] = HOMES, most: int | None = None) -> int:
+        dnnl.set_threads(1)
         path = tmp_path / "model.onnx"
         if model is None:
             save_onnx(graph, path)

@@ -9,6 +9,6 @@ rule zoo:
     log:
         "work/logs/zoo.log",
     params:
-        sections=sections("seed", "zoo"),
+        sections=sections("zoo"),
     script:
         "scripts/zoo.py"

@@ -176,6 +176,27 @@ def test_transformed_weights_can_be_kept_and_bound_again(dnnl: Dnnl, tmp_path: P
             np.testing.assert_array_equal(second.activation(name), value)
 
 
+def test_steps_that_need_more_scratch_than_planned_are_refused(dnnl: Dnnl, tmp_path: Path) -> None:
+    graph = _block()
+    path = save_onnx(graph, tmp_path / "m.onnx")
+    program = default_program(dnnl, path, graph, "nchw")
+    cut = replace(program, arena_bytes=program.scratch_offset - 64)
+    with Executable(dnnl, cut, tmp_path) as executable, pytest.raises(DeviceError, match="scratch"):
+        executable.prepare(0, Worker(dnnl))
+
+
+@pytest.mark.parametrize("home", HOMES)
+def test_two_threads_compute_the_same(dnnl: Dnnl, tmp_path: Path, home: str) -> None:
+    graph = FAMILIES["squeezenet"].base()
+    path = save_onnx(graph, tmp_path / "m.onnx")
+    found = [
+        SequentialSession(dnnl, default_program(dnnl, path, graph, home, threads=n), tmp_path, n).run(random_inputs(graph))
+        for n in (1, 2)
+    ]
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=0, atol=1e-5 * np.abs(value).max())
+
+
 @pytest.mark.parametrize("family", ["squeezenet", "mobilenetv2", "mobilenetv3", "shufflenetv2", "nasbench201"])
 def test_families_agree(agrees: Callable[..., int], family: str) -> None:
     assert agrees(FAMILIES[family].base(), most=1) == len(HOMES)

@@ -169,7 +169,11 @@ def test_labels_of_a_carrier_add_up_to_its_plain_time() -> None:
     m = _measured(100.0, [10.0, 30.0, 45.0])
     labels = node_labels(m, CounterModel(call=10.0, scale=1.0, overhead=0.0))
     assert labels.sum() == pytest.approx(90.0)
-    np.testing.assert_allclose(labels / labels[0], [1.0, 3.0, 4.5])
+    # what is missing goes where counters may be wrong: by half a microsecond anywhere, and in proportion to large times
+    given = labels - [10.0, 30.0, 45.0]
+    assert (given > 0).all()
+    assert given[0] < given[1] < given[2]
+    assert given[0] > 0.1
 
 
 def test_a_remainder_beyond_belief_is_cut() -> None:

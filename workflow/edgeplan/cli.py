@@ -1,4 +1,4 @@
-"""The command line: `edgeplan predict` and `edgeplan device`."""
+"""The command line: `edgeplan predict`, `edgeplan plan` and `edgeplan device`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Annotated
 
 import typer
 
+from edgeplan.cli_cold import register as register_cold
 from edgeplan.errors import EdgeplanError, FormatError
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 device_app = typer.Typer(help="Look at devices.", no_args_is_help=True)
 app.add_typer(device_app, name="device")
+register_cold(app)
 
 _Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device that was measured.")]
 _Results = Annotated[Path, typer.Option(help="Folder of the results.")]

@@ -23,9 +23,15 @@ class _Section(BaseModel):
 
 
 class ZooSettings(_Section):
-    """Attributes: `variants_per_family`: evaluated variants of each of the 13 families."""
+    """The evaluated models.
+
+    Attributes:
+        variants_per_family: evaluated variants of each of the 13 families.
+        seed: draws the variants, and nothing else: another one gives models that no choice can have been made by.
+    """
 
     variants_per_family: Annotated[int, Field(ge=1, le=2000)]
+    seed: Annotated[int, Field(ge=0, le=2**31)]
 
 
 class TruthSettings(_Section):

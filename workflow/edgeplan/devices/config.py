@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.devices.engines.base import Engine, EngineSettings
 from edgeplan.devices.engines.registry import ENGINES, engine_class
@@ -29,6 +29,12 @@ class DeviceFile(BaseModel):
         cores: processors the measuring process is pinned to; empty leaves it to the system.
         transport: how the device is reached; `local` is this machine.
         options: settings of the engine itself.
+        big_cores: processors that execute a cold start; empty: all processors, as equal cores.
+        little_cores: further processors that only prepare it; empty: some of the equal cores prepare until execution widens.
+        little_ratio: preparation on a little core takes this many times its own duration, by waiting: stands for an asymmetric
+            chip on a machine of equal cores; 1 where the little cores are slower by themselves.
+
+    The last three plan cold starts only: they enter the key of no row of the first chapter.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -41,6 +47,20 @@ class DeviceFile(BaseModel):
     cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
     transport: Literal["local"] = "local"
     options: dict[str, str] = {}
+    big_cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    little_cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    little_ratio: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = 1.0
+
+    @model_validator(mode="after")
+    def _core_sets(self) -> DeviceFile:
+        cores = (*self.big_cores, *self.little_cores)
+        if len(set(cores)) < len(cores):
+            raise ValueError("big_cores, little_cores: a core is named twice")
+        if self.little_cores and not self.big_cores:
+            raise ValueError("big_cores: needed beside little_cores")
+        if self.little_ratio != 1 and not self.little_cores:
+            raise ValueError("little_ratio: only with little_cores")
+        return self
 
     def load_engine(self) -> Engine:
         """The engine, set up as the file says.

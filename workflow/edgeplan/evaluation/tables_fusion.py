@@ -12,13 +12,14 @@ from edgeplan.errors import FormatError
 from edgeplan.evaluation import paper
 from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.fusion.verification import averages
+from edgeplan.graph.kernels import CONTEXT
 
 #: Groups over which precision and recall are macro-averaged.
 MACRO = "macro average"
 BN_FOLDING = "batch-norm folding"
 
 # What fusing behind a Conv changes in its configuration; all else decides what the Conv itself costs.
-_FUSED_FIELDS = ("type", "activation", "bias", "residual", "model_bytes")
+_FUSED_FIELDS = ("type", "activation", "bias", "residual", *CONTEXT)
 
 
 def table_03(evidence: Evidence) -> pd.DataFrame:

@@ -15,13 +15,13 @@ from edgeplan.evaluation import paper
 from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.evaluation.metrics import accuracy
 from edgeplan.evaluation.tables_prediction import alexnet_within
-from edgeplan.graph.kernels import without_context
+from edgeplan.graph.kernels import CONTEXT, without_context
 
 #: Parts of the measuring time that serve a comparison or a check, not the predictors.
 NOT_BEHIND_PREDICTORS = frozenset({"frozen", "sweep", "conv_check", "isolated"})
 
 # What the paper's configuration (HW, K, S, Cin, Cout) leaves out.
-_BEYOND_SHAPE = ("type", "activation", "bias", "residual", "model_bytes")
+_BEYOND_SHAPE = ("type", "activation", "bias", "residual", *CONTEXT)
 _SECONDS_PER_MINUTE = 60.0
 
 

@@ -78,6 +78,10 @@ class Operator:
         return float(self.attributes.get(key, default))  # type: ignore[arg-type]
 
 
+def _quarter_octaves(size: int) -> int:
+    return round(2 ** (round(4 * math.log2(max(1, size))) / 4))
+
+
 _MOVING = frozenset(
     {"Conv", "Gemm", "MatMul", "MaxPool", "AveragePool", "Concat", "Split", "Transpose", "LRN", "Resize", "LSTM"}
 )
@@ -115,7 +119,35 @@ class Graph:
         """
         weights = sum(self.tensors[w].size_bytes for op in self.operators for w in op.weights)
         written = sum(self.tensors[o].size_bytes for op in self.operators if op.op_type in _MOVING for o in op.outputs)
-        return round(2 ** (round(4 * math.log2(max(1, weights + written))) / 4))
+        return _quarter_octaves(weights + written)
+
+    @cached_property
+    def arena_bytes(self) -> int:
+        """What the activations alive at one time take at most, those of element-wise operators in place of their input.
+
+        Rounded as `footprint_bytes` is.
+        """
+        root = {name: name for name in self.inputs}
+        last = dict.fromkeys(self.inputs, -1)
+        for index, op in enumerate(self.operators):
+            for name in op.inputs:
+                last[root[name]] = index
+            for output in op.outputs:
+                root[output] = output if op.op_type in _MOVING or not op.inputs else root[op.inputs[0]]
+                last[root[output]] = index
+        born: dict[str, None] = dict.fromkeys(self.inputs)
+        live = sum(self.tensors[name].size_bytes for name in born)
+        ending: dict[int, list[str]] = {}
+        for name, index in last.items():
+            ending.setdefault(index, []).append(name)
+        peak = live
+        for index, op in enumerate(self.operators):
+            for output in op.outputs:
+                if root[output] == output:
+                    live += self.tensors[output].size_bytes
+            peak = max(peak, live)
+            live -= sum(self.tensors[name].size_bytes for name in ending.get(index, ()))
+        return _quarter_octaves(peak)
 
     @cached_property
     def by_name(self) -> Mapping[str, Operator]:

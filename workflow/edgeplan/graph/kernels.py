@@ -31,6 +31,10 @@ _ANCHOR_RANK = {
 }
 
 
+#: Fields of a configuration that tell of the model around the kernel.
+CONTEXT = ("model_bytes", "arena_bytes")
+
+
 @dataclass(frozen=True, slots=True)
 class KernelConfig:
     """What a kernel computes, independent of the model it sits in. Sizes are in elements, shapes in NCHW order.
@@ -51,6 +55,7 @@ class KernelConfig:
         permutation: axes of a transpose, e.g. "02134".
         model_bytes: what the model around it moves between two runs of the kernel (see `Graph.footprint_bytes`). It decides
             which caches still hold the kernel's weights: the same kernel is faster in a small model.
+        arena_bytes: what the model's activations take (see `Graph.arena_bytes`): whether the kernel writes into a cache.
     """
 
     kind: str
@@ -83,6 +88,7 @@ class KernelConfig:
     residual: bool = False
     permutation: str = ""
     model_bytes: int = 0
+    arena_bytes: int = 0
 
     def to_json(self) -> str:
         """Canonical, compact JSON: fields that differ from their defaults, in order of declaration."""
@@ -97,7 +103,7 @@ class KernelConfig:
 
 def without_context(text: str) -> str:
     """The JSON of a configuration without the model around it: equal for kernels that compute the same."""
-    return json.dumps({k: v for k, v in json.loads(text).items() if k != "model_bytes"}, separators=(",", ":"))
+    return json.dumps({k: v for k, v in json.loads(text).items() if k not in CONTEXT}, separators=(",", ":"))
 
 
 _DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(KernelConfig)}
@@ -198,6 +204,7 @@ def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) ->
         residual="add" in after,
         permutation="".join(map(str, op.integers("perm", ()))) if what == "transpose" else "",
         model_bytes=graph.footprint_bytes,
+        arena_bytes=graph.arena_bytes,
         **values,
     )
 

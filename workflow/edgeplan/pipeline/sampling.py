@@ -14,6 +14,7 @@ from edgeplan.files import write_json
 from edgeplan.frames import write_parquet
 from edgeplan.fusion.rules import FusionRules, read_rules
 from edgeplan.graph.kernels import KernelConfig, make_kernel, without_context
+from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Subject
@@ -23,7 +24,10 @@ from edgeplan.sampling.isolated import Boundary, chains, extract, fit_boundary, 
 from edgeplan.sampling.labels import CounterModel, fit_counters, plain_layouts
 from edgeplan.sampling.prior import Prior, read_prior
 from edgeplan.sampling.sweeps import CONV_CHECK, SWEEP, check_graphs, sweep_graphs
+from edgeplan.zoo import prior_models
 
+#: Name under which the kernels of whole published networks stand in the training table.
+NETWORK = "network"
 _CHAINS = 24
 
 
@@ -48,6 +52,8 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
             parts = {"adaptive": adaptive, "frozen": sampler.frozen()}
             if settings.baselines:
                 parts |= {"random": sampler.uniform(), "prior": sampler.prior_only(adaptive)}
+            if settings.networks:
+                parts[NETWORK] = sampler.fixed(simplify(build()) for build in prior_models().values())
             parts |= {SWEEP: sampler.fixed(sweep_graphs()), CONV_CHECK: sampler.fixed(check_graphs())}
             for name, sampled in parts.items():
                 found += sampled.rows(counters, plain, name)

@@ -20,7 +20,7 @@ from edgeplan.predictors.training import train_predictor
 RANDOM, ISOLATED, SHORT = "random", "isolated", "in_situ_short"
 _CONV = "conv"
 #: Samplers whose rows the predictors of a device learn from.
-TRAINED_ON = ("adaptive", "random", "prior", "isolated")
+TRAINED_ON = ("adaptive", "random", "prior", "network", "isolated")
 
 
 def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, quality: Path, samplers: Path) -> None:

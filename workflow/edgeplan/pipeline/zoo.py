@@ -56,7 +56,7 @@ def build_zoo(params: Params, *, models: Path, prior: Path, costs: Path) -> None
         rows.append(_row(family.base(), f"{family.id}-base", family.id, -1, ""))
         rows += [
             _row(build_variant(spec), f"{family.id}-{spec.index:05d}", family.id, spec.index, spec.to_json())
-            for spec in variants(family, params.zoo.variants_per_family, params.seed)
+            for spec in variants(family, params.zoo.variants_per_family, params.zoo.seed)
         ]
     table = pd.DataFrame(rows)
     write_parquet(table, models)

@@ -16,7 +16,8 @@ class TrainingSettings(BaseModel):
         min_rows_per_implementation: an implementation with fewer rows is left to the predictor of its kind.
         interval: nominal coverage of the intervals.
         max_seconds: bound on all tuning; a safety net, since trials it cuts off make a training depend on the machine's speed.
-        seeds: the first seeds folds and tuning; models of all seeds are averaged.
+        seeds: the first seeds folds and tuning; models of all seeds are averaged. The pipeline keeps their number and derives
+            their values from its own seed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.errors import ModelError
+from edgeplan.errors import DeviceError, ModelError
 from edgeplan.runtime import constants
 from edgeplan.runtime.creation import ALIGNMENT, Created, Creator, aligned
 from edgeplan.runtime.dnnl import Dnnl, Handle
@@ -55,7 +55,7 @@ class Worker:
 
     def __init__(self, dnnl: Dnnl, threads: int = 1) -> None:
         dnnl.set_threads(threads)
-        self.dnnl = dnnl
+        self.dnnl, self.threads = dnnl, threads
         self.stream = dnnl.stream()
 
 
@@ -124,12 +124,15 @@ class Executable:
 
     # Preparation
 
-    def create(self, index: int) -> Created:
-        """Generate the primitives of a step.
+    def create(self, index: int, width: int = 1) -> Created:
+        """Generate the primitives of a step, for execution on `width` threads.
+
+        Many kernels fix their split over threads, and their scratchpads, when they are created: run them on as many.
 
         Raises:
             DeviceError: this library does not offer the chosen implementation.
         """
+        self.dnnl.set_threads(width)
         return self.creator.create(self.program.steps[index], self.program.choices[index])
 
     def read(self, index: int) -> Mapping[str, Array]:
@@ -196,6 +199,7 @@ class Executable:
         """A step's weights in the layouts its primitives read: `created.weight_bytes` bytes that may be cached."""
         weights = allocate(created.weight_bytes)
         dnnl = self.dnnl
+        dnnl.set_threads(worker.threads)
         for slot, values in zip(created.slots, folded(self.program.steps[index], raw), strict=True):
             address = weights.address + slot.offset
             if dnnl.equal(slot.source.value, slot.target):
@@ -216,7 +220,17 @@ class Executable:
         return self.dnnl.memory(self.dnnl.queried(descriptor, constants.QUERY_SCRATCHPAD_MD), buffer.address)
 
     def bind(self, created: Created, weights: Buffer | None) -> Prepared:
-        """Give a created step its memory: the arena, and its transformed weights (any buffer that holds them)."""
+        """Give a created step its memory: the arena, and its transformed weights (any buffer that holds them).
+
+        Raises:
+            DeviceError: the step needs more scratch than the program was made for (it is created for more threads).
+        """
+        if self.program.scratch_offset + created.scratch_bytes > self.program.arena_bytes:
+            raise DeviceError(
+                f"a step needs {created.scratch_bytes} bytes of scratch, more than was planned",
+                where=self.program.name,
+                next_step="plan again with the number of threads that it runs on",
+            )
         bases = {
             "arena": self.arena.address,
             "scratch": self.arena.address + self.program.scratch_offset,
@@ -232,9 +246,9 @@ class Executable:
         converts = tuple(call.converts for call in created.calls)
         return Prepared(tuple(calls), converts, (*keep, weights, self.arena))
 
-    def prepare(self, index: int, worker: Worker) -> Prepared:
-        """Everything before execution: create, read, transform and bind one step."""
-        created = self.create(index)
+    def prepare(self, index: int, worker: Worker, width: int = 1) -> Prepared:
+        """Everything before execution on `width` threads: create, read, transform and bind one step."""
+        created = self.create(index, width)
         if not created.slots:
             return self.bind(created, None)
         return self.bind(created, self.transform(index, created, self.read(index), worker))

@@ -62,6 +62,8 @@ def activation_layouts(lowered: Lowered, home: str) -> Mapping[str, str]:
 def step_candidates(dnnl: Dnnl, lowered: Lowered, home: str) -> tuple[tuple[Implementation, ...], ...]:
     """The candidates of every step under a home layout. Equal steps are asked for once.
 
+    What oneDNN offers may depend on the calling thread's number of threads: set it before (`Dnnl.set_threads`).
+
     Raises:
         ModelError: oneDNN offers no implementation of a step.
     """
@@ -94,6 +96,7 @@ def build_program(
     home: str,
     choices: Sequence[Implementation],
     weights: Mapping[str, WeightLocation],
+    threads: int = 1,
 ) -> Program:
     """Lay out the buffers for chosen implementations.
 
@@ -103,11 +106,15 @@ def build_program(
         home: the home layout the choices were made for.
         choices: one implementation for each step.
         weights: from `locate_weights`.
+        threads: the most threads a step will run on; scratchpads grow with them.
     """
     layouts = activation_layouts(lowered, home)
     offsets, scratch_offset = plan_buffers(lowered, layouts, dnnl.info.block)
     creator = Creator(dnnl, lowered.shapes, layouts, offsets)
-    scratch = [creator.create(s, c, generate=False).scratch_bytes for s, c in zip(lowered.steps, choices, strict=True)]
+    scratch = []
+    for width in {1, threads}:
+        dnnl.set_threads(width)
+        scratch += [creator.create(s, c, generate=False).scratch_bytes for s, c in zip(lowered.steps, choices, strict=True)]
     return Program(
         lowered.name,
         home,
@@ -173,14 +180,17 @@ def _placed(lives: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> d
     return placed
 
 
-def default_program(dnnl: Dnnl, model: Path, graph: Graph, home: str, choose: Chooser | None = None) -> Program:
+def default_program(
+    dnnl: Dnnl, model: Path, graph: Graph, home: str, choose: Chooser | None = None, threads: int = 1
+) -> Program:
     """A program for a model with the likely fastest implementations, or those that `choose` picks.
 
     Raises:
         ModelError: an operator is not supported, or the file is damaged.
     """
     lowered = lower(graph)
+    dnnl.set_threads(threads)
     offered = step_candidates(dnnl, lowered, home)
     pick = choose or (lambda _step, choices: default(choices))
     choices = [pick(step, choices) for step, choices in zip(lowered.steps, offered, strict=True)]
-    return build_program(dnnl, lowered, home, choices, locate_weights(model, lowered))
+    return build_program(dnnl, lowered, home, choices, locate_weights(model, lowered), threads)

@@ -32,7 +32,9 @@ class SequentialSession:
         self.threads = threads
         with Executable(dnnl, program, folder) as executable:
             self.executable = executable
-            self.steps: tuple[Prepared, ...] = tuple(executable.prepare(i, self.worker) for i in range(len(program.steps)))
+            self.steps: tuple[Prepared, ...] = tuple(
+                executable.prepare(index, self.worker, threads) for index in range(len(program.steps))
+            )
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One inference: outputs by tensor name.

@@ -2,7 +2,7 @@
 
 Counters inflate small nodes and miss what happens between nodes, so that their sum is not the time of the plain run. The
 relation is fitted on the carriers themselves, `plain = call + scale x sum(nodes) + overhead x nodes`, and each carrier's
-remainder is spread over its nodes in proportion.
+remainder is spread over its nodes by how far each may be wrong: the unit of the counters, and a share of its time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _LEAST_US = 0.05
 _UNREAD_US = 0.5
 #: A carrier whose counters miss its plain time by more than this is left out of the fit (not of the labels).
 _OUTLIER = 0.25
-_REMAINDER = (0.8, 1.25)
+_REMAINDER = (-0.2, 0.25)
+#: Standard errors of a counted time: of rounding to whole microseconds, and of what varies in proportion.
+_ROUNDING_US = 0.29
+_PROPORTIONAL = 0.025
 _FIT_ROUNDS = 3
 
 
@@ -63,9 +66,19 @@ def fit_counters(measurements: Sequence[Measurement]) -> CounterModel:
 
 def node_labels(measurement: Measurement, counters: CounterModel) -> npt.NDArray[np.float64]:
     """Time of each node as it counts in the plain run, microseconds (nodes,)."""
-    raw = np.maximum(_counted(measurement) * counters.scale + counters.overhead, _LEAST_US)
-    remainder = (measurement.latency_us - counters.call) / raw.sum()
-    return np.asarray(raw * np.clip(remainder, *_REMAINDER))
+    labels = np.maximum(_counted(measurement) * counters.scale + counters.overhead, _LEAST_US)
+    low, high = (bound * labels.sum() for bound in _REMAINDER)
+    remainder = float(np.clip(measurement.latency_us - counters.call - labels.sum(), low, high))
+    variance = _ROUNDING_US**2 + (_PROPORTIONAL * labels) ** 2
+    while abs(remainder) > _LEAST_US:  # again for what nodes at the least label could not give
+        before = labels.sum()
+        labels = np.maximum(labels + remainder * variance / variance.sum(), _LEAST_US)
+        taken = labels.sum() - before
+        variance = np.where(labels > _LEAST_US, variance, 0.0)
+        remainder -= taken
+        if not variance.any() or abs(taken) < _LEAST_US:
+            break
+    return np.asarray(labels)
 
 
 def plain_layouts(graphs: Sequence[Graph], measurements: Sequence[Measurement]) -> dict[str, str]:

@@ -63,7 +63,7 @@ class Onednn(Engine):
                 where="the device file, field options",
                 next_step=f"the only option is layout, one of {', '.join(HOMES)}",
             )
-        program = default_program(self._dnnl, model, graph, home)
+        program = default_program(self._dnnl, model, graph, home, threads=self.settings.threads)
         return SequentialSession(self._dnnl, program, model.parent, self.settings.threads)
 
 

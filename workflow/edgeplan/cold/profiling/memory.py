@@ -1,0 +1,101 @@
+"""Memory as a fresh process meets it: page faults that a long-lived process would not pay again."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from edgeplan.cold.profiling.subjects import PAGE_BYTES
+
+_MADV_POPULATE_READ = 22  # linux/mman.h, since Linux 5.14
+_M_MMAP_THRESHOLD, _THRESHOLD_BYTES = -3, 128 << 10  # malloc.h
+_PROBE_BYTES = 16 << 20
+
+
+def fix_allocator() -> None:
+    """Keep glibc from holding on to freed memory for the rest of this process.
+
+    By default its threshold for returning memory grows with every large block freed; later samples would then not pay the page
+    faults that the one cold run pays. Other C libraries do no such thing.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, _THRESHOLD_BYTES)
+
+
+def release_freed() -> None:
+    """Give freed memory back to the system, so that what is allocated next is touched for the first time, as in a cold run."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(ctypes.c_size_t(0))
+
+
+def first_touch_ms_per_page() -> float:
+    """What the first write to a page of an arena costs (the arena is an anonymous mapping)."""
+    with mmap.mmap(-1, _PROBE_BYTES) as probe:
+        view = np.frombuffer(probe, np.uint8)
+        start = time.perf_counter()
+        view[::PAGE_BYTES] = 1
+        elapsed = time.perf_counter() - start
+        del view
+    return elapsed * 1e3 / (_PROBE_BYTES // PAGE_BYTES)
+
+
+class Mapping:
+    """A read-only mapping of a file."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+        self._view = np.frombuffer(self._map, np.uint8)
+        self._address = self._view.ctypes.data
+        self._madvise = ctypes.CDLL(None).madvise
+        self._madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+    def populate(self, offset: int, size: int) -> None:
+        """Bring the pages of a range (`offset` at a page) in and map them, so that reading them faults no more."""
+        if self._madvise(self._address + offset, size, _MADV_POPULATE_READ):
+            self._view[offset : offset + size : PAGE_BYTES].max(initial=0)  # an older kernel: touch them
+
+    def close(self) -> None:
+        """Unmap."""
+        del self._view
+        self._map.close()
+
+
+@contextlib.contextmanager
+def pinned(*processors: int) -> Iterator[None]:
+    """Pin the calling thread, and those it starts, for a while."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def stand_in_cache(path: Path, size: int) -> Path:
+    """A file of `size` bytes on the disk, to be read as a cache of transformed weights would be."""
+    chunk = np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.uint8).tobytes()
+    with path.open("wb") as file:
+        left = max(size, PAGE_BYTES)
+        while left > 0:
+            left -= file.write(chunk[:left])
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def waited_ms() -> float:
+    """How long the threads of this process have waited for a processor so far; 0 where the kernel does not tell."""
+    total = 0
+    for thread in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, IndexError, ValueError):  # a thread that has just ended
+            total += int(thread.read_text().split()[1])  # time running, time waiting (ns), slices
+    return total / 1e6

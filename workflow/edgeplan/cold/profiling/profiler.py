@@ -1,0 +1,155 @@
+"""Profiling a model: what the row store lacks is measured, the rest is read."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeplan.cold.inputs import Array
+from edgeplan.cold.profiling.contention import measure_contention
+from edgeplan.cold.profiling.measure import Clock, calibrate, measure
+from edgeplan.cold.profiling.memory import first_touch_ms_per_page, fix_allocator, pinned
+from edgeplan.cold.profiling.profiles import profile_of
+from edgeplan.cold.profiling.rounds import Rig
+from edgeplan.cold.profiling.settings import Cores, ProfileSettings
+from edgeplan.cold.profiling.store import Constants, ProfileStore, identity
+from edgeplan.cold.profiling.subjects import signatures, subject, touched_pages
+from edgeplan.devices.engines.base import random_inputs
+from edgeplan.graph.ir import Graph
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.references import References, ReferenceTimes
+from edgeplan.planning.cold_start.profile import Contention, Profile
+from edgeplan.progress import progress
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.steps import Lowered
+from edgeplan.runtime.weights import WeightLocation, locate_weights
+
+log = logging.getLogger(__name__)
+_THOUSANDTHS = 1000
+_LOCK_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model to be profiled."""
+
+    dnnl: Dnnl
+    path: Path
+    lowered: Lowered
+    weights: Mapping[str, WeightLocation]
+    inputs: Mapping[str, Array]
+
+
+def profile_model(
+    dnnl: Dnnl,
+    model: Path,
+    graph: Graph,
+    settings: ProfileSettings,
+    *,
+    cores: Cores,
+    name: str,
+    store: ProfileStore | None = None,
+    layouts: Sequence[str] = HOMES,
+) -> tuple[Profile, ...]:
+    """Profile a model under every home layout; only what the store lacks is measured.
+
+    Args:
+        dnnl: the library.
+        model: the model file; its weights are read while measuring.
+        graph: its graph.
+        settings: how to measure.
+        cores: of the device.
+        name: of the model.
+        store: rows measured before; None keeps nothing.
+        layouts: home layouts.
+
+    Returns:
+        One profile for each home layout, in the order of `layouts`.
+
+    Raises:
+        ModelError: operators that the runtime lacks (all are named, nothing is measured), or a damaged file.
+        NoiseError: the machine is too busy; what was stored before is kept.
+        BusyError: another process is measuring on this machine.
+        FormatError: a stored file is damaged.
+        StoreError: rows could not be stored.
+    """
+    lowered = lower(graph)
+    known = _Model(dnnl, model, lowered, locate_weights(model, lowered), random_inputs(graph))
+    rows = store or ProfileStore(None, identity(dnnl.info, settings, cores))
+    signed = {home: signatures(dnnl, lowered, home) for home in layouts}
+    missing = [home for home in layouts if not all(map(rows.known, signed[home]))]
+    constants = rows.constants()
+    if missing or constants is None or constants.contention is None:
+        with machine_lock(_LOCK_SECONDS):
+            fix_allocator()
+            constants = _measure(known, missing or list(layouts)[:1], rows, settings, cores)
+        rows.merge()
+    profiles = []
+    for home in layouts:
+        pages = touched_pages(dnnl, lowered, home)
+        steps = [
+            (step, signature, count * constants.touch_ms_per_page)
+            for step, signature, count in zip(lowered.steps, signed[home], pages, strict=True)
+        ]
+        found = {signature: rows.rows(signature) for signature in signed[home]}
+        contention = constants.contention or Contention()
+        profiles.append(profile_of(name, home, steps, found, settings, cores, contention))
+    return tuple(profiles)
+
+
+def _measure(model: _Model, layouts: Sequence[str], store: ProfileStore, settings: ProfileSettings, cores: Cores) -> Constants:
+    """Measure the missing rows of some home layouts, and what the machine's constants lack."""
+    with pinned(cores.big[0]):
+        references = References()
+        constants = store.constants()
+        if constants is None:
+            nominal = calibrate(references, settings.reference_runs)
+            touch = min(first_touch_ms_per_page() for _ in range(5))
+            constants = Constants(
+                nominal_compute_us=nominal.compute_us, nominal_bandwidth_us=nominal.bandwidth_us, touch_ms_per_page=touch
+            )
+            store.keep_constants(constants)
+    times = ReferenceTimes(constants.nominal_compute_us, constants.nominal_bandwidth_us)
+    clock = Clock(references, times, settings.reference_runs)
+    description = f"profiling {model.path.name}"
+    with (
+        progress(description, _THOUSANDTHS * len(layouts)) as advance,
+        tempfile.TemporaryDirectory(prefix="edgeplan-profile-") as scratch,
+    ):
+        for home in layouts:
+            constants = _layout(model, home, store, settings, cores, clock, constants, Path(scratch), advance)
+    return constants
+
+
+def _layout(
+    model: _Model,
+    home: str,
+    store: ProfileStore,
+    settings: ProfileSettings,
+    cores: Cores,
+    clock: Clock,
+    constants: Constants,
+    scratch: Path,
+    advance: Callable[[int], None],
+) -> Constants:
+    found = subject(model.dnnl, model.lowered, home, model.weights, len(cores.big))
+    evicted = settings.page_cache == "evicted"
+    rig = Rig(
+        model.dnnl, found, model.path, model.inputs, classes=cores.classes, big=cores.big, scratch=scratch, evicted=evicted
+    )
+    with rig:
+        missing = [group for group in found.groups if not store.known(group.digest)]
+        if missing:
+            store.add(measure(rig, missing, settings, clock, advance))
+        if constants.contention is None:
+            factors = measure_contention(rig, cores)
+            constants = constants.model_copy(
+                update={"prepare": factors.prepare, "execute": factors.execute, "read": factors.read}
+            )
+            store.keep_constants(constants)
+    return constants

@@ -1,0 +1,107 @@
+"""Rows to profiles: the costs that the planners see."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from edgeplan.cold.profiling.settings import Cores, ProfileSettings
+from edgeplan.cold.profiling.store import Row
+from edgeplan.planning.cold_start.profile import BIG, Candidate, Contention, Layer, Profile, check
+from edgeplan.runtime.steps import Step
+
+Pick = Callable[[Sequence[float]], float]
+_PICK: Mapping[str, Pick] = MappingProxyType({"median": statistics.median, "min": min})
+
+
+def profile_of(
+    name: str,
+    layout: str,
+    steps: Sequence[tuple[Step, str, float]],
+    rows: Mapping[str, Sequence[Row]],
+    settings: ProfileSettings,
+    cores: Cores,
+    contention: Contention,
+) -> Profile:
+    """The profile of a model under one home layout.
+
+    Args:
+        name: of the model.
+        layout: home layout.
+        steps: each with its signature and the milliseconds of touching arena pages first.
+        rows: the candidates of every signature.
+        settings: for the statistic and how shared creations are charged.
+        cores: of the device.
+        contention: measured factors.
+    """
+    layers = []
+    for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps], settings.charge), strict=True):
+        found = [c for row in rows[signature] for c in candidates_of(row, settings, cores, share=share, touch_ms=touch_ms)]
+        layers.append(Layer(step.name, step.members, tuple(found)))
+    big, little = len(cores.big), len(cores.little)
+    return check(Profile(name, layout, big, little, cores.little_ratio, tuple(layers), contention))
+
+
+def shares(signed: Sequence[str], charge: str) -> list[float]:
+    """Which part of a full creation each step pays; the rest it pays at the price of a primitive that is there already.
+
+    Charged to the first of equal steps alone, a planner could choose a quickly created kernel for that one and seem to get the
+    others' nearly for free. Spread evenly, nothing is gained by such a split; what stays is that the first of them really pays
+    more, and the others less, than the timeline shows.
+    """
+    met: set[str] = set()
+    found = []
+    for signature in signed:
+        found.append(1.0 / signed.count(signature) if charge == "even" else float(signature not in met))
+        met.add(signature)
+    return found
+
+
+def candidates_of(
+    row: Row, settings: ProfileSettings, cores: Cores, *, share: float = 1.0, touch_ms: float = 0.0
+) -> tuple[Candidate, ...]:
+    """The candidates of a row: its implementation with each source of its weights.
+
+    Args:
+        row: what was measured.
+        settings: for the statistic.
+        cores: whose classes and widths count.
+        share: part of the full creation that is paid.
+        touch_ms: added to execution on one core, for memory touched first.
+    """
+    pick = _PICK[settings.statistic]
+
+    def cost(stage: str) -> float | None:
+        times = row.samples_ms.get(stage)
+        return float(pick(times)) if times else None
+
+    def by_class(stage: str) -> dict[str, float]:
+        found = {core: cost(f"{stage}:{core}") for core in cores.classes}
+        again = cost(f"{stage}_again:{BIG}")
+        full = found[BIG]
+        discount = (1 - share) * (full - min(full, again)) / full if full and again is not None else 0.0
+        return {core: (time or 0.0) * (1 - discount) for core, time in found.items()}
+
+    execute = {width: _first_ms(row, pick, width) + touch_ms for width in cores.widths}
+    create, transform, nothing = by_class("create"), by_class("transform"), dict.fromkeys(cores.classes, 0.0)
+    name, scratch = row.implementation, row.scratch_bytes
+    if not row.weight_bytes:
+        return (Candidate(name, "none", nothing, create, nothing, execute, 0, 0, scratch),)
+    raw = Candidate(name, "raw", by_class("read"), create, transform, execute, row.raw_bytes, 0, scratch)
+    size = row.weight_bytes
+    cached = [
+        Candidate(name, source, by_class(source), create, nothing, execute, size, size, scratch)
+        for source in ("cached_read", "cached_mmap")
+    ]
+    return (raw, *cached)
+
+
+def _first_ms(row: Row, pick: Pick, width: int) -> float:
+    """The first execution at a width; what had a quick look only is taken to be as slow there as on one core."""
+    return float(pick(row.samples_ms.get(f"first:{width}") or row.samples_ms["first:1"]))
+
+
+def warm_ms(row: Row, settings: ProfileSettings, width: int) -> float:
+    """Execution of a candidate that has run before (Figure 6 and Table 2)."""
+    return float(_PICK[settings.statistic](row.samples_ms.get(f"warm:{width}") or row.samples_ms["warm:1"]))

@@ -1,0 +1,241 @@
+"""The row store of profiles: what was measured of a candidate, once for ever, for every model that has such a step.
+
+A row is keyed by everything that decides it (library, instruction set, machine, cores, settings, measuring sources) and by the
+signature of the step and the candidate. The rows of one model and home layout are one part, written when it is measured: first
+to a journal outside the workspace, then to the workspace, so an interrupted run loses at most one layout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, Field
+
+import edgeplan
+from edgeplan.cold.profiling.settings import Cores, ProfileSettings
+from edgeplan.devices.machine import fingerprint
+from edgeplan.errors import FormatError
+from edgeplan.files import read_json, write_atomically, write_json
+from edgeplan.measurement.store import state_folder
+from edgeplan.planning.cold_start.profile import Contention
+from edgeplan.runtime.library import LibraryInfo
+
+FORMAT_VERSION = 1
+_SOURCES = ("cold/profiling/rounds.py", "cold/profiling/memory.py", "runtime/executable.py", "runtime/creation.py")
+_SCHEMA = pa.schema(
+    [
+        ("signature", pa.string()),
+        ("implementation", pa.string()),
+        ("position", pa.int32()),
+        ("raw_bytes", pa.int64()),
+        ("weight_bytes", pa.int64()),
+        ("scratch_bytes", pa.int64()),
+        ("samples_ms", pa.map_(pa.string(), pa.list_(pa.float32()))),
+        ("measured_at", pa.float64()),
+    ],
+    metadata={"edgeplan_cold_rows": str(FORMAT_VERSION)},
+)
+_MAX_ROWS_PER_FILE = 2000
+
+
+class Constants(BaseModel):
+    """What is measured once for a machine.
+
+    Attributes:
+        nominal_compute_us, nominal_bandwidth_us: the references' times when the machine is quiet; rows are normalised by them.
+        touch_ms_per_page: first write to a page of an arena.
+        prepare, execute, read: factors of contention, None until they are measured.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    nominal_compute_us: Annotated[float, Field(gt=0)]
+    nominal_bandwidth_us: Annotated[float, Field(gt=0)]
+    touch_ms_per_page: Annotated[float, Field(ge=0)]
+    prepare: Annotated[float, Field(ge=1)] | None = None
+    execute: Annotated[float, Field(ge=1)] | None = None
+    read: Annotated[float, Field(ge=1)] | None = None
+
+    @property
+    def contention(self) -> Contention | None:
+        """The factors of contention, if they were measured."""
+        if self.prepare is None or self.execute is None or self.read is None:
+            return None
+        return Contention(self.prepare, self.execute, self.read)
+
+
+class _Identity(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    format_version: Literal[1]
+    constants: Constants
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was measured of one candidate of one step.
+
+    Attributes:
+        signature: of the step and its equals.
+        implementation: the candidate's name.
+        position: of the candidate among those offered.
+        raw_bytes, weight_bytes, scratch_bytes: see `Sizes`.
+        samples_ms: stage -> normalised times in ms. Stages: `read`, `create`, `transform` (from the model file), `cached_read`,
+            `cached_mmap`, `create_again` and `transform_again` (of an equal step), each by core class as in `read:big`; `first`
+            and `warm` executions by width, as in `first:1`.
+        measured_at: seconds since the epoch.
+    """
+
+    signature: str
+    implementation: str
+    position: int
+    raw_bytes: int
+    weight_bytes: int
+    scratch_bytes: int
+    samples_ms: Mapping[str, Sequence[float]]
+    measured_at: float
+
+
+def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict[str, Any]:
+    """What decides a row besides its step and candidate."""
+    package = Path(edgeplan.__file__).parent
+    digest = hashlib.sha256(b"".join((package / name).read_bytes() for name in _SOURCES)).hexdigest()[:16]
+    return {
+        "library": "onednn",
+        "library_version": info.version,
+        "library_commit": info.commit,
+        "cpu_runtime": info.cpu_runtime,
+        "isa": info.isa,
+        "fingerprint": fingerprint(),
+        "big_cores": list(cores.big),
+        "measured_classes": cores.classes,
+        "settings": settings.key_fields(),
+        "sources": digest,
+    }
+
+
+def key_of(what: Mapping[str, Any]) -> str:
+    """Key of an identity."""
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+
+
+class ProfileStore:
+    """Rows of one key.
+
+    Args:
+        folder: `data/rows/<device>/cold`; None keeps rows in memory only.
+        what: the identity.
+
+    Raises:
+        FormatError: a file of rows is damaged or foreign.
+    """
+
+    def __init__(self, folder: Path | None, what: Mapping[str, Any]) -> None:
+        self.folder, self.identity, self.key = folder, dict(what), key_of(what)
+        self.measured = 0  # rows added by this process
+        self._rows: dict[str, dict[str, Row]] = {}
+        self._constants: Constants | None = None
+        self._journal = None if folder is None else state_folder() / "journal" / f"{folder.parent.name}-cold"
+        for place in self._places():
+            for path in sorted(place.glob(f"{self.key}-*.parquet")):
+                self._take(read_rows(path))
+
+    def _places(self) -> list[Path]:
+        return [place for place in (self.folder, self._journal) if place is not None]
+
+    def _take(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self._rows.setdefault(row.signature, {}).setdefault(row.implementation, row)
+
+    def known(self, signature: str) -> bool:
+        """Whether a step was profiled, with all its candidates."""
+        return signature in self._rows
+
+    def rows(self, signature: str) -> tuple[Row, ...]:
+        """The candidates of a step, in the library's order."""
+        return tuple(sorted(self._rows[signature].values(), key=lambda row: row.position))
+
+    def all_rows(self) -> tuple[Row, ...]:
+        """Every row."""
+        return tuple(row for signature in sorted(self._rows) for row in self.rows(signature))
+
+    def constants(self) -> Constants | None:
+        """What was measured once for all rows of this key; None if nothing was.
+
+        Raises:
+            FormatError: the file does not fit.
+        """
+        for place in self._places():
+            path = place / f"{self.key}.json"
+            if path.is_file():
+                return read_json(path, _Identity, "the identity of profile rows").constants
+        return self._constants
+
+    def keep_constants(self, constants: Constants) -> None:
+        """Store what all rows of this key have in common.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        self._constants = constants
+        for place in self._places():
+            document = {"format_version": FORMAT_VERSION, **self.identity, "constants": constants.model_dump()}
+            write_json(place / f"{self.key}.json", document)
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Store the rows of whole steps.
+
+        Raises:
+            StoreError: they could not be written.
+        """
+        name = hashlib.sha256("".join(sorted({row.signature for row in rows})).encode()).hexdigest()[:12]
+        for place in reversed(self._places()):
+            _write_rows(place / f"{self.key}-{name}.parquet", rows)
+        self._take(rows)
+        self.measured += len(rows)
+
+    def merge(self) -> None:
+        """Merge the parts in the workspace into few files."""
+        if self.folder is None or not self._rows:
+            return
+        rows = self.all_rows()
+        parts = [rows[i : i + _MAX_ROWS_PER_FILE] for i in range(0, len(rows), _MAX_ROWS_PER_FILE)]
+        merged = [self.folder / f"{self.key}-rows-{i:03d}.parquet" for i in range(len(parts))]
+        old = set(self.folder.glob(f"{self.key}-*.parquet"))
+        if old == set(merged) and sum(pq.read_metadata(path).num_rows for path in old) == len(rows):
+            return
+        for path, part in zip(merged, parts, strict=True):
+            _write_rows(path, part)
+        for path in old - set(merged):
+            path.unlink()
+
+
+def _write_rows(path: Path, rows: Sequence[Row]) -> None:
+    records = [asdict(row) | {"samples_ms": list(row.samples_ms.items())} for row in rows]
+    table = pa.Table.from_pylist(records, schema=_SCHEMA)
+    write_atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of one Parquet file.
+
+    Raises:
+        FormatError: not Parquet, truncated, or of another format.
+    """
+    again = "delete the file: its rows are measured again"
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise FormatError(f"not a readable file of profile rows: {error}", where=str(path), next_step=again) from error
+    version = (table.schema.metadata or {}).get(b"edgeplan_cold_rows", b"none").decode()
+    if version != str(FORMAT_VERSION) or table.schema.names != _SCHEMA.names:
+        what = f"profile rows of format version {version}, expected {FORMAT_VERSION}"
+        raise FormatError(what, where=str(path), next_step=again)
+    return [Row(**{**record, "samples_ms": dict(record["samples_ms"])}) for record in table.to_pylist()]

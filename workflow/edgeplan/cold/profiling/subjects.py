@@ -1,0 +1,151 @@
+"""What is profiled: the steps of a model under one home layout, equal ones together, with the candidates of each group."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.errors import ModelError
+from edgeplan.runtime.candidates import candidates
+from edgeplan.runtime.creation import Creator, Implementation
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import size_bytes
+from edgeplan.runtime.program import Program, activation_layouts, plan_buffers
+from edgeplan.runtime.steps import Lowered, Step
+from edgeplan.runtime.weights import WeightLocation
+
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of one candidate: weights in the model file, transformed weights, working memory; the most at any width."""
+
+    raw: int
+    weights: int
+    scratch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Equal steps: they differ in names alone, so their candidates cost the same.
+
+    Attributes:
+        digest: of what makes them equal; the key of their rows.
+        steps: positions in execution order.
+        implementations: their candidates.
+        sizes: of each candidate.
+    """
+
+    digest: str
+    steps: tuple[int, ...]
+    implementations: tuple[Implementation, ...]
+    sizes: tuple[Sizes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model under one home layout.
+
+    Attributes:
+        program: with room for the scratch of any candidate; its choices are each step's first candidate.
+        groups: of equal steps.
+    """
+
+    program: Program
+    groups: tuple[Group, ...]
+
+
+def signature(creator: Creator, step: Step) -> str:
+    """Digest of what decides the candidates of a step and their costs: equal for steps that differ in names alone."""
+    described = (
+        step.kind,
+        [(creator.shapes[t], creator.layouts[t]) for t in (*step.reads, *step.outputs)],
+        [(role, creator.shapes[name]) for role, name in step.weights.items()],
+        sorted(step.settings.items()),
+        [(p.kind, p.algorithm, p.alpha, p.beta) for p in step.post_ops],
+    )
+    return hashlib.sha256(repr(described).encode()).hexdigest()[:24]
+
+
+def signatures(dnnl: Dnnl, lowered: Lowered, home: str) -> tuple[str, ...]:
+    """The signature of every step under a home layout."""
+    creator = Creator(dnnl, lowered.shapes, activation_layouts(lowered, home), {})
+    return tuple(signature(creator, step) for step in lowered.steps)
+
+
+def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, WeightLocation], width: int) -> Subject:
+    """Ask for the candidates of every step, equal ones once: those that exist on one core and on `width` cores.
+
+    Raises:
+        ModelError: oneDNN offers no implementation of a step.
+    """
+    layouts = activation_layouts(lowered, home)
+    offsets, scratch_offset = plan_buffers(lowered, layouts, dnnl.info.block)
+    creator = Creator(dnnl, lowered.shapes, layouts, offsets)
+    equal: dict[str, list[int]] = {}
+    for index, digest in enumerate(signatures(dnnl, lowered, home)):
+        equal.setdefault(digest, []).append(index)
+    groups: list[Group] = []
+    first: dict[int, Implementation] = {}
+    for digest, steps in equal.items():
+        step = lowered.steps[steps[0]]
+        raw = sum(weights[name].size for name in step.weights.values())
+        dnnl.set_threads(width)
+        wide = {i.name: i for i in candidates(creator, step)}
+        sized = {name: [creator.create(step, i, generate=False)] for name, i in wide.items()}
+        dnnl.set_threads(1)
+        for implementation in candidates(creator, step):
+            if implementation.name in sized:
+                sized[implementation.name].append(creator.create(step, implementation, generate=False))
+        both = {name: made for name, made in sized.items() if len(made) == 2}  # noqa: PLR2004  one core and all of them
+        if not both:
+            raise ModelError(
+                f"oneDNN offers no implementation of {step.name!r} for 1 core and for {width}",
+                where=f"home layout {home}",
+                next_step="plan for one core only",
+            )
+        sizes = [Sizes(raw, max(c.weight_bytes for c in made), max(c.scratch_bytes for c in made)) for made in both.values()]
+        groups.append(Group(digest, tuple(steps), tuple(wide[name] for name in both), tuple(sizes)))
+        first |= dict.fromkeys(steps, groups[-1].implementations[0])
+    scratch = max((size.scratch for group in groups for size in group.sizes), default=0)
+    program = Program(
+        lowered.name,
+        home,
+        lowered.steps,
+        tuple(first[index] for index in range(len(lowered.steps))),
+        lowered.inputs,
+        lowered.outputs,
+        lowered.shapes,
+        layouts,
+        offsets,
+        scratch_offset,
+        scratch_offset + scratch,
+        weights,
+    )
+    return Subject(program, tuple(groups))
+
+
+def touched_pages(dnnl: Dnnl, lowered: Lowered, home: str) -> tuple[int, ...]:
+    """Pages of the arena that each step is the first to write, the inputs having been copied there before."""
+    layouts = activation_layouts(lowered, home)
+    offsets, total = plan_buffers(lowered, layouts, dnnl.info.block)
+    written: npt.NDArray[np.bool_] = np.zeros(-(-total // PAGE_BYTES) + 1, dtype=np.bool_)
+
+    def pages(tensor: str) -> slice:
+        size = size_bytes(lowered.shapes[tensor], layouts[tensor], dnnl.info.block)
+        return slice(offsets[tensor] // PAGE_BYTES, -(-(offsets[tensor] + size) // PAGE_BYTES))
+
+    for tensor in lowered.inputs:
+        written[pages(tensor)] = True
+    found = []
+    for step in lowered.steps:
+        before = int(written.sum())
+        for tensor in step.outputs:
+            written[pages(tensor)] = True
+        found.append(int(written.sum()) - before)
+    return tuple(found)
