@@ -12,6 +12,8 @@ include: "workflow/training.smk"
 include: "workflow/truth.smk"
 include: "workflow/evaluation.smk"
 include: "workflow/transfer.smk"
+include: "workflow/cold_start.smk"
+include: "workflow/cold_tables.smk"
 include: "workflow/report.smk"
 
 
@@ -21,6 +23,7 @@ held = hold_workspace()
 rule everything:
     input:
         for_devices("results/{device}/report.html"),
+        for_cold_devices("results/{device}/cold/report.html"),
         rules.zoo.output,
         rules.transfer.output,
 

@@ -39,6 +39,20 @@ def for_devices(pattern):
     return expand(pattern, device=config["devices"])
 
 
+def for_cold_devices(pattern):
+    """A file of every device on which cold starts are measured."""
+    return expand(pattern, device=config["cold_start"]["devices"])
+
+
+def chapters_of(wildcards):
+    """What the report of a device takes in: its figures of merit, and the chapter on cold starts where there is one."""
+    folder = f"results/{wildcards.device}/chapters"
+    cold = wildcards.device in config["cold_start"]["devices"]
+    return [f"{folder}/prediction.json"] + (
+        [f"{folder}/cold_start.json", f"{folder}/cold_start.html"] if cold else []
+    )
+
+
 def hold_workspace():
     """Keep the stages of a `dvc repro` in this folder waiting while the whole graph is built, and say so when one is running."""
     lock = open(".snakemake.lock", "a")

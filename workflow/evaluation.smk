@@ -22,7 +22,7 @@ rule evaluation:
         sweeps="results/{device}/evaluation/sweeps.parquet",
         modes="results/{device}/evaluation/modes.csv",
         conv_fusion="results/{device}/evaluation/conv_fusion.csv",
-        metrics="results/{device}/metrics.json",
+        metrics="results/{device}/chapters/prediction.json",
     log:
         "work/logs/evaluation-{device}.log",
     threads: workflow.cores

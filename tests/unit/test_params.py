@@ -11,6 +11,7 @@ import yaml
 
 from edgeplan.errors import ParamsError
 from edgeplan.params import Params, load_params
+from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 ROOT = Path(__file__).parents[2]
 SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())
@@ -121,3 +122,30 @@ def test_what_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match="cannot read params file: No such file"):
         load_params(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("models", ["resnet51"], "models: there is no 'resnet51'"),
+        ("settings", ["caffe"], "settings: there is no 'caffe'"),
+        ("threads", [2, 2], "threads: a value stands there twice"),
+        ("plans", ["best"], "plans"),
+        ("load_percents", [25, 50], "load_percents: 0 must be among them"),
+        ("little_ratio", 1.0, "little_ratio"),
+        ("repeats", 0, "repeats"),
+        ("states", [], "states"),
+    ],
+)
+def test_a_wrong_value_for_cold_starts_is_named(tmp_path: Path, key: str, value: Any, message: str) -> None:
+    with pytest.raises(ParamsError, match=rf"cold_start.*{message}"):
+        load_params(_write(tmp_path / "params.yaml", f"cold_start.{key}", value))
+
+
+def test_cold_starts_cover_all_models_but_in_small_profiles() -> None:
+    def models(profile: str) -> list[str]:
+        values = yaml.safe_load((ROOT / f"config/profiles/{profile}.yaml").read_text())
+        return list(values["cold_start"]["models"])
+
+    assert SHIPPED["cold_start"]["models"] == list(COLD_START_MODELS)
+    assert (models("quick"), models("tiny")) == (["squeezenet", "shufflenetv2", "mobilenetv2"], ["squeezenet"])

@@ -209,3 +209,12 @@ def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> No
     with pytest.raises(FormatError, match=r"findings\.json"):
         write()
     assert (tmp_path / "out" / "report.html").read_text(encoding="utf-8") == text
+
+
+def test_further_chapters_follow_the_first(evidence: Evidence) -> None:
+    tables = make_tables(evidence)
+    alone = report.render("cpu-test", tables, {}, {}, {}, [], "2024-05-06")
+    both = report.render("cpu-test", tables, {}, {}, {}, [], "2024-05-06", ['<section id="cold-start">C</section>'])
+    assert "cold-start" not in alone
+    assert both.index('id="tables"') < both.index('<section id="cold-start">C</section>') < both.index("</main>")
+    assert '<a href="#cold-start">' in both

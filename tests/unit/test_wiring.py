@@ -131,7 +131,7 @@ def test_stage_reads_what_its_snakefile_reads(name: str) -> None:
 def test_only_measuring_stages_keep_rows_and_hold_the_device() -> None:
     keeping = {name for name, stage in STAGES.items() if any(path.startswith("data/rows/") for path in _outputs(stage))}
     holding = {name for name in STAGES if "device=1" in (ROOT / f"workflow/{name}.smk").read_text()}
-    assert keeping == holding == {"fusion", "sampling", "truth"}
+    assert keeping == holding == {"fusion", "sampling", "truth", "cold_start"}
     for name in keeping:
         rows = next(out for out in STAGES[name]["outs"] if isinstance(out, dict) and next(iter(out)).startswith("data/rows/"))
         assert list(rows.values()) == [{"cache": False, "persist": True}]
@@ -149,6 +149,24 @@ def test_stage_is_one_snakefile_run_under_the_lock(name: str) -> None:
 def test_root_snakefile_composes_all_stages() -> None:
     text = (ROOT / "Snakefile").read_text()
     assert re.findall(r'include: "workflow/(\w+)\.smk"', text) == ["common", *STAGES]
+
+
+def test_chapters_are_gathered_by_the_report_alone() -> None:
+    """One file of figures of merit a device: each chapter writes its own, the report merges them."""
+    writing = {name for name, stage in STAGES.items() if "results/${item}/metrics.json" in _outputs(stage)}
+    assert writing == {"report"}
+    chapters = {path for stage in STAGES.values() for path in _outputs(stage) if "/chapters/" in path}
+    assert chapters == {
+        f"results/${{item}}/chapters/{name}" for name in ("prediction.json", "cold_start.json", "cold_start.html")
+    }
+    assert "results/${item}/chapters" in STAGES["report"]["deps"]
+
+
+def test_cold_stages_run_on_the_devices_of_their_section() -> None:
+    assert {name for name, stage in PIPELINE.items() if stage.get("foreach") == "${cold_start.devices}"} == {
+        "cold_start",
+        "cold_tables",
+    }
 
 
 def test_no_rule_runs_python_of_its_own() -> None:
@@ -171,6 +189,8 @@ def test_shipped_devices_are_valid_and_named_in_params() -> None:
     devices = [load_device(path) for path in sorted((ROOT / "config/devices").glob("*.yaml"))]
     params = load_params(ROOT / "params.yaml")
     assert set(params.devices) <= {device.name for device in devices}
+    engines = {device.name: device.engine for device in devices}
+    assert {engines[name] for name in params.cold_start.devices} == {"onednn"}
     assert {params.transfer.source, params.transfer.target} <= set(params.devices)
 
 

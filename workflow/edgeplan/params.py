@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from edgeplan.cold.settings import ColdStartSettings
 from edgeplan.errors import ParamsError
 from edgeplan.files import read_yaml
 from edgeplan.fusion.settings import FusionSettings
@@ -75,6 +76,7 @@ class Params(_Section):
     truth: TruthSettings
     evaluation: EvaluationSettings
     transfer: TransferSettings
+    cold_start: ColdStartSettings
 
 
 def load_params(path: Path) -> Params:

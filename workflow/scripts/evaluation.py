@@ -9,6 +9,6 @@ with stage(snakemake) as params:
     evaluate(
         params,
         device=snakemake.wildcards.device,
-        results=Path(snakemake.output.metrics).parent,
+        results=Path(snakemake.output.metrics).parents[1],
         zoo=Path(snakemake.input.models).parent,
     )

@@ -1,4 +1,4 @@
-"""Write the self-contained report of a device."""
+"""Write the self-contained report of a device, and the figures of merit of all its chapters."""
 
 from pathlib import Path
 
@@ -10,7 +10,8 @@ with stage(snakemake):
         device=snakemake.wildcards.device,
         tables=Path(snakemake.params.tables),
         figures=Path(snakemake.params.figures),
-        metrics=Path(snakemake.input.metrics),
+        chapters=Path(snakemake.params.chapters),
+        metrics=Path(snakemake.output.metrics),
         environment=Path(snakemake.input.environment),
         transfer=Path(snakemake.input.transfer),
         remarks=Path(snakemake.params.remarks),

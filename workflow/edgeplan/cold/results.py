@@ -15,7 +15,8 @@ from edgeplan.cold.jobs import PrepareResult, RunResult
 #: Outputs that differ from ONNX Runtime's by more than this share of their largest magnitude are wrong.
 OUTPUT_TOLERANCE = 1e-3
 
-#: Columns of the runs; one row a process. `reason` is "" for a run that counts; `stages_ms` is a JSON object.
+#: Columns of the runs; one row a process. `reason` is "" for a run that counts; `stages_ms` is a JSON object, `warm_ms` a JSON
+#: list of the warm runs in their order.
 RUN_COLUMNS: Mapping[str, str] = {
     "model": "str",
     "setting": "str",
@@ -27,6 +28,7 @@ RUN_COLUMNS: Mapping[str, str] = {
     "state": "str",
     "repeat": "int64",
     "cold_ms": "float64",
+    "warm_ms": "str",
     "warm_min_ms": "float64",
     "warm_median_ms": "float64",
     "open_ms": "float64",
@@ -141,6 +143,7 @@ def _row(record: Mapping[str, Any], prepared: Mapping[tuple[str, str, int], Prep
         "state": record["state"],
         "repeat": record["repeat"],
         "measured_at": record["measured_at"],
+        "warm_ms": json.dumps([round(ms, 4) for ms in result.warm_ms]),
         "warm_min_ms": min(result.warm_ms, default=None),
         "warm_median_ms": statistics.median(result.warm_ms) if result.warm_ms else None,
         "open_ms": result.stages_ms.get("open"),

@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 #: Okabe and Ito's palette, without yellow (too pale on white).
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
@@ -14,11 +15,11 @@ INK, GRID = "#222222", "#dddddd"
 _FONT = 11
 
 
-def canvas(width: float = 9.0, height: float = 4.6, columns: int = 1) -> tuple[Any, list[Any]]:
-    """A figure (inches) with `columns` axes side by side, without any global state."""
+def canvas(width: float = 9.0, height: float = 4.6, columns: int = 1, rows: int = 1) -> tuple[Any, list[Any]]:
+    """A figure (inches) with `columns` x `rows` axes, without any global state."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = [figure.add_subplot(1, columns, i + 1) for i in range(columns)]
+    axes = [figure.add_subplot(rows, columns, i + 1) for i in range(rows * columns)]
     for axis in axes:
         axis.set_axisbelow(True)
         axis.grid(visible=True, color=GRID, linewidth=0.8)
@@ -47,6 +48,19 @@ def legend(axis: Any, columns: int = 1, *, beside: bool = False) -> None:
 def legend_above(axis: Any, columns: int) -> None:
     """A legend above the axis, in one or few lines."""
     axis.legend(fontsize=_FONT - 1, frameon=False, ncols=columns, loc="lower left", bbox_to_anchor=(0.0, 1.0))
+
+
+def log_scale(axis: Any, *, x: bool = False) -> None:
+    """A logarithmic y axis (and x axis) with plain numbers."""
+    axis.set_yscale("log")
+    axes = [axis.yaxis]
+    if x:
+        axis.set_xscale("log")
+        axes.append(axis.xaxis)
+    for each in axes:
+        each.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        each.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        each.set_minor_formatter(NullFormatter())
 
 
 def family_ticks(axis: Any, labels: list[str]) -> None:

@@ -93,7 +93,8 @@ class Section:
     image: str = ""
 
 
-def _table_section(name: str, title: str, caption: str, frame: pd.DataFrame) -> Section:
+def table_section(name: str, title: str, caption: str, frame: pd.DataFrame) -> Section:
+    """A table with its cells as text."""
     numeric = [bool(pd.api.types.is_numeric_dtype(frame[c])) for c in frame.columns]
     rows = [[cell_text(v) for v in row] for row in frame.itertuples(index=False, name=None)]
     return Section(name, title, caption, [str(c) for c in frame.columns], numeric, rows)
@@ -107,6 +108,7 @@ def render(
     environment: Mapping[str, Any],
     findings: Sequence[str],
     measured_at: str,
+    chapters: Sequence[str] = (),
 ) -> str:
     """The report as HTML.
 
@@ -118,8 +120,9 @@ def render(
         environment: the captured environment, may be empty.
         findings: where it misses and why, one paragraph each (`analysis.findings`).
         measured_at: when the measurements were made, as text.
+        chapters: further chapters, as HTML fragments of this package.
     """
-    shown = [_table_section(name, t.title, t.caption, tables[name]) for name, t in TABLES.items() if name in tables]
+    shown = [table_section(name, t.title, t.caption, tables[name]) for name, t in TABLES.items() if name in tables]
     drawn = [
         Section(name, p.title, p.caption, image=base64.b64encode(figures[name]).decode())
         for name, p in FIGURES.items()
@@ -135,6 +138,7 @@ def render(
         environment=environment_rows(environment).to_numpy().tolist(),
         tables=shown,
         figures=drawn,
+        chapters=chapters,
         absent=[t.title for name, t in TABLES.items() if name not in tables]
         + [p.title for name, p in FIGURES.items() if name not in figures],
     )
@@ -151,6 +155,7 @@ def write_report(
     report: Path,
     more: Mapping[str, pd.DataFrame] = MappingProxyType({}),
     remarks: Sequence[str] = (),
+    chapters: Sequence[str] = (),
 ) -> None:
     """Gather what the evaluation wrote and write the page atomically.
 
@@ -164,6 +169,7 @@ def write_report(
         report: the page.
         more: tables that live elsewhere, by id (`table_11` belongs to a stage of its own).
         remarks: findings written by people, shown before the computed ones.
+        chapters: further chapters, as HTML fragments of this package.
 
     Raises:
         FormatError: metrics, environment or findings cannot be read.
@@ -178,6 +184,7 @@ def write_report(
         _read(environment, dict),
         [*remarks, *_read(findings, list)],
         measured_at,
+        chapters,
     )
     write_text(report, page)
 

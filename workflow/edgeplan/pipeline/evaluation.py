@@ -79,7 +79,7 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path) -> None:
     write_tables(evidence, results / "tables", measured_at)
     write_findings(findings(evidence), results / "tables" / "findings.json")
     write_figures(evidence, results / "figures")
-    write_metrics(metrics(evidence), results / "metrics.json")
+    write_metrics(metrics(evidence), results / "chapters" / "prediction.json")
 
 
 def _tables(table: pd.DataFrame, rules: FusionRules) -> tuple[KernelTables, KernelTables]:

@@ -1,19 +1,42 @@
-"""Stage `report`: the self-contained page of a device."""
+"""Stage `report`: the self-contained page of a device, and the figures of merit of all its chapters in one file."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+from edgeplan.errors import FormatError
 from edgeplan.evaluation.report import write_report as write_page
 from edgeplan.evaluation.tables import read_table
+from edgeplan.files import write_json
 
 
 def write_report(
-    *, device: str, tables: Path, figures: Path, metrics: Path, environment: Path, transfer: Path, remarks: Path, report: Path
+    *,
+    device: str,
+    tables: Path,
+    figures: Path,
+    chapters: Path,
+    metrics: Path,
+    environment: Path,
+    transfer: Path,
+    remarks: Path,
+    report: Path,
 ) -> None:
-    """Gather what the evaluation wrote; `remarks` is a folder with a text per device, one paragraph a remark, or none."""
-    written = remarks / f"{device}.md"
-    paragraphs = [p.strip() for p in written.read_text().split("\n\n")] if written.is_file() else []
+    """Gather what the chapters wrote.
+
+    Args:
+        device: name of the device.
+        tables: of the first chapter.
+        figures: of the first chapter.
+        chapters: a JSON document of figures of merit for each chapter, and the further chapters as HTML fragments.
+        metrics: where the figures of merit of all chapters go.
+        environment: environment.json of the first chapter.
+        transfer: Table 11; may be absent.
+        remarks: folder with a text per device, one paragraph a remark, or none.
+        report: the page.
+    """
+    write_json(metrics, merged_metrics(chapters))
     write_page(
         device,
         tables=tables,
@@ -23,5 +46,32 @@ def write_report(
         findings=tables / "findings.json",
         report=report,
         more={"table_11": read_table(transfer)[0]} if transfer.is_file() else {},
-        remarks=[p for p in paragraphs if p],
+        remarks=remarks_of(remarks, device),
+        chapters=[path.read_text() for path in sorted(chapters.glob("*.html"))],
     )
+
+
+def merged_metrics(chapters: Path) -> dict[str, float]:
+    """The figures of merit of all chapters, sorted by key.
+
+    Raises:
+        FormatError: a document cannot be read, or two chapters have a figure of the same name.
+    """
+    merged: dict[str, float] = {}
+    for path in sorted(chapters.glob("*.json")):
+        try:
+            found = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise FormatError(f"cannot read {path.name}: {error}", where=str(path), next_step="run dvc repro again") from error
+        if merged.keys() & found.keys():
+            twice = min(merged.keys() & found.keys())
+            raise FormatError(f"two chapters have a figure {twice}", where=str(path), next_step="rename one of them")
+        merged |= found
+    return dict(sorted(merged.items()))
+
+
+def remarks_of(folder: Path, name: str) -> list[str]:
+    """The paragraphs of a text written by people; none where there is no such text."""
+    written = folder / f"{name}.md"
+    paragraphs = [p.strip() for p in written.read_text().split("\n\n")] if written.is_file() else []
+    return [p for p in paragraphs if p]

@@ -25,11 +25,11 @@ class Edgeplan(Baseline):
     """A plan folder. The fingerprint of the machine is the engine's, not the model's: a program asks for it once."""
 
     def load_library(self, threads: int) -> None:
+        del threads
         try:
             self._dnnl = Dnnl()
         except DeviceError as error:
             raise UnsupportedError(f"oneDNN is not installed: {error.what}") from error
-        self._dnnl.warm_up(threads)
         self._machine = fingerprint()
 
     def version(self) -> str:

@@ -1,0 +1,203 @@
+"""Tables, figures and page of the cold-start chapter, from frames as the stage writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cold_chapter_frames import MODELS, evidence, frame_names
+
+from edgeplan.cold.settings import PlanName
+from edgeplan.errors import FormatError
+from edgeplan.evaluation import cold_figures, cold_report
+from edgeplan.evaluation.cold_evidence import ColdEvidence, read_cold_evidence
+from edgeplan.evaluation.cold_metrics import METRICS, cold_metrics
+from edgeplan.evaluation.cold_tables import COLD_TABLES, REASON, make_cold_tables
+from edgeplan.evaluation.paper_nnv12 import TABLE4_PLANNING_MEIZU_MS, TABLE5
+from edgeplan.evaluation.tables import read_table
+from edgeplan.pipeline.cold_plans import VARIANTS
+from edgeplan.pipeline.cold_tables import write_cold_start
+from edgeplan.pipeline.report import merged_metrics
+from edgeplan.zoo.cold_start_models import TABLE4
+
+
+@pytest.fixture(scope="module")
+def e() -> ColdEvidence:
+    return evidence()
+
+
+@pytest.fixture(scope="module")
+def tables(e: ColdEvidence) -> dict[str, pd.DataFrame]:
+    return make_cold_tables(e)
+
+
+def write(e: ColdEvidence, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for name in frame_names():
+        getattr(e, name).to_parquet(folder / f"{name}.parquet")
+    for name in ("notes", "environment"):
+        (folder / f"{name}.json").write_text(json.dumps(getattr(e, name)))
+
+
+def test_every_table_but_energy_is_made(tables: dict[str, pd.DataFrame]) -> None:
+    assert [name for name, frame in tables.items() if list(frame.columns) == [REASON]] == ["cold_figure_12"]
+    assert "no energy counters" in tables["cold_figure_12"][REASON].iloc[0]
+
+
+def test_no_table_is_left_out_when_nothing_was_measured(e: ColdEvidence) -> None:
+    empty = replace(e, **{name: getattr(e, name).iloc[:0] for name in frame_names()}, notes={})
+    tables = make_cold_tables(empty)
+    assert tables.keys() == COLD_TABLES.keys()
+    for name, frame in tables.items():
+        assert list(frame.columns) == [REASON], name
+        assert frame[REASON].iloc[0]
+    assert cold_figures.make_cold_figures(empty) == {}
+    assert cold_metrics(empty).keys() == {"cold.models"}
+
+
+def test_breakdown_has_allocation_as_a_stage_of_its_own(tables: dict[str, pd.DataFrame]) -> None:
+    table = tables["cold_table_01"].set_index("stage")
+    assert table.index[0] == "memory allocation"
+    assert table.loc["memory allocation", "optimal plan, cached, ms"] == pytest.approx(0.7)
+    assert table.loc["total cold", "optimal plan, cached, ms"] == pytest.approx(10)
+    assert table.loc["create", "warm plan, cached, ms"] == pytest.approx(3)
+    assert table.loc["transform", "paper_pixel5_ms"] == 1135.28
+    assert (table["model"] == "squeezenet").all()  # of the two it has more FLOPs; ResNet-50 was not measured
+
+
+def test_kernel_alternatives_stand_beside_the_papers(tables: dict[str, pd.DataFrame]) -> None:
+    table = tables["cold_table_02"]
+    ours = table[(table["from"] == "here") & (table["layout"] == "nhwc")].set_index("kernel")
+    assert ours.loc["brgconv", ["read_raw_ms", "transform_ms", "read_cache_ms", "create_ms"]].tolist() == [1.0, 3.0, 2.0, 3.0]
+    assert pd.isna(ours.loc["gemm", "read_cache_ms"])
+    assert len(table[table["from"] != "here"]) == 6
+
+
+def test_storage_and_planning_time_stand_beside_the_papers(tables: dict[str, pd.DataFrame]) -> None:
+    row = tables["cold_table_04"].set_index("model").loc["squeezenet"]
+    assert row["storage_mb"] == pytest.approx(4)
+    assert row["flops_g"] == pytest.approx(1.6)
+    assert (row["paper_storage_mb"], row["paper_planning_meizu16t_ms"]) == (3.8, 717.9)
+
+
+def test_speedups_are_told_by_baseline(tables: dict[str, pd.DataFrame]) -> None:
+    table = tables["cold_table_05"].set_index(["baseline", "page_cache"])
+    default = table.loc["ONNX Runtime", "cached"]
+    assert (default["least"], default["largest"]) == pytest.approx((40 / 12, 8))
+    missing = table.loc["ncnn", "evicted"]
+    assert missing["models"] == 0
+    assert missing["without"] == "squeezenet: ncnn is not installed"
+    assert "Meizu 16T 1.1 to 10.3 (3.7)" in missing["paper_min_max_avg"]
+
+
+def test_load_is_told_against_no_load(tables: dict[str, pd.DataFrame]) -> None:
+    table = tables["cold_figure_11"]
+    assert table.loc[table["load_percent"] == 50, "slow_down"].tolist() == pytest.approx([1.5] * 3)
+
+
+def test_ablation_adds_one_technique_after_the_other(tables: dict[str, pd.DataFrame]) -> None:
+    table = tables["cold_figure_13"].set_index(["model", "page_cache"])
+    steps = ["warm_ms", "K_ms", "K+C_ms", "K+C+P_ms"]
+    assert table.loc[("squeezenet", "cached"), steps].tolist() == pytest.approx([30, 25, 15, 10])
+    assert table.loc[("paper: resnet50, Jetson TX2", "evicted"), steps].tolist() == [8272, 2300, 555, 240]
+
+
+def test_continuous_inference_follows_the_runs_in_order(tables: dict[str, pd.DataFrame]) -> None:
+    table = tables["cold_figure_14"].set_index("setting")
+    row = table.loc["ONNX Runtime"]
+    assert [row[f"inference_{i}_ms"] for i in (1, 2, 3)] == pytest.approx([80, 4.4, 4])
+
+
+def test_planning_from_predictions_tells_its_loss(tables: dict[str, pd.DataFrame]) -> None:
+    row = tables["cold_predictions"].set_index("model").loc["squeezenet"]
+    assert row["loss_percent"] == pytest.approx(10)
+    assert row["measured_loss_percent"] == pytest.approx(20)
+
+
+def test_planners_are_held_against_the_proven_bound(tables: dict[str, pd.DataFrame]) -> None:
+    row = tables["cold_planners"].set_index("model").loc["squeezenet"]
+    assert row["optimal_gap_percent"] == pytest.approx(0)
+    assert row["nnv12_gap_percent"] == pytest.approx(10)
+    assert (row["optimal_measured_ms"], row["nnv12_measured_ms"]) == pytest.approx((10, 11))
+
+
+def test_bounds_say_what_bounds_a_start(tables: dict[str, pd.DataFrame]) -> None:
+    row = tables["cold_bounds"].set_index("model").loc["squeezenet"]
+    assert (row["work_bound_ms"], row["disk_bound_ms"], row["bounded_by"]) == (6, 20, "disk")
+    assert row["create_core_ms"] == pytest.approx(4)
+
+
+def test_every_figure_is_drawn(e: ColdEvidence) -> None:
+    figures = cold_figures.make_cold_figures(e)
+    assert figures.keys() == cold_figures.COLD_FIGURES.keys()
+    assert all(data.startswith(b"\x89PNG") and len(data) > 5000 for data in figures.values())
+    assert figures == cold_figures.make_cold_figures(e), "drawing depends on something else than the measurements"
+
+
+def test_energy_where_the_machine_counts_it(e: ColdEvidence) -> None:
+    energy = pd.DataFrame(
+        [
+            {"model": m, "setting": s, "repeat": 0, "joules": j}
+            for m in MODELS
+            for s, j in (("onnxruntime", 4.0), ("edgeplan", 1.0))
+        ]
+    )
+    table = make_cold_tables(replace(e, energy=energy))["cold_figure_12"]
+    assert table["own_over_onnxruntime"].tolist() == [0.25, 0.25]
+
+
+def test_stage_writes_the_whole_chapter(tmp_path: Path, e: ColdEvidence) -> None:
+    measured, chapters, remarks = tmp_path / "cold", tmp_path / "chapters", tmp_path / "remarks"
+    write(e, measured)
+    remarks.mkdir()
+    (remarks / "cpu-test-cold-start.md").write_text("Seen by a person.\n")
+    write_cold_start(device="cpu-test", measured=measured, chapters=chapters, remarks=remarks)
+    assert {p.stem for p in (measured / "tables").glob("cold_*.csv")} == COLD_TABLES.keys()
+    assert {p.stem for p in (measured / "tables").glob("cold_*.md")} == COLD_TABLES.keys()
+    assert {p.stem for p in (measured / "figures").glob("*.png")} == cold_figures.COLD_FIGURES.keys()
+    frame, measured_at = read_table(measured / "tables" / "cold_bounds.csv")
+    assert (len(frame), measured_at) == (2, "2024-05-06")
+    page, chapter = (measured / "report.html").read_text(), (chapters / "cold_start.html").read_text()
+    assert chapter.strip() in page
+    ids = re.findall(r'id="([^"]+)"', chapter)
+    assert len(set(ids)) == len(ids)
+    assert set(COLD_TABLES) <= set(ids)
+    assert "Seen by a person." in page
+    assert not re.search(r'(src|href)="https?://', page), "the page is not self-contained"
+    metrics = json.loads((chapters / "cold_start.json").read_text())
+    assert metrics.keys() == METRICS.keys()
+    (chapters / "prediction.json").write_text('{"prediction.models": 260}')
+    assert merged_metrics(chapters).keys() == METRICS.keys() | {"prediction.models"}
+    (chapters / "prediction.json").write_text('{"cold.models": 1}')
+    with pytest.raises(FormatError, match=r"two chapters have a figure cold\.models"):
+        merged_metrics(chapters)
+
+
+def test_what_is_missing_is_named(tmp_path: Path, e: ColdEvidence) -> None:
+    write(e, tmp_path / "cold")
+    (e.runs.drop(columns="cold_ms")).to_parquet(tmp_path / "cold" / "runs.parquet")
+    with pytest.raises(FormatError, match="runs lacks the column 'cold_ms'"):
+        read_cold_evidence("cpu-test", tmp_path / "cold")
+    (tmp_path / "cold" / "runs.parquet").unlink()
+    with pytest.raises(FormatError, match="cannot read runs"):
+        read_cold_evidence("cpu-test", tmp_path / "cold")
+
+
+def test_verdicts_follow_the_bars(e: ColdEvidence) -> None:
+    lines = {line.title: line for line in cold_report.headline(cold_metrics(e) | {"cold.plan_seconds_max": 2.5})}
+    assert lines["longest planning (s)"].verdict == "miss"
+    assert lines["speed-up over ONNX Runtime as shipped, page cache warm"].verdict == "pass"
+    assert cold_report.headline({})[0].value == "not measured"
+
+
+def test_figures_of_the_paper_cover_the_models() -> None:
+    assert TABLE4_PLANNING_MEIZU_MS.keys() == TABLE4.keys()
+    assert all(s.least <= s.mean <= s.largest for row in TABLE5.values() for s in row.values())
+
+
+def test_plans_of_the_params_are_known() -> None:
+    assert set(PlanName.__args__) == VARIANTS.keys() - {"optimal"}  # type: ignore[attr-defined]

@@ -1,0 +1,168 @@
+"""Parts of the stage that measures cold starts, without measuring."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cold_start_instances import layouts, realistic
+
+from edgeplan.cold.background import background_load
+from edgeplan.cold.energy import Counter, counters, read_uj, spent_joules
+from edgeplan.cold.journal import Journal
+from edgeplan.cold.offline import ColdModel
+from edgeplan.errors import DeviceError
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.pipeline import cold_plans
+from edgeplan.pipeline.cold_checks import check_outputs
+from edgeplan.pipeline.cold_runs import SharedJournal
+from edgeplan.pipeline.cold_start import table2_graph
+from edgeplan.planning.cold_start.machine import costs_of, makespan_ms
+from edgeplan.planning.cold_start.optimal import Search
+from edgeplan.planning.cold_start.plan import Target
+from edgeplan.runtime.dnnl import Dnnl
+
+TARGET = Target("net.onnx", "a" * 64, "onednn", "3.2.0", "avx2", "here", 2)
+
+
+@pytest.mark.parametrize("name", ["optimal", "nnv12", "warm", "K", "K+C"])
+def test_a_plan_is_found_again_in_its_profile(tmp_path: Path, name: str) -> None:
+    profiles = layouts(12, 3)
+    store = cold_plans.PlanStore(tmp_path, Search())
+    made = store.make(name, profiles, TARGET)
+    profile = cold_plans.profile_for(made, profiles)
+    schedule = cold_plans.schedule_of(made, profile)
+    assert schedule is not None
+    assert makespan_ms(costs_of(profile), schedule) == pytest.approx(made.makespan_ms, abs=1e-5)
+    assert max(s.end_ms for s in cold_plans.planned_timeline(made, profiles)) == pytest.approx(made.makespan_ms, abs=1e-5)
+    row = cold_plans.plan_row("net", name, made, profiles)
+    assert (row["plan"], row["planner"], row["profiled_makespan_ms"]) == (name, name, made.makespan_ms)
+
+
+def test_a_plan_is_made_once_for_the_same_costs(tmp_path: Path) -> None:
+    profiles = layouts(10, 1)
+    made = cold_plans.PlanStore(tmp_path, Search()).make("optimal", profiles, TARGET)
+    again = cold_plans.PlanStore(tmp_path, Search()).make("optimal", profiles, TARGET)
+    assert again == made  # its planning time too: it was not planned again
+    assert len(list(tmp_path.iterdir())) == 1
+    cold_plans.PlanStore(tmp_path, Search()).make("optimal", layouts(10, 2), TARGET)
+    cold_plans.PlanStore(tmp_path, Search(gap=0.05)).make("optimal", profiles, TARGET)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_other_costs_are_charged_to_the_same_schedule(tmp_path: Path) -> None:
+    guessed, profiled = layouts(10, 1), layouts(10, 5)
+    made = cold_plans.PlanStore(tmp_path, Search()).make("predicted", guessed, TARGET)
+    best = cold_plans.PlanStore(tmp_path, Search()).make("optimal", profiled, TARGET)
+    under = cold_plans.plan_row("net", "predicted", made, profiled)["profiled_makespan_ms"]
+    assert under >= best.lower_bound_ms
+    assert under != pytest.approx(made.makespan_ms)
+
+
+def test_profiles_for_fewer_cores_and_for_uneven_ones() -> None:
+    profiles = layouts(4, 1)
+    assert [p.big_cores for p in cold_plans.on_cores(profiles, 1)] == [1, 1, 1]
+    assert cold_plans.on_cores(profiles, 3) == ()
+    chip = cold_plans.uneven(profiles, 3.0)[0]
+    assert (chip.equal, chip.queues, chip.narrow, chip.little_ratio) == (False, 1, 1, 3.0)
+
+
+def test_kernels_for_later_runs_are_the_fastest_ones(tmp_path: Path) -> None:
+    profiles = layouts(8, 2)
+    made = cold_plans.PlanStore(tmp_path, Search()).make("optimal", profiles, TARGET)
+    profile = cold_plans.profile_for(made, profiles)
+    for layer, name in zip(profile.layers, cold_plans.fastest_warm(made, profiles), strict=True):
+        assert min(c.execute_ms[2] for c in layer.candidates) in {
+            c.execute_ms[2] for c in layer.candidates if c.implementation == name
+        }
+
+
+def test_a_plan_of_another_layout_has_no_schedule(tmp_path: Path) -> None:
+    profiles = layouts(6, 1)
+    made = cold_plans.PlanStore(tmp_path, Search()).make("optimal", profiles, TARGET)
+    bare = replace(realistic(6, 1), layout=made.layout)
+    bare = replace(bare, layers=tuple(replace(x, candidates=x.candidates[:1]) for x in bare.layers))
+    assert np.isnan(cold_plans.makespan_under(made, [bare]))
+
+
+def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl) -> None:
+    graph = table2_graph()
+    model = ColdModel("conv", save_onnx(graph, tmp_path / "conv.onnx"), {"input": graph.shape("input")})
+    reference = tmp_path / "reference.npz"
+    np.savez(reference, out=np.zeros(graph.shape(graph.outputs[0]), np.float32))
+
+    def check(choices: int) -> list[float]:
+        return check_outputs(dnnl, model, graph, reference, seed=1, choices=choices, kept=tmp_path / "kept")["error"].tolist()
+
+    errors = check(1)
+    assert len(errors) == 3  # one program a home layout
+    assert min(errors) == float("inf")  # it differs from the (wrong) reference
+    np.savez(reference, out=np.ones(graph.shape(graph.outputs[0]), np.float32))
+    assert check(1) == errors  # kept
+    assert len(check(2)) > 3
+
+
+def test_journals_are_brought_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    kept = tmp_path / "rows" / "runs.jsonl"
+    Journal(kept).append({"key": "a", "measured_at": 1.0})
+    with SharedJournal(kept, "cpu-test") as path:
+        assert [r["key"] for r in Journal(path).records()] == ["a"]
+        Journal(path).append({"key": "b", "measured_at": 2.0})
+    assert [r["key"] for r in Journal(kept).records()] == ["a", "b"]
+    kept.unlink()  # a fresh clone finds what this machine measured
+    with pytest.raises(RuntimeError, match="killed"):
+        _killed_while_measuring(kept)
+    assert [r["key"] for r in Journal(kept).records()] == ["a", "b", "c"]
+
+
+def _killed_while_measuring(kept: Path) -> None:
+    with SharedJournal(kept, "cpu-test") as path:
+        Journal(path).append({"key": "c", "measured_at": 3.0})
+        raise RuntimeError("killed")
+
+
+def test_background_load_ends_with_its_block() -> None:
+    def children() -> str:
+        return subprocess.run(["ps", "-e", "-o", "args"], capture_output=True, text=True, check=True).stdout
+
+    mark = f"{sys.executable} -m edgeplan.cold.background 0 1"
+    with background_load(0, 1):
+        time.sleep(0.05)
+        assert mark in children()
+    assert mark not in children()
+    with background_load(0, 0):
+        assert "edgeplan.cold.background 0 0" not in children()
+
+
+def test_energy_counters_wrap_around(tmp_path: Path) -> None:
+    for name, value in (("intel-rapl:0", "900"), ("intel-rapl:0:0", "5"), ("intel-rapl:1", "10")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "energy_uj").write_text(value)
+        (tmp_path / name / "max_energy_range_uj").write_text("999")
+    found = counters(tmp_path)
+    assert [c.path.parent.name for c in found] == ["intel-rapl:0", "intel-rapl:1"]  # packages, not parts of them
+    before = read_uj(found)
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("100")
+    assert spent_joules(found, before, read_uj(found)) == pytest.approx(200e-6)
+
+
+def test_a_machine_without_counters_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="no energy counters"):
+        counters(tmp_path)
+    with pytest.raises(DeviceError, match="cannot be read"):
+        read_uj((Counter(tmp_path / "energy_uj", 1),))
+
+
+def test_the_convolution_of_table_2() -> None:
+    graph = table2_graph()
+    (conv,) = graph.operators
+    assert graph.shape(conv.weights[0]) == (192, 64, 3, 3)
+    assert graph.shape(graph.outputs[0]) == (1, 192, 56, 56)
+    assert json.loads(json.dumps(conv.integers("strides", ()))) == [1, 1]

@@ -1,0 +1,228 @@
+"""The figures of the cold-start chapter: pure functions of the measured frames, the formula of each in its docstring.
+
+In all of them c(m, s) is the cold latency of model m with setting s: the median over the repeats, at the thread count with
+the least such median (each engine at its best thread count up to ours); w(m, s, t) the warm latency with t threads: the
+median over the repeats of the least warm run of a process. Runs with a reason and the runs of the background load (its 0 %
+included) do not count. "Own" is the plan of the optimal planner from profiled costs, B the set of stock settings, G the
+geometric mean over the models that have all that a figure needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, ColdEvidence
+from edgeplan.evaluation.summary import Bar
+
+CACHED, EVICTED = "cached", "evicted"
+#: The outputs of the runtime agree when they differ by at most this share of their largest magnitude.
+OUTPUT_TOLERANCE = 1e-4
+_NEAR = 0.15
+_KEYS = ["model", "setting", "plan", "state", "threads"]
+_DEFAULT = "onnxruntime"
+
+
+def geomean(values: pd.Series[float]) -> float:
+    """Geometric mean; not a number for no values."""
+    found = values.dropna()
+    return float(np.exp(np.log(found).mean())) if len(found) else math.nan
+
+
+def medians(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row a model, setting, plan, state and thread count: medians `cold_ms`, `warm_ms` (least warm run), `repeats`."""
+    good = runs[(runs["reason"] == "") & (runs["load_core"] == "")]
+    return good.groupby(_KEYS, as_index=False).agg(
+        cold_ms=("cold_ms", "median"),
+        warm_ms=("warm_min_ms", "median"),
+        stock=("stock", "first"),
+        repeats=("repeat", "nunique"),
+    )
+
+
+def best_threads(runs: pd.DataFrame) -> pd.DataFrame:
+    """`medians` at the thread count with the least cold median of each model, setting, plan and state."""
+    ordered = medians(runs).sort_values("cold_ms", kind="stable")
+    return ordered.drop_duplicates(_KEYS[:-1]).sort_values(_KEYS, ignore_index=True)
+
+
+def own_cold_ms(runs: pd.DataFrame, state: str, plan: str = OPTIMAL) -> pd.Series[float]:
+    """c(m, own) by model."""
+    best = best_threads(runs)
+    return _by_model(best[(best["setting"] == OWN) & (best["plan"] == plan) & (best["state"] == state)], "cold_ms")
+
+
+def stock_cold_ms(runs: pd.DataFrame, state: str, setting: str = "") -> pd.Series[float]:
+    """c(m, setting) by model; without a setting the best stock one, min over s in B of c(m, s)."""
+    best = best_threads(runs)
+    chosen = best[best["stock"] & (best["state"] == state) & ((best["setting"] == setting) if setting else True)]
+    return chosen.groupby("model")["cold_ms"].min()
+
+
+def warm_ms(runs: pd.DataFrame, threads: int, *, stock: bool) -> pd.Series[float]:
+    """The least w(m, s, threads) by model: over the stock settings, or over our plans.
+
+    A plan for cold starts may hold slower kernels: the runtime is as fast warm as its fastest plan.
+    """
+    found = medians(runs)
+    chosen = found[(found["stock"] == stock) & (found["threads"] == threads)]
+    return chosen.groupby("model")["warm_ms"].min().dropna()
+
+
+def _by_model(frame: pd.DataFrame, column: str) -> pd.Series[float]:
+    return frame.set_index("model")[column]
+
+
+def speedup_vs_ort_default(e: ColdEvidence) -> float:
+    """G of c(m, ONNX Runtime as shipped) / c(m, own), page cache warm."""
+    return geomean(stock_cold_ms(e.runs, CACHED, _DEFAULT) / own_cold_ms(e.runs, CACHED))
+
+
+def speedup_vs_best_stock_cached(e: ColdEvidence) -> float:
+    """G of min over s in B of c(m, s) / c(m, own), page cache warm."""
+    return geomean(stock_cold_ms(e.runs, CACHED) / own_cold_ms(e.runs, CACHED))
+
+
+def ceiling_vs_best_stock_cached(e: ColdEvidence) -> float:
+    """G of min over s in B of c(m, s) / W(m), page cache warm: the speed-up of a start that takes the work bound W."""
+    return geomean(stock_cold_ms(e.runs, CACHED) / e.work_bound_ms)
+
+
+def speedup_vs_best_stock_evicted(e: ColdEvidence) -> float:
+    """G of min over s in B of c(m, s) / c(m, own), page cache evicted."""
+    return geomean(stock_cold_ms(e.runs, EVICTED) / own_cold_ms(e.runs, EVICTED))
+
+
+def ceiling_vs_best_stock_evicted(e: ColdEvidence) -> float:
+    """G of min over s in B of c(m, s) / max(R(m), W(m)), page cache evicted."""
+    return geomean(stock_cold_ms(e.runs, EVICTED) / evicted_bound_ms(e))
+
+
+def over_work_bound_cached(e: ColdEvidence) -> float:
+    """G of c(m, own) / W(m), page cache warm.
+
+    W(m) = sum over the steps of the least (preparation + execution) core-time of any candidate, divided by the cores; the least
+    over the home layouts (`planning.cold_start.bounds.work_bound_ms`).
+    """
+    return geomean(own_cold_ms(e.runs, CACHED) / e.work_bound_ms)
+
+
+def evicted_bound_ms(e: ColdEvidence) -> pd.Series[float]:
+    """max(R(m), W(m)) by model, R(m) = fewest bytes any candidates read / bandwidth of the disk among the runs of m."""
+    both = pd.concat([e.read_bound_ms, e.work_bound_ms], axis=1, join="inner")
+    return both.max(axis=1)
+
+
+def evicted_over_bound(e: ColdEvidence) -> float:
+    """G of c(m, own) / max(R(m), W(m)), page cache evicted."""
+    return geomean(own_cold_ms(e.runs, EVICTED) / evicted_bound_ms(e))
+
+
+def over_warm_cached(e: ColdEvidence) -> float:
+    """G of c(m, own) / own warm at all cores, page cache warm."""
+    return geomean(own_cold_ms(e.runs, CACHED) / warm_ms(e.runs, e.threads, stock=False))
+
+
+def warm_vs_best_stock(e: ColdEvidence) -> float:
+    """G of own warm / min over s in B of w(m, s, t), t = all cores on both sides."""
+    return geomean(warm_ms(e.runs, e.threads, stock=False) / warm_ms(e.runs, e.threads, stock=True))
+
+
+def plan_gap_max(e: ColdEvidence) -> float:
+    """Largest makespan / proven lower bound - 1 over the plans of the optimal planner."""
+    return _largest(_optimal_plans(e), lambda p: p["makespan_ms"] / p["lower_bound_ms"] - 1)
+
+
+def plan_seconds_max(e: ColdEvidence) -> float:
+    """Longest planning time of the optimal planner, in s, over the plans from profiled costs."""
+    return _largest(_optimal_plans(e), lambda p: p["planning_ms"] / 1e3)
+
+
+def _optimal_plans(e: ColdEvidence) -> pd.DataFrame:
+    plans = e.plans
+    return plans[(plans["planner"] == "optimal") & (plans["costs"] == "profiled")]
+
+
+def _largest(frame: pd.DataFrame, value: Callable[[pd.DataFrame], pd.Series[float]]) -> float:
+    return float(value(frame).max()) if len(frame) else math.nan
+
+
+def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
+    """Every executed plan: model, plan, threads, predicted_ms (its makespan), measured_ms, ratio = measured / predicted.
+
+    Measured is the median cold latency with a warm page cache, for which the costs were profiled. It holds what a makespan
+    leaves out: reading the plan, opening files.
+    """
+    own = medians(e.runs)
+    own = own[(own["setting"] == OWN) & (own["state"] == CACHED)]
+    both = e.plans.merge(own, on=["model", "plan", "threads"])
+    frame = both[["model", "plan", "threads"]].assign(predicted_ms=both["makespan_ms"], measured_ms=both["cold_ms"])
+    return frame.assign(ratio=frame["measured_ms"] / frame["predicted_ms"]).reset_index(drop=True)
+
+
+def predicted_within_15pct(e: ColdEvidence) -> float:
+    """Share of the executed plans with |predicted / measured - 1| <= 0.15, over all models, planners and thread counts.
+
+    Plans from predicted costs are left out: theirs is the error of the predictors.
+    """
+    told = e.plans.loc[e.plans["costs"] == "profiled", ["model", "plan", "threads"]]
+    frame = predicted_and_measured(e).merge(told, on=["model", "plan", "threads"])
+    near = (frame["predicted_ms"] / frame["measured_ms"] - 1).abs() <= _NEAR
+    return float(near.mean()) if len(frame) else math.nan
+
+
+def outputs_equal(e: ColdEvidence) -> float:
+    """Share of the checked programs (model x home layout x k-th candidate in every step) whose outputs agree within 1e-4."""
+    return float((e.checks["error"] <= OUTPUT_TOLERANCE).mean()) if len(e.checks) else math.nan
+
+
+def models_measured(e: ColdEvidence) -> float:
+    """Models with a cold latency of our own, page cache warm."""
+    return float(len(own_cold_ms(e.runs, CACHED)))
+
+
+#: The figures of the chapter by their key in metrics.json.
+METRICS: Mapping[str, Callable[[ColdEvidence], float]] = MappingProxyType(
+    {
+        "cold.speedup_vs_ort_default": speedup_vs_ort_default,
+        "cold.speedup_vs_best_stock_cached": speedup_vs_best_stock_cached,
+        "cold.speedup_vs_best_stock_cached_ceiling": ceiling_vs_best_stock_cached,
+        "cold.speedup_vs_best_stock_evicted": speedup_vs_best_stock_evicted,
+        "cold.speedup_vs_best_stock_evicted_ceiling": ceiling_vs_best_stock_evicted,
+        "cold.over_work_bound_cached": over_work_bound_cached,
+        "cold.evicted_over_bound": evicted_over_bound,
+        "cold.over_warm_cached": over_warm_cached,
+        "runtime.warm_vs_best_stock": warm_vs_best_stock,
+        "cold.plan_gap_max": plan_gap_max,
+        "cold.plan_seconds_max": plan_seconds_max,
+        "cold.predicted_within_15pct": predicted_within_15pct,
+        "runtime.outputs_equal": outputs_equal,
+        "cold.models": models_measured,
+    }
+)
+
+#: What the figures have to reach.
+BARS = (
+    Bar("cold.speedup_vs_ort_default", "speed-up over ONNX Runtime as shipped, page cache warm", low=4, aim=">= 8"),
+    Bar("cold.speedup_vs_best_stock_cached", "speed-up over the best stock setting, page cache warm", low=1.3, aim=">= 2"),
+    Bar(
+        "cold.speedup_vs_best_stock_evicted", "speed-up over the best stock setting, page cache evicted", low=1.05, aim=">= 1.3"
+    ),
+    Bar("cold.over_work_bound_cached", "cold over the work bound, page cache warm", high=1.3, aim="<= 1.1"),
+    Bar("cold.evicted_over_bound", "cold over the bound of disk and work, page cache evicted", high=1.3, aim="<= 1.1"),
+    Bar("runtime.warm_vs_best_stock", "warm latency over the best stock engine's", high=1.15, aim="<= 1"),
+    Bar("cold.plan_gap_max", "largest gap of a plan to its proven bound", high=0.01, aim="<= 0.002"),
+    Bar("cold.plan_seconds_max", "longest planning (s)", high=2, aim="<= 0.5"),
+    Bar("cold.predicted_within_15pct", "share of makespans predicted within 15 %", low=0.7, aim=">= 0.95"),
+    Bar("runtime.outputs_equal", "share of kernel choices with outputs equal to ONNX Runtime's", low=1),
+)
+
+
+def cold_metrics(e: ColdEvidence) -> dict[str, float]:
+    """All figures that the measurements give, six significant digits; what is missing is an absent key."""
+    values = {key: function(e) for key, function in METRICS.items()}
+    return {key: float(f"{value:.6g}") for key, value in values.items() if math.isfinite(value)}

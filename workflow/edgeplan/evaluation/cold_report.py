@@ -1,0 +1,95 @@
+"""The second chapter of the report: a fragment that the report of a device takes in, and a page of its own around it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from edgeplan.evaluation.cold_figures import COLD_FIGURES
+from edgeplan.evaluation.cold_metrics import BARS, METRICS
+from edgeplan.evaluation.cold_tables import COLD_TABLES, REASON
+from edgeplan.evaluation.report import Line, Section, table_section
+from edgeplan.evaluation.tables import cell_text
+
+
+def headline(metrics: Mapping[str, float]) -> list[Line]:
+    """The figures with a bar, each with its verdict; what was not measured is missed."""
+    lines = []
+    for bar in BARS:
+        bounds = f">= {bar.low:g}" if bar.low > float("-inf") else f"<= {bar.high:g}"
+        value = metrics.get(bar.key)
+        verdict = "pass" if value is not None and bar.reached(value) else "miss"
+        lines.append(Line(bar.title, "not measured" if value is None else cell_text(value), bounds, bar.aim, verdict))
+    return lines
+
+
+def findings(tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, float]) -> list[str]:
+    """What bounds the starts where a bar is missed, from the table of bounds."""
+    told = []
+    frame = tables.get("cold_bounds", pd.DataFrame())
+    key = "cold.over_work_bound_cached"
+    if "bounded_by" in frame.columns:
+        by_disk = frame.loc[frame["bounded_by"] == "disk", "model"].tolist()
+        text = f"With the page cache evicted, {len(by_disk)} of {len(frame)} models are bounded by the disk"
+        told.append(f"{text}{': ' if by_disk else ''}{', '.join(by_disk)}; the others by the cores' work.")
+        parts = frame[[c for c in frame.columns if c.endswith("_core_ms")]].sum()
+        if parts.sum() > 0:
+            shares = ", ".join(f"{str(c).removesuffix('_core_ms')} {100 * v / parts.sum():.0f} %" for c, v in parts.items())
+            told.append(
+                f"Where the cores' time goes in the optimal plans, over all models: {shares} (create is JIT compilation)."
+            )
+        slowest = frame.dropna(subset=["cached_over_work"]).nlargest(1, "cached_over_work")
+        if key in metrics and len(slowest):
+            model, ratio = slowest["model"].iloc[0], slowest["cached_over_work"].iloc[0]
+            told.append(f"Farthest from its work bound is {model}: {cell_text(float(ratio))} times.")
+    told += [
+        f"{COLD_TABLES[n].title}: not measured, {f[REASON].iloc[0]}." for n, f in tables.items() if list(f.columns) == [REASON]
+    ]
+    return told
+
+
+def _templates() -> Environment:
+    return Environment(loader=PackageLoader("edgeplan.evaluation", "."), autoescape=True, undefined=StrictUndefined)
+
+
+def render_chapter(
+    tables: Mapping[str, pd.DataFrame],
+    figures: Mapping[str, bytes],
+    metrics: Mapping[str, float],
+    remarks: Sequence[str],
+    measured_at: str,
+) -> str:
+    """The chapter as an HTML fragment.
+
+    Args:
+        tables: by id of `COLD_TABLES`.
+        figures: PNG by id of `COLD_FIGURES`; what is absent is left out.
+        metrics: of `cold_metrics`.
+        remarks: findings written by people, shown before the computed ones.
+        measured_at: when the measurements were made, as text.
+    """
+    drawn = [
+        Section(f"figure_{name}", p.title, p.caption, image=base64.b64encode(figures[name]).decode())
+        for name, p in COLD_FIGURES.items()
+        if name in figures
+    ]
+    return (
+        _templates()
+        .get_template("cold_chapter.html.j2")
+        .render(
+            measured_at=measured_at,
+            headline=headline(metrics),
+            metrics=[(name, cell_text(metrics[name])) for name in METRICS if name in metrics],
+            findings=[*remarks, *findings(tables, metrics)],
+            tables=[table_section(name, t.title, t.caption, tables[name]) for name, t in COLD_TABLES.items() if name in tables],
+            figures=drawn,
+        )
+    )
+
+
+def render_page(device: str, chapter: str) -> str:
+    """A page with this chapter alone, for a device on which the first one was not built."""
+    return _templates().get_template("cold_page.html.j2").render(device=device, chapter=chapter)

@@ -1,0 +1,240 @@
+"""Tables of profiles and plans: kernel alternatives, storage, planners against each other, predictions against measurements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.evaluation import cold_metrics as metrics
+from edgeplan.evaluation import paper_nnv12 as paper
+from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, TABLE2_CONV, ColdEvidence
+from edgeplan.evaluation.cold_metrics import CACHED
+from edgeplan.evaluation.cold_tables_runs import NotMeasuredError
+from edgeplan.planning.cold_start.bounds import remaining_table
+from edgeplan.planning.cold_start.profile import BIG, Candidate
+from edgeplan.zoo.cold_start_models import TABLE4
+
+_MB = 1e6
+
+
+def table_02(e: ColdEvidence) -> pd.DataFrame:
+    """Kernel alternatives of one convolution, 3x3, stride 1, 64 to 192 channels: what each stage takes (ms)."""
+    profiles = e.profiled.get(TABLE2_CONV, ())
+    rows = []
+    for profile in profiles:
+        # the convolution is the step with most candidates: reshapes at the border have one
+        layer = max(profile.layers, key=lambda layer: len(layer.candidates))
+        by_kernel: dict[str, dict[str, Candidate]] = {}
+        for c in layer.candidates:
+            by_kernel.setdefault(c.implementation, {})[c.source] = c
+        for kernel, sources in by_kernel.items():
+            raw, read, mapped = (sources.get(s) for s in ("raw", "cached_read", "cached_mmap"))
+            known = next(iter(sources.values()))
+            rows.append(
+                {
+                    "kernel": kernel,
+                    "layout": profile.layout,
+                    "read_raw_ms": raw.read_ms[BIG] if raw else np.nan,
+                    "transform_ms": raw.transform_ms[BIG] if raw else np.nan,
+                    "read_cache_ms": read.read_ms[BIG] if read else np.nan,
+                    "map_cache_ms": mapped.read_ms[BIG] if mapped else np.nan,
+                    "create_ms": known.create_ms[BIG],
+                    "execute_1_core_ms": known.execute_ms[min(known.execute_ms)],
+                    f"execute_{max(known.execute_ms)}_cores_ms": known.execute_ms[max(known.execute_ms)],
+                    "raw_bytes": raw.read_bytes if raw else 0,
+                    "cache_bytes": read.cache_bytes if read else 0,
+                    "from": "here",
+                }
+            )
+    if not rows:
+        raise NotMeasuredError("the convolution was not profiled")
+    rows += [
+        {
+            "kernel": k.kernel,
+            "read_raw_ms": k.read_raw_ms,
+            "transform_ms": k.transform_ms,
+            "read_cache_ms": k.read_cache_ms,
+            "execute_1_core_ms": k.execute_ms,
+            "from": "paper: ncnn on a phone, all big cores",
+        }
+        for k in paper.TABLE2
+    ]
+    return pd.DataFrame(rows)
+
+
+def table_04(e: ColdEvidence) -> pd.DataFrame:
+    """Each model with its size, its FLOPs (two a multiply-add), what its plan stores beside it, and planning time."""
+    plans: dict[str, dict[str, Any]] = {str(p["model"]): p for p in _records(_of(e, OPTIMAL))}
+    rows = []
+    for row in _records(e.models):
+        model = str(row["model"])
+        told, plan = TABLE4[model], plans.get(model)
+        rows.append(
+            {
+                "model": model,
+                "parameters_m": row["parameters"] / 1e6,
+                "paper_parameters_m": told.parameters_m,
+                "model_mb": row["model_bytes"] / _MB,
+                "paper_model_mb": told.model_mb,
+                "flops_g": 2 * row["macs"] / 1e9,
+                "paper_flops_g": told.flops_g,
+                "storage_mb": plan["cache_bytes"] / _MB if plan else np.nan,
+                "paper_storage_mb": told.storage_mb,
+                "planning_ms": plan["planning_ms"] if plan else np.nan,
+                "paper_planning_meizu16t_ms": paper.TABLE4_PLANNING_MEIZU_MS[model],
+            }
+        )
+    if not rows:
+        raise NotMeasuredError("no model was measured")
+    return pd.DataFrame(rows)
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(k): v for k, v in record.items()} for record in frame.to_dict("records")]
+
+
+def _of(e: ColdEvidence, plan: str) -> pd.DataFrame:
+    """Plans of that name for all cores."""
+    found: pd.DataFrame = e.plans[(e.plans["plan"] == plan) & (e.plans["threads"] == e.plans["threads"].max())]
+    return found
+
+
+def predicted_measured(e: ColdEvidence) -> pd.DataFrame:
+    """Predicted against measured makespan of every executed plan."""
+    frame = metrics.predicted_and_measured(e)
+    if frame.empty:
+        raise NotMeasuredError("no plan was executed with a warm page cache")
+    near = (frame["predicted_ms"] / frame["measured_ms"] - 1).abs()
+    return frame.assign(error_percent=100 * near, within_15_percent=near <= 0.15)  # noqa: PLR2004  as the column says
+
+
+def planners(e: ColdEvidence) -> pd.DataFrame:
+    """Heuristic against optimal plan: predicted, measured, the proven bound, and the planners' time."""
+    optimal, heuristic = (_of(e, name).set_index("model") for name in (OPTIMAL, "nnv12"))
+    if heuristic.empty or optimal.empty:
+        raise NotMeasuredError("both planners have to plan: cold_start.plans names optimal and nnv12")
+    own = e.runs[e.runs["threads"] == e.threads]
+    cold = {name: metrics.own_cold_ms(own, CACHED, name) for name in (OPTIMAL, "nnv12")}
+    frame = pd.DataFrame(
+        {
+            "bound_ms": optimal["lower_bound_ms"],
+            "optimal_ms": optimal["makespan_ms"],
+            "optimal_gap_percent": 100 * (optimal["makespan_ms"] / optimal["lower_bound_ms"] - 1),
+            "nnv12_ms": heuristic["makespan_ms"],
+            "nnv12_gap_percent": 100 * (heuristic["makespan_ms"] / optimal["lower_bound_ms"] - 1),
+            "optimal_measured_ms": cold[OPTIMAL],
+            "nnv12_measured_ms": cold["nnv12"],
+            "optimal_planning_s": optimal["planning_ms"] / 1e3,
+            "nnv12_planning_s": heuristic["planning_ms"] / 1e3,
+            "layout": optimal["layout"],
+            "nnv12_search": heuristic["note"],
+        }
+    )
+    return frame.reindex([m for m in e.names if m in frame.index]).rename_axis("model").reset_index()
+
+
+def from_predictions(e: ColdEvidence) -> pd.DataFrame:
+    """What planning from predicted costs loses: its plan under the profiled costs, and executed, over the profiled one's."""
+    predicted, profiled = (_of(e, name).set_index("model") for name in ("predicted", OPTIMAL))
+    if predicted.empty:
+        raise NotMeasuredError(e.notes.get("predicted", "no plan was made from predicted costs"))
+    own = e.runs[e.runs["threads"] == e.threads]
+    cold = {name: metrics.own_cold_ms(own, CACHED, name) for name in (OPTIMAL, "predicted")}
+    frame = pd.DataFrame(
+        {
+            "predicted_makespan_ms": predicted["makespan_ms"],
+            "under_profiled_costs_ms": predicted["profiled_makespan_ms"],
+            "profiled_makespan_ms": profiled["makespan_ms"],
+            "loss_percent": 100 * (predicted["profiled_makespan_ms"] / profiled["makespan_ms"] - 1),
+            "measured_ms": cold["predicted"],
+            "profiled_measured_ms": cold[OPTIMAL],
+            "measured_loss_percent": 100 * (cold["predicted"] / cold[OPTIMAL] - 1),
+        }
+    )
+    return frame.reindex([m for m in e.names if m in frame.index]).rename_axis("model").reset_index()
+
+
+def planning_time(e: ColdEvidence) -> pd.DataFrame:
+    """Planning time of every planner over the models (s), and its largest gap to the proven bound."""
+    if e.plans.empty:
+        raise NotMeasuredError("no plan was made")
+    rows = []
+    for (name, threads, planner, costs), part in e.plans.groupby(["plan", "threads", "planner", "costs"], sort=False):
+        rows.append(
+            {
+                "plan": name,
+                "cores": threads,
+                "planner": planner,
+                "costs": costs,
+                "plans": len(part),
+                "median_s": part["planning_ms"].median() / 1e3,
+                "largest_s": part["planning_ms"].max() / 1e3,
+                "largest_gap_percent": 100 * (part["makespan_ms"] / part["lower_bound_ms"] - 1).max(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def candidates(e: ColdEvidence) -> pd.DataFrame:
+    """How many candidates are left when those dominated in both preparation and execution are dropped."""
+    profiles = [p for model, parts in e.profiled.items() if model != TABLE2_CONV for p in parts]
+    if not profiles:
+        raise NotMeasuredError("no model was profiled")
+    return remaining_table(profiles)
+
+
+def bounds(e: ColdEvidence) -> pd.DataFrame:
+    """What bounds a cold start: disk or work; and the largest parts of the work."""
+    if e.work_bound_ms.empty:
+        raise NotMeasuredError("no model was profiled")
+    own = {state: metrics.own_cold_ms(e.runs, state) for state in ("cached", "evicted")}
+    warm = metrics.warm_ms(e.runs, e.threads, stock=False)
+    rows = []
+    for model in [m for m in e.names if m in e.profiled]:
+        work, read = e.work_bound_ms[model], e.read_bound_ms.get(model, np.nan)
+        rows.append(
+            {
+                "model": model,
+                "work_bound_ms": work,
+                "disk_bound_ms": read,
+                "bounded_by": "disk" if read > work else "work",
+                "cached_ms": own["cached"].get(model, np.nan),
+                "cached_over_work": own["cached"].get(model, np.nan) / work,
+                "evicted_ms": own["evicted"].get(model, np.nan),
+                "evicted_over_bound": own["evicted"].get(model, np.nan) / np.nanmax([work, read]),
+                "warm_ms": warm.get(model, np.nan),
+                **_parts(e, model),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _parts(e: ColdEvidence, model: str) -> dict[str, float]:
+    """The stages of the optimal plan's candidates, summed (core-ms): what the cores are busy with."""
+    chosen = e.spans[(e.spans["model"] == model) & (e.spans["kind"] == "planned") & (e.spans["plan"] == OPTIMAL)]
+    spent = (chosen["end_ms"] - chosen["start_ms"]).groupby(chosen["stage"]).sum()
+    return {f"{stage}_core_ms": float(spent.get(stage, np.nan)) for stage in ("read", "create", "transform", "execute")}
+
+
+def outputs(e: ColdEvidence) -> pd.DataFrame:
+    """Outputs of the runtime against ONNX Runtime's, with the k-th candidate in every step, for all k and home layouts."""
+    if e.checks.empty:
+        raise NotMeasuredError("no output was compared")
+    grouped = e.checks.groupby("model", sort=False)["error"]
+    frame = grouped.agg(programs="size", largest_error="max").reset_index()
+    equal = (e.checks["error"] <= metrics.OUTPUT_TOLERANCE).groupby(e.checks["model"]).all()
+    return frame.assign(equal=frame["model"].map(equal))
+
+
+def asymmetric(e: ColdEvidence) -> pd.DataFrame:
+    """Plans for one big and one little core, the little one stood for by waiting: optimal and heuristic."""
+    found = e.plans[e.plans["little_ratio"] > 1]
+    if found.empty:
+        raise NotMeasuredError(e.notes.get("asymmetric", "no plan for an asymmetric chip was made"))
+    cold = metrics.medians(e.runs)
+    cold = cold[(cold["setting"] == OWN) & (cold["state"] == CACHED)][["model", "plan", "threads", "cold_ms"]]
+    frame = found.merge(cold, on=["model", "plan", "threads"], how="left")
+    columns = ["model", "plan", "little_ratio", "planner", "makespan_ms", "lower_bound_ms", "cold_ms", "note"]
+    return frame[columns].rename(columns={"cold_ms": "measured_ms"})

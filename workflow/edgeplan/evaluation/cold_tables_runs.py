@@ -1,0 +1,346 @@
+"""Tables of cold starts as measured: breakdowns, speed-ups, cores, load, energy, ablation, continuous inference."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.cold.baselines.registry import SETTINGS
+from edgeplan.evaluation import cold_metrics as metrics
+from edgeplan.evaluation import paper_nnv12 as paper
+from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, ColdEvidence
+from edgeplan.evaluation.cold_metrics import CACHED, EVICTED
+
+STATES = (CACHED, EVICTED)
+#: Stock settings in the order of the registry.
+STOCK = tuple(name for name, found in SETTINGS.items() if found.stock)
+#: Stages of a run that are parts of it, in their order; others that an engine tells are shown behind them.
+STAGES = ("read", "transform", "create", "execute")
+ABLATION = ("warm", "K", "K+C", OPTIMAL)
+_ABLATION_PAPER = {"warm": "warm", "K": "K", "K+C": "K+C", OPTIMAL: "K+C+P"}
+_ALLOCATION = "memory allocation"
+
+
+class NotMeasuredError(Exception):
+    """A table has nothing to show; the message says why, and is what the table then shows."""
+
+
+def title(setting: str) -> str:
+    """A setting as the tables name it."""
+    return SETTINGS[setting].title if setting in SETTINGS else setting
+
+
+def good(e: ColdEvidence) -> pd.DataFrame:
+    """The runs that count, without those of the background load."""
+    return e.runs[(e.runs["reason"] == "") & (e.runs["load_core"] == "")]
+
+
+def focus(e: ColdEvidence, wanted: str) -> str:
+    """The model the paper shows, or, where it was not measured, the one with most FLOPs of those that were.
+
+    Raises:
+        NotMeasuredError: no model was measured.
+    """
+    measured = set(good(e)["model"])
+    if wanted in measured:
+        return wanted
+    known = e.models[e.models["model"].isin(measured)]
+    if known.empty:
+        raise NotMeasuredError("no model was run")
+    return str(known.sort_values("macs")["model"].iloc[-1])
+
+
+def stage_medians(e: ColdEvidence, model: str, setting: str, plan: str, threads: int, state: str) -> Mapping[str, float]:
+    """Median of each stage (ms) over the repeats: what the engine tells, memory allocation as first touch, total, warm.
+
+    Raises:
+        NotMeasuredError: there is no such run.
+    """
+    runs = good(e)
+    key = {"model": model, "setting": setting, "plan": plan, "threads": threads, "state": state}
+    for column, value in key.items():
+        runs = runs[runs[column] == value]
+    if runs.empty:
+        raise NotMeasuredError(f"no run of {title(setting)} {plan} on {model}, {threads} threads, page cache {state}")
+    told = pd.DataFrame([json.loads(text) for text in runs["stages_ms"]]).median().to_dict()
+    stages = {str(k): float(v) for k, v in told.items() if k not in ("allocate", "makespan")}
+    allocation = float(told["allocate"]) if "allocate" in told else float(runs["first_touch_ms"].median())
+    ordered = {name: stages.pop(name) for name in STAGES if name in stages}
+    return {
+        _ALLOCATION: allocation,
+        **ordered,
+        **stages,
+        "total cold": float(runs["cold_ms"].median()),
+        "warm": float(runs["warm_min_ms"].median()),
+    }
+
+
+def table_01(e: ColdEvidence) -> pd.DataFrame:
+    """Stages of one cold start: as stock engines do it, as planned, and what stock engines tell."""
+    model = focus(e, "resnet50")
+    columns: dict[str, Mapping[str, float]] = {}
+    for state in STATES:
+        for plan in ("warm", OPTIMAL):
+            columns[f"{plan} plan, {state}, ms"] = _maybe(e, model, OWN, plan, state)
+        columns[f"{title('onnxruntime')}, {state}, ms"] = _maybe(e, model, "onnxruntime", "", state)
+    if not any(columns.values()):
+        raise NotMeasuredError(f"{model} was not run to its end by any engine")
+    names = dict.fromkeys(name for part in columns.values() for name in part)
+    order = [
+        _ALLOCATION,
+        *STAGES,
+        *(n for n in names if n not in {_ALLOCATION, *STAGES, "total cold", "warm"}),
+        "total cold",
+        "warm",
+    ]
+    rows = [
+        {
+            "stage": name,
+            **{c: part.get(name, np.nan) for c, part in columns.items()},
+            "paper_pixel5_ms": paper.TABLE1_PIXEL5_MS.get(name, np.nan),
+        }
+        for name in order
+        if name in names
+    ]
+    return pd.DataFrame(rows).assign(model=model)
+
+
+def _maybe(e: ColdEvidence, model: str, setting: str, plan: str, state: str) -> Mapping[str, float]:
+    try:
+        return stage_medians(e, model, setting, plan, e.threads, state)
+    except NotMeasuredError:
+        return {}
+
+
+def figure_02(e: ColdEvidence) -> pd.DataFrame:
+    """Cold and warm of every setting and model, each at its best thread count."""
+    best = metrics.best_threads(e.runs)
+    best = best[best["plan"].isin(["", OPTIMAL]) & best["state"].isin(STATES)]
+    if best.empty:
+        raise NotMeasuredError("no run counts")
+    frame = best.assign(setting=best["setting"].map(title), cold_over_warm=best["cold_ms"] / best["warm_ms"])
+    return frame[["model", "setting", "state", "threads", "cold_ms", "warm_ms", "cold_over_warm"]]
+
+
+def figure_02_summary(e: ColdEvidence) -> pd.DataFrame:
+    """Cold over warm by setting: least, largest, geometric mean."""
+    frame = figure_02(e)
+    frame = frame[frame["state"] == EVICTED] if (frame["state"] == EVICTED).any() else frame
+    low, high = paper.FIGURE2_COLD_OVER_WARM
+    rows = [
+        {
+            "setting": setting,
+            "models": len(part),
+            "least": part["cold_over_warm"].min(),
+            "largest": part["cold_over_warm"].max(),
+            "geomean": metrics.geomean(part["cold_over_warm"]),
+            "paper": f"{low} to {high}" if setting != OWN else f"{paper.COLD_OVER_WARM} (mean)",
+        }
+        for setting, part in frame.groupby("setting", sort=False)
+    ]
+    return pd.DataFrame(rows)
+
+
+def table_05(e: ColdEvidence) -> pd.DataFrame:
+    """Speed-up over every stock setting: least, largest, geometric mean over the models it runs."""
+    rows = []
+    names = [s for s in STOCK if s in set(e.runs["setting"])]
+    for state in STATES:
+        own = metrics.own_cold_ms(e.runs, state)
+        for setting in [*names, ""]:
+            ratio = (metrics.stock_cold_ms(e.runs, state, setting) / own).dropna()
+            rows.append(
+                {
+                    "baseline": title(setting) if setting else "best stock setting of each model",
+                    "page_cache": state,
+                    "models": len(ratio),
+                    "least": ratio.min() if len(ratio) else np.nan,
+                    "largest": ratio.max() if len(ratio) else np.nan,
+                    "geomean": metrics.geomean(ratio),
+                    "paper_min_max_avg": _paper_speedups(setting) if state == EVICTED else "",
+                    "without": _reasons(e, setting),
+                }
+            )
+    if not any(row["models"] for row in rows):
+        raise NotMeasuredError("no model was run both by a stock engine and by the runtime")
+    return pd.DataFrame(rows)
+
+
+def _paper_speedups(setting: str) -> str:
+    name = {"ncnn": "ncnn", "litert": "TFLite"}.get(setting)
+    if name is None:
+        return ""
+    told = {device: row[name] for device, row in paper.TABLE5.items()}
+    return "; ".join(f"{device} {s.least} to {s.largest} ({s.mean})" for device, s in told.items())
+
+
+def _reasons(e: ColdEvidence, setting: str) -> str:
+    """Why a setting has no figure for some models, one reason each."""
+    if not setting:
+        return ""
+    mine = e.runs[e.runs["setting"] == setting]
+    counted = set(mine.loc[mine["reason"] == "", "model"])
+    failed = mine[(mine["reason"] != "") & ~mine["model"].isin(counted)].drop_duplicates("model")
+    grouped: dict[str, list[str]] = {}
+    for model, reason in zip(failed["model"], failed["reason"], strict=True):
+        grouped.setdefault(reason, []).append(model)
+    return "; ".join(f"{', '.join(models)}: {reason}" for reason, models in grouped.items())
+
+
+def figure_08(e: ColdEvidence) -> pd.DataFrame:
+    """Cold latency of every model and setting beside ours and the bounds (ms)."""
+    rows = []
+    evicted = metrics.evicted_bound_ms(e)
+    for state in STATES:
+        best = metrics.best_threads(e.runs)
+        best = best[best["plan"].isin(["", OPTIMAL]) & (best["state"] == state)]
+        wide = best.pivot_table(index="model", columns="setting", values="cold_ms")
+        bound = e.work_bound_ms if state == CACHED else evicted
+        for model in [m for m in e.names if m in wide.index]:
+            stock = metrics.stock_cold_ms(e.runs, state).get(model, np.nan)
+            own = wide.loc[model].get(OWN, np.nan)
+            times = {f"{name}_ms": wide.loc[model, name] for name in (*STOCK, OWN) if name in wide.columns}
+            rows.append(
+                {"model": model, "page_cache": state}
+                | times
+                | {
+                    "bound_ms": bound.get(model, np.nan),
+                    "best_stock_over_own": stock / own,
+                    "best_stock_over_bound": stock / bound.get(model, np.nan),
+                    "own_over_bound": own / bound.get(model, np.nan),
+                }
+            )
+    if not rows:
+        raise NotMeasuredError("no run counts")
+    return pd.DataFrame(rows)
+
+
+def _by_threads(e: ColdEvidence) -> pd.DataFrame:
+    found = metrics.medians(e.runs)
+    return found[found["plan"].isin(["", OPTIMAL, "warm"])]
+
+
+def figure_06(e: ColdEvidence) -> pd.DataFrame:
+    """Stages of a cold start by the number of cores: the plan of a stock engine (everything in sequence) on each."""
+    model = focus(e, "resnet50")
+    rows = []
+    for threads in sorted(set(e.runs["threads"])):
+        for plan in ("warm", OPTIMAL):
+            try:
+                stages = stage_medians(e, model, OWN, plan, int(threads), CACHED)
+            except NotMeasuredError:
+                continue
+            rows.append({"model": model, "plan": plan, "cores": threads} | {f"{name}_ms": v for name, v in stages.items()})
+    if not rows:
+        raise NotMeasuredError(f"{model} was not run by the runtime")
+    frame = pd.DataFrame(rows)
+    told = "; ".join(f"{stage} {gain}x" for stage, gain in paper.FIGURE6_BIG_OVER_LITTLE.items())
+    return frame.assign(paper_big_over_little_core=told)
+
+
+def figure_09(e: ColdEvidence) -> pd.DataFrame:
+    """Cold latency by the number of cores: every engine, and our plan on a chip of one big and one little core (by waiting)."""
+    models = list(dict.fromkeys((focus(e, "googlenet"), focus(e, "resnet50"))))
+    found = _by_threads(e)
+    found = found[found["model"].isin(models) & found["plan"].isin(["", OPTIMAL])]
+    rows = [
+        {
+            "model": r.model,
+            "setting": title(str(r.setting)),
+            "page_cache": r.state,
+            "cores": str(r.threads),
+            "cold_ms": r.cold_ms,
+        }
+        for r in found.itertuples()
+    ]
+    uneven = metrics.medians(e.runs)
+    uneven = uneven[uneven["plan"].str.startswith("asymmetric") & uneven["model"].isin(models)]
+    rows += [
+        {
+            "model": r.model,
+            "setting": f"{title(str(r.setting))}, {r.plan}",
+            "page_cache": r.state,
+            "cores": "1+1, by waiting",
+            "cold_ms": r.cold_ms,
+        }
+        for r in uneven.itertuples()
+    ]
+    if not rows:
+        raise NotMeasuredError("no run counts")
+    told = "; ".join(f"{device}: {cores}" for device, cores in paper.FIGURE9_BEST_CORES.items())
+    return pd.DataFrame(rows).assign(paper_best_cores_of_stock=told).sort_values(["model", "page_cache", "setting", "cores"])
+
+
+def figure_11(e: ColdEvidence) -> pd.DataFrame:
+    """Cold latency under a background load on one core, with and without work stealing, over the same without load."""
+    runs = e.runs[(e.runs["reason"] == "") & (e.runs["load_core"] != "")]
+    if runs.empty:
+        raise NotMeasuredError(e.notes.get("load", "no run under a background load"))
+    keys = ["model", "setting", "plan", "load_core", "load_percent"]
+    frame = runs.groupby(keys, as_index=False)["cold_ms"].median()
+    idle = frame[frame["load_percent"] == 0].drop(columns="load_percent").rename(columns={"cold_ms": "idle_ms"})
+    own = frame["setting"].str.startswith(OWN)
+    frame = frame.merge(idle, on=keys[:-1], how="left")
+    shown: pd.DataFrame = frame.assign(setting=frame["setting"].map(title), slow_down=frame["cold_ms"] / frame["idle_ms"])
+    told = f"up to {paper.FIGURE11_WITHOUT_STEALING} without stealing, {paper.FIGURE11_WITH_STEALING:g} with (2 little cores)"
+    return shown.drop(columns="idle_ms").assign(paper_slow_down=np.where(own, told, ""))
+
+
+def figure_12(e: ColdEvidence) -> pd.DataFrame:
+    """Energy of a process that starts cold, over the default engine's."""
+    if e.energy.empty:
+        raise NotMeasuredError(e.notes.get("energy", "energy was not measured"))
+    wide = e.energy.pivot_table(index="model", columns="setting", values="joules", aggfunc="median")
+    frame = wide.add_suffix("_j").reset_index()
+    low, high = paper.FIGURE12_ENERGY_OVER_NCNN
+    for setting in wide.columns.drop(OWN, errors="ignore"):
+        frame[f"own_over_{setting}"] = frame[f"{OWN}_j"] / frame[f"{setting}_j"]
+    return frame.assign(paper_over_ncnn=f"{low} to {high}")
+
+
+def figure_13(e: ColdEvidence) -> pd.DataFrame:
+    """The techniques added one after the other (ms)."""
+    rows = []
+    for state in STATES:
+        parts = {plan: metrics.own_cold_ms(e.runs[e.runs["threads"] == e.threads], state, plan) for plan in ABLATION}
+        for model in e.names:
+            times = {_ABLATION_PAPER[plan]: part.get(model, np.nan) for plan, part in parts.items()}
+            if not all(np.isnan(list(times.values()))):
+                stock = metrics.stock_cold_ms(e.runs, state, "onnxruntime").get(model, np.nan)
+                rows.append(
+                    {"model": model, "page_cache": state, "onnxruntime_ms": stock} | {f"{k}_ms": v for k, v in times.items()}
+                )
+    if not rows:
+        raise NotMeasuredError("no plan of the ablation was executed")
+    rows.append(
+        {"model": "paper: resnet50, Jetson TX2", "page_cache": EVICTED}
+        | {f"{k}_ms": v for k, v in paper.FIGURE13_TX2_MS.items()}
+    )
+    return pd.DataFrame(rows)
+
+
+def _series(e: ColdEvidence) -> Iterator[tuple[str, str, str, list[float]]]:
+    """Model, setting, plan and the medians of the 1st to 5th inference, page cache warm, all cores."""
+    runs = good(e)
+    runs = runs[(runs["state"] == CACHED) & (runs["threads"] == e.threads)]
+    for (model, setting, plan), part in runs.groupby(["model", "setting", "plan"], sort=False):
+        series = [[cold, *json.loads(warm)][:5] for cold, warm in zip(part["cold_ms"], part["warm_ms"], strict=True)]
+        length = min(map(len, series))
+        yield str(model), str(setting), str(plan), np.median(np.array([s[:length] for s in series]), axis=0).tolist()
+
+
+def figure_14(e: ColdEvidence) -> pd.DataFrame:
+    """The first five inferences of a process; the fastest stock engine of the later ones beside ours."""
+    models = {focus(e, "googlenet"), focus(e, "resnet50")}
+    rows = []
+    for model, setting, plan, series in _series(e):
+        if model in models and plan in ("", OPTIMAL, "continuous"):
+            shown = title(setting) + (f", {plan}" if plan else "")
+            rows.append({"model": model, "setting": shown} | {f"inference_{i + 1}_ms": v for i, v in enumerate(series)})
+    if not rows or "inference_2_ms" not in rows[0]:
+        raise NotMeasuredError("processes made no second inference: cold_start.warm_runs is 0")
+    told = "; ".join(f"inference {i}: {ratio}x ncnn's" for i, ratio in paper.FIGURE14_OVER_NCNN.items())
+    return pd.DataFrame(rows).assign(paper=told).sort_values(["model", "setting"], ignore_index=True)

@@ -1,0 +1,98 @@
+"""The numbers NNV12 (MobiSys 2023) reports, each with its table, figure or section; Table 4 is beside the models of the zoo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+#: Table 1: stages of a cold inference of ResNet-50 on the CPU of a Google Pixel 5, in ms.
+TABLE1_PIXEL5_MS: Mapping[str, float] = MappingProxyType(
+    {
+        "read": 36.52,
+        "memory allocation": 1.34,
+        "transform": 1135.28,
+        "execute": 190.12,
+        "total cold": 1363.23,
+        "warm": 185.82,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """A row of Table 2, in ms: preparation on little cores, execution on big ones (conv 3x3, stride 1, 64 -> 192 channels)."""
+
+    kernel: str
+    read_raw_ms: float
+    transform_ms: float
+    read_cache_ms: float
+    execute_ms: float
+
+
+TABLE2 = (
+    KernelCost("3x3s1-winograd-pack4", 0.70, 38.23, 5.23, 2.98),
+    KernelCost("sgemm-pack4", 0.70, 2.21, 0.70, 8.14),
+    KernelCost("pack4", 0.70, 2.22, 0.70, 18.63),
+    KernelCost("3x3s1-winograd", 0.70, 65.67, 4.12, 3.37),
+    KernelCost("3x3s1", 0.70, 0.00, 0.70, 8.01),
+    KernelCost("general", 0.70, 0.00, 0.70, 87.12),
+)
+
+#: Table 4: time to generate the plan on a Meizu 16T, in ms.
+TABLE4_PLANNING_MEIZU_MS: Mapping[str, float] = MappingProxyType(
+    {
+        "alexnet": 1538.4,
+        "googlenet": 1301.9,
+        "mobilenet": 796.5,
+        "mobilenetv2": 759.3,
+        "resnet18": 892.6,
+        "shufflenet": 577.8,
+        "efficientnet_b0": 1129.9,
+        "resnet50": 1652.2,
+        "squeezenet": 717.9,
+        "shufflenetv2": 532.1,
+        "mobilenetv2_yolov3": 849.2,
+        "mobilenet_yolo": 984.2,
+        "crnn_lite": 116.32,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """A cell of Table 5: least, largest and mean speed-up over a baseline."""
+
+    least: float
+    largest: float
+    mean: float
+
+
+#: Table 5: speed-ups on CPUs, by device and baseline.
+TABLE5: Mapping[str, Mapping[str, Speedup]] = MappingProxyType(
+    {
+        "Meizu 16T": {"ncnn": Speedup(1.1, 10.3, 3.7), "TFLite": Speedup(4.2, 15.2, 7.5)},
+        "Pixel 5": {"ncnn": Speedup(1.1, 6.4, 2.8), "TFLite": Speedup(2.1, 5.2, 2.2)},
+        "Redmi 9": {"ncnn": Speedup(1.2, 8.5, 3.1), "TFLite": Speedup(1.1, 8.9, 3.2)},
+        "Meizu 18 Pro": {"ncnn": Speedup(1.2, 16.4, 3.9), "TFLite": Speedup(1.5, 9.4, 5.2)},
+    }
+)
+
+#: Section 2, Figure 2: cold over warm on CPUs, least and largest.
+FIGURE2_COLD_OVER_WARM = (1.5, 12.7)
+#: Section 3.3, Figure 6: what the big core of a Meizu 16T gains over the little one, by stage.
+FIGURE6_BIG_OVER_LITTLE: Mapping[str, float] = MappingProxyType({"read": 2.0, "transform": 3.8, "execute": 6.0})
+#: Section 4.2: own cold over warm, mean.
+COLD_OVER_WARM = 1.72
+#: Section 4.2, Figure 9: cores at which the stock engines start soonest, by device.
+FIGURE9_BEST_CORES: Mapping[str, int] = MappingProxyType({"Meizu 16T": 4, "Pixel 5": 2})
+#: Section 4.2, Figure 11 (GoogLeNet, Meizu 16T): slow-down under load without stealing (at most), and with it when two little
+#: cores are loaded by 50 % (50 to 75 ms).
+FIGURE11_WITHOUT_STEALING = 2.1
+FIGURE11_WITH_STEALING = 75 / 50
+#: Section 4.2, Figure 12: energy relative to ncnn, least and largest.
+FIGURE12_ENERGY_OVER_NCNN = (0.2, 0.6)
+#: Section 4.3, Figure 13: ResNet-50 on a Jetson TX2, in ms: vanilla ncnn, then each technique added.
+FIGURE13_TX2_MS: Mapping[str, float] = MappingProxyType({"warm": 8272.0, "K": 2300.0, "K+C": 555.0, "K+C+P": 240.0})
+#: Section 4.5, Figure 14: latency over ncnn's in the second inference, and from the third on.
+FIGURE14_OVER_NCNN: Mapping[int, float] = MappingProxyType({2: 1.08, 3: 1.0})

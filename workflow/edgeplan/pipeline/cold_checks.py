@@ -1,0 +1,65 @@
+"""Outputs of the runtime against ONNX Runtime's, under every kernel choice that a plan can make."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.cold.inputs import random_inputs, relative_error
+from edgeplan.cold.offline import ColdModel
+from edgeplan.frames import write_parquet
+from edgeplan.graph.ir import Graph
+from edgeplan.pipeline.cold_plans import digest, source_digest
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.program import build_program, step_candidates
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.weights import locate_weights
+
+COLUMNS = ("model", "layout", "choice", "error", "kernels")
+
+
+def check_outputs(
+    dnnl: Dnnl, model: ColdModel, graph: Graph, reference: Path, *, seed: int, choices: int, kept: Path
+) -> pd.DataFrame:
+    """Run the model with the k-th candidate of every step (its last where it has fewer), for all k and home layouts.
+
+    Args:
+        dnnl: the library.
+        model: the model.
+        graph: its graph.
+        reference: outputs of ONNX Runtime for the seeded inputs, as .npz.
+        seed: of the inputs.
+        choices: try only the first so many; 0: all.
+        kept: folder of results; what was checked with this library and runtime is not checked again.
+
+    Returns:
+        model, layout, choice (k), error (max|a - b| / max|b|), kernels (the distinct ones run, JSON).
+    """
+    key = digest([model.digest, dnnl.info.version, dnnl.info.isa, seed, choices, source_digest("runtime")])
+    path = kept / f"{model.name}-{key}.parquet"
+    if path.is_file():
+        return pd.read_parquet(path)
+    with np.load(reference, allow_pickle=False) as stored:
+        expected = [stored[name] for name in stored.files]
+    inputs = random_inputs(model.inputs, seed)
+    lowered = lower(graph)
+    weights = locate_weights(model.path, lowered)
+    rows = []
+    for home in HOMES:
+        offered = step_candidates(dnnl, lowered, home)
+        most = max(map(len, offered))
+        for k in range(min(most, choices or most)):
+            picked = [candidates[min(k, len(candidates) - 1)] for candidates in offered]
+            program = build_program(dnnl, lowered, home, picked, weights)
+            outputs = SequentialSession(dnnl, program, model.path.parent).run(inputs)
+            error = relative_error([outputs[name] for name in graph.outputs], expected)
+            kernels = json.dumps(sorted({c.name for c in picked}))
+            rows.append({"model": model.name, "layout": home, "choice": k, "error": error, "kernels": kernels})
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    write_parquet(frame, path)
+    return frame

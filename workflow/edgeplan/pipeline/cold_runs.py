@@ -1,0 +1,255 @@
+"""The measured runs of the chapter: stock engines and plans interleaved, further plans, background load, energy."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from edgeplan.cold.background import background_load
+from edgeplan.cold.baselines.registry import SETTINGS
+from edgeplan.cold.energy import counters, read_uj, spent_joules
+from edgeplan.cold.jobs import PrepareResult, RunJob
+from edgeplan.cold.journal import Journal
+from edgeplan.cold.offline import ArtefactStore, ColdModel
+from edgeplan.cold.process import ColdRunError, run_cold
+from edgeplan.cold.runs import ColdResults, ColdSettings, PlannedRun, measure
+from edgeplan.cold.settings import ColdStartSettings
+from edgeplan.errors import DeviceError
+from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.store import state_folder
+from edgeplan.pipeline.cold_plans import VARIANTS, digest
+
+log = logging.getLogger(__name__)
+#: Our setting without work stealing (Figure 11).
+FIXED = "edgeplan-fixed"
+_STRONGEST_STOCK = "onnxruntime-optimised"
+_SEPARATOR = "--"
+_LOG_EVERY_SECONDS = 15.0
+#: (model, plan, threads) -> plan folder.
+Plans = Mapping[tuple[str, str, int], PrepareResult]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every kind of run needs.
+
+    Attributes:
+        settings: of the chapter.
+        cpus: processors of a cold start, in the order in which they are used.
+        seed: of inputs and orders.
+        store: what settings load.
+        journal: the runs.
+    """
+
+    settings: ColdStartSettings
+    cpus: tuple[int, ...]
+    seed: int
+    store: ArtefactStore
+    journal: Path
+
+    def knobs(self, **changes: object) -> ColdSettings:
+        """How to run, with changes."""
+        s = self.settings
+        values: dict[str, object] = {
+            "settings": (*s.settings, OWN),
+            "threads": s.threads,
+            "cpus": self.cpus,
+            "states": s.states,
+            "repeats": s.repeats,
+            "warm_runs": s.warm_runs,
+            "seed": self.seed,
+            "run_timeout_seconds": s.run_timeout_seconds,
+            "lock_timeout_seconds": s.lock_timeout_seconds,
+        }
+        return ColdSettings.model_validate(values | changes)
+
+
+def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """All runs, and the probes of the disk among them.
+
+    Returns:
+        The runs with their plan, load and load's core; the bandwidths.
+    """
+    threads = max(bench.settings.threads)
+    absent = PrepareResult(reason="no plan: execution was not profiled at this width")
+    own = {(m.name, OWN, t): plans.get((m.name, OPTIMAL, t), absent) for m in models for t in bench.settings.threads}
+    main = measure(models, bench.knobs(), bench.store, bench.journal, reporter("cold starts"), own)
+    parts = [_labelled(main.runs)]
+    probes = [main.bandwidth]
+    level = [n for n in VARIANTS if n in bench.settings.plans and not VARIANTS[n].uneven]
+    uneven = [n for n in VARIANTS if n in bench.settings.plans and VARIANTS[n].uneven]
+    for names, count, changes in ((level, threads, {}), (uneven, 1, {"cpus": ()})):  # little cores are beyond the first one
+        if names:
+            found = _further(bench, models, plans, names, count, changes)
+            parts.append(_labelled(found.runs))
+            probes.append(found.bandwidth.assign(model=found.bandwidth["model"].str.partition(_SEPARATOR)[0]))
+    parts.append(_under_load(bench, models, plans, threads))
+    runs = pd.concat([part for part in parts if len(part)], ignore_index=True)
+    return runs, pd.concat(probes, ignore_index=True)
+
+
+def _further(
+    bench: Bench, models: Sequence[ColdModel], plans: Plans, names: Sequence[str], threads: int, changes: Mapping[str, object]
+) -> ColdResults:
+    """Further plans, each under a name of its own, so that they are shuffled among each other."""
+    known = {(m.name, n): plans[m.name, n, threads] for m in models for n in names if (m.name, n, threads) in plans}
+    aliases = {f"{m}{_SEPARATOR}{n}": (m, prepared) for (m, n), prepared in known.items()}
+    by_name = {m.name: m for m in models}
+    ready = {(alias, OWN, threads): prepared for alias, (_, prepared) in aliases.items()}
+    knobs = bench.knobs(settings=(OWN,), threads=(threads,), **changes)
+    models = [replace(by_name[m], name=alias) for alias, (m, _) in aliases.items()]
+    return measure(models, knobs, bench.store, bench.journal, reporter("further plans"), ready)
+
+
+def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.DataFrame:
+    """Plan and model apart, from the names under which they were run."""
+    parts = runs["model"].str.partition(_SEPARATOR)
+    own = runs["setting"].str.startswith(OWN)
+    plan = parts[2].where(parts[2] != "", OPTIMAL).where(own, "")
+    return runs.assign(model=parts[0], plan=plan, load_percent=percent, load_core=core)
+
+
+def _under_load(bench: Bench, models: Sequence[ColdModel], plans: Plans, threads: int) -> pd.DataFrame:
+    """Figure 11: the optimal plan, with and without stealing, and the strongest stock setting, beside a load on one core."""
+    s = bench.settings
+    chosen = [m for m in models if m.name == "googlenet"] or list(models)[:1]
+    settings = [OWN, *(n for n in (FIXED,) if n in SETTINGS), *(n for n in (_STRONGEST_STOCK,) if n in s.settings)]
+    cores = {"executing": bench.cpus[0], "preparing": bench.cpus[threads - 1]} if threads > 1 else {"executing": bench.cpus[0]}
+    parts: dict[tuple[str, int], pd.DataFrame] = {}
+    for repeat in range(s.repeats if s.load_percents else 0):  # the loads take turns: drift meets all alike
+        for place, core in cores.items():
+            for percent in s.load_percents:
+                loaded = [replace(m, name=f"{m.name}{_SEPARATOR}load-{place}-{percent}") for m in chosen]
+                ready = {
+                    (alias.name, name, threads): plans[m.name, OPTIMAL, threads]
+                    for alias, m in zip(loaded, chosen, strict=True)
+                    for name in settings
+                    if name.startswith(OWN)
+                }
+                knobs = bench.knobs(settings=settings, threads=(threads,), states=("cached",), repeats=repeat + 1)
+                with background_load(core, percent):
+                    found = measure(loaded, knobs, bench.store, bench.journal, reporter("background load"), ready)
+                parts[place, percent] = _labelled(found.runs, percent=percent, core=place).assign(
+                    plan=lambda f: f["plan"].where(f["plan"] == "", OPTIMAL)
+                )
+    return pd.concat(list(parts.values()), ignore_index=True) if parts else pd.DataFrame()
+
+
+def measure_energy(bench: Bench, models: Sequence[ColdModel], plans: Plans, kept: Path) -> pd.DataFrame:
+    """Joules of whole processes that start cold, page cache warm, settings taking turns.
+
+    Raises:
+        DeviceError: the machine counts no energy.
+    """
+    zones = counters()
+    threads = max(bench.settings.threads)
+    journal = Journal(kept)
+    known = {(r["key"], r["repeat"]): r for r in journal.records()}
+    rows = []
+    for repeat in range(bench.settings.energy_runs):
+        for model in models:
+            for name in (*bench.settings.settings, OWN):
+                prepared = (
+                    plans.get((model.name, OPTIMAL, threads)) if name == OWN else bench.store.prepare(model, name, threads)
+                )
+                if prepared is None or prepared.artefact is None:
+                    continue
+                key = digest([model.digest, name, prepared.engine_version, threads])
+                record = known.get((key, repeat))
+                if record is None:
+                    job = RunJob.model_validate(
+                        {
+                            "setting": name,
+                            "threads": threads,
+                            "cpus": bench.cpus[:threads],
+                            "artefact": prepared.artefact,
+                            "inputs": model.inputs,
+                            "seed": bench.seed,
+                            "state": "cached",
+                        }
+                    )
+                    with machine_lock(bench.settings.lock_timeout_seconds):
+                        before = read_uj(zones)
+                        try:
+                            run_cold(job, bench.settings.run_timeout_seconds)
+                        except ColdRunError:
+                            continue  # the table of speed-ups says why this setting cannot run the model
+                        joules = spent_joules(zones, before, read_uj(zones))
+                    record = {"key": key, "repeat": repeat, "model": model.name, "setting": name, "joules": joules}
+                    journal.append(record)
+                rows.append(record)
+    return pd.DataFrame(rows, columns=["model", "setting", "repeat", "joules"])
+
+
+def energy_or_reason(bench: Bench, models: Sequence[ColdModel], plans: Plans, kept: Path) -> tuple[pd.DataFrame, str]:
+    """`measure_energy`, or an empty table and the reason."""
+    empty = pd.DataFrame(columns=["model", "setting", "repeat", "joules"])
+    if bench.settings.energy_runs == 0:
+        return empty, "cold_start.energy_runs is 0"
+    try:
+        return measure_energy(bench, models, plans, kept), ""
+    except DeviceError as error:
+        return empty, error.what
+
+
+def reporter(what: str) -> Callable[[PlannedRun, int, int], None]:
+    """Tells the log now and then how far the runs are."""
+    last = time.monotonic()
+
+    def report(run: PlannedRun, done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _LOG_EVERY_SECONDS:
+            last = time.monotonic()
+            log.info("%s: %d of %d, now %s on %s", what, done, total, run.setting or "the disk", run.model)
+
+    return report
+
+
+class SharedJournal:
+    """The journal of runs: worked on outside the workspace, which a killed temporary run would take with it, and kept in it.
+
+    Args:
+        kept: the journal among the rows of the workspace.
+        name: of the device.
+    """
+
+    def __init__(self, kept: Path, name: str) -> None:
+        self._kept = kept
+        self.path = state_folder() / "cold_start" / f"{name}.jsonl"
+
+    def __enter__(self) -> Path:
+        """Bring both together; gives the journal to work on."""
+        _add_missing(self._kept, self.path)
+        return self.path
+
+    def __exit__(self, *error: object) -> None:
+        _add_missing(self.path, self._kept)
+
+
+def _add_missing(source: Path, target: Path) -> None:
+    if not source.is_file():
+        return
+    kept = Journal(target)
+    known = {_identity(record) for record in kept.records()}
+    for record in Journal(source).records():
+        if _identity(record) not in known:
+            kept.append(record)
+
+
+def _identity(record: Mapping[str, object]) -> str:
+    return json.dumps([record["key"], record["measured_at"]])
+
+
+def stored_only() -> bool:
+    """Whether only stored measurements may be used."""
+    from edgeplan.measurement.bench import STORED_ROWS_ONLY  # noqa: PLC0415  it needs the engines, the tables do not
+
+    return bool(os.environ.get(STORED_ROWS_ONLY))

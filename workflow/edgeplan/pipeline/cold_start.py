@@ -1,0 +1,257 @@
+"""Stage `cold_start`: models profiled, plans made and executed beside the stock engines; all that measures is here."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from edgeplan.cold.jobs import PrepareResult
+from edgeplan.cold.offline import ArtefactStore, ColdModel
+from edgeplan.devices.config import load_device
+from edgeplan.devices.machine import environment
+from edgeplan.errors import EdgeplanError, StoreError
+from edgeplan.evaluation.cold_evidence import FRAMES, OPTIMAL, TABLE2_CONV
+from edgeplan.files import write_atomically, write_json
+from edgeplan.frames import write_parquet
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.cost import graph_macs, graph_parameters
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.params import Params
+from edgeplan.pipeline.cold_checks import COLUMNS as CHECK_COLUMNS
+from edgeplan.pipeline.cold_checks import check_outputs
+from edgeplan.pipeline.cold_plans import (
+    VARIANTS,
+    PlanStore,
+    fastest_warm,
+    on_cores,
+    plan_row,
+    planned_timeline,
+    uneven,
+)
+from edgeplan.pipeline.cold_runs import Bench, SharedJournal, energy_or_reason, measure_all, stored_only
+from edgeplan.pipeline.cold_timeline import COLUMNS as SPAN_COLUMNS
+from edgeplan.pipeline.cold_timeline import measured_timeline, timeline_rows
+from edgeplan.pipeline.cold_tools import Tools
+from edgeplan.planning.cold_start.frame import to_frame
+from edgeplan.planning.cold_start.optimal import Search
+from edgeplan.planning.cold_start.plan import Plan, write_plan
+from edgeplan.planning.cold_start.profile import Profile
+from edgeplan.zoo.cold_start_models import COLD_START_MODELS
+
+log = logging.getLogger(__name__)
+#: Files of the stage; `plans/` beside them holds the plan documents.
+DOCUMENTS = (*(f"{name}.parquet" for name in FRAMES), "notes.json", "environment.json")
+_PLANS = "plans"
+_SNAPSHOT = "snapshot"
+
+
+def measure_cold_start(params: Params, *, device: Path, predictors: Path, rows: Path, work: Path, measured: Path) -> None:
+    """Measure what the rows lack, and write all of it.
+
+    Args:
+        params: params.yaml.
+        device: the device file.
+        predictors: folder of the device's predictors, for plans from predicted costs; may be absent.
+        rows: rows of earlier runs: profiles, plans, runs, and a snapshot of the written files.
+        work: models, artefacts and plan folders; may be deleted, costs only building again.
+        measured: where the tables of this stage go.
+
+    Raises:
+        StoreError: only stored rows may be used and there are none.
+        EdgeplanError: of the profiler, the planners, the runtime and the baselines.
+    """
+    if stored_only():
+        _restore(rows / _SNAPSHOT, measured)
+        return
+    tools = Tools(load_device(device), params.cold_start, rows / "profiles")
+    _Stage(params, tools, rows, work.resolve(), predictors).write(measured)
+    shutil.rmtree(rows / _SNAPSHOT, ignore_errors=True)
+    _copy(measured, rows / _SNAPSHOT)
+
+
+def _restore(snapshot: Path, measured: Path) -> None:
+    if not all((snapshot / name).is_file() for name in DOCUMENTS):
+        raise StoreError(
+            "there are no stored measurements of cold starts",
+            where=str(snapshot),
+            next_step="unset EDGEPLAN_STORED_ROWS_ONLY to measure here, or restore the shipped rows with git checkout",
+        )
+    _copy(snapshot, measured)
+
+
+def _copy(source: Path, target: Path) -> None:
+    for name in (*DOCUMENTS, *(f"{_PLANS}/{path.name}" for path in sorted((source / _PLANS).glob("*.json")))):
+        write_atomically(target / name, lambda temporary, name=name: shutil.copyfile(source / name, temporary))  # type: ignore[misc]
+
+
+@dataclass
+class _Planned:
+    """What planning gave: plan folders to run, and the tables."""
+
+    folders: dict[tuple[str, str, int], PrepareResult] = field(default_factory=dict)
+    documents: dict[str, Plan] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    spans: list[pd.DataFrame] = field(default_factory=list)
+
+
+class _Stage:
+    def __init__(self, params: Params, tools: Tools, rows: Path, work: Path, predictors: Path) -> None:
+        self._settings, self._seed = params.cold_start, params.seed
+        self._tools, self._rows, self._work = tools, rows, work
+        self._plans = PlanStore(rows / "plans", Search(self._settings.gap, self._settings.time_limit_s))
+        self._notes: dict[str, str] = {}
+        self._predictors = predictors
+
+    def write(self, measured: Path) -> None:
+        """Do all of it, and write the tables."""
+        graphs = {name: COLD_START_MODELS[name]() for name in self._settings.models}
+        models = [self._export(name, graph) for name, graph in graphs.items()]
+        profiles = {m.name: self._tools.profile(m.path, graphs[m.name], m.name) for m in models}
+        single = self._export(TABLE2_CONV, table2_graph())
+        alone = self._tools.profile(single.path, table2_graph(), TABLE2_CONV)
+        store = ArtefactStore(self._work / "artefacts")
+        checks = [self._check(m, graphs[m.name], store) for m in models]
+        planned = self._plan(models, graphs, profiles)
+        with SharedJournal(self._rows / "runs.jsonl", self._tools.device.name) as journal:
+            bench = Bench(self._settings, self._tools.cores.all, self._seed, store, journal)
+            runs, bandwidth = measure_all(bench, models, planned.folders)
+        energy, reason = energy_or_reason(bench, models, planned.folders, self._rows / "energy.jsonl")
+        if reason:
+            self._notes["energy"] = reason
+        if not self._settings.load_percents:
+            self._notes["load"] = "cold_start.load_percents is empty"
+        spans = self._timelines(models, profiles, planned)
+        every = [p for model in models for p in profiles[model.name]] + list(alone)
+        frames = {
+            "runs": runs,
+            "bandwidth": bandwidth,
+            "profiles": to_frame(every),
+            "plans": pd.DataFrame(planned.rows),
+            "models": pd.DataFrame([_model_row(m, graphs[m.name]) for m in models]),
+            "checks": pd.concat(checks, ignore_index=True) if checks else pd.DataFrame(columns=list(CHECK_COLUMNS)),
+            "spans": spans,
+            "energy": energy,
+        }
+        for name in FRAMES:
+            write_parquet(frames[name], measured / f"{name}.parquet")
+        for name, plan in planned.documents.items():
+            write_plan(plan, measured / _PLANS / f"{name}.json")
+        write_json(measured / "notes.json", self._notes)
+        latest = float(runs["measured_at"].max()) if len(runs) else time.time()
+        about = environment() | {"load_1min": None, "measured_at": time.strftime("%Y-%m-%d", time.gmtime(latest))}
+        write_json(measured / "environment.json", about | {"library": f"oneDNN {self._tools.dnnl.info.version}"})
+
+    def _export(self, name: str, graph: Graph) -> ColdModel:
+        """The ONNX file of a model, written unless it is there: plan folders know it by its time stamp."""
+        path = self._work / "models" / f"{name}.onnx"
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            building = path.with_name(f"{name}.building.onnx")
+            save_onnx(graph, building, self._seed)
+            building.replace(path)
+        return ColdModel(name, path, {i: tuple(graph.shape(i)) for i in graph.inputs})
+
+    def _check(self, model: ColdModel, graph: Graph, store: ArtefactStore) -> pd.DataFrame:
+        log.info("comparing outputs of %s", model.name)
+        return check_outputs(
+            self._tools.dnnl,
+            model,
+            graph,
+            store.reference(model, self._seed),
+            seed=self._seed,
+            choices=self._settings.checked_choices,
+            kept=self._rows / "checks",
+        )
+
+    def _plan(
+        self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], profiles: Mapping[str, Sequence[Profile]]
+    ) -> _Planned:
+        planned = _Planned()
+        for model in models:
+            mine = profiles[model.name]
+            for name in (OPTIMAL, *(n for n in VARIANTS if n in self._settings.plans)):
+                for threads in self._thread_counts(name):
+                    self._plan_one(planned, model, graphs[model.name], name, threads, mine)
+        return planned
+
+    def _thread_counts(self, name: str) -> tuple[int, ...]:
+        """The optimal plan is made for every count, others for all cores, uneven ones for the one big core."""
+        if name == OPTIMAL:
+            return self._settings.threads
+        return (1,) if VARIANTS[name].uneven else (max(self._settings.threads),)
+
+    def _plan_one(
+        self, planned: _Planned, model: ColdModel, graph: Graph, name: str, threads: int, profiles: Sequence[Profile]
+    ) -> None:
+        variant = VARIANTS[name]
+        if variant.uneven:
+            if len(self._tools.cores.all) < 2:  # noqa: PLR2004  one big, one little
+                self._notes["asymmetric"] = "this machine has one core"
+                return
+            known = uneven(profiles, self._settings.little_ratio)
+        else:
+            known = on_cores(profiles, threads)
+        if not known:
+            return
+        costs = known
+        if variant.costs == "predicted":
+            try:
+                costs = on_cores(self._tools.predict(model.path, graph, model.name, self._predictors), threads)
+            except EdgeplanError as error:
+                self._notes["predicted"] = error.what
+                return
+        reprofiler = (lambda: self._tools.reprofiler(model.path, graph)) if variant.reprofile else None
+        made = self._plans.make(name, costs, self._tools.target(model.path, threads), reprofiler)
+        warm = fastest_warm(made, known) if variant.continuous else None
+        folder = self._work / "plans" / f"{model.name}-{name}-{threads}"
+        planned.folders[model.name, name, threads] = self._tools.plan_folder(model, made, folder, warm)
+        planned.documents[f"{model.name}-{name}-{threads}"] = made
+        planned.rows.append(plan_row(model.name, name, made, known))
+
+    def _timelines(
+        self, models: Sequence[ColdModel], profiles: Mapping[str, Sequence[Profile]], planned: _Planned
+    ) -> pd.DataFrame:
+        """The optimal plan on all cores, planned and measured."""
+        threads = max(self._settings.threads)
+        parts = []
+        for model in models:
+            made = planned.documents.get(f"{model.name}-{OPTIMAL}-{threads}")
+            if made is None:
+                continue
+            spans = planned_timeline(made, on_cores(profiles[model.name], threads))
+            both = [pd.DataFrame(timeline_rows("planned", spans), columns=list(SPAN_COLUMNS))]
+            if self._settings.timeline_runs:
+                both.append(
+                    measured_timeline(
+                        planned.folders[model.name, OPTIMAL, threads],
+                        threads=threads,
+                        cores=self._tools.cores.big,
+                        inputs=model.inputs,
+                        seed=self._seed,
+                        runs=self._settings.timeline_runs,
+                        kept=self._rows / "timelines",
+                        lock_timeout_seconds=self._settings.lock_timeout_seconds,
+                    )
+                )
+            parts.append(pd.concat(both, ignore_index=True).assign(model=model.name, plan=OPTIMAL, threads=threads))
+        columns = ["model", "plan", "threads", *SPAN_COLUMNS]
+        return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def _model_row(model: ColdModel, graph: Graph) -> dict[str, Any]:
+    size = sum(path.stat().st_size for path in model.files)
+    return {"model": model.name, "parameters": graph_parameters(graph), "model_bytes": size, "macs": graph_macs(graph)}
+
+
+def table2_graph() -> Graph:
+    """The convolution of Table 2: 3 x 3, stride 1, 64 to 192 channels; GoogLeNet has it at 56 x 56."""
+    builder = GraphBuilder(TABLE2_CONV, (1, 64, 56, 56))
+    return builder.build(builder.conv("input", 192, 3, name="conv"))

@@ -1,0 +1,147 @@
+"""Where the chapter meets the profiler and the executor: each call in one place, imported when it is made."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgeplan.cold.jobs import PrepareResult
+from edgeplan.cold.offline import ColdModel
+from edgeplan.cold.settings import ColdStartSettings
+from edgeplan.devices.config import DeviceFile
+from edgeplan.files import write_text
+from edgeplan.graph.ir import Graph
+from edgeplan.pipeline.cold_plans import digest, source_digest
+from edgeplan.planning.cold_start.nnv12 import Reprofile
+from edgeplan.planning.cold_start.plan import Plan, Target
+from edgeplan.planning.cold_start.profile import Profile
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.weights import locate_weights
+
+if TYPE_CHECKING:
+    from edgeplan.cold.profiling.settings import Cores, ProfileSettings
+    from edgeplan.cold.profiling.store import ProfileStore
+
+_MARK = "built.txt"
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The runtime of a device with its profiler.
+
+    Attributes:
+        device: the device file.
+        settings: of the chapter.
+        profiles: folder of the profiler's rows.
+    """
+
+    device: DeviceFile
+    settings: ColdStartSettings
+    profiles: Path
+
+    @cached_property
+    def dnnl(self) -> Dnnl:
+        """The library.
+
+        Raises:
+            DeviceError: it is not installed.
+        """
+        return Dnnl()
+
+    @cached_property
+    def cores(self) -> Cores:
+        """The processors of a cold start on this device."""
+        from edgeplan.cold.profiling.settings import cores_of  # noqa: PLC0415  see the module's first line
+
+        return cores_of(self.device)
+
+    @property
+    def _profile_settings(self) -> ProfileSettings:
+        from edgeplan.cold.profiling.settings import ProfileSettings  # noqa: PLC0415
+
+        return ProfileSettings(blocks=self.settings.profile_blocks, warm_runs=self.settings.profile_warm_runs)
+
+    @cached_property
+    def _store(self) -> ProfileStore:
+        from edgeplan.cold.profiling.store import ProfileStore, identity  # noqa: PLC0415
+
+        return ProfileStore(self.profiles, identity(self.dnnl.info, self._profile_settings, self.cores))
+
+    def profile(self, model: Path, graph: Graph, name: str) -> tuple[Profile, ...]:
+        """Profiles of a model, one a home layout; only what the rows lack is measured."""
+        from edgeplan.cold.profiling.profiler import profile_model  # noqa: PLC0415
+
+        return profile_model(self.dnnl, model, graph, self._profile_settings, cores=self.cores, name=name, store=self._store)
+
+    def predict(self, model: Path, graph: Graph, name: str, predictors: Path) -> tuple[Profile, ...]:
+        """Profiles from the device's predictors and from profiled steps of other models.
+
+        Raises:
+            EdgeplanError: there are no predictors, or too little to predict from.
+        """
+        from edgeplan.cold.profiling.predicted import predicted_profiles  # noqa: PLC0415
+
+        return predicted_profiles(
+            self.dnnl,
+            model,
+            graph,
+            self._profile_settings,
+            cores=self.cores,
+            name=name,
+            store=self._store,
+            predictors=predictors,
+        )
+
+    @contextmanager
+    def reprofiler(self, model: Path, graph: Graph) -> Iterator[Reprofile]:
+        """Measures again what a planner tries (Algorithm 1, line 5); holds the machine meanwhile."""
+        from edgeplan.cold.profiling.reprofile import Reprofiler  # noqa: PLC0415
+        from edgeplan.devices.engines.base import random_inputs  # noqa: PLC0415
+
+        lowered = lower(graph)
+        measuring = Reprofiler(
+            self.dnnl,
+            model,
+            lowered,
+            locate_weights(model, lowered),
+            random_inputs(graph),
+            settings=self._profile_settings,
+            cores=self.cores,
+            store=self._store,
+        )
+        with measuring:
+            yield measuring
+
+    def target(self, model: Path, threads: int) -> Target:
+        """What plans of a model are for."""
+        from edgeplan.cold.profiling.target import target_of  # noqa: PLC0415
+
+        return target_of(model, self.dnnl, threads)
+
+    def plan_folder(self, model: ColdModel, plan: Plan, folder: Path, warm: Sequence[str] | None = None) -> PrepareResult:
+        """A plan folder as a run takes it, built unless it is there for this very plan, model file and runtime.
+
+        Args:
+            model: the model that was planned.
+            plan: the plan.
+            folder: where to build.
+            warm: implementations for later runs, for continuous inference.
+        """
+        from edgeplan.cold.baselines.edgeplan import prepared  # noqa: PLC0415
+        from edgeplan.runtime.plan_folder import build_plan_folder  # noqa: PLC0415
+
+        content = digest([plan.model_dump(mode="json"), warm, source_digest("runtime")])
+        stamp = digest([content, model.path.stat().st_mtime_ns])  # plan folders know the model file by its time stamp
+        mark = folder / _MARK
+        if not mark.is_file() or mark.read_text() != stamp:
+            shutil.rmtree(folder, ignore_errors=True)
+            build_plan_folder(self.dnnl, model.path, plan, folder, warm=warm)
+            write_text(mark, stamp)
+        # not the version that `prepared` gives: it changes with the folder's time stamps and place, and not with the runtime
+        return prepared(folder).model_copy(update={"engine_version": f"{self.dnnl.info.version}+{content}"})
