@@ -51,9 +51,9 @@ bench: dev-environment ## can figures of this machine be trusted, and how fast a
 lock: dev-environment ## resolve the dependencies of pyproject.toml again
 	python -m pip install --quiet --disable-pip-version-check uv
 	uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		--extra openvino --extra pipeline pyproject.toml -o requirements.lock
+		--extra openvino --extra runtime --extra baselines --extra pipeline pyproject.toml -o requirements.lock
 	uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		--extra openvino --extra pipeline --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+		--extra openvino --extra runtime --extra baselines --extra pipeline --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
 
 clean: ## remove logs and caches of tools; rows, results and the environment stay
 	rm -rf work .snakemake .snakemake.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis
