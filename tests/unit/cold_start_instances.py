@@ -41,7 +41,7 @@ def realistic(steps: int, seed: int, *, little_cores: int = 0, little_ratio: flo
 def layouts(steps: int, seed: int) -> tuple[Profile, ...]:
     """Three home layouts of one model."""
     names = ("nhwc", "blocked16", "nchw")
-    return tuple(replace(realistic(steps, seed + i), layout=name) for i, name in enumerate(names))
+    return tuple(replace(realistic(steps, seed + i), layout=name, start_ms=0.25 * i) for i, name in enumerate(names))
 
 
 def uniform(costs: list[tuple[float, float, float]]) -> Profile:

@@ -184,7 +184,7 @@ def test_a_foreign_row_file_is_refused(tmp_path: Path) -> None:
 def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     """Rows that reached only the journal, since the workspace went away, are found again."""
     rows = [Row("s1", "jit", 0, 4, 4, 0, {"create:big": (1.0, 2.0), "first:1": (0.5,)}, 1.0)]
-    constants = Constants(nominal_compute_us=1.0, nominal_bandwidth_us=2.0, touch_ms_per_page=0.001)
+    constants = Constants(nominal_compute_us=1.0, nominal_bandwidth_us=2.0, touch_ms_per_page=0.001, page_bytes=4096)
     store = ProfileStore(tmp_path / "one" / "dev" / "cold", {"a": 1})
     store.keep_constants(constants)
     store.add(rows)

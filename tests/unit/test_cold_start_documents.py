@@ -76,6 +76,7 @@ def test_inconsistent_profiles_are_refused() -> None:
         (replace(good, layers=(*good.layers, Layer("s", (), (narrow,)))), "same widths"),
         (replace(good, contention=Contention(0.9)), "at least 1"),
         (replace(good, big_cores=0), "0 big"),
+        (replace(good, start_ms=-1.0), "start_ms"),
     ):
         with pytest.raises(FormatError, match=message):
             check(bad)

@@ -1,5 +1,7 @@
 """Planners of the cold start on instances worked out by hand and of realistic proportions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cold_start_instances import layouts, realistic, uniform
@@ -55,6 +57,20 @@ def test_timeline_by_hand() -> None:
         Span("main", 2, "execute", 9, 12),
         Span("prepare:0", 2, "execute", 9, 12),
     }
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_the_start_is_added_to_makespan_and_bound(planner: str) -> None:
+    profile = realistic(12, 3)
+    later = replace(profile, start_ms=7.5)
+    before, after = (plan([p], planner, TARGET) for p in (profile, later))
+    assert after.makespan_ms == pytest.approx(before.makespan_ms + 7.5)
+    assert after.lower_bound_ms == pytest.approx(before.lower_bound_ms + 7.5, rel=2e-3)
+    assert lower_bound_ms([later]) == pytest.approx(lower_bound_ms([profile]) + 7.5)
+    assert work_bound_ms(later) == pytest.approx(work_bound_ms(profile) + 7.5)
+    outcome = outcomes([later], planner)[later.layout]
+    assert simulate(outcome.profile, outcome.schedule)[0] == pytest.approx(outcome.makespan_ms)
+    assert min(span.start_ms for span in outcome.timeline()) == 7.5
 
 
 def test_contention_and_the_little_ratio_enter_once() -> None:

@@ -25,7 +25,7 @@ from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
 from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram, read_linked
 from edgeplan.runtime.memory import in_memory
 from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME, preparation_order
-from edgeplan.runtime.preparation import Calls, Mark, Preparer, Shared
+from edgeplan.runtime.preparation import Mark, Preparer, Shared, execute
 
 Array = npt.NDArray[np.float32]
 _LOG = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class ColdSession:
         continuous: bool = False,
     ) -> None:
         self._start_ns = perf_counter_ns()
-        self._pace = _Pace()
+        self._pace = Pace()
         self._folder, self._dnnl = folder, dnnl
         try:
             self.program = _checked(folder, dnnl, threads, machine)
@@ -119,7 +119,7 @@ class ColdSession:
                     self._dnnl.set_threads(program.threads)
                 calls = preparation.wait_for(k)
                 start = perf_counter_ns()
-                self._execute(calls)
+                execute(self._dnnl, self._stream, calls)
                 self._executions.append(("execute", k, start, perf_counter_ns()))
             self._ran = True
         except BaseException:
@@ -140,13 +140,7 @@ class ColdSession:
                 self._dnnl.set_threads(program.threads)
             calls = preparation.later.get(k, cold)
             assert calls is not None  # noqa: S101  the cold start is over
-            self._execute(calls)
-
-    def _execute(self, calls: Calls) -> None:
-        execute, stream = self._dnnl.execute, self._stream.value
-        for primitive, count, arguments in calls:
-            if status := execute(primitive, stream, count, arguments):
-                self._dnnl.check(status, "dnnl_primitive_execute")
+            execute(self._dnnl, self._stream, calls)
 
     def _activation(self, border: Border) -> Array:
         size = 4 * int(np.prod(border.shape, dtype=np.int64))
@@ -230,7 +224,7 @@ class ColdSession:
         self.close()
 
 
-class _Pace:
+class Pace:
     """How the interpreter runs during a cold start: threads change often, and garbage is not looked for.
 
     A collection goes through every object that imported packages hold, which takes longer than a small model's cold start.

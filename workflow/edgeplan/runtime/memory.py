@@ -14,7 +14,7 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 
 PAGE_BYTES = mmap.PAGESIZE
-_HUGE_BYTES = 2 << 20
+HUGE_BYTES = 2 << 20
 _MADV_POPULATE_READ = 22  # Linux 5.14; Python 3.11 has no name for it
 _CHECKED_BYTES = 4096
 _WORD_BYTES = 8
@@ -47,11 +47,11 @@ class Region:
     """
 
     def __init__(self, size: int) -> None:
-        memory = mmap.mmap(-1, size + _HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = mmap.mmap(-1, size + HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             memory.madvise(mmap.MADV_HUGEPAGE)
         whole = np.frombuffer(memory, np.uint8)
-        start = -whole.ctypes.data % _HUGE_BYTES
+        start = -whole.ctypes.data % HUGE_BYTES
         self.data: Bytes = whole[start : start + size]
         self.address = int(whole.ctypes.data) + start
 

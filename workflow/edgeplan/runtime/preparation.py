@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Self
 
-from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.linked import LinkedProgram, LinkedStep, RawWeight, Reserve, read_reserve
 from edgeplan.runtime.memory import Bytes, Region
 from edgeplan.runtime.objects import Objects
@@ -31,16 +31,25 @@ class Shared:
         program: what is run.
         folder: of the plan.
         reserve: of the program, while the folder is still being written; else it is read when it is needed.
+        memory: for activations and transformed weights; a fresh region if not given.
 
     Raises:
         FormatError: the model changed since the plan was made.
     """
 
-    def __init__(self, dnnl: Dnnl, program: LinkedProgram, folder: Path, *, reserve: Reserve | None = None) -> None:
+    def __init__(
+        self,
+        dnnl: Dnnl,
+        program: LinkedProgram,
+        folder: Path,
+        *,
+        reserve: Reserve | None = None,
+        memory: Region | None = None,
+    ) -> None:
         self.dnnl, self.program = dnnl, program
         self.raw = RawFiles(program, folder)
         self.cache = WeightCache(folder / CACHE_NAME, program, absent=reserve is not None)
-        self.memory = Region(program.arena_bytes + program.weights_bytes)
+        self.memory = memory or Region(program.arena_bytes + program.weights_bytes)
         self.objects = Objects(dnnl, program, self.memory.address)
         self._folder, self._given = folder, reserve
         self.weights = [0] * len(program.steps)  # addresses, for later runs
@@ -69,13 +78,30 @@ class Shared:
         self.close()
 
 
-class Preparer:
-    """Prepares steps in one thread."""
+def execute(dnnl: Dnnl, stream: Handle, calls: Calls) -> None:
+    """Execute a prepared step: one C call for each primitive.
 
-    def __init__(self, shared: Shared) -> None:
+    Raises:
+        DeviceError: oneDNN reports a failure.
+    """
+    run, handle = dnnl.execute, stream.value
+    for primitive, count, arguments in calls:
+        if status := run(primitive, handle, count, arguments):
+            dnnl.check(status, "dnnl_primitive_execute")
+
+
+class Preparer:
+    """Prepares steps in one thread.
+
+    Args:
+        shared: what it has in common with others.
+        staging: memory for raw weights on their way; fresh if not given.
+    """
+
+    def __init__(self, shared: Shared, staging: Staging | None = None) -> None:
         self._shared = shared
         self._stream = shared.dnnl.stream()
-        self._staging = Staging()
+        self._staging = staging or Staging()
 
     def prepare(self, index: int, step: LinkedStep, marks: list[Mark]) -> Calls:
         """Everything before execution.

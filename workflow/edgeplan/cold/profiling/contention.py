@@ -13,7 +13,9 @@ from edgeplan.cold.profiling.memory import pinned
 from edgeplan.cold.profiling.rounds import Rig
 from edgeplan.cold.profiling.settings import Cores
 from edgeplan.planning.cold_start.profile import Contention
-from edgeplan.runtime.executable import Prepared, Worker
+from edgeplan.runtime.cold_executor import Pace
+from edgeplan.runtime.preparation import Mark, Preparer, execute
+from edgeplan.runtime.raw_weights import Staging
 
 _BLOCKS = 5
 _REPEATS = 2  # repetitions of the model in a block, alone and overlapped each
@@ -44,17 +46,21 @@ def measure_contention(rig: Rig, cores: Cores) -> Contention:
     preparing = (*cores.little, *cores.big[1:])
     if not preparing:
         return Contention()
-    passes = _Passes(rig)
+    passes, pace = _Passes(rig), Pace()
     alone, overlapped = _Work(), _Work()
-    for _ in range(_BLOCKS):
-        with pinned(cores.big[0]):
-            for _ in range(_REPEATS):
-                passes.execute(alone)
-        with pinned(preparing[0]):
-            for _ in range(_REPEATS):
-                passes.prepare(alone)
-        _beside(lambda: passes.execute(alone, keep=False), cores.big[0], lambda: passes.prepare(overlapped), preparing[0])
-        _beside(lambda: passes.prepare(alone, keep=False), preparing[0], lambda: passes.execute(overlapped), cores.big[0])
+    try:
+        for _ in range(_BLOCKS):
+            with pinned(cores.big[0]):
+                for _ in range(_REPEATS):
+                    passes.execute(alone)
+            with pinned(preparing[0]):
+                for _ in range(_REPEATS):
+                    passes.prepare(alone)
+            _beside(lambda: passes.execute(alone, keep=False), cores.big[0], lambda: passes.prepare(overlapped), preparing[0])
+            _beside(lambda: passes.prepare(alone, keep=False), preparing[0], lambda: passes.execute(overlapped), cores.big[0])
+    finally:
+        pace.restore()
+        passes.close()
 
     def factor(slowed: list[float], usual: list[float]) -> float:
         return float(np.clip(np.median(slowed) / np.median(usual), 1.0, _MOST)) if usual else 1.0
@@ -89,37 +95,35 @@ def _beside(background: Callable[[], None], where: int, timed: Callable[[], None
 
 
 class _Passes:
-    """Whole passes over a model with the first candidate of every step."""
+    """Whole passes over a model with the first candidate of every step, by the executor's own code."""
 
     def __init__(self, rig: Rig) -> None:
-        self.rig, self.executable = rig, rig.executable
-        rig.dnnl.set_primitive_cache(0)
-        worker = Worker(rig.dnnl)
-        self.prepared: list[Prepared] = [self.executable.prepare(i, worker) for i in range(len(rig.subject.program.steps))]
+        self.rig = rig
+        self.steps = [rig.trials.step(index, 0, 1) for index in range(len(rig.subject.program.steps))]
+        self.staging, self.stream = Staging(), rig.dnnl.stream()  # each used by one thread at a time
+        self.shared = rig.shared()
 
     def execute(self, work: _Work, *, keep: bool = True) -> None:
-        worker = Worker(self.rig.dnnl)
+        dnnl, stream = self.rig.dnnl, self.stream
+        dnnl.set_threads(1)
         start = time.perf_counter()
-        for prepared in self.prepared:
-            self.executable.execute(prepared, worker)
+        for prepared in self.rig.standing[1]:
+            execute(dnnl, stream, prepared)
         if keep:
             work.execute.append((time.perf_counter() - start) * 1e3)
 
     def prepare(self, work: _Work, *, keep: bool = True) -> None:
-        executable, worker = self.executable, Worker(self.rig.dnnl)
-        reading = preparing = 0.0
-        for index in range(len(self.prepared)):
-            start = time.perf_counter()
-            created = executable.create(index)
-            end = time.perf_counter()
-            preparing += end - start
-            if created.slots:
-                raw = executable.read(index)
-                read = time.perf_counter()
-                executable.transform(index, created, raw, worker)
-                reading += read - end
-                preparing += time.perf_counter() - read
+        self.rig.dnnl.set_threads(1)
+        self.shared.objects.close()
+        self.shared.objects = self.rig.objects()
+        preparer, marks = Preparer(self.shared, self.staging), list[Mark]()
+        for index, step in enumerate(self.steps):
+            preparer.prepare(index, step, marks)
+        spent = [(stage == "read", (end - start) / 1e6) for stage, _, start, end in marks]
         if keep:
-            work.prepare.append(preparing * 1e3)
-            if reading:
-                work.read.append(reading * 1e3)
+            work.prepare.append(sum(time_ms for reading, time_ms in spent if not reading))
+            if reading_ms := sum(time_ms for reading, time_ms in spent if reading):
+                work.read.append(reading_ms)
+
+    def close(self) -> None:
+        self.shared.close()

@@ -87,7 +87,7 @@ def measure(
         NoiseError: too many rounds stayed disturbed.
     """
     opened = [_Open(g, list(range(len(g.sizes))), [{} for _ in g.sizes]) for g in groups]
-    widths = tuple(rig.standing)
+    widths = rig.widths
     told = done = noisy = 0
     for block in range(settings.blocks):
         rounds = max(-(-len(o.alive) // len(o.group.steps)) for o in opened)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import os
+import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from edgeplan.cold.profiling.subjects import PAGE_BYTES
+from edgeplan.runtime.memory import HUGE_BYTES, PAGE_BYTES, Region
 
-_MADV_POPULATE_READ = 22  # linux/mman.h, since Linux 5.14
 _M_MMAP_THRESHOLD, _THRESHOLD_BYTES = -3, 128 << 10  # malloc.h
 _PROBE_BYTES = 16 << 20
 
@@ -37,36 +36,16 @@ def release_freed() -> None:
         libc.malloc_trim(ctypes.c_size_t(0))
 
 
-def first_touch_ms_per_page() -> float:
-    """What the first write to a page of an arena costs (the arena is an anonymous mapping)."""
-    with mmap.mmap(-1, _PROBE_BYTES) as probe:
-        view = np.frombuffer(probe, np.uint8)
-        start = time.perf_counter()
-        view[::PAGE_BYTES] = 1
-        elapsed = time.perf_counter() - start
-        del view
-    return elapsed * 1e3 / (_PROBE_BYTES // PAGE_BYTES)
-
-
-class Mapping:
-    """A read-only mapping of a file."""
-
-    def __init__(self, descriptor: int, size: int) -> None:
-        self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
-        self._view = np.frombuffer(self._map, np.uint8)
-        self._address = self._view.ctypes.data
-        self._madvise = ctypes.CDLL(None).madvise
-        self._madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-
-    def populate(self, offset: int, size: int) -> None:
-        """Bring the pages of a range (`offset` at a page) in and map them, so that reading them faults no more."""
-        if self._madvise(self._address + offset, size, _MADV_POPULATE_READ):
-            self._view[offset : offset + size : PAGE_BYTES].max(initial=0)  # an older kernel: touch them
-
-    def close(self) -> None:
-        """Unmap."""
-        del self._view
-        self._map.close()
+def first_touch() -> tuple[float, int]:
+    """What first touches of a session's region cost: milliseconds a page, and the bytes of a page (huge ones, if there are)."""
+    region = Region(_PROBE_BYTES)
+    faults, start = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt, time.perf_counter()
+    region.data[::PAGE_BYTES] = 1
+    elapsed = time.perf_counter() - start
+    faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - faults
+    huge = faults < _PROBE_BYTES // PAGE_BYTES // 2
+    page = HUGE_BYTES if huge else PAGE_BYTES
+    return elapsed * 1e3 * page / _PROBE_BYTES, page
 
 
 @contextlib.contextmanager

@@ -16,8 +16,9 @@ import numpy as np
 
 from edgeplan.cold.profiling.profiles import profile_of
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
+from edgeplan.cold.profiling.start import START, start_ms, start_signature
 from edgeplan.cold.profiling.store import Constants, ProfileStore, Row
-from edgeplan.cold.profiling.subjects import Group, Subject, subject, touched_pages
+from edgeplan.cold.profiling.subjects import Group, Subject, signatures, subject, touched_pages
 from edgeplan.errors import FormatError, PredictionError, StoreError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig, make_kernel
@@ -86,6 +87,7 @@ def predicted_profiles(
     weights = locate_weights(model, lowered)
     subjects = [subject(dnnl, lowered, home, weights, len(cores.big)) for home in layouts]
     own = {group.digest for found in subjects for group in found.groups}
+    own |= {start_signature(signatures(dnnl, lowered, home)) for home in layouts}
     rows = [row for row in store.all_rows() if row.signature not in own]
     constants = store.constants()
     if len(rows) < _LEAST_ROWS or constants is None:
@@ -97,7 +99,14 @@ def predicted_profiles(
     execution = _Execution(dnnl, graph, predictor)
     preparation = _Preparation(rows, settings, cores)
     return tuple(
-        _profile(found, name, execution, preparation, constants, touched_pages(dnnl, lowered, found.program.home))
+        _profile(
+            found,
+            name,
+            execution,
+            preparation,
+            constants,
+            touched_pages(dnnl, lowered, found.program.home, constants.page_bytes),
+        )
         for found in subjects
     )
 
@@ -122,7 +131,10 @@ def _profile(
     digest = {index: group.digest for group in found.groups for index in group.steps}
     named = [(step, digest[i], pages[i] * constants.touch_ms_per_page) for i, step in enumerate(steps)]
     contention = constants.contention or Contention()
-    return profile_of(name, found.program.home, named, rows, preparation.settings, preparation.cores, contention)
+    return profile_of(
+        name, found.program.home, named, rows, preparation.settings, preparation.cores, contention,
+        touch_ms_per_byte=constants.touch_ms_per_byte, start_ms=preparation.start_ms(len(steps)),
+    )  # fmt: skip
 
 
 class _Execution:
@@ -174,7 +186,8 @@ class _Preparation:
 
     def __init__(self, rows: Sequence[Row], settings: ProfileSettings, cores: Cores) -> None:
         self.settings, self.cores = settings, cores
-        self._rows = rows
+        self._starts = [row for row in rows if row.signature.startswith(START)]
+        self._rows = rows = [row for row in rows if not row.signature.startswith(START)]
         self._lines: dict[tuple[str, str], tuple[float, float]] = {}
         narrow, wide = cores.widths[0], cores.widths[-1]
         both = [(r, self._typical(r, f"first:{narrow}"), self._typical(r, f"first:{wide}")) for r in rows]
@@ -182,6 +195,11 @@ class _Preparation:
             kind: statistics.median(w / n for r, n, w in both if n and w and kind in ("", _kind(r.implementation)))
             for kind in {"", *(_kind(r.implementation) for r, n, w in both if n and w)}
         }
+
+    def start_ms(self, steps: int) -> float:
+        """What a program of so many steps pays before any of them: in proportion to their number, as in other models."""
+        shares = [start_ms(row) / row.position for row in self._starts]
+        return steps * statistics.median(shares) if shares else 0.0
 
     def _typical(self, row: Row, stage: str) -> float | None:
         times = row.samples_ms.get(stage)

@@ -11,10 +11,11 @@ from pathlib import Path
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.profiling.contention import measure_contention
 from edgeplan.cold.profiling.measure import Clock, calibrate, measure
-from edgeplan.cold.profiling.memory import first_touch_ms_per_page, fix_allocator, pinned
+from edgeplan.cold.profiling.memory import first_touch, fix_allocator, pinned
 from edgeplan.cold.profiling.profiles import profile_of
 from edgeplan.cold.profiling.rounds import Rig
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
+from edgeplan.cold.profiling.start import measure_start, start_ms, start_row, start_signature
 from edgeplan.cold.profiling.store import Constants, ProfileStore, identity
 from edgeplan.cold.profiling.subjects import signatures, subject, touched_pages
 from edgeplan.devices.engines.base import random_inputs
@@ -82,7 +83,7 @@ def profile_model(
     known = _Model(dnnl, model, lowered, locate_weights(model, lowered), random_inputs(graph))
     rows = store or ProfileStore(None, identity(dnnl.info, settings, cores))
     signed = {home: signatures(dnnl, lowered, home) for home in layouts}
-    missing = [home for home in layouts if not all(map(rows.known, signed[home]))]
+    missing = [home for home in layouts if not all(map(rows.known, (*signed[home], start_signature(signed[home]))))]
     constants = rows.constants()
     if missing or constants is None or constants.contention is None:
         with machine_lock(_LOCK_SECONDS):
@@ -91,14 +92,27 @@ def profile_model(
         rows.merge()
     profiles = []
     for home in layouts:
-        pages = touched_pages(dnnl, lowered, home)
+        pages = touched_pages(dnnl, lowered, home, constants.page_bytes)
         steps = [
             (step, signature, count * constants.touch_ms_per_page)
             for step, signature, count in zip(lowered.steps, signed[home], pages, strict=True)
         ]
         found = {signature: rows.rows(signature) for signature in signed[home]}
         contention = constants.contention or Contention()
-        profiles.append(profile_of(name, home, steps, found, settings, cores, contention))
+        (start,) = rows.rows(start_signature(signed[home]))
+        profiles.append(
+            profile_of(
+                name,
+                home,
+                steps,
+                found,
+                settings,
+                cores,
+                contention,
+                touch_ms_per_byte=constants.touch_ms_per_byte,
+                start_ms=start_ms(start),
+            )
+        )
     return tuple(profiles)
 
 
@@ -109,9 +123,12 @@ def _measure(model: _Model, layouts: Sequence[str], store: ProfileStore, setting
         constants = store.constants()
         if constants is None:
             nominal = calibrate(references, settings.reference_runs)
-            touch = min(first_touch_ms_per_page() for _ in range(5))
+            touch_ms, page_bytes = min(first_touch() for _ in range(5))
             constants = Constants(
-                nominal_compute_us=nominal.compute_us, nominal_bandwidth_us=nominal.bandwidth_us, touch_ms_per_page=touch
+                nominal_compute_us=nominal.compute_us,
+                nominal_bandwidth_us=nominal.bandwidth_us,
+                touch_ms_per_page=touch_ms,
+                page_bytes=page_bytes,
             )
             store.keep_constants(constants)
     times = ReferenceTimes(constants.nominal_compute_us, constants.nominal_bandwidth_us)
@@ -152,4 +169,8 @@ def _layout(
                 update={"prepare": factors.prepare, "execute": factors.execute, "read": factors.read}
             )
             store.keep_constants(constants)
+    signed = [rig.group[index].digest for index in range(len(model.lowered.steps))]
+    if not store.known(start_signature(signed)):
+        times_ms = measure_start(model.dnnl, found, model.path, model.inputs, cores, scratch, settings.blocks)
+        store.add([start_row(signed, times_ms)])
     return constants

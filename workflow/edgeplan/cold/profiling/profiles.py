@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.cold.profiling.store import Row
 from edgeplan.planning.cold_start.profile import BIG, Candidate, Contention, Layer, Profile, check
 from edgeplan.runtime.steps import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a step pays besides what was measured of it.
+
+    Attributes:
+        share: part of the full creation that is paid; the rest at the price of an equal step's.
+        arena_ms: execution, for pages of the arena that it is the first to write.
+        weights_ms_per_byte: preparation, for the memory its weights are written to; mapped weights need none.
+    """
+
+    share: float = 1.0
+    arena_ms: float = 0.0
+    weights_ms_per_byte: float = 0.0
+
 
 Pick = Callable[[Sequence[float]], float]
 _PICK: Mapping[str, Pick] = MappingProxyType({"median": statistics.median, "min": min})
@@ -23,6 +40,9 @@ def profile_of(
     settings: ProfileSettings,
     cores: Cores,
     contention: Contention,
+    *,
+    touch_ms_per_byte: float = 0.0,
+    start_ms: float = 0.0,
 ) -> Profile:
     """The profile of a model under one home layout.
 
@@ -34,13 +54,16 @@ def profile_of(
         settings: for the statistic and how shared creations are charged.
         cores: of the device.
         contention: measured factors.
+        touch_ms_per_byte: of memory that transformed weights are written to for the first time.
+        start_ms: what is paid before any step is prepared.
     """
     layers = []
     for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps], settings.charge), strict=True):
-        found = [c for row in rows[signature] for c in candidates_of(row, settings, cores, share=share, touch_ms=touch_ms)]
+        charge = Charge(share, touch_ms, touch_ms_per_byte)
+        found = [c for row in rows[signature] for c in candidates_of(row, settings, cores, charge)]
         layers.append(Layer(step.name, step.members, tuple(found)))
     big, little = len(cores.big), len(cores.little)
-    return check(Profile(name, layout, big, little, cores.little_ratio, tuple(layers), contention))
+    return check(Profile(name, layout, big, little, cores.little_ratio, tuple(layers), contention, start_ms))
 
 
 def shares(signed: Sequence[str], charge: str) -> list[float]:
@@ -58,17 +81,14 @@ def shares(signed: Sequence[str], charge: str) -> list[float]:
     return found
 
 
-def candidates_of(
-    row: Row, settings: ProfileSettings, cores: Cores, *, share: float = 1.0, touch_ms: float = 0.0
-) -> tuple[Candidate, ...]:
+def candidates_of(row: Row, settings: ProfileSettings, cores: Cores, charge: Charge) -> tuple[Candidate, ...]:
     """The candidates of a row: its implementation with each source of its weights.
 
     Args:
         row: what was measured.
         settings: for the statistic.
         cores: whose classes and widths count.
-        share: part of the full creation that is paid.
-        touch_ms: added to execution on one core, for memory touched first.
+        charge: what is paid besides.
     """
     pick = _PICK[settings.statistic]
 
@@ -80,21 +100,26 @@ def candidates_of(
         found = {core: cost(f"{stage}:{core}") for core in cores.classes}
         again = cost(f"{stage}_again:{BIG}")
         full = found[BIG]
-        discount = (1 - share) * (full - min(full, again)) / full if full and again is not None else 0.0
+        discount = (1 - charge.share) * (full - min(full, again)) / full if full and again is not None else 0.0
         return {core: (time or 0.0) * (1 - discount) for core, time in found.items()}
 
-    execute = {width: _first_ms(row, pick, width) + touch_ms for width in cores.widths}
+    execute = {width: _first_ms(row, pick, width) + charge.arena_ms for width in cores.widths}
     create, transform, nothing = by_class("create"), by_class("transform"), dict.fromkeys(cores.classes, 0.0)
     name, scratch = row.implementation, row.scratch_bytes
     if not row.weight_bytes:
         return (Candidate(name, "none", nothing, create, nothing, execute, 0, 0, scratch),)
-    raw = Candidate(name, "raw", by_class("read"), create, transform, execute, row.raw_bytes, 0, scratch)
     size = row.weight_bytes
-    cached = [
-        Candidate(name, source, by_class(source), create, nothing, execute, size, size, scratch)
-        for source in ("cached_read", "cached_mmap")
-    ]
-    return (raw, *cached)
+    touched = size * charge.weights_ms_per_byte
+    transform, copied = _more(transform, touched), _more(by_class("cached_read"), touched)
+    return (
+        Candidate(name, "raw", by_class("read"), create, transform, execute, row.raw_bytes, 0, scratch),
+        Candidate(name, "cached_read", copied, create, nothing, execute, size, size, scratch),
+        Candidate(name, "cached_mmap", by_class("cached_mmap"), create, nothing, execute, size, size, scratch),
+    )
+
+
+def _more(times: Mapping[str, float], extra: float) -> dict[str, float]:
+    return {core: time + extra for core, time in times.items()}
 
 
 def _first_ms(row: Row, pick: Pick, width: int) -> float:

@@ -13,7 +13,7 @@ from typing import Self
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.profiling.measure import Clock
 from edgeplan.cold.profiling.memory import fix_allocator
-from edgeplan.cold.profiling.profiles import candidates_of, shares
+from edgeplan.cold.profiling.profiles import Charge, candidates_of, shares
 from edgeplan.cold.profiling.rounds import Rig, Round
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.cold.profiling.store import ProfileStore, Row
@@ -58,7 +58,7 @@ class Reprofiler:
         self._settings, self._cores, self._store = settings, cores, store
         constants = store.constants()
         assert constants is not None  # noqa: S101  profiled before
-        self._touch_ms = constants.touch_ms_per_page
+        self._constants = constants
         nominal = ReferenceTimes(constants.nominal_compute_us, constants.nominal_bandwidth_us)
         self._clock = Clock(References(), nominal, settings.reference_runs)
         self._rigs: dict[str, Rig] = {}
@@ -119,7 +119,8 @@ class Reprofiler:
         self.measured += len(new)
 
     def _calibrated(self, profile: Profile, signed: Sequence[str], changed: set[tuple[str, str]]) -> Profile:
-        pages = touched_pages(self._dnnl, self._lowered, profile.layout)
+        known = self._constants
+        pages = touched_pages(self._dnnl, self._lowered, profile.layout, known.page_bytes)
         layers = []
         for layer, signature, share, count in zip(
             profile.layers, signed, shares(signed, self._settings.charge), pages, strict=True
@@ -127,9 +128,8 @@ class Reprofiler:
             fresh: dict[tuple[str, str], Candidate] = {}
             for pair in changed:
                 if pair[0] == signature:
-                    made = candidates_of(
-                        self._rows[pair], self._settings, self._cores, share=share, touch_ms=count * self._touch_ms
-                    )
+                    charge = Charge(share, count * known.touch_ms_per_page, known.touch_ms_per_byte)
+                    made = candidates_of(self._rows[pair], self._settings, self._cores, charge)
                     fresh |= {(c.implementation, c.source): c for c in made}
             updated = tuple(fresh.get((c.implementation, c.source), c) for c in layer.candidates)
             layers.append(replace(layer, candidates=updated))

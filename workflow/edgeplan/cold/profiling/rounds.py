@@ -1,9 +1,10 @@
 """One round: some steps of a model are started cold with one candidate each, every stage timed.
 
-Everything is timed where a cold run meets it: activations lie in the program's arena and were just written by the step before,
-as many bytes as the model has weights have passed
-through the caches since the step was prepared. What a run pays once for all steps is kept out and
-charged apart: the first touch of the arena (`subjects.touched_pages`).
+What is timed is the executor's own code (`runtime.preparation`, `runtime.weight_cache`) on linked steps, where a cold run
+meets it: nothing of the library's objects is there yet, activations lie in the session's region and were just written by the
+step before, as many bytes as the model has weights have passed through the caches since the step was prepared. First touches
+of the region are kept out, since which step pays for a huge page depends on its neighbours; they are charged apart, by size
+(`profiles.profile_of`).
 
 oneDNN divides work among threads when a primitive is created, so a primitive that executes on n cores is created with n threads
 set; its weights may even differ. Transformations always run on the one core that prepares.
@@ -12,9 +13,9 @@ set; its weights may even differ. Transformations always run on the one core tha
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -24,16 +25,19 @@ import numpy as np
 
 from edgeplan.cold import page_cache
 from edgeplan.cold.inputs import Array
-from edgeplan.cold.profiling.memory import Mapping as FileMapping
-from edgeplan.cold.profiling.memory import pinned, release_freed, stand_in_cache
-from edgeplan.cold.profiling.subjects import PAGE_BYTES, Subject
+from edgeplan.cold.profiling.memory import pinned, release_freed
+from edgeplan.cold.profiling.subjects import Subject
+from edgeplan.cold.profiling.trials import Trials
 from edgeplan.errors import ModelError
-from edgeplan.runtime.creation import Created
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Executable, Prepared, Worker, allocate
+from edgeplan.runtime.linked import LinkedStep
+from edgeplan.runtime.memory import Region
+from edgeplan.runtime.objects import Objects
+from edgeplan.runtime.preparation import Calls, Mark, Preparer, Shared, execute
+from edgeplan.runtime.raw_weights import Staging
+from edgeplan.runtime.weight_cache import WeightCache
 
 _clock = time.perf_counter_ns
-_CACHE_CAPACITY = 1024  # oneDNN's default
 _NS_PER_MS = 1e6
 #: What passes through the caches between a step's preparation and its execution: all weights, as far as caches are that large.
 _LEAST_FLUSH_BYTES, _MOST_FLUSH_BYTES = 2 << 20, 64 << 20
@@ -66,7 +70,7 @@ class Times:
 
 
 class Rig:
-    """A model under one home layout, ready to be run round by round.
+    """A model under one home layout, ready to be run round by round. oneDNN's cache of primitives is off meanwhile.
 
     Args:
         dnnl: the library.
@@ -91,71 +95,81 @@ class Rig:
         scratch: Path,
         evicted: bool,
     ) -> None:
-        self.dnnl, self.subject, self.inputs = dnnl, subject, inputs
+        self.dnnl, self.subject, self.inputs, self.folder = dnnl, subject, inputs, model.parent
         self.classes, self.big, self.evicted = classes, tuple(big), evicted
-        self.group = {index: group for group in subject.groups for index in group.steps}
-        self.executable = Executable(dnnl, subject.program, model.parent)
-        self.executable.arena.data[:] = 0
-        self.slots, size = self._slots()
-        files = {model, *(model.parent / w.file for w in subject.program.weights.values())}
-        self.cache = max(files, key=lambda path: path.stat().st_size)  # any file of enough bytes is read alike
-        if self.cache.stat().st_size < size:
-            self.cache = stand_in_cache(scratch / f"weights-{size}.bin", size)
-        self.files = sorted({*files, self.cache})
-        self.descriptor = os.open(self.cache, os.O_RDONLY | os.O_CLOEXEC)
+        self.widths = tuple(dict.fromkeys((1, len(self.big))))
+        self.trials = Trials(dnnl, subject, model, self.widths, scratch)
+        self.group = self.trials.group
+        program = self.trials.program
+        self.memory = Region(program.arena_bytes + program.weights_bytes)
+        self.memory.data[:] = 0  # first touches are charged apart
+        self.staging, self.stream = Staging(), dnnl.stream()
+        self.files = sorted({*map(Path, (file.path for file in program.files)), self.trials.cache})
         page_cache.read_through(self.files)
-        flush = min(max(size, _LEAST_FLUSH_BYTES), _MOST_FLUSH_BYTES)
-        self._stream = np.ones(flush // 4, np.float32)
-        self.standing = {width: self._stand_in(width) for width in dict.fromkeys((1, len(self.big)))}
+        flush = min(max(self.trials.weights_bytes, _LEAST_FLUSH_BYTES), _MOST_FLUSH_BYTES)
+        self._flush = np.ones(flush // 4, np.float32)
+        self._stack = ExitStack()
+        self._stack.enter_context(dnnl.without_primitive_cache())
+        self.standing = {width: self._stand_in(width) for width in self.widths}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.executable.close()
-        os.close(self.descriptor)
+        self._stack.close()
 
-    def _slots(self) -> tuple[dict[int, int], int]:
-        """Where each step's transformed weights would lie in a cache, and its size."""
-        slots, at = {}, 0
-        for index in range(len(self.subject.program.steps)):
-            slots[index] = at
-            largest = max(size.weights for size in self.group[index].sizes)
-            at += -(-largest // PAGE_BYTES) * PAGE_BYTES
-        return slots, at
+    def shared(self) -> Shared:
+        """What a session shares, new, but for its memory, which has been touched."""
+        return Shared(self.dnnl, self.trials.program, self.folder, memory=self.memory)
 
-    def _stand_in(self, width: int) -> list[Prepared]:
+    def objects(self) -> Objects:
+        """The library's objects of the candidates, none of them made yet."""
+        return Objects(self.dnnl, self.trials.program, self.memory.address)
+
+    def steps(self, width: int) -> list[LinkedStep]:
+        """The first candidate of every step."""
+        return [self.trials.standing(index, width) for index in range(len(self.subject.program.steps))]
+
+    def _stand_in(self, width: int) -> list[Calls]:
         """The first candidate of every step, executed once: what runs around the steps that are measured."""
-        dnnl, executable = self.dnnl, self.executable
-        dnnl.set_primitive_cache(_CACHE_CAPACITY)
         with pinned(*self.big):
-            steps = [executable.prepare(index, Worker(dnnl, width)) for index in range(len(self.subject.program.steps))]
-            for name, value in self.inputs.items():
-                np.copyto(executable.activation(name), value)
-            worker = Worker(dnnl, width)
-            for prepared in steps:
-                executable.execute(prepared, worker)
-        return steps
+            shared = self._stack.enter_context(self.shared())
+            preparer = Preparer(shared, self.staging)
+            calls = [preparer.prepare(index, step, []) for index, step in enumerate(self.steps(width))]
+            self.feed()
+            self.dnnl.set_threads(width)
+            for prepared in calls:
+                execute(self.dnnl, self.stream, prepared)
+            self.dnnl.set_threads(1)
+        return calls
+
+    def feed(self) -> None:
+        """Put the inputs into their places."""
+        for border in self.trials.program.inputs:
+            value = self.inputs[border.name]
+            np.copyto(self.memory.data[border.offset : border.offset + value.nbytes].view(np.float32), value.ravel())
 
     def run(self, what: Round, warm_runs: int) -> Times:
         """Run one round.
 
         Raises:
-            ModelError: the model file changed meanwhile.
+            FormatError: the model file changed meanwhile.
         """
         times = Times()
         release_freed()
         collecting = gc.isenabled()
         gc.disable()
         try:
-            for core, processor in reversed(tuple(self.classes.items())):  # the big core last: what it prepared is executed
-                with pinned(processor):
-                    prepared = self._prepare(what, core, times)
-                    self._read_cache(what, core, times)
-            with pinned(*self.big):
-                self._execute(what, prepared, "first", times)
-                for _ in range(warm_runs):
-                    self._execute(what, prepared, "warm", times)
+            with ExitStack() as stack:
+                for core, processor in reversed(tuple(self.classes.items())):  # what the big core prepared last is executed
+                    with pinned(processor):
+                        prepared = self._prepare(what, core, times, stack)
+                        for source in ("cached_read", "cached_mmap"):
+                            self._fetch(what, core, source, times)
+                with pinned(*self.big):
+                    self._execute(what, prepared, "first", times)
+                    for _ in range(warm_runs):
+                        self._execute(what, prepared, "warm", times)
             if what.repeats:
                 with pinned(self.classes["big"]):
                     self._repeat(what, times)
@@ -168,93 +182,81 @@ class Rig:
         if self.evicted:
             page_cache.evict(self.files)
 
-    def _create(self, what: Round, index: int) -> Created:
-        """Create a step for the width it will execute at."""
-        self.dnnl.set_threads(what.width)
-        chosen = self.group[index].implementations[what.choice[index]]
-        created = self.executable.creator.create(self.subject.program.steps[index], chosen)
-        self.dnnl.set_threads(1)
-        return created
+    def _step(self, what: Round, index: int) -> LinkedStep:
+        return self.trials.step(index, what.choice[index], what.width)
 
-    def _prepare(self, what: Round, core: str, times: Times) -> dict[int, Prepared]:
-        """Create, read, transform and bind steps from the model file, with oneDNN's primitive cache off."""
-        executable, prepared = self.executable, {}
-        self.dnnl.set_primitive_cache(0)
+    def _prepare(self, what: Round, core: str, times: Times, stack: ExitStack) -> dict[int, Calls]:
+        """Prepare steps from the model file, each as the first of its equals: with no objects of the library made before."""
         self._evict()
-        worker = Worker(self.dnnl)
+        self.dnnl.set_threads(1)
+        shared = stack.enter_context(self.shared())
+        preparer, prepared = Preparer(shared, self.staging), {}
         for index in what.choice:
-            start = _clock()
-            created = self._create(what, index)
-            end = _clock()
-            weights = None
-            if created.slots:
-                raw = executable.read(index)
-                read = _clock()
-                weights = executable.transform(index, created, raw, worker)
-                done = _clock()
-                times.add(f"read:{core}", index, read - end)
-                times.add(f"transform:{core}", index, done - read)
-            before = _clock()
-            prepared[index] = executable.bind(created, weights)
-            times.add(f"create:{core}", index, end - start + _clock() - before)
+            step, marks = self._step(what, index), list[Mark]()
+            shared.objects = self.objects()
+            stack.callback(shared.objects.close)
+            prepared[index] = preparer.prepare(index, step, marks)
+            for stage, spent in _sums(marks).items():
+                times.add(f"{stage}:{core}", index, spent)
         return prepared
 
-    def _read_cache(self, what: Round, core: str, times: Times) -> None:
-        """Read the same bytes as from a cache of transformed weights: copied, then mapped."""
-        stored = [(index, self.group[index].sizes[c].weights) for index, c in what.choice.items()]
-        stored = [(index, size) for index, size in stored if size]
-        if not stored:
+    def _fetch(self, what: Round, core: str, source: str, times: Times) -> None:
+        """Fetch weights as from the cache, their checksums included: copied, or mapped."""
+        program = self.trials.cached
+        steps = {i: self.trials.stored(i, position, what.width, source) for i, position in what.choice.items()}
+        steps = {index: step for index, step in steps.items() if step.weight_bytes}
+        if not steps:
             return
+        cache = WeightCache(self.trials.cache, program)
         self._evict()
-        kept = []
-        for index, size in stored:
-            start = _clock()
-            buffer = allocate(size)
-            got = os.preadv(self.descriptor, [buffer.data.data], self.slots[index])
-            times.add(f"cached_read:{core}", index, _clock() - start)
-            if got != size:
-                raise ModelError("a file was cut short while it was profiled", where=str(self.cache), next_step="run it again")
-            kept.append(buffer)
-        del kept, buffer
-        self._evict()
-        mapping = FileMapping(self.descriptor, self.cache.stat().st_size)
-        for index, size in stored:
-            start = _clock()
-            mapping.populate(self.slots[index], size)
-            times.add(f"cached_mmap:{core}", index, _clock() - start)
-        mapping.close()
+        try:
+            for index, step in steps.items():
+                start = _clock()
+                cache.fetch(step, self.memory, program.arena_bytes)
+                times.add(f"{source}:{core}", index, _clock() - start)
+                if cache.problem:
+                    raise ModelError(
+                        f"a file changed while it was profiled: it {cache.problem}",
+                        where=str(self.trials.cache),
+                        next_step="run it again",
+                    )
+        finally:
+            cache.close()
 
-    def _execute(self, what: Round, prepared: Mapping[int, Prepared], stage: str, times: Times) -> None:
+    def _execute(self, what: Round, prepared: Mapping[int, Calls], stage: str, times: Times) -> None:
         """Execute the steps, each behind the one before it, which brings its input into the caches."""
-        executable, standing = self.executable, self.standing[what.width]
-        for name, value in self.inputs.items():
-            np.copyto(executable.activation(name), value)
-        worker = Worker(self.dnnl, what.width)
+        standing = self.standing[what.width]
+        self.feed()
+        self.dnnl.set_threads(what.width)
         if stage == "first":
-            np.multiply(self._stream, np.float32(1), out=self._stream)  # as the other weights of the model do
+            np.multiply(self._flush, np.float32(1), out=self._flush)  # as the other weights of the model do
         for index, ready in prepared.items():
             if index - 1 not in prepared and index:
-                executable.execute(standing[index - 1], worker)
+                execute(self.dnnl, self.stream, standing[index - 1])
             start = _clock()
-            executable.execute(ready, worker)
+            execute(self.dnnl, self.stream, ready)
             times.add(f"{stage}:{what.width}", index, _clock() - start)
+        self.dnnl.set_threads(1)
 
     def _repeat(self, what: Round, times: Times) -> None:
-        """Prepare steps whose equal was prepared just before: the runtime shares its primitives, so they are only bound."""
-        self.dnnl.set_primitive_cache(_CACHE_CAPACITY)
-        executable, worker = self.executable, Worker(self.dnnl)
-        for index in sorted(what.repeats & set(what.choice)):
-            created = self._create(what, index)
-            start = _clock()
-            executable.bind(created, None)
-            times.add("create_again:big", index, _clock() - start)
-            if created.slots:
-                self._transformed(index, created, worker)
-                times.add("transform_again:big", index, self._transformed(index, created, worker))
-        self.dnnl.set_primitive_cache(0)
+        """Prepare steps after an equal one: the executor makes what they share once, so they are bound and transformed only."""
+        with self.shared() as shared:
+            preparer = Preparer(shared, self.staging)
+            for index in sorted(what.repeats & set(what.choice)):
+                other = next(step for step in self.group[index].steps if step != index)
+                equal, marks = self.trials.step(other, what.choice[index], what.width), list[Mark]()
+                shared.objects.close()
+                shared.objects = self.objects()
+                preparer.prepare(index, self._step(what, index), [])
+                preparer.prepare(other, equal, marks)
+                sums = _sums(marks)
+                for stage in sums.keys() & {"create", "transform"}:
+                    times.add(f"{stage}_again:big", index, sums[stage])
 
-    def _transformed(self, index: int, created: Created, worker: Worker) -> int:
-        raw = self.executable.read(index)
-        start = _clock()
-        self.executable.transform(index, created, raw, worker)
-        return _clock() - start
+
+def _sums(marks: Sequence[Mark]) -> dict[str, int]:
+    """Nanoseconds of each stage of a preparation."""
+    sums: dict[str, int] = {}
+    for stage, _, start, end in marks:
+        sums[stage] = sums.get(stage, 0) + end - start
+    return sums

@@ -28,7 +28,12 @@ from edgeplan.planning.cold_start.profile import Contention
 from edgeplan.runtime.library import LibraryInfo
 
 FORMAT_VERSION = 1
-_SOURCES = ("cold/profiling/rounds.py", "cold/profiling/memory.py", "runtime/executable.py", "runtime/creation.py")
+#: What is timed, and how. The other files of the runtime decide what is linked.
+_SOURCES = (
+    *(f"cold/profiling/{name}.py" for name in ("rounds", "memory", "trials", "start")),
+    *(f"runtime/{name}.py" for name in ("cold_executor", "lanes", "linked", "preparation", "objects", "weight_cache")),
+    *(f"runtime/{name}.py" for name in ("raw_weights", "transform", "memory", "dnnl", "creation", "linking")),
+)
 _SCHEMA = pa.schema(
     [
         ("signature", pa.string()),
@@ -50,7 +55,8 @@ class Constants(BaseModel):
 
     Attributes:
         nominal_compute_us, nominal_bandwidth_us: the references' times when the machine is quiet; rows are normalised by them.
-        touch_ms_per_page: first write to a page of an arena.
+        touch_ms_per_page: first write to a page of a session's region.
+        page_bytes: size of such a page.
         prepare, execute, read: factors of contention, None until they are measured.
     """
 
@@ -59,9 +65,15 @@ class Constants(BaseModel):
     nominal_compute_us: Annotated[float, Field(gt=0)]
     nominal_bandwidth_us: Annotated[float, Field(gt=0)]
     touch_ms_per_page: Annotated[float, Field(ge=0)]
+    page_bytes: Annotated[int, Field(gt=0)]
     prepare: Annotated[float, Field(ge=1)] | None = None
     execute: Annotated[float, Field(ge=1)] | None = None
     read: Annotated[float, Field(ge=1)] | None = None
+
+    @property
+    def touch_ms_per_byte(self) -> float:
+        """What the first touch of a byte costs, where many follow each other."""
+        return self.touch_ms_per_page / self.page_bytes
 
     @property
     def contention(self) -> Contention | None:
@@ -89,7 +101,7 @@ class Row:
         raw_bytes, weight_bytes, scratch_bytes: see `Sizes`.
         samples_ms: stage -> normalised times in ms. Stages: `read`, `create`, `transform` (from the model file), `cached_read`,
             `cached_mmap`, `create_again` and `transform_again` (of an equal step), each by core class as in `read:big`; `first`
-            and `warm` executions by width, as in `first:1`.
+            and `warm` executions by width, as in `first:1`. `start` is of whole programs (`start.py`).
         measured_at: seconds since the epoch.
     """
 

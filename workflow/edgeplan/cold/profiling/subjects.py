@@ -18,8 +18,6 @@ from edgeplan.runtime.program import Program, activation_layouts, plan_buffers
 from edgeplan.runtime.steps import Lowered, Step
 from edgeplan.runtime.weights import WeightLocation
 
-PAGE_BYTES = 4096
-
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -130,15 +128,15 @@ def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weigh
     return Subject(program, tuple(groups))
 
 
-def touched_pages(dnnl: Dnnl, lowered: Lowered, home: str) -> tuple[int, ...]:
+def touched_pages(dnnl: Dnnl, lowered: Lowered, home: str, page_bytes: int) -> tuple[int, ...]:
     """Pages of the arena that each step is the first to write, the inputs having been copied there before."""
     layouts = activation_layouts(lowered, home)
     offsets, total = plan_buffers(lowered, layouts, dnnl.info.block)
-    written: npt.NDArray[np.bool_] = np.zeros(-(-total // PAGE_BYTES) + 1, dtype=np.bool_)
+    written: npt.NDArray[np.bool_] = np.zeros(-(-total // page_bytes) + 1, dtype=np.bool_)
 
     def pages(tensor: str) -> slice:
         size = size_bytes(lowered.shapes[tensor], layouts[tensor], dnnl.info.block)
-        return slice(offsets[tensor] // PAGE_BYTES, -(-(offsets[tensor] + size) // PAGE_BYTES))
+        return slice(offsets[tensor] // page_bytes, -(-(offsets[tensor] + size) // page_bytes))
 
     for tensor in lowered.inputs:
         written[pages(tensor)] = True

@@ -12,9 +12,10 @@ from edgeplan.planning.cold_start.profile import BIG, LITTLE, Candidate, Profile
 def work_bound_ms(profile: Profile) -> float:
     """Sum over the steps of the least (preparation + execution) core-milliseconds of any candidate, divided by the cores.
 
-    Without contention. No schedule of the profile's machine ends sooner, whatever overlaps.
+    Without contention, after `start_ms`. No schedule of the profile's machine ends sooner, whatever overlaps.
     """
-    return sum(min(_work_ms(profile, c) for c in layer.candidates) for layer in profile.layers) / profile.cores
+    work = sum(min(_work_ms(profile, c) for c in layer.candidates) for layer in profile.layers)
+    return profile.start_ms + work / profile.cores
 
 
 def _work_ms(profile: Profile, c: Candidate) -> float:

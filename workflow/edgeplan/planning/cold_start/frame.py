@@ -21,6 +21,7 @@ _PROFILE = {
     "contention_prepare": float,
     "contention_execute": float,
     "contention_read": float,
+    "start_ms": float,
 }
 _STEP = {"step": int, "name": str, "members": str}
 _SIZES = ("read_bytes", "cache_bytes", "scratch_bytes")
@@ -43,6 +44,7 @@ def to_frame(profiles: Iterable[Profile]) -> pd.DataFrame:
             "contention_prepare": p.contention.prepare,
             "contention_execute": p.contention.execute,
             "contention_read": p.contention.read,
+            "start_ms": p.start_ms,
         }
         for k, layer in enumerate(p.layers):
             step = {"step": k, "name": layer.name, "members": json.dumps(layer.members)}
@@ -93,7 +95,8 @@ def _profile(frame: pd.DataFrame, widths: dict[str, int], where: str) -> Profile
     layers = tuple(_layer(steps[k], widths, where) for k in range(len(steps)))
     contention = Contention(*(float(head[f"contention_{name}"]) for name in ("prepare", "execute", "read")))
     cores = int(head["big_cores"]), int(head["little_cores"])
-    return Profile(str(head["model"]), str(head["layout"]), *cores, float(head["little_ratio"]), layers, contention)
+    ratio, start_ms = float(head["little_ratio"]), float(head["start_ms"])
+    return Profile(str(head["model"]), str(head["layout"]), *cores, ratio, layers, contention, start_ms)
 
 
 def _layer(rows: list[dict[str, Any]], widths: dict[str, int], where: str) -> Layer:

@@ -14,6 +14,9 @@ exactly
 
 with finish(k) the end of preparation k on its queue: main preparations need no clever order, and on a single queue the order of
 steps is best (its tails, the executions still to come, shrink with k: Jackson's rule).
+
+What is paid before all of it (`Profile.start_ms`) is the same for every schedule: it is added to makespans and bounds once they
+are found (`planner.Outcome`), and is in no `Costs`.
 """
 
 from __future__ import annotations
@@ -164,7 +167,7 @@ def core_name(place: int) -> str:
 
 
 def simulate(profile: Profile, schedule: Schedule) -> tuple[float, tuple[Span, ...]]:
-    """Run a schedule on the machine model, event by event.
+    """Run a schedule on the machine model, event by event, from `Profile.start_ms` on.
 
     Returns:
         The makespan (ms) and the timeline, for a Gantt picture; an execution on all equal cores has a span on each of them.
@@ -185,11 +188,11 @@ def simulate(profile: Profile, schedule: Schedule) -> tuple[float, tuple[Span, .
         ready[k] = now
         return now
 
-    free = [0.0] * profile.queues
+    free = [profile.start_ms] * profile.queues
     for k, place in enumerate(schedule.place):
         if place != MAIN:
             free[place] = prepare(k, place, free[place])
-    now, own = 0.0, list(schedule.queue(MAIN))
+    now, own = profile.start_ms, list(schedule.queue(MAIN))
     for k in range(len(chosen)):
         widen = profile.equal and k == schedule.widen_from
         while own and (widen or (schedule.place[k] == MAIN and k >= own[0]) or ready[k] > now):

@@ -55,7 +55,7 @@ class Outcome:
     Attributes:
         profile: with the candidates that the schedule's choice counts in.
         schedule: choice, places, widening.
-        makespan_ms: predicted.
+        makespan_ms: predicted, the start included.
         note: how the planner searched.
         lower_bound_ms: what no schedule of this layout beats, if the planner proved something; beside a faster layout planned
             before, no more than is needed to give this one up.
@@ -82,19 +82,20 @@ Planner = Callable[[Profile, Options], Outcome]
 
 def _optimal(profile: Profile, options: Options) -> Outcome:
     profile = pareto(profile)
-    planned = optimal(costs_of(profile), options.search, beat_ms=options.beat_ms)
-    return Outcome(profile, planned.schedule, planned.makespan_ms, planned.note, planned.lower_bound_ms)
+    start = profile.start_ms
+    planned = optimal(costs_of(profile), options.search, beat_ms=options.beat_ms - start)
+    return Outcome(profile, planned.schedule, start + planned.makespan_ms, planned.note, start + planned.lower_bound_ms)
 
 
 def _nnv12(profile: Profile, options: Options) -> Outcome:
     found = nnv12(pareto(profile), epsilon_ms=options.epsilon_ms, exhaustive=options.exhaustive, reprofile=options.reprofile)
-    return Outcome(found.profile, found.schedule, found.makespan_ms, found.note)
+    return Outcome(found.profile, found.schedule, profile.start_ms + found.makespan_ms, found.note)
 
 
 def _in_sequence(profile: Profile, price: Callable[[Costs], Floats], note: str) -> Outcome:
     costs = costs_of(profile)
     schedule = sequential(costs, tuple(price(costs).argmin(axis=1).tolist()))
-    return Outcome(profile, schedule, makespan_ms(costs, schedule), note)
+    return Outcome(profile, schedule, profile.start_ms + makespan_ms(costs, schedule), note)
 
 
 def _uncached(profile: Profile) -> Profile:
@@ -190,8 +191,9 @@ def lower_bound_ms(profiles: Iterable[Profile], search: Search | None = None) ->
     """The bound that no schedule of any of the profiles beats, proven by the optimal planner."""
     best_ms = bound_ms = math.inf
     for p in profiles:
-        planned = optimal(costs_of(pareto(p)), search, beat_ms=best_ms)
-        best_ms, bound_ms = min(best_ms, planned.makespan_ms), min(bound_ms, planned.lower_bound_ms)
+        planned = optimal(costs_of(pareto(p)), search, beat_ms=best_ms - p.start_ms)
+        best_ms = min(best_ms, p.start_ms + planned.makespan_ms)
+        bound_ms = min(bound_ms, p.start_ms + planned.lower_bound_ms)
     return bound_ms
 
 

@@ -83,6 +83,7 @@ class Profile:
             waiting).
         layers: in order of execution.
         contention: measured factors.
+        start_ms: paid before any preparation or execution, whatever the plan: the program is read, threads are started.
     """
 
     model: str
@@ -92,6 +93,7 @@ class Profile:
     little_ratio: float
     layers: tuple[Layer, ...]
     contention: Contention = Contention()
+    start_ms: float = 0.0
 
     @property
     def equal(self) -> bool:
@@ -126,6 +128,8 @@ def check(profile: Profile) -> Profile:
     factors = (profile.little_ratio, profile.contention.prepare, profile.contention.execute, profile.contention.read)
     if not all(math.isfinite(f) and f >= 1 for f in factors):
         raise _misfit(f"little_ratio and contention factors must be at least 1, not {factors}", where)
+    if not (math.isfinite(profile.start_ms) and profile.start_ms >= 0):
+        raise _misfit(f"start_ms must be at least 0, not {profile.start_ms}", where)
     if profile.big_cores < 1 or profile.little_cores < 0:
         raise _misfit(f"{profile.big_cores} big and {profile.little_cores} little cores", where)
     if not profile.layers:

@@ -1,0 +1,40 @@
+"""Predictions beside cold starts: profile, plan, run in fresh processes. Prints the ratios (`pytest -m slow -s`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edgeplan.cold.profiling.check import STAGES, check
+from edgeplan.cold.profiling.profiler import profile_model
+from edgeplan.cold.profiling.settings import Cores, ProfileSettings
+from edgeplan.cold.profiling.target import target_of
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.simplify import simplify
+from edgeplan.planning.cold_start.planner import plan
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.zoo.cold_start_models import COLD_START_MODELS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "mobilenetv2", "resnet18", "resnet50"])
+def test_predictions_beside_cold_starts(name: str, dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No bound on the ratios, which are the machine's; but a stage that runs is predicted, and one that does not is not."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    model = save_onnx(COLD_START_MODELS[name](), tmp_path / f"{name}.onnx")
+    graph, cores = simplify(load_onnx(model)), Cores(tuple(sorted(os.sched_getaffinity(0)))[:2])
+    settings = ProfileSettings(blocks=3, max_noisy_share=1.0)
+    profiles = profile_model(dnnl, model, graph, settings, cores=cores, name=name)
+    planned = plan(profiles, "optimal", target_of(model, dnnl, len(cores.big)))
+    folder = build_plan_folder(dnnl, model, planned, tmp_path / "plan")
+    inputs = {tensor: graph.tensors[tensor].shape for tensor in graph.inputs}
+    result = check(profiles, planned, folder, inputs, cpus=cores.big)
+    print("\n".join(result.lines))  # noqa: T201  what this is run for
+    assert result.predicted_ms["total"] == pytest.approx(planned.makespan_ms)
+    for stage in STAGES:
+        assert (result.predicted_ms[stage] > 0) == (result.measured_ms[stage] > 0), stage
