@@ -47,6 +47,15 @@ def test_a_plan_is_measured_beside_the_others(
     assert (runs["output_error"] < 1e-4).all()
 
 
+@pytest.mark.parametrize("setting", ["edgeplan-fixed", "edgeplan-continuous"])
+def test_other_modes_run_the_same_plan(folder: Path, setting: str) -> None:
+    artefact = prepared(folder).artefact
+    values = {"threads": 2, "artefact": artefact, "inputs": INPUTS, "state": "cached", "warm_runs": 3}
+    plain, other = (run_cold(RunJob.model_validate(values | {"setting": name})) for name in ("edgeplan", setting))
+    assert (other.reason, len(other.warm_ms)) == ("", 3)
+    assert other.output_digest == plain.output_digest
+
+
 def test_stages_are_told(folder: Path) -> None:
     artefact = prepared(folder).artefact
     job = RunJob.model_validate(

@@ -13,7 +13,6 @@ from pathlib import Path
 import pandas as pd
 
 from edgeplan.cold.background import background_load
-from edgeplan.cold.baselines.registry import SETTINGS
 from edgeplan.cold.energy import counters, read_uj, spent_joules
 from edgeplan.cold.jobs import PrepareResult, RunJob
 from edgeplan.cold.journal import Journal
@@ -28,8 +27,8 @@ from edgeplan.measurement.store import state_folder
 from edgeplan.pipeline.cold_plans import VARIANTS, digest
 
 log = logging.getLogger(__name__)
-#: Our setting without work stealing (Figure 11).
-FIXED = "edgeplan-fixed"
+#: Our setting without work stealing (Figure 11), and the one that prepares kernels of later runs in idle time (Figure 14).
+FIXED, CONTINUOUS = "edgeplan-fixed", "edgeplan-continuous"
 _STRONGEST_STOCK = "onnxruntime-optimised"
 _SEPARATOR = "--"
 _LOG_EVERY_SECONDS = 15.0
@@ -84,11 +83,17 @@ def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tupl
     main = measure(models, bench.knobs(), bench.store, bench.journal, reporter("cold starts"), own)
     parts = [_labelled(main.runs)]
     probes = [main.bandwidth]
-    level = [n for n in VARIANTS if n in bench.settings.plans and not VARIANTS[n].uneven]
-    uneven = [n for n in VARIANTS if n in bench.settings.plans and VARIANTS[n].uneven]
-    for names, count, changes in ((level, threads, {}), (uneven, 1, {"cpus": ()})):  # little cores are beyond the first one
+    further = {n: VARIANTS[n] for n in VARIANTS if n in bench.settings.plans}
+    uneven = [n for n, v in further.items() if v.uneven]
+    continuous = [n for n, v in further.items() if v.continuous]
+    level = [n for n in further if n not in (*uneven, *continuous)]
+    for names, setting, count, changes in (
+        (level, OWN, threads, {}),
+        (continuous, CONTINUOUS, threads, {}),
+        (uneven, OWN, 1, {"cpus": ()}),  # the little core is beyond the first one
+    ):
         if names:
-            found = _further(bench, models, plans, names, count, changes)
+            found = _further(bench, models, plans, names, setting, count, changes)
             parts.append(_labelled(found.runs))
             probes.append(found.bandwidth.assign(model=found.bandwidth["model"].str.partition(_SEPARATOR)[0]))
     parts.append(_under_load(bench, models, plans, threads))
@@ -97,14 +102,20 @@ def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tupl
 
 
 def _further(
-    bench: Bench, models: Sequence[ColdModel], plans: Plans, names: Sequence[str], threads: int, changes: Mapping[str, object]
+    bench: Bench,
+    models: Sequence[ColdModel],
+    plans: Plans,
+    names: Sequence[str],
+    setting: str,
+    threads: int,
+    changes: Mapping[str, object],
 ) -> ColdResults:
     """Further plans, each under a name of its own, so that they are shuffled among each other."""
     known = {(m.name, n): plans[m.name, n, threads] for m in models for n in names if (m.name, n, threads) in plans}
     aliases = {f"{m}{_SEPARATOR}{n}": (m, prepared) for (m, n), prepared in known.items()}
     by_name = {m.name: m for m in models}
-    ready = {(alias, OWN, threads): prepared for alias, (_, prepared) in aliases.items()}
-    knobs = bench.knobs(settings=(OWN,), threads=(threads,), **changes)
+    ready = {(alias, setting, threads): prepared for alias, (_, prepared) in aliases.items()}
+    knobs = bench.knobs(settings=(setting,), threads=(threads,), **changes)
     models = [replace(by_name[m], name=alias) for alias, (m, _) in aliases.items()]
     return measure(models, knobs, bench.store, bench.journal, reporter("further plans"), ready)
 
@@ -121,7 +132,7 @@ def _under_load(bench: Bench, models: Sequence[ColdModel], plans: Plans, threads
     """Figure 11: the optimal plan, with and without stealing, and the strongest stock setting, beside a load on one core."""
     s = bench.settings
     chosen = [m for m in models if m.name == "googlenet"] or list(models)[:1]
-    settings = [OWN, *(n for n in (FIXED,) if n in SETTINGS), *(n for n in (_STRONGEST_STOCK,) if n in s.settings)]
+    settings = [OWN, FIXED, *(n for n in (_STRONGEST_STOCK,) if n in s.settings)]
     cores = {"executing": bench.cpus[0], "preparing": bench.cpus[threads - 1]} if threads > 1 else {"executing": bench.cpus[0]}
     parts: dict[tuple[str, int], pd.DataFrame] = {}
     for repeat in range(s.repeats if s.load_percents else 0):  # the loads take turns: drift meets all alike

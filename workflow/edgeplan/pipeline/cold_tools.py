@@ -65,7 +65,10 @@ class Tools:
     def _profile_settings(self) -> ProfileSettings:
         from edgeplan.cold.profiling.settings import ProfileSettings  # noqa: PLC0415
 
-        return ProfileSettings(blocks=self.settings.profile_blocks, warm_runs=self.settings.profile_warm_runs)
+        s = self.settings
+        return ProfileSettings(
+            blocks=s.profile_blocks, warm_runs=s.profile_warm_runs, max_noisy_share=s.profile_max_noisy_share
+        )
 
     @cached_property
     def _store(self) -> ProfileStore:

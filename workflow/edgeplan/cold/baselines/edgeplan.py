@@ -24,6 +24,9 @@ _DIGITS = 12
 class Edgeplan(Baseline):
     """A plan folder. The fingerprint of the machine is the engine's, not the model's: a program asks for it once."""
 
+    stealing = True
+    continuous = False
+
     def load_library(self, threads: int) -> None:
         del threads
         try:
@@ -43,11 +46,30 @@ class Edgeplan(Baseline):
         cores = tuple(sorted(os.sched_getaffinity(0)))
         try:
             session = cold_executor.ColdSession(
-                self._dnnl, artefact.main.parent, threads=threads, machine=self._machine, cores=cores[:threads]
+                self._dnnl,
+                artefact.main.parent,
+                threads=threads,
+                machine=self._machine,
+                cores=cores[:threads],
+                little=cores[threads:],
+                stealing=self.stealing,
+                continuous=self.continuous,
             )
         except FormatError as error:
             raise UnsupportedError(str(error)) from error
         return _Session(session, inputs)
+
+
+class EdgeplanFixed(Edgeplan):
+    """Without work stealing: every core does what the plan says, whatever slows it (Figure 11)."""
+
+    stealing = False
+
+
+class EdgeplanContinuous(Edgeplan):
+    """Idle cores prepare the kernels of later runs (section 3.5, Figure 14)."""
+
+    continuous = True
 
 
 class _Session(ColdSession):

@@ -38,6 +38,7 @@ class Setting:
 
 
 _ORT = "edgeplan.cold.baselines.onnxruntime"
+_OWN, _ONEDNN = "edgeplan.cold.baselines.edgeplan", "onednn-cpu-gomp"
 _RT = "edgeplan.cold.baselines.litert"
 _OV = "edgeplan.cold.baselines.openvino"
 
@@ -55,8 +56,10 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
         "ncnn": Setting("edgeplan.cold.baselines.ncnn", "Ncnn", "ncnn", "ncnn"),
         "litert": Setting(_RT, "LiteRt", "ai-edge-litert", "LiteRT"),
         "litert-cached": Setting(_RT, "LiteRtCached", "ai-edge-litert", "LiteRT, weight cache", stores_work=True),
-        "edgeplan": Setting(
-            "edgeplan.cold.baselines.edgeplan", "Edgeplan", "onednn-cpu-gomp", "edgeplan", stores_work=True, stock=False
+        "edgeplan": Setting(_OWN, "Edgeplan", _ONEDNN, "edgeplan", stores_work=True, stock=False),
+        "edgeplan-fixed": Setting(_OWN, "EdgeplanFixed", _ONEDNN, "edgeplan, no stealing", stores_work=True, stock=False),
+        "edgeplan-continuous": Setting(
+            _OWN, "EdgeplanContinuous", _ONEDNN, "edgeplan, continuous mode", stores_work=True, stock=False
         ),
     }
 )
