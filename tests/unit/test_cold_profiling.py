@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 
 from edgeplan.cli import app
 from edgeplan.cold.profiling import profiler
+from edgeplan.cold.profiling.once import kernel_of, once_ms
 from edgeplan.cold.profiling.predicted import predicted_profiles
 from edgeplan.cold.profiling.profiler import profile_model
-from edgeplan.cold.profiling.profiles import shares
+from edgeplan.cold.profiling.profiles import Charge, candidates_of, shares
 from edgeplan.cold.profiling.reprofile import Reprofiler
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.cold.profiling.store import Constants, ProfileStore, Row, identity, read_rows
@@ -193,6 +194,26 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     assert later.constants() == constants
     later.merge()
     assert len(list(later.folder.glob("*.parquet"))) == 1  # type: ignore[union-attr]
+
+
+def test_first_executions_are_charged_to_their_kernels() -> None:
+    kernels = [
+        Row("once-gemm:jit", "gemm:jit", 0, 0, 0, 0, {"once": (20.0,)}, 1.0),
+        Row("once-jit", "jit", 0, 0, 0, 0, {"once": (0.0,)}, 1.0),
+    ]
+    samples = {"create:big": (1.0,), "first:1": (2.0,), "first:2": (1.5,)}
+    charge = Charge(arena_ms=0.25, once_ms=once_ms(kernels))
+    for name, extra in (("gemm:jit@nchw+plain", 20.0), ("gemm:jit", 20.0), ("jit", 0.0), ("brgconv", 0.0)):
+        (found,) = candidates_of(Row("s", name, 0, 0, 0, 0, samples, 1.0), QUICK, Cores((0, 1)), charge)
+        assert found.execute_ms == {1: 2.25 + extra, 2: 1.75 + extra}
+
+
+def test_first_touches_are_charged_by_size() -> None:
+    stages = ("create:big", "read:big", "transform:big", "cached_read:big", "cached_mmap:big", "first:1", "first:2")
+    row = Row("s", "jit", 0, 900, 1000, 0, dict.fromkeys(stages, (1.0,)), 1.0)
+    raw, copied, mapped = candidates_of(row, QUICK, Cores((0, 1)), Charge(weights_ms_per_byte=0.001))
+    assert (raw.read_ms["big"], raw.transform_ms["big"]) == (1.0, 2.0)
+    assert (copied.read_ms["big"], mapped.read_ms["big"]) == (2.0, 1.0)
 
 
 def test_a_busy_machine_stores_nothing(dnnl: Dnnl, tmp_path: Path) -> None:
@@ -368,9 +389,9 @@ def test_predicted_profiles(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...
             assert touched >= -1e-9, c
             assert c.create_ms["big"] > 0
             assert c.read_bytes > 0
-    inner = [c for c in found[0].layers[1].candidates if "@" not in c.implementation]
-    converting = [c for c in found[0].layers[1].candidates if "@" in c.implementation]
-    assert max(c.execute_ms[1] for c in inner) < min(c.execute_ms[1] for c in converting)
+    once = once_ms(store.all_rows())  # charged to any step, since any may be the first
+    times = {c.implementation: c.execute_ms[1] - once[kernel_of(c.implementation)] for c in found[0].layers[1].candidates}
+    assert max(t for name, t in times.items() if "@" not in name) < min(t for name, t in times.items() if "@" in name)
     target = target_of(model, dnnl, len(cores().big))
     planned = plan(found, "optimal", target, costs="predicted")
     assert planned.costs == "predicted"

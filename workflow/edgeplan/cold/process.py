@@ -58,7 +58,7 @@ def _work(job: BaseModel, result: type[_Result], what: str, timeout_seconds: flo
             input=job.model_dump_json().encode(),
             capture_output=True,
             timeout=timeout_seconds,
-            env=_environment(),
+            env=environment(),
             check=False,
         )
     except subprocess.TimeoutExpired as error:
@@ -80,7 +80,7 @@ def _work(job: BaseModel, result: type[_Result], what: str, timeout_seconds: flo
         ) from error
 
 
-def _environment() -> Mapping[str, str]:
+def environment() -> Mapping[str, str]:
     """This environment, with the package of this very process first on the path, also where it runs from a checkout."""
     package = str(Path(edgeplan.__file__).parent.parent)
     inherited = os.environ.get("PYTHONPATH", "")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeplan.cold.profiling.once import ONCE, once_ms
 from edgeplan.cold.profiling.profiles import profile_of
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.cold.profiling.start import START, start_ms, start_signature
@@ -89,10 +90,11 @@ def predicted_profiles(
     own = {group.digest for found in subjects for group in found.groups}
     own |= {start_signature(signatures(dnnl, lowered, home)) for home in layouts}
     rows = [row for row in store.all_rows() if row.signature not in own]
+    candidates = sum(not row.signature.startswith((START, ONCE)) for row in rows)
     constants = store.constants()
-    if len(rows) < _LEAST_ROWS or constants is None:
+    if candidates < _LEAST_ROWS or constants is None:
         raise StoreError(
-            f"only {len(rows)} candidates of other models have been profiled; the cost of preparation is learnt from those",
+            f"only {candidates} candidates of other models have been profiled; the cost of preparation is learnt from those",
             where=str(store.folder),
             next_step="plan a few other models with --costs profiled first",
         )
@@ -134,6 +136,7 @@ def _profile(
     return profile_of(
         name, found.program.home, named, rows, preparation.settings, preparation.cores, contention,
         touch_ms_per_byte=constants.touch_ms_per_byte, start_ms=preparation.start_ms(len(steps)),
+        once_ms=preparation.once_ms,
     )  # fmt: skip
 
 
@@ -187,7 +190,8 @@ class _Preparation:
     def __init__(self, rows: Sequence[Row], settings: ProfileSettings, cores: Cores) -> None:
         self.settings, self.cores = settings, cores
         self._starts = [row for row in rows if row.signature.startswith(START)]
-        self._rows = rows = [row for row in rows if not row.signature.startswith(START)]
+        self.once_ms = once_ms(rows)
+        self._rows = rows = [row for row in rows if not row.signature.startswith((START, ONCE))]
         self._lines: dict[tuple[str, str], tuple[float, float]] = {}
         narrow, wide = cores.widths[0], cores.widths[-1]
         both = [(r, self._typical(r, f"first:{narrow}"), self._typical(r, f"first:{wide}")) for r in rows]

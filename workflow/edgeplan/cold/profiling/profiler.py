@@ -12,6 +12,7 @@ from edgeplan.cold.inputs import Array
 from edgeplan.cold.profiling.contention import measure_contention
 from edgeplan.cold.profiling.measure import Clock, calibrate, measure
 from edgeplan.cold.profiling.memory import first_touch, fix_allocator, pinned
+from edgeplan.cold.profiling.once import measure_once, once_ms
 from edgeplan.cold.profiling.profiles import profile_of
 from edgeplan.cold.profiling.rounds import Rig
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
@@ -111,6 +112,7 @@ def profile_model(
                 contention,
                 touch_ms_per_byte=constants.touch_ms_per_byte,
                 start_ms=start_ms(start),
+                once_ms=once_ms(rows.all_rows()),
             )
         )
     return tuple(profiles)
@@ -162,7 +164,8 @@ def _layout(
     with rig:
         missing = [group for group in found.groups if not store.known(group.digest)]
         if missing:
-            store.add(measure(rig, missing, settings, clock, advance))
+            measured = measure(rig, missing, settings, clock, advance)
+            store.add([*measured, *measure_once(rig.trials, once_ms(store.all_rows()), scratch)])
         if constants.contention is None:
             factors = measure_contention(rig, cores)
             constants = constants.model_copy(

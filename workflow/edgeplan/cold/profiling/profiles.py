@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from edgeplan.cold.profiling.once import kernel_of
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.cold.profiling.store import Row
 from edgeplan.planning.cold_start.profile import BIG, Candidate, Contention, Layer, Profile, check
@@ -21,11 +22,13 @@ class Charge:
         share: part of the full creation that is paid; the rest at the price of an equal step's.
         arena_ms: execution, for pages of the arena that it is the first to write.
         weights_ms_per_byte: preparation, for the memory its weights are written to; mapped weights need none.
+        once_ms: execution, for kernels whose first execution in a process takes longer. Any step may be the first.
     """
 
     share: float = 1.0
     arena_ms: float = 0.0
     weights_ms_per_byte: float = 0.0
+    once_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 Pick = Callable[[Sequence[float]], float]
@@ -43,6 +46,7 @@ def profile_of(
     *,
     touch_ms_per_byte: float = 0.0,
     start_ms: float = 0.0,
+    once_ms: Mapping[str, float] = MappingProxyType({}),
 ) -> Profile:
     """The profile of a model under one home layout.
 
@@ -56,10 +60,11 @@ def profile_of(
         contention: measured factors.
         touch_ms_per_byte: of memory that transformed weights are written to for the first time.
         start_ms: what is paid before any step is prepared.
+        once_ms: by kernel, what its first execution in a process costs besides.
     """
     layers = []
     for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps], settings.charge), strict=True):
-        charge = Charge(share, touch_ms, touch_ms_per_byte)
+        charge = Charge(share, touch_ms, touch_ms_per_byte, once_ms)
         found = [c for row in rows[signature] for c in candidates_of(row, settings, cores, charge)]
         layers.append(Layer(step.name, step.members, tuple(found)))
     big, little = len(cores.big), len(cores.little)
@@ -103,7 +108,8 @@ def candidates_of(row: Row, settings: ProfileSettings, cores: Cores, charge: Cha
         discount = (1 - charge.share) * (full - min(full, again)) / full if full and again is not None else 0.0
         return {core: (time or 0.0) * (1 - discount) for core, time in found.items()}
 
-    execute = {width: _first_ms(row, pick, width) + charge.arena_ms for width in cores.widths}
+    extra = charge.arena_ms + charge.once_ms.get(kernel_of(row.implementation), 0.0)
+    execute = {width: _first_ms(row, pick, width) + extra for width in cores.widths}
     create, transform, nothing = by_class("create"), by_class("transform"), dict.fromkeys(cores.classes, 0.0)
     name, scratch = row.implementation, row.scratch_bytes
     if not row.weight_bytes:

@@ -13,6 +13,7 @@ from typing import Self
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.profiling.measure import Clock
 from edgeplan.cold.profiling.memory import fix_allocator
+from edgeplan.cold.profiling.once import once_ms
 from edgeplan.cold.profiling.profiles import Charge, candidates_of, shares
 from edgeplan.cold.profiling.rounds import Rig, Round
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
@@ -119,7 +120,7 @@ class Reprofiler:
         self.measured += len(new)
 
     def _calibrated(self, profile: Profile, signed: Sequence[str], changed: set[tuple[str, str]]) -> Profile:
-        known = self._constants
+        known, once = self._constants, once_ms(self._store.all_rows())
         pages = touched_pages(self._dnnl, self._lowered, profile.layout, known.page_bytes)
         layers = []
         for layer, signature, share, count in zip(
@@ -128,7 +129,7 @@ class Reprofiler:
             fresh: dict[tuple[str, str], Candidate] = {}
             for pair in changed:
                 if pair[0] == signature:
-                    charge = Charge(share, count * known.touch_ms_per_page, known.touch_ms_per_byte)
+                    charge = Charge(share, count * known.touch_ms_per_page, known.touch_ms_per_byte, once)
                     made = candidates_of(self._rows[pair], self._settings, self._cores, charge)
                     fresh |= {(c.implementation, c.source): c for c in made}
             updated = tuple(fresh.get((c.implementation, c.source), c) for c in layer.candidates)

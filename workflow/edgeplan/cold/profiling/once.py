@@ -1,0 +1,114 @@
+"""What a kernel pays at its first execution in a process: tables that the library generates when they are first needed.
+
+oneDNN's `gemm:jit` generates its matrix kernels then, which takes longer than many a model's whole cold start. A profiling
+process has paid that long before most samples, so it is measured in a fresh process (`python -m edgeplan.cold.profiling.once`),
+as processor time: nothing but the thread itself counts.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from edgeplan.cold.process import environment
+from edgeplan.cold.profiling.store import Row
+from edgeplan.cold.profiling.trials import Trials
+from edgeplan.errors import DeviceError
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.linked import LinkedStep, read_linked, write_linked
+from edgeplan.runtime.plan_folder import PROGRAM_NAME
+from edgeplan.runtime.preparation import Preparer, Shared, execute
+
+#: Signatures of these rows begin with this.
+ONCE = "once-"
+_STAGE, _STEPS_NAME = "once", "steps.jsonl"
+_LEAST_MS = 0.5  # below, it is what cold caches do, and in every first execution
+_TIMEOUT_SECONDS = 300.0
+
+
+def kernel_of(implementation: str) -> str:
+    """The kernel of a candidate, whatever layouts it converts from and to."""
+    return implementation.partition("+")[0].partition("@")[0]
+
+
+def once_ms(rows: Iterable[Row]) -> Mapping[str, float]:
+    """Kernel -> milliseconds of its first execution in a process, of those rows that are about it."""
+    return {row.implementation: row.samples_ms[_STAGE][0] for row in rows if row.signature.startswith(ONCE)}
+
+
+def measure_once(trials: Trials, known: Collection[str], scratch: Path) -> list[Row]:
+    """Measure the kernels of a model that are not known yet, each by the candidate with the least weights.
+
+    Args:
+        trials: the candidates.
+        known: kernels that were measured.
+        scratch: folder to write to.
+
+    Raises:
+        DeviceError: the process failed.
+    """
+    smallest: dict[str, tuple[int, int, int]] = {}
+    for index, group in trials.group.items():
+        for position, implementation in enumerate(group.implementations):
+            kernel = kernel_of(implementation.name)
+            if kernel not in known:
+                candidate = (group.sizes[position].weights, index, position)
+                smallest[kernel] = min(smallest.get(kernel, candidate), candidate)
+    if not smallest:
+        return []
+    folder = scratch / f"once-{trials.program.layout}"
+    folder.mkdir(exist_ok=True)
+    write_linked(trials.program, folder / PROGRAM_NAME)
+    chosen = {kernel: (index, trials.step(index, position, 1)) for kernel, (_, index, position) in sorted(smallest.items())}
+    lines = [json.dumps([index, step.model_dump(mode="json")]) for index, step in chosen.values()]
+    (folder / _STEPS_NAME).write_text("\n".join(lines))
+    command = [sys.executable, "-m", "edgeplan.cold.profiling.once", str(folder)]
+    done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
+        command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, env=environment(), check=False
+    )
+    if done.returncode:
+        raise DeviceError(
+            f"first executions could not be measured: {done.stderr.strip()[-300:]}",
+            where=f"home layout {trials.program.layout}",
+            next_step="run it again",
+        )
+    times_ms = json.loads(done.stdout)
+    now = time.time()
+    return [
+        Row(ONCE + kernel, kernel, 0, 0, 0, 0, {_STAGE: (_stored(time_ms),)}, now)
+        for kernel, time_ms in zip(chosen, times_ms, strict=True)
+    ]
+
+
+def _stored(time_ms: float) -> float:
+    return float(np.float32(time_ms)) if time_ms >= _LEAST_MS else 0.0  # as rows are stored
+
+
+def _first_executions_ms(folder: Path) -> list[float]:
+    """How much longer the first execution of each step takes than the second."""
+    program = read_linked(folder / PROGRAM_NAME)
+    dnnl = Dnnl()
+    dnnl.warm_up(1)
+    found = []
+    with Shared(dnnl, program, folder) as shared:
+        shared.memory.data[:] = 0
+        preparer, stream = Preparer(shared), dnnl.stream()
+        for line in (folder / _STEPS_NAME).read_text().splitlines():
+            index, row = json.loads(line)
+            calls = preparer.prepare(index, LinkedStep.model_validate_json(json.dumps(row)), [])
+            start = time.thread_time()
+            execute(dnnl, stream, calls)
+            first = time.thread_time()
+            execute(dnnl, stream, calls)
+            found.append(1e3 * ((first - start) - (time.thread_time() - first)))
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(_first_executions_ms(Path(sys.argv[1]))))  # noqa: T201  the answer to the parent process
