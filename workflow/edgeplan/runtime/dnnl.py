@@ -16,6 +16,8 @@ from edgeplan.runtime import constants
 from edgeplan.runtime.library import open_library
 from edgeplan.runtime.signatures import DIMS_LENGTH, Dims, ExecArg, declare
 
+_WARM_UP_VALUES = 1 << 16
+
 
 class Handle:
     """Owner of one handle of the library."""
@@ -236,6 +238,19 @@ class Dnnl:
         """The raw `dnnl_primitive_execute(primitive, stream, count, arguments)`: the one call of the hot path."""
         function: Callable[[int, int, int, ctypes.Array[ExecArg]], int] = self._library.dnnl_primitive_execute
         return function
+
+    def warm_up(self, threads: int) -> None:
+        """Execute something small once, so that what the library does at first use is not taken for the cost of a kernel."""
+        self.set_threads(threads)
+        descriptor = self.descriptor((_WARM_UP_VALUES,), constants.PLAIN_TAGS[1])
+        relu = constants.ELTWISE["relu"]
+        function = "dnnl_eltwise_forward_primitive_desc_create"
+        attributes = self.attributes()
+        given = (self.engine.value, constants.FORWARD_INFERENCE, relu, descriptor.value, descriptor.value, 0.0, 0.0)
+        primitive = self.primitive(self.make("primitive_desc", function, *given, attributes.value))
+        values = (ctypes.c_float * _WARM_UP_VALUES)()
+        memory, stream = self.memory(descriptor.value, ctypes.addressof(values)), self.stream()
+        self.run(primitive, stream, ((constants.ARG_SRC, memory), (constants.ARG_DST, memory)))
 
     def run(self, primitive: Handle, stream: Handle, arguments: Sequence[tuple[int, Handle]]) -> None:
         """Execute a primitive once and wait."""
