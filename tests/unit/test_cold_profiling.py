@@ -198,12 +198,13 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
 
 def test_first_executions_are_charged_to_their_kernels() -> None:
     kernels = [
-        Row("once-gemm:jit", "gemm:jit", 0, 0, 0, 0, {"once": (20.0,)}, 1.0),
-        Row("once-jit", "jit", 0, 0, 0, 0, {"once": (0.0,)}, 1.0),
+        Row("once-conv gemm:jit", "conv gemm:jit", 0, 0, 0, 0, {"once": (20.0,)}, 1.0),
+        Row("once-conv jit", "conv jit", 0, 0, 0, 0, {"once": (0.0,)}, 1.0),
     ]
     samples = {"create:big": (1.0,), "first:1": (2.0,), "first:2": (1.5,)}
-    charge = Charge(arena_ms=0.25, once_ms=once_ms(kernels))
-    for name, extra in (("gemm:jit@nchw+plain", 20.0), ("gemm:jit", 20.0), ("jit", 0.0), ("brgconv", 0.0)):
+    cases = (("conv", "gemm:jit@nchw+plain", 20.0), ("conv", "gemm:jit", 20.0), ("fc", "gemm:jit", 0.0), ("conv", "jit", 0.0))
+    for kind, name, extra in cases:
+        charge = Charge(kind, arena_ms=0.25, once_ms=once_ms(kernels))
         (found,) = candidates_of(Row("s", name, 0, 0, 0, 0, samples, 1.0), QUICK, Cores((0, 1)), charge)
         assert found.execute_ms == {1: 2.25 + extra, 2: 1.75 + extra}
 
@@ -390,7 +391,9 @@ def test_predicted_profiles(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...
             assert c.create_ms["big"] > 0
             assert c.read_bytes > 0
     once = once_ms(store.all_rows())  # charged to any step, since any may be the first
-    times = {c.implementation: c.execute_ms[1] - once[kernel_of(c.implementation)] for c in found[0].layers[1].candidates}
+    times = {
+        c.implementation: c.execute_ms[1] - once[kernel_of("conv", c.implementation)] for c in found[0].layers[1].candidates
+    }
     assert max(t for name, t in times.items() if "@" not in name) < min(t for name, t in times.items() if "@" in name)
     target = target_of(model, dnnl, len(cores().big))
     planned = plan(found, "optimal", target, costs="predicted")

@@ -32,9 +32,9 @@ _LEAST_MS = 0.5  # below, it is what cold caches do, and in every first executio
 _TIMEOUT_SECONDS = 300.0
 
 
-def kernel_of(implementation: str) -> str:
-    """The kernel of a candidate, whatever layouts it converts from and to."""
-    return implementation.partition("+")[0].partition("@")[0]
+def kernel_of(kind: str, implementation: str) -> str:
+    """The kernel of a candidate, whatever layouts it converts from and to; a name means different code for other kinds."""
+    return f"{kind} {implementation.partition('+')[0].partition('@')[0]}"
 
 
 def once_ms(rows: Iterable[Row]) -> Mapping[str, float]:
@@ -56,7 +56,7 @@ def measure_once(trials: Trials, known: Collection[str], scratch: Path) -> list[
     smallest: dict[str, tuple[int, int, int]] = {}
     for index, group in trials.group.items():
         for position, implementation in enumerate(group.implementations):
-            kernel = kernel_of(implementation.name)
+            kernel = kernel_of(trials.subject.program.steps[index].kind, implementation.name)
             if kernel not in known:
                 candidate = (group.sizes[position].weights, index, position)
                 smallest[kernel] = min(smallest.get(kernel, candidate), candidate)
@@ -68,17 +68,7 @@ def measure_once(trials: Trials, known: Collection[str], scratch: Path) -> list[
     chosen = {kernel: (index, trials.step(index, position, 1)) for kernel, (_, index, position) in sorted(smallest.items())}
     lines = [json.dumps([index, step.model_dump(mode="json")]) for index, step in chosen.values()]
     (folder / _STEPS_NAME).write_text("\n".join(lines))
-    command = [sys.executable, "-m", "edgeplan.cold.profiling.once", str(folder)]
-    done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
-        command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, env=environment(), check=False
-    )
-    if done.returncode:
-        raise DeviceError(
-            f"first executions could not be measured: {done.stderr.strip()[-300:]}",
-            where=f"home layout {trials.program.layout}",
-            next_step="run it again",
-        )
-    times_ms = json.loads(done.stdout)
+    times_ms = [_in_fresh_process(folder, number) for number in range(len(chosen))]
     now = time.time()
     return [
         Row(ONCE + kernel, kernel, 0, 0, 0, 0, {_STAGE: (_stored(time_ms),)}, now)
@@ -90,25 +80,37 @@ def _stored(time_ms: float) -> float:
     return float(np.float32(time_ms)) if time_ms >= _LEAST_MS else 0.0  # as rows are stored
 
 
-def _first_executions_ms(folder: Path) -> list[float]:
-    """How much longer the first execution of each step takes than the second."""
+def _in_fresh_process(folder: Path, number: int) -> float:
+    """One kernel in a process of its own: some share what they generate."""
+    command = [sys.executable, "-m", "edgeplan.cold.profiling.once", str(folder), str(number)]
+    done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
+        command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, env=environment(), check=False
+    )
+    if done.returncode:
+        raise DeviceError(
+            f"a first execution could not be measured: {done.stderr.strip()[-300:]}",
+            where=str(folder),
+            next_step="run it again",
+        )
+    return float(done.stdout)
+
+
+def _first_execution_ms(folder: Path, number: int) -> float:
+    """How much longer the first execution of a step takes than the second."""
     program = read_linked(folder / PROGRAM_NAME)
+    index, row = json.loads((folder / _STEPS_NAME).read_text().splitlines()[number])
     dnnl = Dnnl()
     dnnl.warm_up(1)
-    found = []
     with Shared(dnnl, program, folder) as shared:
-        shared.memory.data[:] = 0
+        shared.memory.data[: program.arena_bytes] = 0
         preparer, stream = Preparer(shared), dnnl.stream()
-        for line in (folder / _STEPS_NAME).read_text().splitlines():
-            index, row = json.loads(line)
-            calls = preparer.prepare(index, LinkedStep.model_validate_json(json.dumps(row)), [])
-            start = time.thread_time()
-            execute(dnnl, stream, calls)
-            first = time.thread_time()
-            execute(dnnl, stream, calls)
-            found.append(1e3 * ((first - start) - (time.thread_time() - first)))
-    return found
+        calls = preparer.prepare(index, LinkedStep.model_validate_json(json.dumps(row)), [])
+        start = time.thread_time()
+        execute(dnnl, stream, calls)
+        first = time.thread_time()
+        execute(dnnl, stream, calls)
+        return 1e3 * ((first - start) - (time.thread_time() - first))
 
 
 if __name__ == "__main__":
-    print(json.dumps(_first_executions_ms(Path(sys.argv[1]))))  # noqa: T201  the answer to the parent process
+    print(_first_execution_ms(Path(sys.argv[1]), int(sys.argv[2])))  # noqa: T201  the answer to the parent process

@@ -19,12 +19,14 @@ class Charge:
     """What a step pays besides what was measured of it.
 
     Attributes:
+        kind: of the step.
         share: part of the full creation that is paid; the rest at the price of an equal step's.
         arena_ms: execution, for pages of the arena that it is the first to write.
         weights_ms_per_byte: preparation, for the memory its weights are written to; mapped weights need none.
         once_ms: execution, for kernels whose first execution in a process takes longer. Any step may be the first.
     """
 
+    kind: str = ""
     share: float = 1.0
     arena_ms: float = 0.0
     weights_ms_per_byte: float = 0.0
@@ -64,7 +66,7 @@ def profile_of(
     """
     layers = []
     for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps], settings.charge), strict=True):
-        charge = Charge(share, touch_ms, touch_ms_per_byte, once_ms)
+        charge = Charge(step.kind, share, touch_ms, touch_ms_per_byte, once_ms)
         found = [c for row in rows[signature] for c in candidates_of(row, settings, cores, charge)]
         layers.append(Layer(step.name, step.members, tuple(found)))
     big, little = len(cores.big), len(cores.little)
@@ -108,7 +110,7 @@ def candidates_of(row: Row, settings: ProfileSettings, cores: Cores, charge: Cha
         discount = (1 - charge.share) * (full - min(full, again)) / full if full and again is not None else 0.0
         return {core: (time or 0.0) * (1 - discount) for core, time in found.items()}
 
-    extra = charge.arena_ms + charge.once_ms.get(kernel_of(row.implementation), 0.0)
+    extra = charge.arena_ms + charge.once_ms.get(kernel_of(charge.kind, row.implementation), 0.0)
     execute = {width: _first_ms(row, pick, width) + extra for width in cores.widths}
     create, transform, nothing = by_class("create"), by_class("transform"), dict.fromkeys(cores.classes, 0.0)
     name, scratch = row.implementation, row.scratch_bytes

@@ -123,13 +123,13 @@ class Reprofiler:
         known, once = self._constants, once_ms(self._store.all_rows())
         pages = touched_pages(self._dnnl, self._lowered, profile.layout, known.page_bytes)
         layers = []
-        for layer, signature, share, count in zip(
-            profile.layers, signed, shares(signed, self._settings.charge), pages, strict=True
+        for layer, step, signature, share, count in zip(
+            profile.layers, self._lowered.steps, signed, shares(signed, self._settings.charge), pages, strict=True
         ):
             fresh: dict[tuple[str, str], Candidate] = {}
             for pair in changed:
                 if pair[0] == signature:
-                    charge = Charge(share, count * known.touch_ms_per_page, known.touch_ms_per_byte, once)
+                    charge = Charge(step.kind, share, count * known.touch_ms_per_page, known.touch_ms_per_byte, once)
                     made = candidates_of(self._rows[pair], self._settings, self._cores, charge)
                     fresh |= {(c.implementation, c.source): c for c in made}
             updated = tuple(fresh.get((c.implementation, c.source), c) for c in layer.candidates)
