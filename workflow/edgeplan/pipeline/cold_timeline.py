@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pandas as pd
 from edgeplan.cold import page_cache
 from edgeplan.cold.inputs import random_inputs
 from edgeplan.cold.jobs import PrepareResult
+from edgeplan.cold.process import environment
+from edgeplan.errors import DeviceError
 from edgeplan.frames import write_parquet
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.pipeline.cold_plans import digest
@@ -52,13 +55,16 @@ def measured_timeline(
     if path.is_file():
         return pd.read_parquet(path)
     files = prepared.artefact.files
-    job = (prepared.artefact.main.parent, threads, tuple(cores), dict(inputs), seed, files)
-    spawn = multiprocessing.get_context("spawn")
-    with (
-        machine_lock(lock_timeout_seconds),
-        ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool,
-    ):
-        recorded = [pool.submit(_record, *job).result() for _ in range(runs)]
+    job = {
+        "folder": str(prepared.artefact.main.parent),
+        "threads": threads,
+        "cores": list(cores),
+        "inputs": {name: list(shape) for name, shape in inputs.items()},
+        "seed": seed,
+        "files": [str(file) for file in files],
+    }
+    with machine_lock(lock_timeout_seconds):
+        recorded = [_recorded(job) for _ in range(runs)]
     middle = sorted(recorded, key=lambda spans: max(s.end_ms for s in spans))[runs // 2]
     frame = pd.DataFrame(timeline_rows("measured", middle), columns=list(COLUMNS))
     write_parquet(frame, path)
@@ -70,15 +76,29 @@ def timeline_rows(kind: str, spans: Sequence[Span]) -> list[dict[str, Any]]:
     return [{"kind": kind, "step": s.layer, **{k: v for k, v in asdict(s).items() if k != "layer"}} for s in spans]
 
 
-def _record(
-    folder: Path, threads: int, cores: Sequence[int], inputs: Mapping[str, tuple[int, ...]], seed: int, files: Sequence[Path]
-) -> tuple[Span, ...]:
+def _recorded(job: Mapping[str, Any]) -> tuple[Span, ...]:
+    """One cold run in a fresh process. Not a pool: the scripts of Snakemake, which are `__main__` there, cannot be imported."""
+    command = [sys.executable, "-m", __name__]
+    done = subprocess.run(  # noqa: S603  our own module
+        command, input=json.dumps(job), capture_output=True, text=True, env=environment(), check=False
+    )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise DeviceError(f"a timeline could not be recorded: {reason}", where=str(job["folder"]), next_step="run it again")
+    return tuple(Span(**span) for span in json.loads(done.stdout))
+
+
+def _record(job: Mapping[str, Any]) -> tuple[Span, ...]:
     """One cold run, in the process that was started for it."""
     from edgeplan.runtime.cold_executor import ColdSession  # noqa: PLC0415  only the process that runs needs it
 
-    page_cache.read_through(files)
-    values = random_inputs(inputs, seed)
+    page_cache.read_through([Path(file) for file in job["files"]])
+    values = random_inputs({name: tuple(shape) for name, shape in job["inputs"].items()}, job["seed"])
     dnnl = Dnnl()
-    with ColdSession(dnnl, folder, threads=threads, cores=cores) as session:
+    with ColdSession(dnnl, Path(job["folder"]), threads=job["threads"], cores=job["cores"]) as session:
         session.run(values)
         return session.spans()
+
+
+if __name__ == "__main__":
+    print(json.dumps([asdict(span) for span in _record(json.load(sys.stdin))]))  # noqa: T201  the answer to the parent process
