@@ -23,7 +23,6 @@ from edgeplan.pipeline import cold_plans
 from edgeplan.pipeline.cold_checks import check_outputs
 from edgeplan.pipeline.cold_runs import SharedJournal
 from edgeplan.pipeline.cold_start import table2_graph
-from edgeplan.planning.cold_start.machine import costs_of, makespan_ms
 from edgeplan.planning.cold_start.optimal import Search
 from edgeplan.planning.cold_start.plan import Target
 from edgeplan.runtime.dnnl import Dnnl
@@ -39,7 +38,7 @@ def test_a_plan_is_found_again_in_its_profile(tmp_path: Path, name: str) -> None
     profile = cold_plans.profile_for(made, profiles)
     schedule = cold_plans.schedule_of(made, profile)
     assert schedule is not None
-    assert makespan_ms(costs_of(profile), schedule) == pytest.approx(made.makespan_ms, abs=1e-5)
+    assert cold_plans.makespan_under(made, profiles) == pytest.approx(made.makespan_ms, abs=1e-5)
     assert max(s.end_ms for s in cold_plans.planned_timeline(made, profiles)) == pytest.approx(made.makespan_ms, abs=1e-5)
     row = cold_plans.plan_row("net", name, made, profiles)
     assert (row["plan"], row["planner"], row["profiled_makespan_ms"]) == (name, name, made.makespan_ms)

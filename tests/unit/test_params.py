@@ -142,10 +142,10 @@ def test_a_wrong_value_for_cold_starts_is_named(tmp_path: Path, key: str, value:
         load_params(_write(tmp_path / "params.yaml", f"cold_start.{key}", value))
 
 
-def test_cold_starts_cover_all_models_but_in_small_profiles() -> None:
+def test_cold_starts_are_of_known_models_and_few_in_small_profiles() -> None:
     def models(profile: str) -> list[str]:
         values = yaml.safe_load((ROOT / f"config/profiles/{profile}.yaml").read_text())
         return list(values["cold_start"]["models"])
 
-    assert SHIPPED["cold_start"]["models"] == list(COLD_START_MODELS)
+    assert set(models("quick")) < set(SHIPPED["cold_start"]["models"]) <= set(COLD_START_MODELS)
     assert (models("quick"), models("tiny")) == (["squeezenet", "shufflenetv2", "mobilenetv2"], ["squeezenet"])

@@ -136,7 +136,7 @@ def makespan_under(made: Plan, profiles: Sequence[Profile]) -> float:
     """What the plan takes under other costs than those it was made from (ms); not a number where a candidate has none."""
     profile = profile_for(made, profiles)
     schedule = schedule_of(made, profile)
-    return makespan_ms(costs_of(profile), schedule) if schedule is not None else float("nan")
+    return profile.start_ms + makespan_ms(costs_of(profile), schedule) if schedule is not None else float("nan")
 
 
 def planned_timeline(made: Plan, profiles: Sequence[Profile]) -> tuple[Span, ...]:
