@@ -146,17 +146,18 @@ def _ask_chains(d: _Detection, best: str, labels: Sequence[str]) -> None:
     """A further operator behind several that fuse, in every context."""
     for second, thirds in _CHAINS.items():
         asked = [third for third in thirds if _pair_fused(d, "conv", third, best)]
+        joining = [third for third in asked if labels and builders.connection(third) != "single"]
         for name in labels or (best,):
             first = _fused_chain(d, second, name, alone=not labels)
-            if not first:
-                continue
-            singles = [third for third in asked if builders.connection(third) == "single" or not labels]
-            for small in (True, False):
-                context = name if labels else ""
-                cases = [builders.chain_case(d.settings, name, first, t, context=context, small=small) for t in singles]
+            for small in (True, False) if first else ():
+                cases = [
+                    builders.chain_case(d.settings, name, first, third, context=name if labels else "", small=small)
+                    for third in asked
+                    if third not in joining
+                ]
                 d.run([c for c in cases if d.decisions.get(c.key, "undecided") == "undecided"])
-        if labels and _pair_fused(d, "conv", second, best):
-            for third in set(asked) - set(singles):
+        if _pair_fused(d, "conv", second, best):
+            for third in joining:
                 d.run(builders.inbound_cases(d.settings, labels, ("conv", second), third))
 
 

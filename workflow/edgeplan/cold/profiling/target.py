@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from onnx.external_data_helper import uses_external_data
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import ModelError
 from edgeplan.planning.cold_start.plan import Target
+from edgeplan.runtime import plan_folder
 from edgeplan.runtime.dnnl import Dnnl
 
 LIBRARY = "onednn"
@@ -37,19 +37,14 @@ def model_sha256(model: Path) -> str:
     Raises:
         ModelError: a file cannot be read.
     """
-    digest = hashlib.sha256()
     try:
-        for path in (model, *sorted(set(_external(model)))):
-            with path.open("rb") as file:
-                while chunk := file.read(1 << 20):
-                    digest.update(chunk)
+        return plan_folder.model_sha256((model, *sorted(set(_external(model)))))
     except OSError as error:
         raise ModelError(
             f"cannot read the model: {error.strerror}",
             where=str(error.filename),
             next_step="keep external data beside the model",
         ) from error
-    return digest.hexdigest()
 
 
 def _external(model: Path) -> Iterator[Path]:
