@@ -22,11 +22,16 @@ help: ## show this text
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 20
 
 reproduce: environment ## measure, train and evaluate DEVICE with the values of config/profiles/PROFILE.yaml
+	@for file in config/devices/$(DEVICE).yaml config/profiles/$(PROFILE).yaml; do test -f $$file || { \
+		echo "error: there is no $$file" >&2; echo "  next:  ls $${file%/*}" >&2; exit 1; }; done
 	dvc exp run $$(python workflow/scripts/profile_values.py config/profiles/$(PROFILE).yaml) -S 'devices=[$(DEVICE)]'
 	@echo "done: results/$(DEVICE)/report.html, tables in results/$(DEVICE)/tables; 'git status' shows what changed"
 
+# Predictors that DVC has, here or in its cache, are not trained again: training takes most of the time and gives the same.
+tables: export EDGEPLAN_STORED_ROWS_ONLY = 1
 tables: environment ## rebuild the tables of all devices in params.yaml from the shipped rows; measures nothing
-	EDGEPLAN_STORED_ROWS_ONLY=1 dvc repro --force
+	dvc repro
+	dvc repro --force --single-item zoo fusion sampling truth evaluation transfer cold_start cold_tables report
 
 test: dev-environment ## finish the set-up and run the tests (minutes)
 	python -m pytest -m "not slow"
@@ -66,6 +71,8 @@ environment:
 		$(PYTHON) -m venv $(VENV_PATH); \
 		python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; \
 		python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .; \
+		python -c 'import lightgbm' 2>$(VENV_PATH)/lightgbm.log || { tail -n 1 $(VENV_PATH)/lightgbm.log >&2; \
+			echo "LightGBM cannot be loaded; if libgomp.so.1 is missing: apt-get install libgomp1, then run make again" >&2; exit 1; }; \
 		cp requirements.lock $(VENV_PATH)/requirements.lock; }
 
 dev-environment: environment

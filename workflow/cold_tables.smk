@@ -17,8 +17,6 @@ rule cold_tables:
         metrics="results/{device}/chapters/cold_start.json",
         chapter="results/{device}/chapters/cold_start.html",
         page="results/{device}/cold/report.html",
-        tables=directory("results/{device}/cold/tables"),
-        figures=directory("results/{device}/cold/figures"),
     log:
         "work/logs/cold_tables-{device}.log",
     params:

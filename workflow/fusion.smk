@@ -8,6 +8,7 @@ rule fusion:
     output:
         rules="results/{device}/fusion/rules.json",
         test_cases="results/{device}/fusion/test_cases.csv",
+        skipped="results/{device}/fusion/skipped_pairs.csv",
         verification="results/{device}/fusion/verification.csv",
     log:
         "work/logs/fusion-{device}.log",

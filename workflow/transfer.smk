@@ -5,6 +5,8 @@ rule transfer:
     input:
         source=f"results/{config['transfer']['source']}/evaluation/models.parquet",
         target=f"results/{config['transfer']['target']}/evaluation/models.parquet",
+        source_environment=f"results/{config['transfer']['source']}/evaluation/environment.json",
+        target_environment=f"results/{config['transfer']['target']}/evaluation/environment.json",
     output:
         csv="results/transfer/table_11.csv",
     log:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import io
 import json
 import re
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
-from workspace import DEVICE, Workspace
+import yaml
+from workspace import COLD_DEVICE, DEVICE, OTHER_DEVICE, Workspace
+
+from edgeplan.evaluation.tables import TABLES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -18,12 +25,29 @@ def test_everything_is_written(tiny: Workspace) -> None:
     metrics = json.loads((results / "metrics.json").read_text())
     assert metrics["prediction.models"] >= 13
     assert 0 <= metrics["prediction.within_10pct"] <= 1
-    tables = {path.stem for path in (results / "tables").glob("*.csv")}
-    assert {f"table_{number:02d}" for number in (1, 2, 8, 9, 10, 12)} <= tables
-    assert all((results / "tables" / f"{name}.md").is_file() for name in tables)
+    # Table 11 reads two devices and is a stage of its own, below results/transfer
+    assert {path.stem for path in (results / "tables").glob("*.csv")} == set(TABLES) - {"table_11"}
+    assert all((results / "tables" / f"{name}.md").is_file() for name in set(TABLES) - {"table_11"})
+    assert (tiny.folder / "results/transfer/table_11.csv").is_file()
+    assert all((results / f"predictors/{name}/card.json").is_file() for name in ("adaptive", "random", "prior", "forest"))
     assert list((results / "figures").glob("*.png"))
     page = (results / "report.html").read_text()
     assert not re.search(r'(src|href)="https?://', page), "the report is not self-contained"
+    cold = tiny.folder / "results" / COLD_DEVICE
+    assert json.loads((cold / "chapters/cold_start.json").read_text())["runtime.outputs_equal"] == 1
+    assert (cold / "cold/report.html").is_file()
+    assert list((cold / "cold/tables").glob("*.md"))
+
+
+def test_samplers_are_compared_within_their_budget(tiny: Workspace) -> None:
+    measurements = tiny.folder / "results" / DEVICE / "measurements"
+    about = json.loads((measurements / "sampling.json").read_text())
+    kept = pd.read_parquet(measurements / "kernels.parquet")
+    for name in ("adaptive", "random", "prior"):
+        carriers = kept.loc[kept["sampler"] == name, "subject"].nunique()
+        assert about["sampler_seconds"][name] <= about["budget_seconds"] or carriers == 1
+    modes = pd.read_csv(tiny.folder / "results" / DEVICE / "evaluation/modes.csv").set_index("mode")
+    assert dict(modes["seconds"]) == about["mode_seconds"]
 
 
 def test_nothing_to_do_afterwards(tiny: Workspace) -> None:
@@ -47,10 +71,10 @@ def test_touched_files_measure_nothing(tiny: Workspace) -> None:
 
 def test_forced_run_measures_nothing(tiny: Workspace, tmp_path: Path) -> None:
     clone = tiny.clone(tmp_path / "clone")
-    before = clone.rows()
-    assert before == tiny.rows()
+    assert clone.rows() == tiny.rows()
     clone.run("dvc", "repro", "--force")
-    assert clone.rows() == before
+    assert clone.rows() == tiny.rows()
+    assert clone.cold_runs() == tiny.cold_runs()
 
 
 def test_fresh_clone_pulls_and_has_nothing_to_measure(tiny: Workspace, tmp_path: Path) -> None:
@@ -65,38 +89,78 @@ def test_fresh_clone_pulls_and_has_nothing_to_measure(tiny: Workspace, tmp_path:
     assert clone.rows() == tiny.rows()
 
 
-def test_stored_rows_suffice_for_the_tables(tiny: Workspace, tmp_path: Path) -> None:
+def test_stored_rows_suffice_for_the_tables_and_give_the_same(tiny: Workspace, tmp_path: Path) -> None:
     clone = tiny.clone(tmp_path / "clone")
     stored = Workspace(clone.folder, {**clone.environment, "EDGEPLAN_STORED_ROWS_ONLY": "1"})
     stored.run("dvc", "repro", "--force")
     assert clone.rows() == tiny.rows()
-    truth = f"results/{DEVICE}/evaluation/truth.parquet"
-    assert (clone.folder / truth).read_bytes() == (tiny.folder / truth).read_bytes()
+    assert not stored.run("git", "status", "--porcelain"), stored.run("git", "diff", "--stat")
 
 
 def test_experiments_are_run_shown_and_compared(tiny: Workspace, tmp_path: Path) -> None:
     clone = tiny.clone(tmp_path / "clone")
     before = clone.rows()
     lock = (clone.folder / "dvc.lock").read_text()
-    clone.run("dvc", "exp", "run", "--temp", "--name", "other-trials", "-S", "training.trials=2")
+    ran = clone.run("dvc", "exp", "run", "--temp", "--name", "more-folds", "-S", "training.folds=3")
+    assert f"Running stage 'training@{DEVICE}'" in ran
+    assert f"Running stage 'sampling@{DEVICE}'" not in ran, "other predictors need no other measurements"
     assert (clone.folder / "dvc.lock").read_text() == lock, "a run with --temp leaves the workspace alone"
     assert clone.rows() == before
-    assert "other-trials" in clone.run("dvc", "exp", "show", "--csv")
-    assert "training.trials" in clone.run("dvc", "exp", "diff", "HEAD", "other-trials")
-    clone.run("dvc", "exp", "apply", "other-trials")
-    assert "prediction.models" in clone.run("dvc", "metrics", "diff", "--all")
-    assert "index.html" in clone.run("dvc", "plots", "diff", "HEAD")
+    shown = list(csv.DictReader(io.StringIO(clone.run("dvc", "exp", "show", "--csv"))))
+    (row,) = [row for row in shown if row["Experiment"] == "more-folds"]
+    assert row["training.folds"] == "3"
+    path = f"results/{DEVICE}/metrics.json"
+    diff = json.loads(clone.run("dvc", "exp", "diff", "HEAD", "more-folds", "--json"))
+    assert diff["params"]["params.yaml"]["training.folds"] == {"old": 2, "new": 3, "diff": 1}
+    assert "interval.width_90" in diff["metrics"][path]
+    clone.run("dvc", "exp", "apply", "more-folds")
+    metrics = json.loads((clone.folder / path).read_text())
+    changes = json.loads(clone.run("dvc", "metrics", "diff", "--json", "HEAD"))
+    assert changes[path]["interval.width_90"]["new"] == metrics["interval.width_90"]
+    assert "failed" not in clone.run("dvc", "plots", "diff", "HEAD", "workspace")
+    drawn = clone.folder / "work/plots"
+    page = (drawn / "index.html").read_text()
+    for revision in ("HEAD", "workspace"):
+        assert (drawn / "static" / f"{revision}_results_{DEVICE}_figures_figure_06.png").is_file()
+        assert f"static/{revision}_results_{DEVICE}_figures_figure_06.png" in page
+
+
+def test_cheap_changes_run_what_depends_on_them(tiny: Workspace, tmp_path: Path) -> None:
+    """The workspace's own cache is at hand, so that predictors are not trained again."""
+    clone = tiny.clone(tmp_path / "clone")
+    clone.run("dvc", "config", "--local", "cache.dir", str(tiny.folder / ".dvc/cache"))
+    ran = clone.run("dvc", "exp", "run", "--name", "fewer", "-S", "evaluation.batch_models=13")
+    assert set(re.findall(r"Running stage '([a-z_]+)@?", ran)) <= {"evaluation", "transfer", "report"}
+    assert f"Running stage 'evaluation@{DEVICE}'" in ran
+    assert "evaluation.batch_models" in clone.run("dvc", "params", "diff")
 
 
 def test_another_device_leaves_entries_of_this_one_alone(tiny: Workspace, tmp_path: Path) -> None:
     clone = tiny.clone(tmp_path / "clone")
-    other = clone.folder / "config/devices/other-cpu.yaml"
-    text = (clone.folder / f"config/devices/{DEVICE}.yaml").read_text()
-    other.write_text(text.replace(f"name: {DEVICE}", "name: other-cpu"))
-    clone.commit("a new device is one file")
-    clone.run("dvc", "exp", "run", "--temp", "--name", "other", "-S", "devices=[other-cpu]")
+    before = _of_device(clone)
+    assert before["stages"]
+    assert before["rows"]
+    assert before["results"]
+    clone.run("dvc", "exp", "run", "--temp", "--name", "other", "-S", f"devices=[{OTHER_DEVICE}]")
     clone.run("dvc", "exp", "apply", "other")
-    lock = (clone.folder / "dvc.lock").read_text()
-    assert f"sampling@{DEVICE}:" in lock
-    assert "sampling@other-cpu:" in lock
-    assert (clone.folder / "results/other-cpu/report.html").is_file()
+    assert _of_device(clone) == before
+    stages = yaml.safe_load((clone.folder / "dvc.lock").read_text())["stages"]
+    assert {name.replace(DEVICE, OTHER_DEVICE) for name in before["stages"]} <= set(stages)
+    results = clone.folder / "results" / OTHER_DEVICE
+    assert json.loads((results / "evaluation/environment.json").read_text())["engine"] == "openvino"
+    assert (results / "report.html").is_file()
+
+
+def _of_device(workspace: Workspace) -> dict[str, dict[str, object]]:
+    """What the first device has: its stages in dvc.lock as parsed, and the contents of its rows and results in git."""
+    stages = yaml.safe_load((workspace.folder / "dvc.lock").read_text())["stages"]
+
+    def contents(folder: str) -> dict[str, object]:
+        files = workspace.run("git", "ls-files", folder).split()
+        return {name: hashlib.sha256((workspace.folder / name).read_bytes()).hexdigest() for name in files}
+
+    return {
+        "stages": {name: stage for name, stage in stages.items() if name.endswith(f"@{DEVICE}")},
+        "rows": contents(f"data/rows/{DEVICE}"),
+        "results": contents(f"results/{DEVICE}"),
+    }

@@ -16,6 +16,8 @@ from edgeplan.measurement.store import read_rows
 
 ROOT = Path(__file__).parents[2]
 DEVICE = "cpu-onnxruntime"
+OTHER_DEVICE = "cpu-openvino"
+COLD_DEVICE = "cpu-onednn"
 Row = tuple[str, str, int, tuple[float, ...]]
 
 
@@ -71,8 +73,13 @@ class Workspace:
         return {
             (path.parent.name, row["subject"], row["sample"], tuple(row["measured_at"]))
             for path in sorted((self.folder / "data/rows" / DEVICE).rglob("*.parquet"))
+            if not path.name.startswith("executed-")  # what the engine told, not how long it took
             for row in read_rows(path)
         }
+
+    def cold_runs(self) -> list[str]:
+        """Every cold start of the workspace, as its journal has it."""
+        return sorted((self.folder / "data/rows" / COLD_DEVICE / "cold_start/runs.jsonl").read_text().splitlines())
 
 
 def make_workspace(folder: Path) -> Workspace:

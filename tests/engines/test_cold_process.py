@@ -24,8 +24,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x = b.conv_bn(b.input, 16, 3, 2)
     y = b.conv_bn(x, 16, 3, groups=16, act="relu6")
     x = b.relu(b.add(b.conv_bn(y, 16, 1, act=""), x))
+    # a line of text beside the class: what detectors and recognisers need beyond classifiers
+    line = b.transpose(b.squeeze(b.conv(b.upsample(x), 8, (32, 1), pad=0), (2,)), (2, 0, 1))
+    line = b.reshape(b.transpose(b.lstm(line, 4, bidirectional=True), (0, 2, 1, 3)), (32, 8))
     x = b.softmax(b.fc(b.flatten(b.gap(x)), 10))
-    return save_onnx(b.build(x), tmp_path_factory.mktemp("model") / "tiny.onnx")
+    return save_onnx(b.build(x, b.fc(line, 5)), tmp_path_factory.mktemp("model") / "tiny.onnx")
 
 
 @pytest.fixture(scope="module")

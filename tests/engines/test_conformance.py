@@ -227,6 +227,17 @@ def test_counters_come_by_block_and_node(engine: Engine, tmp_path: Path) -> None
     assert (times[:2, convolution] < 1e6).all()
 
 
+def test_what_would_run_shows_without_a_run(engine: Engine, tmp_path: Path) -> None:
+    if not engine.reports_nodes:
+        pytest.skip("a black box")
+    b = GraphBuilder("idle", (1, 3, 16, 16))
+    graph = b.build(b.relu(b.conv(b.input, 8, 3)))
+    with _profile(engine, graph, tmp_path, 0) as session:
+        nodes, times = session.profile([])
+    assert ("conv_0", "relu_1") in [n.members for n in nodes]
+    assert times.shape == (0, len(nodes))
+
+
 def test_a_threaded_engine_computes_the_same(engine: Engine, tmp_path: Path) -> None:
     graph = _everything()
     threaded = type(engine)(EngineSettings(threads=2))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
-from edgeplan.fusion.rules import paper_rules
+from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.splitting import split
 from edgeplan.zoo import FAMILIES
 
@@ -43,6 +44,31 @@ FUSED_SUM = {
     "avgpool": 1,
     "fc": 1,
 }
+
+
+#: Kinds here of what the paper's rules name otherwise.
+POOLS = {"pool": ("maxpool", "avgpool")}
+
+
+def paper_rules(document: Mapping[str, bool | int]) -> FusionRules:
+    """The paper's flat form as rules: `{"pool_relu": True, ..., "multi-inbound": 1, "multi-outbound": 0}`."""
+    special = {key: value for key, value in document.items() if key in ("multi-inbound", "multi-outbound")}
+    pairs = {
+        f"{a}_{b}": value
+        for key, value in document.items()
+        if key not in special
+        for first, _, after in [key.partition("_")]
+        for a in POOLS.get(first, (first,))
+        for b in POOLS.get(after, (after,))
+    }
+    return FusionRules.model_validate({"pairs": pairs, **special})
+
+
+def test_the_papers_form_covers_both_poolings() -> None:
+    found = paper_rules({"pool_relu": True, "conv_pool": False, "multi-inbound": 1, "multi-outbound": 0})
+    assert found.fuses("maxpool", "maxpool", "relu")
+    assert found.fuses("avgpool", "avgpool", "relu")
+    assert found.multi_inbound == 1
 
 
 @pytest.mark.parametrize(

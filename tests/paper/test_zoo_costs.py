@@ -4,7 +4,9 @@ import pytest
 
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.zoo import FAMILIES, TABLE2_FLOPS_M, family_costs, prior_models, variants
+from edgeplan.zoo.choices import Choices
 from edgeplan.zoo.nasbench201 import nasbench201
+from edgeplan.zoo.proxylessnas import proxylessnas
 
 # "GFLOPS" (multiply-adds) and "num_params" of the weights in torchvision's model documentation.
 _TORCHVISION = {
@@ -65,6 +67,14 @@ def test_published_multiply_adds_and_parameters(name: str) -> None:
     assert graph_parameters(graph) == pytest.approx(parameters, rel=0.01)
     if macs_m is not None:
         assert graph_macs(graph) / 1e6 == pytest.approx(macs_m, rel=0.01)
+
+
+def test_the_builder_of_proxylessnas_at_another_width() -> None:
+    # No count of multiply-adds is published for the family's base, the network for a CPU. The first README of the ProxylessNAS
+    # repository gives 581 M for mobile_14, which the same builder makes; parameters: pytorchcv's list.
+    graph = proxylessnas(Choices(), "proxylessnas_mobile_14", target="mobile_14")
+    assert graph_macs(graph) / 1e6 == pytest.approx(581, rel=0.01)
+    assert graph_parameters(graph) == pytest.approx(6_857_568, rel=0.01)
 
 
 def test_every_base_model_is_held_against_a_published_figure() -> None:

@@ -27,7 +27,7 @@ def profiles(draw: st.DrawFn, steps: int = 3, candidates: int = 2, equal: bool |
         Layer(f"s{k}", (f"n{k}",), tuple(candidate(i) for i in range(draw(st.integers(1, candidates)))))
         for k in range(draw(st.integers(1, steps)))
     )
-    contention = Contention(draw(_factors), draw(_factors), draw(_factors))
+    contention = Contention(draw(_factors), draw(_factors), draw(_factors), draw(_factors))
     little = 0 if equal else draw(st.integers(1, 2))
     return Profile("m", "nhwc", big, little, 1.0 if equal else draw(st.sampled_from([1.0, 2.0])), layers, contention)
 
@@ -71,11 +71,13 @@ def _finish(
     alone = not any(orders) and w == (0 if profile.equal else n)
     c = Contention() if alone else profile.contention
 
-    def prepare(k: int, little: bool) -> float:
+    def prepare(k: int, little: bool, on_main: bool) -> float:
         read, create, transform = (
             t["little"] if little and "little" in t else t["big"]
             for t in (choice[k].read_ms, choice[k].create_ms, choice[k].transform_ms)
         )
+        if on_main:
+            return (read + create + transform) * c.main
         return (read * c.read + (create + transform) * c.prepare) * (profile.little_ratio if little else 1.0)
 
     ready = dict.fromkeys(range(n), 0.0)
@@ -83,12 +85,12 @@ def _finish(
     for order in orders:
         now = 0.0
         for k in order:
-            now = ready[k] = now + prepare(k, not profile.equal)
+            now = ready[k] = now + prepare(k, not profile.equal, on_main=False)
         ends.append(now)
     now = 0.0
     for what, k in main:
         if what == "prepare":
-            now += prepare(k, little=False)
+            now += prepare(k, little=False, on_main=True)
         elif profile.equal and k >= w:
             now = max(now, *ends) + choice[k].execute_ms[profile.big_cores]
         else:

@@ -35,7 +35,7 @@ def realistic(steps: int, seed: int, *, little_cores: int = 0, little_ratio: flo
                 candidates.append(Candidate(name, source, *stages, execute_ms=executions, read_bytes=int(1e6 * read)))
         layers.append(Layer(f"step{k}", (f"conv{k}",), tuple(candidates)))
     big = 1 if little_cores else 2
-    return Profile("realistic", "nhwc", big, little_cores, little_ratio, tuple(layers), Contention(1.1, 1.15, 1.05))
+    return Profile("realistic", "nhwc", big, little_cores, little_ratio, tuple(layers), Contention(1.1, 1.15, 1.05, 1.5))
 
 
 def layouts(steps: int, seed: int) -> tuple[Profile, ...]:

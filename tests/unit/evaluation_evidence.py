@@ -33,7 +33,9 @@ def _models(per_family: int, rng: np.random.Generator) -> pd.DataFrame:
                     "high_ms": predicted * 1.1,
                     "operator_sum_ms": measured * rng.uniform(1.2, 1.6, per_family),
                     "forest_ms": measured * rng.normal(1.0, 0.1, per_family),
+                    "adaptive_sampling_ms": measured * rng.normal(1.0, 0.06, per_family),
                     "random_sampling_ms": measured * rng.normal(1.3, 0.2, per_family),
+                    "prior_sampling_ms": measured * rng.normal(1.0, 0.08, per_family),
                     "isolated_ms": np.nan,
                     "calibration": False,
                 }
@@ -81,14 +83,20 @@ def full_evidence(per_family: int = 6) -> Evidence:
         prior=pd.DataFrame({"kind": ["conv", "conv", "fc"], "config": [*configs, "{}"], "count": [3, 2, 1]}),
         test_cases=pd.DataFrame(
             {
-                "pair": ["maxpool_relu", "conv_relu"],
+                "pair": ["maxpool_relu", "maxpool_relu", "conv_relu", "lrn_relu"],
                 "connection": "single",
-                "t_op1_us": [20.0, 50.0],
-                "t_op2_us": [5.0, 5.0],
-                "t_pair_us": [24.5, 51.0],
-                "decision": ["separate", "fused"],
+                "context": ["small", np.nan, "16", "16 small"],
+                "t_op1_us": [20.0, 40.0, 50.0, 50.0],
+                "t_op2_us": [5.0, 10.0, 5.0, 5.0],
+                "t_pair_us": [24.5, 49.0, 51.0, 52.5],
+                "margin": [0.1, 0.1, 0.8, 0.5],
+                "noise": [0.2, 0.01, 0.01, 0.3],
+                "decision": ["undecided", "separate", "fused", "undecided"],
+                "repeats": [6, 1, 1, 1],
+                "why_undecided": ["unclear after 6 measurements", np.nan, np.nan, "noise"],
             }
         ),
+        skipped_pairs=pd.DataFrame({"pair": ["conv_fc", "fc_conv", "gap_relu"], "reason": ["rows", "rows", "too little"]}),
         verification=pd.DataFrame(
             [
                 ("conv_relu", "single", 100, 90, 80, 80, 1.0, 80 / 90, False),
@@ -161,5 +169,5 @@ def full_evidence(per_family: int = 6) -> Evidence:
         transfer=models[["family", "measured_ms"]].assign(
             transferred_ms=models["measured_ms"] * 1.2, rebuilt_ms=models["predicted_ms"]
         ),
-        speed={"predict_process_s": 0.9, "predict_call_ms": 12.0, "batch_26000_s": 4.0},
+        speed={"predict_process_s": 0.9, "predict_call_ms": 12.0, "batch_26000_s": 4.0, "tables_26000_s": 50.0},
     )

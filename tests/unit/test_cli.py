@@ -143,8 +143,22 @@ def test_a_missing_model(workspace: Path) -> None:
 
 def test_a_device_without_predictors(workspace: Path) -> None:
     message = "no predictors of device 'phone'"
-    following = "make reproduce DEVICE=phone, or use one of: dev"
+    following = "make reproduce DEVICE=phone or use one of: dev"
     refused(workspace, "predict", "good.onnx", "-d", "phone", code=5, message=message, where="phone", following=following)
+
+
+def test_predictors_left_in_the_cache_are_trained_from_what_is_there(workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "phone/measurements").mkdir(parents=True)
+    arguments = ("predict", "good.onnx", "-d", "phone", "--results", str(tmp_path))
+    refused(workspace, *arguments, code=5, message="no predictors", where="phone", following="dvc repro training@phone")
+
+
+def test_a_device_that_does_not_exist_is_not_to_be_reproduced(workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "config/devices").mkdir(parents=True)
+    model = str(workspace / "good.onnx")
+    refused(
+        tmp_path, "predict", model, "-d", "phone", code=3, message="unknown device 'phone'", where="config", following="known"
+    )
 
 
 def test_predictors_that_lack_a_kernel(workspace: Path) -> None:

@@ -97,6 +97,14 @@ def test_the_schedule_is_the_planned_one(dnnl: Dnnl, planned: Planned, graph: Gr
     assert stages["execute"] > 0
 
 
+def test_a_step_prepared_just_before_it_is_waited_for(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
+    folder = build_plan_folder(dnnl, model, planned(model, graph), model.parent / "plan")
+    with ColdSession(dnnl, folder, threads=2, stealing=False) as session:
+        session.run(random_inputs(graph))
+        for k in range(len(session.program.steps)):
+            session._preparation._wait(k)  # a lane can finish between the look at a step and the wait for it
+
+
 def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
     """The only preparing core is held up at its first step: the main core prepares the rest itself."""
     count = len(planned(model, graph).steps)

@@ -75,9 +75,9 @@ def test_the_start_is_added_to_makespan_and_bound(planner: str) -> None:
 
 def test_contention_and_the_little_ratio_enter_once() -> None:
     candidate = Candidate("k", "raw", {"big": 1.0, "little": 2.0}, {"big": 1.0}, {"big": 1.0}, {1: 10.0})
-    profile = Profile("m", "nhwc", 1, 1, 3.0, (Layer("s", (), (candidate,)),), Contention(prepare=1.5, execute=1.25, read=2.0))
+    profile = Profile("m", "nhwc", 1, 1, 3.0, (Layer("s", (), (candidate,)),), Contention(1.5, 1.25, 2.0, main=4.0))
     costs = costs_of(profile)
-    assert costs.main.item() == 1 * 2 + (1 + 1) * 1.5
+    assert costs.main.item() == (1 + 1 + 1) * 4
     assert costs.queue.item() == 3 * (2 * 2 + (1 + 1) * 1.5)
     assert costs.narrow.item() == 12.5
     in_sequence = sequential(costs, (0,))

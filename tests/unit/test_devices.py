@@ -99,6 +99,7 @@ def test_a_missing_path_and_a_name_that_differs_are_refused(tmp_path: Path) -> N
 def test_an_unknown_engine_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="unknown engine 'tensorflux'") as caught:
         load_device(_file(tmp_path, engine="tensorflux"))
+    assert caught.value.where == f"{tmp_path / 'dev.yaml'}, field engine"
     assert all(name in caught.value.next_step for name in ENGINES)
 
 

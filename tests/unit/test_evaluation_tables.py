@@ -12,6 +12,7 @@ from evaluation_evidence import full_evidence
 from edgeplan.errors import FormatError
 from edgeplan.evaluation import paper, summary, tables, tables_fusion, tables_prediction, tables_sampling
 from edgeplan.evaluation.artifacts import Evidence, read_evidence
+from edgeplan.predictors.training_rows import trained_on
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,25 @@ def test_table_01_takes_the_base_model_when_there_is_one(evidence: Evidence) -> 
     assert row["kernel sum error (%)"] == pytest.approx(5.0)
 
 
+def test_table_03_tells_tests_on_small_and_large_tensors_apart(evidence: Evidence) -> None:
+    ours = tables_fusion.table_03(evidence).head(2)
+    assert list(ours["tensors"]) == ["small", "large"]
+    assert list(ours["pool_relu"]) == ["undecided", "separate"]
+
+
+def test_undecided_cases_say_why_and_whether_the_other_size_settled_them(evidence: Evidence) -> None:
+    table = tables_fusion.table_undecided(evidence)
+    assert list(table["pair"]) == ["maxpool_relu", "lrn_relu"]
+    assert list(table["settled by"]) == ["large: separate", ""]
+    assert list(table["context"]) == ["", "16"]
+    assert list(table["why no more"]) == ["unclear after 6 measurements", "noise"]
+
+
+def test_pairs_not_tested_are_listed_by_reason(evidence: Evidence) -> None:
+    table = tables_fusion.table_skipped(evidence)
+    assert list(table.itertuples(index=False, name=None)) == [("rows", 2, "conv_fc, fc_conv"), ("too little", 1, "gap_relu")]
+
+
 def test_table_04_agrees_with_the_papers_gpu(evidence: Evidence) -> None:
     table = tables_fusion.table_04(evidence)
     assert list(table["cpu-test"]) == list(table["paper GPU"])
@@ -104,6 +124,51 @@ def test_rows_of_other_samplers_and_modes_do_not_count(evidence: Evidence) -> No
     assert tables_sampling.table_06(replace(evidence, kernels=other)).set_index("kernel").loc["conv", "rows"] == 1
 
 
+def test_rows_count_once_from_every_sampler_that_is_trained_on() -> None:
+    table = pd.DataFrame(
+        [
+            ("a", "adaptive", "in_situ"),
+            ("a", "prior", "in_situ"),  # a carrier that both share
+            ("b", "prior", "in_situ"),
+            ("c", "random", "in_situ"),
+            ("d", "network", "in_situ"),
+            ("e", "frozen", "in_situ"),
+            ("f", "sweep", "in_situ"),
+            ("g", "isolated", "isolated"),
+            ("d", "frozen", "in_situ"),
+        ],
+        columns=["subject", "sampler", "mode"],
+    )
+    chosen = table[trained_on(table, "in_situ")]
+    assert list(zip(chosen["subject"], chosen["sampler"], strict=True)) == [
+        ("a", "adaptive"),
+        ("b", "prior"),
+        ("c", "random"),
+        ("d", "network"),
+    ]
+    assert list(table[trained_on(table, "isolated")]["subject"]) == ["g"]
+
+
+def test_networks_of_the_prior_count_as_seen(evidence: Evidence) -> None:
+    kernels = evidence.frame("kernels").assign(sampler=["network", "sweep", "frozen", "frozen"])
+    table = tables_sampling.table_06(replace(evidence, kernels=kernels)).set_index("kernel")
+    assert (table.loc["conv", "rows"], "fc" in table.index) == (1, False)
+
+
+def test_whole_models_of_each_sampler_are_predicted_by_its_own_conv_predictor(evidence: Evidence) -> None:
+    assert evidence.models is not None
+    measured = evidence.models["measured_ms"]
+    models = evidence.models.assign(
+        predicted_ms=measured,
+        adaptive_sampling_ms=measured * 1.2,
+        random_sampling_ms=measured,
+        prior_sampling_ms=measured * 1.01,
+    )
+    table = tables_sampling.table_10(replace(evidence, models=models)).set_index("sampler")
+    assert list(table["models within 10 % (%)"]) == [0.0, 100.0, 100.0]
+    assert list(table["AlexNets within 10 % (%)"]) == [0.0, 100.0, 100.0]
+
+
 def test_seen_share(evidence: Evidence) -> None:
     last = tables_sampling.table_seen(evidence).iloc[-1]
     assert last["configurations"] == 3
@@ -115,6 +180,10 @@ def test_measuring_cost_leaves_baselines_and_the_frozen_set_out(evidence: Eviden
     assert evidence.sampling is not None
     assert tables_sampling.kernel_minutes(evidence.sampling) == pytest.approx(16.0)
     assert tables_sampling.kernel_minutes({"seconds": {"adaptive": 60, "total": 9e9}}) == pytest.approx(1.0)
+    beyond = {"seconds": {"adaptive": 60.0, "excess": 30.0}}
+    assert tables_sampling.kernel_minutes(beyond) == pytest.approx(1.0)
+    table = tables_sampling.table_12(replace(evidence, sampling=beyond)).set_index("part")
+    assert (table.loc["excess", "behind the predictors"], table.loc["excess", "minutes"]) == ("no", 0.5)
     with pytest.raises(FormatError, match="no time"):
         tables_sampling.kernel_minutes({"seconds": {"adaptive": float("nan")}})
     with pytest.raises(FormatError, match="no `seconds`"):

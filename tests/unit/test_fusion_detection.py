@@ -136,6 +136,10 @@ def test_noise_asks_for_more_measurements_and_is_reported() -> None:
     assert len(undecided) > 0
     assert (undecided.repeats == settings.max_rounds).any()
     assert any(name.startswith(tuple(undecided.pair)) for name in found.undecided)
+    assert (cases[cases.decision != "undecided"].why_undecided == "").all()
+    asked_often = undecided.repeats == settings.max_rounds
+    assert undecided.why_undecided[asked_often].str.fullmatch("unclear after 3 measurements").all()
+    assert undecided.why_undecided[~asked_often].str.startswith(("dearer together", "too noisy")).all()
     assert 0 < len(found.undecided) <= len(undecided)  # a pair tried on large and small tensors is named once
 
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from edgeplan.errors import FormatError
-from edgeplan.fusion.rules import Alignments, Contexts, FusionRules, Provenance, paper_rules, read_rules
+from edgeplan.fusion.rules import Alignments, Contexts, FusionRules, Provenance, read_rules
 from edgeplan.fusion.settings import FusionSettings
 
 TABLE = {"16": "16", "4": "16", "1": "1", "<4": "16", "<1": "1"}
@@ -75,15 +75,6 @@ def test_a_rule_by_context_is_not_fused_in_a_context_it_does_not_name() -> None:
     assert not RULES.fuses("conv", "conv", "hswish", "unknown")
     assert RULES.fuses("conv", "conv", "add", "16", "16")
     assert not RULES.fuses("conv", "relu", "add", "16", "16")
-
-
-def test_the_papers_form_covers_both_poolings() -> None:
-    found = paper_rules({"pool_relu": True, "conv_pool": False, "multi-inbound": 1, "multi-outbound": 0})
-    assert found.fuses("maxpool", "maxpool", "relu")
-    assert found.fuses("avgpool", "avgpool", "relu")
-    assert found.multi_inbound == 1
-    with pytest.raises(FormatError, match="multi-inbound"):
-        paper_rules({"multi-inbound": 7})
 
 
 @pytest.mark.parametrize(("channels", "name"), [(64, "16"), (8, "<4"), (24, "4"), (66, "1"), (3, "<1"), (16, "16")])

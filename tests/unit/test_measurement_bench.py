@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from edgeplan.devices.config import DeviceFile
-from edgeplan.errors import BusyError, NoiseError, StoreError
+from edgeplan.errors import BusyError, FormatError, NoiseError, StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.measurement import bench as bench_module
 from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench
@@ -26,6 +28,7 @@ from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.records import Subject
 from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
 from edgeplan.measurement.store import read_rows
+from edgeplan.progress import Spending
 
 DEVICE = DeviceFile(format_version=1, name="dev", engine="onnxruntime")
 SETTINGS = MeasurementSettings(
@@ -93,6 +96,52 @@ def test_fresh_and_stored_times_are_the_same_numbers(tmp_path: Path) -> None:
         for a, b in zip(fresh, bench.measure(subjects(2)), strict=True):
             np.testing.assert_array_equal(a.least_us, b.least_us)
             assert a.seconds == b.seconds
+
+
+def test_a_stage_is_told_what_measuring_took_whether_just_now_or_before(tmp_path: Path) -> None:
+    told: list[float] = []
+    for _ in range(2):
+        with open_bench(tmp_path) as bench:
+            bench.spending = Spending(100.0, lambda spent, _: told.append(spent))
+            found = bench.measure(subjects(3))
+        assert told[-1] == pytest.approx(sum(m.seconds for m in found), rel=1e-5)
+    assert bench.measured == 0
+    assert told[-1] > 0
+
+
+def test_cores_and_load_are_kept_with_the_rows_but_decide_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stored() -> Any:
+        (path,) = (tmp_path / "w" / "rows" / "dev").glob("*.json")
+        return json.loads(path.read_text())["environment"]
+
+    loads = iter([1.5, 0.7, 3.25])
+    monkeypatch.setattr(os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
+    monkeypatch.setattr(bench_module, "environment", lambda: {"cpu": "x"})
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(4))  # two batches
+    assert stored() == {
+        "cpu": "x",
+        "affinity": sorted(os.sched_getaffinity(0)),
+        "load_1min": {"least": 0.7, "most": 1.5, "batches": 2},
+    }
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(5))
+        assert bench.measured == 1
+    assert stored()["load_1min"] == {"least": 0.7, "most": 3.25, "batches": 3}
+
+
+def test_rows_that_tell_no_load_are_said_not_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(1))
+    (path,) = (tmp_path / "w" / "rows" / "dev").glob("*.json")
+    identity = json.loads(path.read_text())
+    identity["environment"] |= {"load_1min": None, "affinity": None}
+    path.write_text(json.dumps(identity))
+    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
+    with open_bench(tmp_path) as bench:
+        kept = bench.store.identity["environment"]
+    assert (kept["load_1min"], kept["affinity"]) == ("not recorded", "not recorded")
+    assert kept["cores"] == os.cpu_count()
 
 
 def test_duplicates_are_measured_once_and_repeats_afresh(tmp_path: Path) -> None:
@@ -240,13 +289,29 @@ def test_stored_rows_only_uses_any_machines_rows_and_never_measures(tmp_path: Pa
         open_bench(tmp_path, "empty")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"), [('{"format_version": 9}', "format_version: Input should be 1"), ("{", "not valid JSON")]
+)
+def test_an_identity_of_rows_that_does_not_fit_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(1))
+    (path,) = bench.store.folder.glob("*.json")
+    path.write_text(text)
+    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
+    with pytest.raises(FormatError, match=message) as caught:
+        open_bench(tmp_path)
+    assert caught.value.where == str(path)
+
+
 def test_times_are_divided_by_the_drift_of_the_references(tmp_path: Path) -> None:
     with open_bench(tmp_path) as bench:
         (m,) = bench.measure(subjects(1))
     np.testing.assert_allclose(m.factors, bench.nominal.compute_us / m.compute_us)
     np.testing.assert_allclose(m.block_us, m.least_us * m.factors)
     assert m.latency_us == np.median(m.block_us)
-    raw = m.with_exponents(ReferenceExponents(compute=0.0, bandwidth=0.0))
+    raw = replace(m, exponents=ReferenceExponents(compute=0.0, bandwidth=0.0))
     np.testing.assert_array_equal(raw.block_us, m.least_us)
 
 

@@ -44,7 +44,7 @@ def test_drift_of_the_clock_is_divided_out() -> None:
 )
 def test_each_reference_counts_by_its_exponent(exponents: tuple[float, float], expected: float) -> None:
     m = _measurement([20.0] * 3, [200.0] * 3)
-    other = m.with_exponents(ReferenceExponents(compute=exponents[0], bandwidth=exponents[1]))
+    other = replace(m, exponents=ReferenceExponents(compute=exponents[0], bandwidth=exponents[1]))
     assert other.latency_us == pytest.approx(expected)
 
 

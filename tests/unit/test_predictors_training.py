@@ -9,9 +9,10 @@ import pytest
 
 from edgeplan.errors import FormatError, PredictionError
 from edgeplan.graph.kernels import KernelConfig
-from edgeplan.predictors.intervals import calibrate, sums_by_subject
+from edgeplan.predictors.forest import fit_forest
+from edgeplan.predictors.intervals import calibrate, held_out_sums, sums_by_subject
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
-from edgeplan.predictors.labels import group_folds
+from edgeplan.predictors.labels import group_folds, read_labels
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.training import train_forest_predictor, train_predictor
@@ -195,9 +196,10 @@ def test_large_batches_go_through_lightgbm_and_agree(trained: tuple[DevicePredic
     configs = [conv(8 + i % 100, 8 + i // 100, 7, 1) for i in range(5200)]
     shape = reorder(8, 7)
     many = [ModelKernels(str(i), ("k",), (c,), ((0,),), (shape, shape), (4, 4), (-1, 0), (1,)) for i, c in enumerate(configs)]
-    large = trained[0].predict_many(KernelTables.of(many)).latency_ms
-    small = trained[0].predict_many(KernelTables.of(many[100:200])).latency_ms
-    np.testing.assert_allclose(large[100:200], small, rtol=1e-9)
+    for predictor in (trained[0], train_forest_predictor(rows(), SETTINGS, trained[0])):
+        large = predictor.predict_many(KernelTables.of(many)).latency_ms
+        small = predictor.predict_many(KernelTables.of(many[100:200])).latency_ms
+        np.testing.assert_allclose(large[100:200], small, rtol=1e-9)
 
 
 def test_a_kind_without_predictor_is_an_error_that_names_the_node(trained: tuple[DevicePredictor, pd.DataFrame]) -> None:
@@ -341,6 +343,13 @@ def test_forest_and_swapped_kinds(trained: tuple[DevicePredictor, pd.DataFrame])
         assert got.latency_us == (other if got.kind == "conv" else own).latency_us
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_forest_of_very_few_rows_predicts_their_mean(count: int) -> None:
+    labels = read_labels(rows(count))
+    matrix = np.column_stack([labels.matrix, np.zeros(count), np.full(count, -1.0)])
+    np.testing.assert_allclose(fit_forest(labels, matrix, 1).predict(matrix), labels.latency.mean())
+
+
 def test_intervals_cover_what_they_say() -> None:
     rng = np.random.default_rng(1)
 
@@ -364,3 +373,16 @@ def test_sums_and_folds_go_by_subject() -> None:
     folds = group_folds(many, 5, 0)
     assert set(folds) == set(range(5))
     assert all(len(set(folds[many == g])) == 1 for g in range(30))
+
+
+def test_frozen_carriers_calibrate_where_they_are_enough() -> None:
+    table = rows(700)
+    table["sampler"] = ["adaptive"] * 300 + ["frozen"] * 400
+    labels = read_labels(table)
+    frozen = labels.frame.iloc[300:].assign(predicted_us=labels.latency[300:] * 2)
+    out_of_fold = np.where(np.arange(700) < 300, labels.latency * 4, np.nan)
+    residual, effective = held_out_sums(labels, frozen, np.arange(300), out_of_fold)
+    np.testing.assert_allclose(residual, np.log([0.5] * 40))
+    assert ((effective >= 1) & (effective <= 10)).all()
+    few, _ = held_out_sums(labels, frozen.iloc[:200], np.arange(300), out_of_fold)
+    np.testing.assert_allclose(few, np.log([0.25] * 30))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from edgeplan.errors import FormatError
+from edgeplan.predictors.boosters import on_all_cores, raw_scores
 from edgeplan.predictors.trees import Forest, merge_texts, parse_ensemble, slim_text
 
 FIXED = {"verbosity": -1, "num_threads": 1, "deterministic": True, "force_row_wise": True, "min_data_in_leaf": 2, "seed": 1}
@@ -51,6 +52,34 @@ def test_agrees_on_classes_and_many_ensembles(data: tuple[np.ndarray, np.ndarray
     np.testing.assert_allclose(got[which == 0, 0], one.predict(rows[which == 0]), rtol=1e-9)
     np.testing.assert_allclose(got[which == 1], classes.predict(rows[which == 1], raw_score=True), rtol=1e-9)
     assert np.isneginf(got[which == 0, 1:]).all()
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"boosting": "rf", "bagging_freq": 1, "bagging_fraction": 0.7}, {"objective": "multiclass", "num_class": 3}],
+)
+def test_boosters_walked_in_parts_agree_with_the_forest(
+    data: tuple[np.ndarray, np.ndarray], parameters: dict[str, object]
+) -> None:
+    rows, target = data
+    target = np.digitize(target, [-0.5, 0.5]) if "num_class" in parameters else target
+    text = slim_text(train((rows, target), 130, **parameters).model_to_string())
+    outputs = 3 if "num_class" in parameters else 1
+    expected = predict([text], rows, np.zeros(400, dtype=int), outputs)
+    np.testing.assert_allclose(raw_scores(text, rows), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_jobs_on_all_cores_are_each_done_once_and_errors_are_raised() -> None:
+    done = np.zeros(50, dtype=int)
+
+    def work(i: int) -> None:
+        done[i] += 1
+        if i == 49:
+            raise ValueError("the last")
+
+    with pytest.raises(ValueError, match="the last"):
+        on_all_cores(work, range(50))
+    assert (done == 1).all()
 
 
 def test_a_tree_of_one_leaf(data: tuple[np.ndarray, np.ndarray]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -17,6 +18,7 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
+from edgeplan.sampling.adaptive import Sampled
 from edgeplan.sampling.carriers import build_carrier
 from edgeplan.sampling.isolated import chains, extract, fit_boundary, isolated_label
 from edgeplan.sampling.labels import CounterModel, fit_counters, label_rows, node_labels
@@ -134,6 +136,22 @@ def test_carriers_are_seeded_simple_and_of_about_the_size_asked(seed: int) -> No
     work = sum(op.op_type in ("Conv", "MaxPool", "AveragePool", "Concat", "Add", "Gemm", "LRN") for op in graph.operators)
     assert 1 <= work <= 60
     assert build_carrier("c", f"unit/{seed}/other", PriorSource(PRIOR), 10).operators != graph.operators
+
+
+def test_a_sample_is_cut_at_its_budget_whatever_the_batches_were() -> None:
+    graphs = [build_carrier(f"c{i}", str(i), PriorSource(PRIOR), 3) for i in range(5)]
+    measured = [replace(_measured(10.0, [4.0, 5.0]), subject=f"c{i}", seconds=2.0) for i in range(5)]
+    sampled = Sampled(errors=[{"round": 1.0}])
+    sampled.add(graphs[:2], measured[:2], 0)
+    sampled.add(graphs[2:], measured[2:], 1)
+    kept = sampled.within(7.0)
+    assert [m.subject for m in kept.measurements] == ["c0", "c1", "c2"]
+    assert (kept.graphs, kept.rounds, kept.errors) == (graphs[:3], [0, 0, 1], sampled.errors)
+    assert (kept.seconds, kept.seconds_after_initial) == (6.0, 2.0)
+    assert sampled.within(6.0).seconds == 6.0
+    assert sampled.within(100.0).measurements == measured
+    assert len(sampled.within(0.5).graphs) == 1, "a budget too small for any carrier still leaves rows"
+    assert len(sampled.graphs) == 5, "what was measured stays as it was"
 
 
 def test_sweeps_vary_one_dimension_each() -> None:

@@ -120,6 +120,23 @@ def test_old_journals_are_dropped_and_young_ones_kept(tmp_path: Path, state: Pat
     assert store(tmp_path).known("old", 0)
 
 
+def test_half_written_files_of_a_killed_run_are_removed_and_young_ones_kept(tmp_path: Path, state: Path) -> None:
+    store(tmp_path).add([measurement("a")])
+    folders = [tmp_path / "rows" / "dev", state / "journal" / "dev"]
+    for folder in folders:
+        stale, young = folder / ".k1-a-0.parquet.x1y2.tmp", folder / ".k1-b-0.parquet.z3.tmp"
+        stale.write_bytes(b"half")
+        young.write_bytes(b"half")
+        os.utime(stale, (0, time.time() - 60))
+    opened = store(tmp_path)
+    assert opened.known("a", 0)
+    assert [[p.name for p in folder.glob(".*")] for folder in folders] == [[".k1-b-0.parquet.z3.tmp"]] * 2
+    for folder in folders:
+        os.utime(folder / ".k1-b-0.parquet.z3.tmp", (0, time.time() - 60))
+    opened.merge()
+    assert [list(folder.glob(".*")) for folder in folders] == [[], []]
+
+
 def test_rows_of_another_format_version_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows/dev/k1-rows-000.parquet"
     store(tmp_path).add([measurement("s")])

@@ -151,6 +151,17 @@ def test_root_snakefile_composes_all_stages() -> None:
     assert re.findall(r'include: "workflow/(\w+)\.smk"', text) == ["common", *STAGES]
 
 
+def test_make_tables_builds_all_but_predictors_again() -> None:
+    """They take minutes to train, and give the same again; the other stages, in the order in which they build on each other."""
+    (forced,) = re.findall(r"dvc repro --force --single-item (.+)", (ROOT / "Makefile").read_text())
+    wanted = forced.split()
+    assert sorted(wanted) == sorted(STAGES.keys() - {"training"})
+    for place, name in enumerate(wanted):
+        written = _outputs(STAGES[name])
+        earlier = [path for other in wanted[:place] for path in _paths(STAGES[other]["deps"])]
+        assert not set(written) & set(earlier), f"{name} comes too late"
+
+
 def test_chapters_are_gathered_by_the_report_alone() -> None:
     """One file of figures of merit a device: each chapter writes its own, the report merges them."""
     writing = {name for name, stage in STAGES.items() if "results/${item}/metrics.json" in _outputs(stage)}

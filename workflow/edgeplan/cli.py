@@ -40,11 +40,19 @@ def predict(
 
     folder = results / device
     if not (folder / "predictors" / "card.json").is_file():
+        from edgeplan.devices.config import DEVICE_FOLDER, load_device  # noqa: PLC0415  needed for the message alone
+
+        if DEVICE_FOLDER.is_dir():
+            load_device(device)  # says so where there is no such device at all
         known = sorted(p.parent.parent.name for p in results.glob("*/predictors/card.json"))
         raise FormatError(
             f"no predictors of device {device!r}",
             where=str(folder / "predictors"),
-            next_step=f"make reproduce DEVICE={device}" + (f", or use one of: {', '.join(known)}" if known else ""),
+            next_step=" or ".join(
+                # rows that came with a clone suffice: the predictors are in no git
+                [f"dvc repro training@{device}" if (folder / "measurements").is_dir() else f"make reproduce DEVICE={device}"]
+                + ([f"use one of: {', '.join(known)}"] if known else [])
+            ),
         )
     predictor = DevicePredictor.load(folder / "predictors")
     rules = read_rules(folder / "fusion" / "rules.json")

@@ -51,8 +51,8 @@ def _run_here(folder: Path, repeat: int) -> list[float]:
 
     program = read_linked(folder / PROGRAM_NAME)
     inputs = random_inputs({border.name: border.shape for border in program.inputs}, 0)
-    dnnl, machine = Dnnl(), fingerprint()
     cores = tuple(sorted(os.sched_getaffinity(0)))[: program.threads]
+    dnnl, machine = Dnnl(), fingerprint()
     start = time.perf_counter()
     with ColdSession(dnnl, folder, threads=program.threads, machine=machine, cores=cores) as session:
         session.run(inputs)

@@ -1,4 +1,7 @@
-"""The one progress bar: on a terminal a bar with an estimate of the time left, elsewhere a log line now and then."""
+"""The one progress bar: on a terminal a bar with an estimate of the time left, elsewhere a log line now and then.
+
+It counts items, or, for a stage that measures within budgets, seconds of measuring. The time left is then what is left of them.
+"""
 
 from __future__ import annotations
 
@@ -43,3 +46,53 @@ def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
             last = now
 
     yield advance
+
+
+class Spending:
+    """Measuring time spent of what a stage will take.
+
+    Args:
+        planned: seconds that the stage will take, as far as is known.
+        show: called with the seconds spent and planned, after each change.
+    """
+
+    def __init__(self, planned: float, show: Callable[[float, float], None]) -> None:
+        self.spent, self.planned, self._show = 0.0, planned, show
+
+    def add(self, seconds: float) -> None:
+        """Note measuring time; that of stored rows counts, too, as it will not be spent again."""
+        self.spent += seconds
+        self._show(self.spent, self.planned)
+
+    def plan(self, seconds: float) -> None:
+        """Note that the stage will take so many seconds more than was known."""
+        self.planned += seconds
+        self._show(self.spent, self.planned)
+
+
+@contextmanager
+def spending(description: str, seconds: float) -> Iterator[Spending]:
+    """Yield what counts the measuring time of a whole stage."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"), TimeElapsedColumn())
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(description, total=seconds, left=_left(0.0, seconds))
+            yield Spending(
+                seconds, lambda spent, total: bar.update(task, completed=spent, total=total, left=_left(spent, total))
+            )
+        return
+    last = time.monotonic()
+
+    def tell(spent: float, planned: float) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _LOG_EVERY_SECONDS:
+            log.info("%s: %s", description, _left(spent, planned))
+            last = time.monotonic()
+
+    log.info("%s: %s", description, _left(0.0, seconds))
+    yield Spending(seconds, tell)
+
+
+def _left(spent: float, planned: float) -> str:
+    return f"{spent:.0f} of {planned:.0f} s measured, about {max(planned - spent, 0.0):.0f} s left"

@@ -13,5 +13,6 @@ with stage(snakemake) as params:
         rows=Path(snakemake.params.rows),
         rules=Path(snakemake.output.rules),
         test_cases=Path(snakemake.output.test_cases),
+        skipped=Path(snakemake.output.skipped),
         verification=Path(snakemake.output.verification),
     )

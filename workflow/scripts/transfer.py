@@ -10,5 +10,7 @@ with stage(snakemake) as params:
         params,
         source=Path(snakemake.input.source),
         target=Path(snakemake.input.target),
+        source_environment=Path(snakemake.input.source_environment),
+        target_environment=Path(snakemake.input.target_environment),
         csv=Path(snakemake.output.csv),
     )

@@ -18,10 +18,10 @@ from edgeplan.cold.process import ColdRunError, prepare_offline, run_cold
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError
 from edgeplan.files import read_json, write_text
+from edgeplan.runtime.plan_folder import model_sha256
 
 _RESULT = "prepared.json"
 _REFERENCE_SETTING = "onnxruntime"
-_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,7 @@ class ColdModel:
     @cached_property
     def digest(self) -> str:
         """Digest of the content of all files."""
-        state = hashlib.sha256()
-        for path in self.files:
-            with path.open("rb") as file:
-                while chunk := file.read(_CHUNK_BYTES):
-                    state.update(chunk)
-        return state.hexdigest()[:20]
+        return model_sha256(self.files)[:20]
 
 
 class ArtefactStore:

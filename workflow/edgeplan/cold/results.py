@@ -109,18 +109,6 @@ def at_best_threads(runs: pd.DataFrame) -> pd.DataFrame:
     return best.merge(warm, on=keys).sort_values(keys, ignore_index=True)
 
 
-def best_stock(runs: pd.DataFrame, *, stores_work: bool | None = None) -> pd.DataFrame:
-    """The fastest stock setting of each model and state, at its best thread count (columns of `at_best_threads`).
-
-    Args:
-        runs: as measured.
-        stores_work: only settings that do (or do not) keep work from an earlier start; both when nothing.
-    """
-    chosen = runs[runs["stock"] & (True if stores_work is None else runs["stores_work"] == stores_work)]
-    best = at_best_threads(chosen).sort_values("cold_ms", kind="stable").drop_duplicates(["model", "state"])
-    return best.sort_values(["model", "state"], ignore_index=True)
-
-
 def _shared(model: str, name: str, threads: int, prepared: PrepareResult) -> dict[str, Any]:
     found = setting(name)
     return {

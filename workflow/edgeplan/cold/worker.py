@@ -5,6 +5,7 @@ Engines write to stdout as they please, so the worker keeps the real stdout to i
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -67,6 +68,8 @@ def run(job: RunJob) -> RunResult:
             page_cache.evict(files)
         cached = page_cache.cached_share(files)
         stamps = _stamps(files)
+        gc.collect()  # to go through all that was imported takes longer than some cold starts, and is no engine's work
+        gc.freeze()
         session, timed = _cold(baseline, job, inputs)
         _require_unchanged(files, stamps)
     except UnsupportedError as error:

@@ -112,5 +112,9 @@ def load_device(name_or_path: str | Path, folder: Path = DEVICE_FOLDER) -> Devic
             f"device file is named {path.stem!r} but says {device.name!r}", where=str(path), next_step="make them agree"
         )
     if device.engine not in ENGINES:
-        engine_class(device.engine)
+        raise DeviceError(
+            f"unknown engine {device.engine!r}",
+            where=f"{path}, field engine",
+            next_step="known engines: " + ", ".join(ENGINES),
+        )
     return device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ class Evidence:
         device: name of the device, e.g. "cpu-onnxruntime".
         zoo: one row a model of the zoo (models.parquet): model_id, family, index, macs, memory_bytes ...
         prior: one row a configuration of the prior models: kind, config (JSON), count.
-        test_cases: fusion test cases: pair, connection, t_op1_us, t_op2_us, t_pair_us, decision ...
+        test_cases: fusion test cases: pair, connection, context, t_op1_us, t_op2_us, t_pair_us, margin, noise, decision,
+            repeats, why_undecided.
+        skipped_pairs: pairs of kinds that are not tested: pair, reason.
         verification: fused edges by engine and by rules: pair, connection, edges, fused_by_engine, fused_by_rules,
             true_positive, bn_folding.
         resnet18_kernels: kernel types of ResNet18 as split by the detected rules.
@@ -33,7 +35,8 @@ class Evidence:
         samplers: conv predictors by sampler: sampler, rows, seconds, rmse_ms, rmspe (percent), within_5pct and
             within_10pct (shares).
         models: evaluated variants: model_id, family, macs, memory_bytes, measured_ms, repeat_ms, predicted_ms, low_ms, high_ms,
-            operator_sum_ms, forest_ms, random_sampling_ms, isolated_ms, calibration.
+            operator_sum_ms, forest_ms, isolated_ms, calibration; {adaptive,random,prior}_sampling_ms: with the Conv predictor
+            of that sampler's samples alone.
         breakdown: model_id, kind, predicted_ms.
         evaluated_kernels: distinct kernels of the evaluated variants: kind, config.
         sweeps: sweep, x, kind, measured_us, predicted_us.
@@ -42,13 +45,14 @@ class Evidence:
         environment: the captured environment.
         transfer: models measured on one device, predicted by another's predictors and by its own: family, measured_ms,
             transferred_ms, rebuilt_ms.
-        speed: measured speeds: predict_process_s, predict_call_ms, batch_26000_s.
+        speed: measured speeds: predict_process_s, predict_call_ms, batch_26000_s, tables_26000_s.
     """
 
     device: str
     zoo: pd.DataFrame | None = None
     prior: pd.DataFrame | None = None
     test_cases: pd.DataFrame | None = None
+    skipped_pairs: pd.DataFrame | None = None
     verification: pd.DataFrame | None = None
     resnet18_kernels: tuple[str, ...] | None = None
     kernels: pd.DataFrame | None = None
@@ -102,9 +106,35 @@ class Evidence:
         return frame if len(frame) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table or figure that the evaluation can make.
+
+    Attributes:
+        id: stem of its files.
+        title: one line.
+        caption: what is shown, in which units, from which part of the paper.
+        function: makes it.
+        needs: parts of `Evidence` it cannot be made without.
+        columns: columns of `Evidence.models` it cannot be made without.
+    """
+
+    id: str
+    title: str
+    caption: str
+    function: Callable[[Evidence], Any]
+    needs: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+
+    def possible(self, evidence: Evidence) -> bool:
+        """Whether everything it needs is there."""
+        return evidence.has(*self.needs) and all(evidence.optional(column) is not None for column in self.columns)
+
+
 #: Table of `Evidence` -> its file below the results of a device.
 _FILES = {
     "test_cases": "fusion/test_cases.csv",
+    "skipped_pairs": "fusion/skipped_pairs.csv",
     "verification": "fusion/verification.csv",
     "kernels": "measurements/kernels.parquet",
     "quality": "predictors/quality.parquet",

@@ -14,7 +14,7 @@ from edgeplan.evaluation import cold_tables_runs as runs
 from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.cold_gantt import gantt
 from edgeplan.evaluation.cold_metrics import CACHED
-from edgeplan.evaluation.cold_tables_runs import NotMeasuredError
+from edgeplan.evaluation.cold_tables_stages import STAGES, NotMeasuredError, figure_06, figure_09, focus, title
 from edgeplan.evaluation.drawing import INK, MARKERS, PALETTE, canvas, family_ticks, legend, legend_above, log_scale, name_axes
 from edgeplan.evaluation.figures import png
 
@@ -35,7 +35,7 @@ def speed(e: ColdEvidence) -> Any:
             at = np.arange(len(part)) - _BAR / 2 + (i + 0.5) * width
             colour, hatch = PALETTE[i % len(PALETTE)], "//" if i >= len(PALETTE) else ""
             heights = part[column] / part[f"{OWN}_ms"]
-            axis.bar(at, heights, width, color=colour, hatch=hatch, label=runs.title(column.removesuffix("_ms")))
+            axis.bar(at, heights, width, color=colour, hatch=hatch, label=title(column.removesuffix("_ms")))
         axis.plot(
             np.arange(len(part)), part["bound_ms"] / part[f"{OWN}_ms"], "_", color=INK, markersize=16, label="lower bound"
         )
@@ -67,9 +67,9 @@ def cold_over_warm(e: ColdEvidence) -> Any:
 
 def stages(e: ColdEvidence) -> Any:
     """Stages by core count (Figure 6)."""
-    frame = runs.figure_06(e)
+    frame = figure_06(e)
     frame = frame[frame["plan"] == "warm"] if (frame["plan"] == "warm").any() else frame
-    names = [c for c in (f"{s}_ms" for s in ("memory allocation", *runs.STAGES)) if c in frame.columns]
+    names = [c for c in (f"{s}_ms" for s in ("memory allocation", *STAGES)) if c in frame.columns]
     figure, (axis,) = canvas(8.0, 4.2)
     counts = frame["cores"].tolist()
     for i, cores in enumerate(counts):
@@ -85,7 +85,7 @@ def stages(e: ColdEvidence) -> Any:
 
 def cores(e: ColdEvidence) -> Any:
     """Cold latency by core count (Figure 9)."""
-    frame = runs.figure_09(e)
+    frame = figure_09(e)
     frame = frame[frame["page_cache"] == CACHED] if (frame["page_cache"] == CACHED).any() else frame
     models = list(dict.fromkeys(frame["model"]))
     counts = sorted(set(frame["cores"]), key=lambda text: ("+" in text, text))
@@ -177,7 +177,7 @@ def _gantt(e: ColdEvidence) -> Any:
     if e.spans.empty:
         raise NotMeasuredError(e.notes.get("spans", "no timeline was recorded"))
     known = set(e.spans["model"])
-    wanted = runs.focus(e, "resnet50")
+    wanted = focus(e, "resnet50")
     model = wanted if wanted in known else str(e.spans["model"].iloc[0])
     spans = e.spans[(e.spans["model"] == model) & (e.spans["plan"] == OPTIMAL)]
     return gantt(spans, model)

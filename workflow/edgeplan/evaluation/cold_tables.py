@@ -11,8 +11,9 @@ import pandas as pd
 
 from edgeplan.evaluation import cold_tables_plans as plans
 from edgeplan.evaluation import cold_tables_runs as runs
+from edgeplan.evaluation import cold_tables_stages as stages
 from edgeplan.evaluation.cold_evidence import ColdEvidence
-from edgeplan.evaluation.cold_tables_runs import NotMeasuredError
+from edgeplan.evaluation.cold_tables_stages import NotMeasuredError
 from edgeplan.evaluation.tables import write_table
 
 #: The one column of a table that could not be measured.
@@ -52,7 +53,7 @@ _ALL = (
         "sequence, as stock engines start; `optimal plan`: stages overlap, so they do not add up to the total. Memory "
         "allocation is what the runtime tells, or the time to touch as much fresh memory, and is part of the other stages. "
         "`open` and `first_run` are all that stock engines tell (paper: Table 1, ResNet-50 on a Pixel 5).",
-        runs.table_01,
+        stages.table_01,
     ),
     ColdTable(
         "cold_table_02",
@@ -94,14 +95,14 @@ _ALL = (
         "cold_figure_06",
         "Stages by the number of cores",
         "Page cache warm (paper: Fig. 6, big and little cores of phones; cores here are equal).",
-        runs.figure_06,
+        stages.figure_06,
     ),
     ColdTable(
         "cold_figure_09",
         "Cold latency by the number of cores",
         "`1+1, by waiting` stands for a little core: each preparation on it waits until it has taken its profiled ratio. It "
         "is no measurement of an asymmetric chip (paper: Fig. 9).",
-        runs.figure_09,
+        stages.figure_09,
     ),
     ColdTable(
         "cold_figure_11",

@@ -11,7 +11,7 @@ from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import paper_nnv12 as paper
 from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, TABLE2_CONV, ColdEvidence
 from edgeplan.evaluation.cold_metrics import CACHED
-from edgeplan.evaluation.cold_tables_runs import NotMeasuredError
+from edgeplan.evaluation.cold_tables_stages import NotMeasuredError
 from edgeplan.planning.cold_start.bounds import remaining_table
 from edgeplan.planning.cold_start.profile import BIG, Candidate
 from edgeplan.zoo.cold_start_models import TABLE4

@@ -1,9 +1,9 @@
-"""Tables of cold starts as measured: breakdowns, speed-ups, cores, load, energy, ablation, continuous inference."""
+"""Tables of cold starts as measured: speed-ups, load, energy, ablation, continuous inference."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -13,106 +13,12 @@ from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import paper_nnv12 as paper
 from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.cold_metrics import CACHED, EVICTED
+from edgeplan.evaluation.cold_tables_stages import STATES, NotMeasuredError, focus, good, title
 
-STATES = (CACHED, EVICTED)
 #: Stock settings in the order of the registry.
 STOCK = tuple(name for name, found in SETTINGS.items() if found.stock)
-#: Stages of a run that are parts of it, in their order; others that an engine tells are shown behind them.
-STAGES = ("read", "transform", "create", "execute")
 ABLATION = ("warm", "K", "K+C", OPTIMAL)
 _ABLATION_PAPER = {"warm": "warm", "K": "K", "K+C": "K+C", OPTIMAL: "K+C+P"}
-_ALLOCATION = "memory allocation"
-
-
-class NotMeasuredError(Exception):
-    """A table has nothing to show; the message says why, and is what the table then shows."""
-
-
-def title(setting: str) -> str:
-    """A setting as the tables name it."""
-    return SETTINGS[setting].title if setting in SETTINGS else setting
-
-
-def good(e: ColdEvidence) -> pd.DataFrame:
-    """The runs that count, without those of the background load."""
-    return e.runs[(e.runs["reason"] == "") & (e.runs["load_core"] == "")]
-
-
-def focus(e: ColdEvidence, wanted: str) -> str:
-    """The model the paper shows, or, where it was not measured, the one with most FLOPs of those that were.
-
-    Raises:
-        NotMeasuredError: no model was measured.
-    """
-    measured = set(good(e)["model"])
-    if wanted in measured:
-        return wanted
-    known = e.models[e.models["model"].isin(measured)]
-    if known.empty:
-        raise NotMeasuredError("no model was run")
-    return str(known.sort_values("macs")["model"].iloc[-1])
-
-
-def stage_medians(e: ColdEvidence, model: str, setting: str, plan: str, threads: int, state: str) -> Mapping[str, float]:
-    """Median of each stage (ms) over the repeats: what the engine tells, memory allocation as first touch, total, warm.
-
-    Raises:
-        NotMeasuredError: there is no such run.
-    """
-    runs = good(e)
-    key = {"model": model, "setting": setting, "plan": plan, "threads": threads, "state": state}
-    for column, value in key.items():
-        runs = runs[runs[column] == value]
-    if runs.empty:
-        raise NotMeasuredError(f"no run of {title(setting)} {plan} on {model}, {threads} threads, page cache {state}")
-    told = pd.DataFrame([json.loads(text) for text in runs["stages_ms"]]).median().to_dict()
-    stages = {str(k): float(v) for k, v in told.items() if k not in ("allocate", "makespan")}
-    allocation = float(told["allocate"]) if "allocate" in told else float(runs["first_touch_ms"].median())
-    ordered = {name: stages.pop(name) for name in STAGES if name in stages}
-    return {
-        _ALLOCATION: allocation,
-        **ordered,
-        **stages,
-        "total cold": float(runs["cold_ms"].median()),
-        "warm": float(runs["warm_min_ms"].median()),
-    }
-
-
-def table_01(e: ColdEvidence) -> pd.DataFrame:
-    """Stages of one cold start: as stock engines do it, as planned, and what stock engines tell."""
-    model = focus(e, "resnet50")
-    columns: dict[str, Mapping[str, float]] = {}
-    for state in STATES:
-        for plan in ("warm", OPTIMAL):
-            columns[f"{plan} plan, {state}, ms"] = _maybe(e, model, OWN, plan, state)
-        columns[f"{title('onnxruntime')}, {state}, ms"] = _maybe(e, model, "onnxruntime", "", state)
-    if not any(columns.values()):
-        raise NotMeasuredError(f"{model} was not run to its end by any engine")
-    names = dict.fromkeys(name for part in columns.values() for name in part)
-    order = [
-        _ALLOCATION,
-        *STAGES,
-        *(n for n in names if n not in {_ALLOCATION, *STAGES, "total cold", "warm"}),
-        "total cold",
-        "warm",
-    ]
-    rows = [
-        {
-            "stage": name,
-            **{c: part.get(name, np.nan) for c, part in columns.items()},
-            "paper_pixel5_ms": paper.TABLE1_PIXEL5_MS.get(name, np.nan),
-        }
-        for name in order
-        if name in names
-    ]
-    return pd.DataFrame(rows).assign(model=model)
-
-
-def _maybe(e: ColdEvidence, model: str, setting: str, plan: str, state: str) -> Mapping[str, float]:
-    try:
-        return stage_medians(e, model, setting, plan, e.threads, state)
-    except NotMeasuredError:
-        return {}
 
 
 def figure_02(e: ColdEvidence) -> pd.DataFrame:
@@ -216,62 +122,6 @@ def figure_08(e: ColdEvidence) -> pd.DataFrame:
     if not rows:
         raise NotMeasuredError("no run counts")
     return pd.DataFrame(rows)
-
-
-def _by_threads(e: ColdEvidence) -> pd.DataFrame:
-    found = metrics.medians(e.runs)
-    return found[found["plan"].isin(["", OPTIMAL, "warm"])]
-
-
-def figure_06(e: ColdEvidence) -> pd.DataFrame:
-    """Stages of a cold start by the number of cores: the plan of a stock engine (everything in sequence) on each."""
-    model = focus(e, "resnet50")
-    rows = []
-    for threads in sorted(set(e.runs["threads"])):
-        for plan in ("warm", OPTIMAL):
-            try:
-                stages = stage_medians(e, model, OWN, plan, int(threads), CACHED)
-            except NotMeasuredError:
-                continue
-            rows.append({"model": model, "plan": plan, "cores": threads} | {f"{name}_ms": v for name, v in stages.items()})
-    if not rows:
-        raise NotMeasuredError(f"{model} was not run by the runtime")
-    frame = pd.DataFrame(rows)
-    told = "; ".join(f"{stage} {gain}x" for stage, gain in paper.FIGURE6_BIG_OVER_LITTLE.items())
-    return frame.assign(paper_big_over_little_core=told)
-
-
-def figure_09(e: ColdEvidence) -> pd.DataFrame:
-    """Cold latency by the number of cores: every engine, and our plan on a chip of one big and one little core (by waiting)."""
-    models = list(dict.fromkeys((focus(e, "googlenet"), focus(e, "resnet50"))))
-    found = _by_threads(e)
-    found = found[found["model"].isin(models) & found["plan"].isin(["", OPTIMAL])]
-    rows = [
-        {
-            "model": r.model,
-            "setting": title(str(r.setting)),
-            "page_cache": r.state,
-            "cores": str(r.threads),
-            "cold_ms": r.cold_ms,
-        }
-        for r in found.itertuples()
-    ]
-    uneven = metrics.medians(e.runs)
-    uneven = uneven[uneven["plan"].str.startswith("asymmetric") & uneven["model"].isin(models)]
-    rows += [
-        {
-            "model": r.model,
-            "setting": f"{title(str(r.setting))}, {r.plan}",
-            "page_cache": r.state,
-            "cores": "1+1, by waiting",
-            "cold_ms": r.cold_ms,
-        }
-        for r in uneven.itertuples()
-    ]
-    if not rows:
-        raise NotMeasuredError("no run counts")
-    told = "; ".join(f"{device}: {cores}" for device, cores in paper.FIGURE9_BEST_CORES.items())
-    return pd.DataFrame(rows).assign(paper_best_cores_of_stock=told).sort_values(["model", "page_cache", "setting", "cores"])
 
 
 def figure_11(e: ColdEvidence) -> pd.DataFrame:

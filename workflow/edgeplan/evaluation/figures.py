@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -12,39 +11,14 @@ from typing import Any
 
 from edgeplan.evaluation import figures_kernels as kernels
 from edgeplan.evaluation import figures_models as models
-from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.evaluation.artifacts import Evidence, Shown
 from edgeplan.files import write_atomically
 
 _DPI = 110
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A figure that the evaluation can draw.
-
-    Attributes:
-        id: stem of its file.
-        title: one line.
-        caption: what is drawn, in which units, and what the paper says.
-        function: draws it.
-        needs: parts of `Evidence` it cannot be drawn without.
-        columns: columns of `Evidence.models` it cannot be drawn without.
-    """
-
-    id: str
-    title: str
-    caption: str
-    function: Callable[[Evidence], Any]
-    needs: tuple[str, ...]
-    columns: tuple[str, ...] = ()
-
-    def possible(self, evidence: Evidence) -> bool:
-        """Whether everything it needs is there."""
-        return evidence.has(*self.needs) and all(evidence.optional(column) is not None for column in self.columns)
-
-
 _ALL = (
-    Picture(
+    Shown(
         "figure_06",
         "Where the latency goes",
         "Predicted latency of the evaluated models by kernel kind, mean share by family. Paper (Fig. 6): Conv and DWConv take "
@@ -52,21 +26,21 @@ _ALL = (
         kernels.breakdown,
         ("breakdown", "models"),
     ),
-    Picture(
+    Shown(
         "figure_07",
         "Conv by kernel size and by input size",
         "Measured and predicted latency of one Conv while one dimension is swept (paper: Fig. 7, same configurations).",
         kernels.sizes,
         ("sweeps",),
     ),
-    Picture(
+    Shown(
         "figure_08",
         "Conv by output channels",
         "Measured and predicted latency as the output channels are swept: the staircase (paper: Fig. 8, same configuration).",
         kernels.channels,
         ("sweeps",),
     ),
-    Picture(
+    Shown(
         "figure_09",
         "Accuracy on unseen families",
         "Share of models within 10 %. FLOPs and FLOPs+MAC are regressions over the other families; the paper's bars are its "
@@ -75,7 +49,7 @@ _ALL = (
         ("models",),
         ("predicted_ms", "macs", "memory_bytes"),
     ),
-    Picture(
+    Shown(
         "figure_10",
         "Error by latency",
         "Signed prediction error in four groups of equal size by measured latency; box: quartiles, whiskers: 5 and 95 %; "
@@ -84,7 +58,7 @@ _ALL = (
         ("models",),
         ("predicted_ms",),
     ),
-    Picture(
+    Shown(
         "figure_11",
         "Operators against kernels",
         "Share of models within 5 % and 10 % when operators, or kernels, are summed (paper: Fig. 11; +-10 % on the CPU: 91.3 % "
@@ -93,7 +67,7 @@ _ALL = (
         ("models",),
         ("predicted_ms", "operator_sum_ms"),
     ),
-    Picture(
+    Shown(
         "figure_scatter",
         "Measured and predicted",
         "Every evaluated model; the band is +-10 %.",
@@ -101,10 +75,10 @@ _ALL = (
         ("models",),
         ("predicted_ms",),
     ),
-    Picture(
+    Shown(
         "figure_errors",
         "Distribution of errors",
-        "Left: signed errors. Right: share of models within a bound, beside the same models measured twice (the ceiling).",
+        "Left: signed errors. Right: share of models within a bound; where they were measured a second time, beside that.",
         models.error_distribution,
         ("models",),
         ("predicted_ms",),
@@ -112,7 +86,7 @@ _ALL = (
 )
 
 #: Every figure by id, in the order of the report.
-FIGURES: Mapping[str, Picture] = MappingProxyType({picture.id: picture for picture in _ALL})
+FIGURES: Mapping[str, Shown] = MappingProxyType({picture.id: picture for picture in _ALL})
 
 
 def png(figure: Any) -> bytes:

@@ -23,13 +23,14 @@ _FUSED_FIELDS = ("type", "activation", "bias", "residual", *CONTEXT)
 
 
 def table_03(evidence: Evidence) -> pd.DataFrame:
-    """Table 3: the fusion test of pool and relu, in us."""
-    cases = evidence.frame("test_cases", "pair", "connection", "t_op1_us", "t_op2_us", "t_pair_us", "decision")
+    """Table 3: the fusion test of pool and relu, in us: on small tensors, and on a large one where that is unclear."""
+    cases = _cases(evidence)
     chosen = cases[(cases["pair"] == "maxpool_relu") & (cases["connection"] == "single")]
-    names = ["backend", "T_pool (us)", "T_relu (us)", "T_pair (us)", "T_pool + T_relu (us)", "pool_relu"]
+    names = ["backend", "tensors", "T_pool (us)", "T_relu (us)", "T_pair (us)", "T_pool + T_relu (us)", "pool_relu"]
     rows = [
         (
             evidence.device,
+            case["tensors"],
             case["t_op1_us"],
             case["t_op2_us"],
             case["t_pair_us"],
@@ -40,8 +41,42 @@ def table_03(evidence: Evidence) -> pd.DataFrame:
     ]
     for device, cell in paper.TABLE_3.items():
         decision = "fused" if cell.fused else "separate"
-        rows.append((f"paper {device}", cell.pool_us, cell.relu_us, cell.pair_us, cell.sum_us, decision))
+        rows.append((f"paper {device}", "", cell.pool_us, cell.relu_us, cell.pair_us, cell.sum_us, decision))
     return pd.DataFrame(rows, columns=names)
+
+
+def _cases(evidence: Evidence) -> pd.DataFrame:
+    """The test cases, with the size of their tensors (`tensors`) apart from the context."""
+    columns = ("t_op1_us", "t_op2_us", "t_pair_us", "margin", "noise", "decision", "repeats", "why_undecided")
+    cases = evidence.frame("test_cases", "pair", "connection", "context", *columns)
+    words = cases["context"].fillna("").astype(str).str.split()
+    return cases.assign(
+        tensors=["small" if "small" in w else "large" for w in words],
+        context=[" ".join(part for part in w if part != "small") for w in words],
+    )
+
+
+def table_undecided(evidence: Evidence) -> pd.DataFrame:
+    """Test cases that no measurement settled: what was measured, and why no more was.
+
+    `settled by` says what the same pair showed on tensors of the other size; empty where that is unclear, too, or not asked.
+    """
+    cases = _cases(evidence)
+    key = ["pair", "connection", "context"]
+    clear = cases[cases["decision"] != "undecided"].drop_duplicates(key)
+    settled = dict(zip(clear[key].itertuples(index=False, name=None), clear["tensors"] + ": " + clear["decision"], strict=True))
+    rows = cases[cases["decision"] == "undecided"]
+    table = rows[[*key, "tensors", "margin", "noise", "repeats"]].assign(
+        settled=[settled.get(k, "") for k in rows[key].itertuples(index=False, name=None)], why=rows["why_undecided"]
+    )
+    return table.rename(columns={"repeats": "measured", "settled": "settled by", "why": "why no more"}).reset_index(drop=True)
+
+
+def table_skipped(evidence: Evidence) -> pd.DataFrame:
+    """Ordered pairs of kinds that are not tested, by reason."""
+    skipped = evidence.frame("skipped_pairs", "pair", "reason")
+    rows = [(str(reason), len(part), ", ".join(part["pair"])) for reason, part in skipped.groupby("reason", sort=False)]
+    return pd.DataFrame(rows, columns=["reason", "pairs", "which"])
 
 
 def table_04(evidence: Evidence) -> pd.DataFrame:

@@ -16,9 +16,10 @@ from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.evaluation.metrics import accuracy
 from edgeplan.evaluation.tables_prediction import alexnet_within
 from edgeplan.graph.kernels import CONTEXT, without_context
+from edgeplan.predictors.training_rows import trained_on
 
 #: Parts of the measuring time that serve a comparison or a check, not the predictors.
-NOT_BEHIND_PREDICTORS = frozenset({"frozen", "sweep", "conv_check", "isolated"})
+NOT_BEHIND_PREDICTORS = frozenset({"frozen", "sweep", "conv_check", "isolated", "excess"})
 
 # What the paper's configuration (HW, K, S, Cin, Cout) leaves out.
 _BEYOND_SHAPE = ("type", "activation", "bias", "residual", *CONTEXT)
@@ -56,22 +57,16 @@ def table_05(evidence: Evidence) -> pd.DataFrame:
 
 
 def training_rows(evidence: Evidence) -> pd.DataFrame:
-    """The labelled kernels behind the predictors: every sampler's, in the mode that the device uses; shared carriers once."""
+    """The labelled kernels that the predictors learn from (see `edgeplan.predictors.training_rows`)."""
     rows = evidence.frame("kernels", "kind", "config", "sampler")
-    rows = rows[rows["sampler"].isin(["adaptive", "random", "prior", "isolated"])]
-    mode = (evidence.sampling or {}).get("mode")
-    if mode is not None and "mode" in rows.columns and (rows["mode"] == mode).any():
-        rows = rows[rows["mode"] == mode]
-    if "subject" in rows.columns:
-        rows = rows[rows["sampler"] == rows.groupby("subject")["sampler"].transform("first")]
-    return rows
+    return rows[trained_on(rows, (evidence.sampling or {}).get("mode"))]
 
 
 def table_06(evidence: Evidence) -> pd.DataFrame:
-    """Table 6: kernels, features and the rows that the samplers collected (behind the predictors)."""
-    adaptive = training_rows(evidence)
-    counts = adaptive["kind"].value_counts()
-    distinct = adaptive.groupby("kind")["config"].nunique()
+    """Table 6: kernels, features and the rows that the predictors learn from, by whichever sampler."""
+    trained = training_rows(evidence)
+    counts = trained["kind"].value_counts()
+    distinct = trained.groupby("kind")["config"].nunique()
     order = [k for k in paper.TABLES_6_9 if k in counts or k == "se"]
     order += [k for k in sorted(counts.index) if k not in order]
     rows = []
@@ -150,16 +145,15 @@ def table_09(evidence: Evidence) -> pd.DataFrame:
 
 
 def table_10(evidence: Evidence) -> pd.DataFrame:
-    """Table 10: the conv predictor by sampler on the frozen set, and whole models with the Conv predictor exchanged."""
+    """Table 10: the conv predictor by sampler on the frozen set, and whole models with that Conv predictor among ours."""
     columns = ("sampler", "rows", "seconds", "rmse_ms", "rmspe", "within_10pct")
     samplers = evidence.frame("samplers", *columns)
-    whole = {"adaptive": "predicted_ms", "random": "random_sampling_ms"}
     rows = []
     for cell in samplers.to_dict("records"):
         name = str(cell["sampler"])
-        column = whole.get(name)
-        models = evidence.optional(column) if column else None
-        alexnet = alexnet_within(evidence, column) if column else None
+        column = f"{name}_sampling_ms"
+        models = evidence.optional(column)
+        alexnet = alexnet_within(evidence, column)
         row: dict[str, Any] = {
             "sampler": name,
             "rows": cell["rows"],

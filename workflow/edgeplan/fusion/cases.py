@@ -219,3 +219,14 @@ def _may_clear(outcome: Outcome, settings: FusionSettings) -> bool:
     """
     hopeless = 4 * math.sqrt(settings.max_rounds)
     return outcome.noise * settings.confidence < hopeless and not _dearer(outcome.margin, outcome.noise, 1.0, settings)
+
+
+def why_undecided(outcome: Outcome, settings: FusionSettings) -> str:
+    """Why an undecided case was not measured further (see `_may_clear`); "" for one that is decided."""
+    if outcome.decision != "undecided":
+        return ""
+    if outcome.repeats >= settings.max_rounds:
+        return f"unclear after {outcome.repeats} measurements"
+    if outcome.margin < -outcome.noise:
+        return "dearer together than one by one: the engine runs something else"
+    return "too noisy to tell a saving from a cost"

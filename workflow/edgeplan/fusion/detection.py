@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from edgeplan.fusion import builders
-from edgeplan.fusion.cases import Case, Measure, Outcome, Timings, decide, nearest_plan, rewritten
+from edgeplan.fusion.cases import Case, Measure, Outcome, Timings, decide, nearest_plan, rewritten, why_undecided
 from edgeplan.fusion.probes import MAP_KINDS
 from edgeplan.fusion.rules import Contexts, FusionRules, Provenance, Rule
 from edgeplan.fusion.settings import FusionSettings
 
 COLUMNS = (
     "pair", "connection", "context", "t_op1_us", "t_op2_us", "t_pair_us", "margin", "noise", "decision", "repeats",
+    "why_undecided",
 )  # fmt: skip
 _ACTIVATIONS = ("relu", "relu6", "hswish", "hsigmoid")
 _SHUFFLE = ("reshape", "transpose", "reshape")
@@ -99,11 +100,11 @@ def detect(
     _ask_chains(d, best, contexts.order)
     _ask_structure(d, best)
     rules = _rules(d, contexts, provenance or Provenance(alpha=settings.alpha))
-    return rules, frame(d.outcomes)
+    return rules, frame(d.outcomes, settings)
 
 
-def frame(outcomes: Mapping[Case, Outcome]) -> pd.DataFrame:
-    """Test cases as a table."""
+def frame(outcomes: Mapping[Case, Outcome], settings: FusionSettings) -> pd.DataFrame:
+    """Test cases as a table (`COLUMNS`); of those that stay undecided it says why they were not measured further."""
     rows = [
         (
             c.pair,
@@ -116,6 +117,7 @@ def frame(outcomes: Mapping[Case, Outcome]) -> pd.DataFrame:
             o.noise,
             o.decision,
             o.repeats,
+            why_undecided(o, settings),
         )
         for c, o in outcomes.items()
     ]

@@ -7,14 +7,13 @@ counts allow, and fuse more there), and on the last operator already fused ("con
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from edgeplan.errors import FormatError
-from edgeplan.files import read_json, validate, write_json
+from edgeplan.files import read_json, write_json
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import ACTIVATIONS
 
@@ -24,8 +23,6 @@ Rule = bool | dict[str, bool]
 #: Kinds whose output has the context of their inputs whatever the number of channels.
 _TRANSPARENT = ACTIVATIONS | {"bn", "add", "mul"}
 _CONVOLUTIONS = ("conv", "dwconv")
-#: Names of the paper's rules that cover several kinds.
-_PAPER_KINDS: Mapping[str, tuple[str, ...]] = {"pool": ("maxpool", "avgpool"), "fc": ("fc",)}
 
 
 class Alignments(BaseModel):
@@ -209,21 +206,3 @@ def read_rules(path: Path) -> FusionRules:
         FormatError: missing, not JSON, another format version, or a field that does not fit (named in the message).
     """
     return read_json(path, FusionRules, "fusion rules")
-
-
-def paper_rules(document: Mapping[str, Any]) -> FusionRules:
-    """The paper's own flat form: `{"pool_relu": true, ..., "multi-inbound": 1, "multi-outbound": 0}`.
-
-    Raises:
-        FormatError: a value that does not fit.
-    """
-    special = {key: value for key, value in document.items() if key in ("multi-inbound", "multi-outbound")}
-    pairs: dict[str, Any] = {}
-    for key, value in document.items():
-        if key not in special:
-            first, _, after = key.partition("_")
-            for a in _PAPER_KINDS.get(first, (first,)):
-                for b in _PAPER_KINDS.get(after, (after,)):
-                    pairs[f"{a}_{b}"] = value
-    raw = {"format_version": 1, "pairs": pairs, **special}
-    return validate(raw, FusionRules, FormatError, "fusion rules", "rules in the paper's form")

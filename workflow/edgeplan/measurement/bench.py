@@ -7,17 +7,18 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
 import edgeplan
 from edgeplan.devices.config import DeviceFile
-from edgeplan.devices.engines.registry import ENGINES, engine_class
+from edgeplan.devices.engines.registry import ENGINES, SOURCES, engine_class
 from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.errors import NoiseError, StoreError
 from edgeplan.files import read_json, write_json
@@ -27,7 +28,7 @@ from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.measurement.store import FORMAT_VERSION, RowStore, state_folder
-from edgeplan.progress import progress
+from edgeplan.progress import Spending, progress
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +43,15 @@ _SOURCES = (
 _NOMINAL_SECONDS = 3.0
 #: Set to any value: never measure, take rows of whatever machine the store holds.
 STORED_ROWS_ONLY = "EDGEPLAN_STORED_ROWS_ONLY"
+_NOT_RECORDED = "not recorded"
+#: What the environment of rows says about the time they were measured at. It is no part of their key.
+_CONDITIONS = ("affinity", "load_1min")
 
 
 class _Identity(BaseModel):
     model_config = ConfigDict(extra="allow")
 
-    format_version: int
+    format_version: Literal[1]
     nominal_compute_us: float
     nominal_bandwidth_us: float
 
@@ -57,7 +61,7 @@ def source_digest(engine: str) -> str:
     package = Path(edgeplan.__file__).parent
     module = ENGINES[engine][0].removeprefix("edgeplan.").replace(".", "/") + ".py"
     digest = hashlib.sha256()
-    for name in (*_SOURCES, module):
+    for name in (*_SOURCES, module, *SOURCES.get(engine, ())):
         digest.update((package / name).read_bytes())
     return digest.hexdigest()[:16]
 
@@ -70,6 +74,12 @@ def mapping_digest(engine: str) -> str:
     if nodes.is_file():
         digest.update(nodes.read_bytes())
     return digest.hexdigest()[:8]
+
+
+def _recorded(identity: Path) -> dict[str, Any]:
+    """Under what conditions the rows stored so far were measured; rows of earlier versions do not say."""
+    known = json.loads(identity.read_text()).get("environment", {}) if identity.is_file() else {}
+    return {name: _NOT_RECORDED if known.get(name) is None else known[name] for name in _CONDITIONS}
 
 
 class Bench:
@@ -89,6 +99,7 @@ class Bench:
         self.device, self.settings = device, settings
         self.seconds = 0.0  # wall clock spent measuring, with model building, references and rejected batches
         self.measured = 0
+        self.spending: Spending | None = None  # of a stage that shows its own progress: measuring time is added to it
         self._mapping = mapping_digest(device.engine)
         self._frozen = bool(os.environ.get(STORED_ROWS_ONLY))
         key, identity = self._shipped(rows) if self._frozen else self._identify()
@@ -97,6 +108,7 @@ class Bench:
         identity |= {"nominal_compute_us": self.nominal.compute_us, "nominal_bandwidth_us": self.nominal.bandwidth_us}
         if not self._frozen:
             write_json(state_folder() / "identities" / f"{key}.json", {"format_version": FORMAT_VERSION, **identity})
+        identity["environment"] = {**identity.get("environment", {}), **_recorded(rows / f"{key}.json")}
         self.store = RowStore(rows, key, identity)
 
     def __enter__(self) -> Self:
@@ -117,11 +129,11 @@ class Bench:
             "sources": source_digest(self.device.engine),
         }
         key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-        return key, {**identity, "environment": environment() | {"load_1min": None, "affinity": None}}
+        return key, {**identity, "environment": environment()}
 
     def _shipped(self, rows: Path) -> tuple[str, dict[str, Any]]:
-        """The newest key of the store, whatever machine it was measured on."""
-        found = {p.stem: json.loads(p.read_text()) for p in rows.glob("*.json")}
+        """The one key of the store, whatever machine it was measured on."""
+        found = {p.stem: read_json(p, _Identity, "identity of rows") for p in rows.glob("*.json")}
         if len(found) != 1:
             raise StoreError(
                 f"expected the rows of one measuring set-up, found {len(found)}",
@@ -129,7 +141,7 @@ class Bench:
                 next_step=f"unset {STORED_ROWS_ONLY} to measure here, or restore the shipped rows with git checkout",
             )
         ((key, identity),) = found.items()
-        return key, {k: v for k, v in identity.items() if k != "format_version"}
+        return key, identity.model_dump(exclude={"format_version"})
 
     def _nominal(self, rows: Path, key: str, identity: Mapping[str, Any]) -> ReferenceTimes:
         """What the references take on this machine when it is quiet: as stored with any rows of this key, else measured now.
@@ -183,19 +195,41 @@ class Bench:
                 where=str(self.store.folder),
                 next_step=f"unset {STORED_ROWS_ONLY} to measure them on this machine",
             )
+        fresh = 0.0
         if missing:
             began = time.monotonic()
-            with machine_lock(), progress(f"{self.device.name}: {description}", len(missing)) as advance:
+            with machine_lock(), self._progress(description, len(missing)) as advance:
                 self.device.pin()
                 self._references = self._references or References()
                 engine = self.device.load_engine()
                 for batch in self._batches(missing):
-                    self.store.add(self._measure_batch(engine, batch, self._references, repeat))
+                    measured = self._measure_batch(engine, batch, self._references, repeat)
+                    self._observe()
+                    self.store.add(measured)
                     self.measured += len(batch)
+                    fresh += sum(m.seconds for m in measured)
+                    if self.spending:
+                        self.spending.add(sum(m.seconds for m in measured))
                     advance(len(batch))
             self.seconds += time.monotonic() - began
         exponents = self.settings.reference_exponents
-        return [self.store.get(self._stored_id(s), repeat, self.nominal, exponents) for s in subjects]
+        found = [self.store.get(self._stored_id(s), repeat, self.nominal, exponents) for s in subjects]
+        if self.spending:
+            self.spending.add(sum({m.subject: m.seconds for m in found}.values()) - fresh)
+        return found
+
+    def _progress(self, description: str, count: int) -> AbstractContextManager[Callable[[int], None]]:
+        """A bar of the subjects, unless the stage has one of its own."""
+        return nullcontext(lambda _: None) if self.spending else progress(f"{self.device.name}: {description}", count)
+
+    def _observe(self) -> None:
+        """Note on what cores a batch ran; widen the range of the load seen at the end of each (this process adds about 1)."""
+        load, seen = round(os.getloadavg()[0], 2), self.store.identity["environment"]["load_1min"]
+        if not isinstance(seen, Mapping):
+            seen = {"least": load, "most": load, "batches": 0}
+        seen = {"least": min(load, seen["least"]), "most": max(load, seen["most"]), "batches": seen["batches"] + 1}
+        conditions = {"affinity": sorted(os.sched_getaffinity(0)), "load_1min": seen}
+        self.store.identity = {**self.store.identity, "environment": {**self.store.identity["environment"], **conditions}}
 
     def _stored_id(self, subject: Subject) -> str:
         """Id of a subject in the store: that of a profiled one says by which sources its nodes were mapped."""

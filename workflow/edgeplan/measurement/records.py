@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -111,7 +111,3 @@ class Measurement:
     def node_latency_us(self) -> Floats:
         """Median over blocks of the normalised node times (nodes,)."""
         return np.asarray(np.median(self.node_us * self.factors[:, None], axis=0))
-
-    def with_exponents(self, exponents: ReferenceExponents) -> Measurement:
-        """The same raw times under another normalisation."""
-        return replace(self, exponents=exponents)

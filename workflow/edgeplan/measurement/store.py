@@ -8,6 +8,7 @@ nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -46,6 +47,8 @@ _SCHEMA = pa.schema(
 #: A merged file stays below this, so that it can live in git.
 _MAX_ROWS_PER_FILE = 2000
 _JOURNAL_SECONDS = 14 * 86400.0
+#: Writing a file takes far less: a temporary file older than this was left behind by a run that was killed.
+_STALE_SECONDS = 10.0
 
 
 def state_folder() -> Path:
@@ -67,10 +70,19 @@ class RowStore:
         self.folder, self.key, self.identity = folder, key, identity
         self._journal = state_folder() / "journal" / folder.name
         self._table: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._remove_stale()
         for path in self._parts(folder):
             self._read(path)
         for path in self._parts(self._journal):  # rows a killed run left behind
             self._read(path)
+
+    def _remove_stale(self) -> None:
+        """Remove what killed runs left half-written; a file that is being written just now is young."""
+        for folder in (self.folder, self._journal):
+            for path in folder.glob(".*.tmp"):
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                        path.unlink()
 
     def _parts(self, folder: Path) -> list[Path]:
         return sorted(folder.glob(f"{self.key}-*.parquet"))
@@ -123,6 +135,7 @@ class RowStore:
 
     def merge(self) -> None:
         """Merge the parts of this key into few files, and delete journals that are old enough to be in a workspace."""
+        self._remove_stale()
         for path in self._parts(self._journal):
             if time.time() - path.stat().st_mtime > _JOURNAL_SECONDS:
                 path.unlink()

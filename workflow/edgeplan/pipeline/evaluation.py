@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,8 +25,8 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split, split_operators
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs, read_models
-from edgeplan.pipeline.speed import measure_speed
-from edgeplan.pipeline.training import ISOLATED, RANDOM, SHORT
+from edgeplan.pipeline.speed import STORED_ROWS_ONLY, measure_speed, stored_speed
+from edgeplan.pipeline.training import COMPARED, FOREST, ISOLATED, SHORT
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.predictors.predictor import DevicePredictor
@@ -67,12 +68,13 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path) -> None:
     write_csv(_modes(models, labelled, about), evaluation / "modes.csv")
     write_csv(_conv_fusion(labelled), evaluation / "conv_fusion.csv")
     resnet18 = tuple(k.config.type for k in split(simplify(prior_models()["resnet18"]()), rules))
+    frozen = bool(os.environ.get(STORED_ROWS_ONLY))
     evidence = read_evidence(
         device,
         results,
         zoo,
         resnet18_kernels=resnet18,
-        speed=measure_speed(params, device, rules, predictor),
+        speed=stored_speed(results / "metrics.json") if frozen else measure_speed(params, device, rules, predictor),
         features=dict.fromkeys(sorted(set(labelled["kind"])), FEATURES),
     )
     measured_at = str((evidence.environment or {}).get("measured_at", "unknown"))
@@ -106,7 +108,9 @@ def _predict(
     )
     alone = predictor.predict_many(operators, allow_partial=True)
     models["operator_sum_ms"], models["operator_coverage"] = alone.latency_ms, alone.coverage
-    for column, name in (("random_sampling_ms", RANDOM), ("isolated_ms", ISOLATED), ("in_situ_short_ms", SHORT)):
+    sampled = {f"{name}_sampling_ms": name for name in COMPARED}
+    compared = sampled | {"forest_ms": FOREST, "isolated_ms": ISOLATED, "in_situ_short_ms": SHORT}
+    for column, name in compared.items():
         if (folder / name / "card.json").is_file():
             other = DevicePredictor.load(folder / name).predict_many(kernels, allow_partial=True)
             models[column], models[f"{name}_coverage"] = other.latency_ms, other.coverage
@@ -116,12 +120,13 @@ def _predict(
 
 
 def _modes(models: pd.DataFrame, labelled: pd.DataFrame, about: Mapping[str, object]) -> pd.DataFrame:
-    """Accuracy each measuring mode reaches at equal measuring time."""
+    """Accuracy each measuring mode reaches at equal measuring time, with the time that each really had."""
     rows = []
-    seconds = dict(about["seconds"])  # type: ignore[call-overload]
+    seconds = dict(about["mode_seconds"])  # type: ignore[call-overload]
     subjects = set(about["mode_subjects"])  # type: ignore[call-overload]
+    short = labelled["subject"].isin(subjects) & (labelled["sampler"] == "adaptive")
     for mode, column, part in (
-        ("in_situ", "in_situ_short_ms", labelled[labelled["subject"].isin(subjects)]),
+        ("in_situ", "in_situ_short_ms", labelled[short]),
         ("isolated", "isolated_ms", labelled[labelled["mode"] == "isolated"]),
     ):
         if models[column].isna().all():
@@ -130,7 +135,7 @@ def _modes(models: pd.DataFrame, labelled: pd.DataFrame, about: Mapping[str, obj
         rows.append(
             {
                 "mode": mode,
-                "seconds": seconds.get("isolated", 0.0),
+                "seconds": seconds[mode],
                 "rows": len(part),
                 "within_10pct": hit.within_10pct,
                 "within_5pct": hit.within_5pct,

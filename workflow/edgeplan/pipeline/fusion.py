@@ -15,6 +15,7 @@ import pandas as pd
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.devices.engines.base import EngineNode
 from edgeplan.frames import write_csv, write_parquet
+from edgeplan.fusion.builders import skipped_pairs
 from edgeplan.fusion.detection import detect
 from edgeplan.fusion.rules import Provenance
 from edgeplan.fusion.verification import COLUMNS as VERIFICATION_COLUMNS
@@ -68,14 +69,23 @@ class ExecutedNodes:
         return [EngineNode(str(i), "", "", tuple(members)) for i, members in enumerate(json.loads(self._asked[digest]))]
 
     def save(self) -> None:
-        """Keep what was asked for."""
-        write_parquet(pd.DataFrame({"graph": list(self._asked), "members": list(self._asked.values())}), self._path)
+        """Keep what was asked for, in an order that does not depend on which thread answered first."""
+        kept = pd.DataFrame(sorted(self._asked.items()), columns=["graph", "members"])
+        write_parquet(kept, self._path)
 
 
 def detect_fusion(
-    params: Params, *, device: Path, models: Path, rows: Path, rules: Path, test_cases: Path, verification: Path
+    params: Params,
+    *,
+    device: Path,
+    models: Path,
+    rows: Path,
+    rules: Path,
+    test_cases: Path,
+    skipped: Path,
+    verification: Path,
 ) -> None:
-    """Detect the rules, write them with their test cases, and verify them over the whole zoo.
+    """Detect the rules, write them with their test cases and the pairs not tested, and verify them over the whole zoo.
 
     The verification covers every base model and every evaluated variant; a black-box engine leaves it empty.
     """
@@ -90,12 +100,15 @@ def detect_fusion(
             engine=file.engine,
             version=str(bench.store.identity["engine_version"]),
             alpha=params.fusion.alpha,
-            date=time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at())),
             measurements=bench.store.key,
         )
         found, cases = detect(measure, params.fusion, provenance)
+        # known only now: before, a first run has measured nothing
+        date = time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at()))
+        found = found.model_copy(update={"provenance": found.provenance.model_copy(update={"date": date})})
     found.write(rules)
     write_csv(cases, test_cases)
+    write_csv(pd.DataFrame(list(skipped_pairs().items()), columns=["pair", "reason"]), skipped)
     executed = ExecutedNodes(file, rows, bench.store.key)
     if executed.tells:
         table = read_models(models, bases=True, variants=True)

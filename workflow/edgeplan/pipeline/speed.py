@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import multiprocessing
 import os
 import statistics
@@ -13,6 +14,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from edgeplan.errors import FormatError
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.graph.onnx_import import load_onnx
@@ -23,9 +25,36 @@ from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 
+#: `edgeplan.measurement.bench.STORED_ROWS_ONLY`, whose module needs the engines.
+STORED_ROWS_ONLY = "EDGEPLAN_STORED_ROWS_ONLY"
+_PREFIX = "speed."
+
+
+def stored_speed(metrics: Path) -> dict[str, float]:
+    """The figures of speed in a metrics.json, named as `measure_speed` does.
+
+    Raises:
+        FormatError: it cannot be read.
+    """
+    try:
+        found = json.loads(metrics.read_text())
+    except (OSError, ValueError) as error:
+        raise FormatError(
+            f"the figures of speed cannot be read, and may not be measured now: {error}",
+            where=str(metrics),
+            next_step=f"restore the file with git checkout, or unset {STORED_ROWS_ONLY}",
+        ) from error
+    return {key.removeprefix(_PREFIX): float(value) for key, value in found.items() if key.startswith(_PREFIX)}
+
 
 def measure_speed(params: Params, device: str, rules: FusionRules, predictor: DevicePredictor) -> dict[str, float]:
-    """Median times: `predict_process_s` and `predict_call_ms` (ResNet-50), and `batch_26000_s` if as many are asked for."""
+    """How fast predictions are on this machine.
+
+    Returns:
+        Median times `predict_process_s` and `predict_call_ms` (ResNet-50); if as many models are asked for, also
+        `tables_26000_s`, in which their specs and kernel tables are made on all cores, and `batch_26000_s`, in which they are
+        predicted from these tables.
+    """
     found: dict[str, float] = {}
     settings = params.evaluation
     if settings.speed_runs:
@@ -46,8 +75,10 @@ def measure_speed(params: Params, device: str, rules: FusionRules, predictor: De
                 call.append(1e3 * (time.perf_counter() - start))
             found |= {"predict_process_s": statistics.median(process), "predict_call_ms": statistics.median(call)}
     if settings.batch_models:
-        seconds = 0.0
-        for tables in batch_tables(params.seed, settings.batch_models, rules):
+        start, seconds = time.perf_counter(), 0.0
+        families = batch_tables(params.seed, settings.batch_models, rules)
+        found["tables_26000_s" if settings.batch_models == 26000 else "tables_s"] = time.perf_counter() - start  # noqa: PLR2004
+        for tables in families:
             start = time.perf_counter()
             predictor.predict_many(tables, allow_partial=True)
             seconds += time.perf_counter() - start

@@ -14,29 +14,35 @@ from edgeplan.evaluation.metrics import accuracy
 from edgeplan.frames import write_csv, write_parquet
 from edgeplan.params import Params
 from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.predictors.training import train_predictor
+from edgeplan.predictors.settings import TrainingSettings
+from edgeplan.predictors.training import train_forest_predictor, train_predictor
+from edgeplan.predictors.training_rows import trained_on
 
 #: Folders, below that of the device's predictors, of those trained for comparison only.
-RANDOM, ISOLATED, SHORT = "random", "isolated", "in_situ_short"
+ISOLATED, SHORT, FOREST = "isolated", "in_situ_short", "forest"
+#: Samplers that are compared; each has a folder of its name with its Conv predictor among those of the device.
+COMPARED = ("adaptive", "random", "prior")
 _CONV = "conv"
-#: Samplers whose rows the predictors of a device learn from.
-TRAINED_ON = ("adaptive", "random", "prior", "network", "isolated")
 
 
 def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, quality: Path, samplers: Path) -> None:
     """Train the predictors; hold the samplers against the frozen set; train what the evaluation compares.
 
-    The comparison predictors: Conv from uniformly random samples, all kinds from isolated kernels, and all kinds from as much
-    measuring time in carriers as the isolated kernels took.
+    The comparison predictors: Conv from each sampler's samples alone, the other kinds being those of the device; all kinds from
+    isolated kernels; all kinds from as much measuring time in carriers as the isolated kernels took; and nn-Meter's random
+    forests from the same rows as the device's.
     """
     table, about = pd.read_parquet(kernels), json.loads(summary.read_text())
-    main = _training_rows(table, str(about["mode"]))
+    mode = str(about["mode"])
+    frozen = (table["mode"] == mode) & (table["sampler"] == "frozen")
+    main = table[trained_on(table, mode) | frozen].reset_index(drop=True)
     predictor, held_out = _train(main, params, about)
     predictor.save(predictors)
+    train_forest_predictor(main, _settings(params), predictor).save(predictors / FOREST)
     write_parquet(held_out, quality)
     rows: list[dict[str, object]] = []
     carriers = table[table["mode"] == "in_situ"]
-    for name in ("adaptive", "random", "prior"):
+    for name in COMPARED:
         part = carriers[carriers["sampler"].isin([name, "frozen"]) & (carriers["kind"] == _CONV)]
         if not (part["sampler"] == name).any() or not (part["sampler"] == "frozen").any():
             continue
@@ -54,8 +60,7 @@ def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, qua
                 "within_10pct": hit.within_10pct,
             }
         )
-        if name == RANDOM:
-            predictor.with_kinds_of(conv, [_CONV]).save(predictors / RANDOM)
+        predictor.with_kinds_of(conv, [_CONV]).save(predictors / name)
     write_csv(pd.DataFrame(rows, columns=list(rows[0]) if rows else ["sampler"]), samplers)
     alone = table[table["mode"] == "isolated"]
     if about["mode"] == "in_situ" and len(alone):
@@ -64,24 +69,18 @@ def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, qua
         _train(short, params, about)[0].save(predictors / SHORT)
 
 
-def _training_rows(table: pd.DataFrame, mode: str) -> pd.DataFrame:
-    """All kernels measured in the device's mode, by whichever sampler, and the frozen ones.
-
-    Uniform samples alone predict models badly, but they hold the large depthwise kernels that the prior seldom draws. The
-    carriers that two samplers share count once.
-    """
-    rows = table[(table["mode"] == mode) & table["sampler"].isin([*TRAINED_ON, "frozen"])]
-    owner = rows.groupby("subject")["sampler"].transform("first")
-    return rows[rows["sampler"] == owner].reset_index(drop=True)
+def _settings(params: Params) -> TrainingSettings:
+    """The settings of training, with seeds that follow from the one of the pipeline."""
+    seeds = tuple(int(s) for s in np.random.SeedSequence(params.seed).generate_state(len(params.training.seeds)) % 2**16)
+    return params.training.model_copy(update={"seeds": seeds})
 
 
 def _train(
     rows: pd.DataFrame, params: Params, about: Mapping[str, Any], *, black_box: bool = False
 ) -> tuple[DevicePredictor, pd.DataFrame]:
-    seeds = tuple(int(s) for s in np.random.SeedSequence(params.seed).generate_state(len(params.training.seeds)) % 2**16)
     return train_predictor(
         rows,
-        params.training.model_copy(update={"seeds": seeds}),
+        _settings(params),
         device=str(about["device"]),
         engine=str(about["engine"]),
         engine_version=str(about["engine_version"]),

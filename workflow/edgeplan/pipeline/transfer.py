@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +12,9 @@ from edgeplan.evaluation.tables import TABLES, write_table
 from edgeplan.params import Params
 
 
-def transfer(params: Params, *, source: Path, target: Path, csv: Path) -> None:
+def transfer(
+    params: Params, *, source: Path, target: Path, source_environment: Path, target_environment: Path, csv: Path
+) -> None:
     """Hold the predictions made for one device against the models measured on another, over the models both evaluated."""
     predicted, measured = pd.read_parquet(source), pd.read_parquet(target)
     both = measured.merge(predicted, on=["model_id", "family", "macs"], suffixes=("", "_source"))
@@ -29,4 +32,6 @@ def transfer(params: Params, *, source: Path, target: Path, csv: Path) -> None:
         made = pd.DataFrame({"note": ["the two devices were evaluated on no common model: run both with the same params"]})
     else:
         made = table.function(Evidence(device=params.transfer.target, transfer=frame))
-    write_table(made, csv.with_suffix(""), table.title, caption, "see the tables of both devices")
+    devices = ((params.transfer.source, source_environment), (params.transfer.target, target_environment))
+    dates = "; ".join(f"{name} {json.loads(path.read_text())['measured_at']}" for name, path in devices)
+    write_table(made, csv.with_suffix(""), table.title, caption, dates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -40,4 +41,6 @@ def measure_models(params: Params, *, device: Path, models: Path, rows: Path, tr
         }
     )
     write_parquet(frame, truth)
-    write_json(environment, {**dict(captured), **identity, "measured_at": f"{measured} UTC"})
+    # Fresh or read from the store, the same facts make the same file.
+    told = {**dict(captured), **identity, "measured_at": f"{measured} UTC"}
+    write_json(environment, json.loads(json.dumps(told, sort_keys=True)))

@@ -56,5 +56,7 @@ def fit_forest(labels: Labels, matrix: Floats, seed: int) -> Any:
     seen[:, hidden] = 0.0
     if len(labels) < _LEAST_ROWS:
         constant = np.full(len(labels), labels.latency.mean())
-        return lightgbm.train({**_PARAMETERS, "boosting": "gbdt", "seed": seed}, lightgbm.Dataset(seen, constant), 1)
+        # without bagging: a share of one row is none
+        parameters = {**_PARAMETERS, "boosting": "gbdt", "bagging_freq": 0, "seed": seed}
+        return lightgbm.train(parameters, lightgbm.Dataset(seen, constant), 1)
     return lightgbm.train({**_PARAMETERS, "seed": seed}, lightgbm.Dataset(seen, labels.latency), _TREES)

@@ -1,6 +1,6 @@
 """Whole-model intervals, calibrated on held-out subjects (split conformal prediction).
 
-A subject is a network of about a dozen kernels. The relative error of its predicted sum, by models that saw none of its rows,
+A subject is a carrier of about a dozen kernels. The relative error of its predicted sum, by models that saw none of its rows,
 has a part all kernels share (clock, cache state) and a part of their own that averages out: its variance is taken to be
 common^2 + single^2 / n, where n is the effective number of kernels, (sum of latencies)^2 / sum of squares. Both are fitted; the
 conformal quantile of the scaled residuals makes up for what the formula misses.
@@ -10,13 +10,40 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from edgeplan.predictors.card import Interval
+from edgeplan.predictors.labels import Labels
 
 Floats = npt.NDArray[np.float64]
+#: So many frozen carriers calibrate the intervals on their own.
+_CALIBRATING_CARRIERS = 30
 _LEAST_SPREAD = 1e-4
 _REWEIGHTED = 5
 _TRIM = 0.98  # share of residuals that fit the two parts; the quantile sees all
+
+
+def held_out_sums(
+    labels: Labels, frozen: pd.DataFrame, kept: npt.NDArray[np.int64], out_of_fold: Floats
+) -> tuple[Floats, Floats]:
+    """Errors of held-out carriers' sums, which calibrate the intervals, and their effective numbers of kernels.
+
+    They are those of the frozen carriers, which look like models and were never trained on; where these are too few, of all
+    subjects trained on, out of fold.
+
+    Args:
+        labels: all rows (n).
+        frozen: the frozen rows, indexed as `labels.frame`, with `predicted_us`.
+        kept: rows trained on.
+        out_of_fold: latency (us) of each row by a model that saw no row of its subject; NaN without (n,).
+
+    Returns:
+        As `sums_by_subject`.
+    """
+    place = labels.frame.index.get_indexer(frozen.index)
+    if len(set(labels.group[place])) >= _CALIBRATING_CARRIERS:
+        return sums_by_subject(labels.group[place], labels.latency[place], frozen["predicted_us"].to_numpy(float))
+    return sums_by_subject(labels.group[kept], labels.latency[kept], out_of_fold[kept])
 
 
 def sums_by_subject(group: npt.NDArray[np.int64], measured: Floats, predicted: Floats) -> tuple[Floats, Floats]:

@@ -10,7 +10,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.predictors.card import Card, Variant
+from edgeplan.predictors.boosters import on_all_cores, raw_scores
+from edgeplan.predictors.card import Card, Dispatch, Variant
 from edgeplan.predictors.configs import ConfigTable, Integers, kind_codes
 from edgeplan.predictors.features import features, work_terms
 from edgeplan.predictors.layouts import FIRST_STATES, UNKNOWN, Choices
@@ -22,8 +23,9 @@ Floats = npt.NDArray[np.float64]
 #: and code of the implementation (for predictors of a whole kind).
 EXTRA_FEATURES = ("input_layout", "implementation")
 NO_PREDICTOR = -1
-_LARGE = 5000  # rows from which LightGBM is faster, its import included
-_BLOCK = 50_000  # rows whose features are held at once
+_LARGE = 5000  # configurations from which LightGBM is faster, its import included
+_MANY = 100  # rows of one predictor from which it is, reading the text included
+_BLOCK = 10_000  # rows whose features a thread holds at once
 _LEAST_US = 1e-3
 
 
@@ -84,15 +86,25 @@ class Evaluator:
                 continue
             for state, number in self.states.items():
                 chosen[rows, number] = first[name] + dispatch.by_state.get(state, dispatch.by_state[""])
-            seen = [self.states[s] for s in dispatch.by_state if s]
-            for begin in range(0, len(rows) if dispatch.file else 0, _BLOCK):
-                block = rows[begin : begin + _BLOCK]
-                matrix = np.repeat(self._matrix(table.take(block)), len(seen), axis=0)
-                matrix[:, -2] = np.tile(seen, len(block))
-                count = max(2, len(dispatch.variants))
-                scores = self._raw(matrix, dispatch.file, at_file[dispatch.file], count)[:, : len(dispatch.variants)]
-                chosen[block[:, None], seen] = first[name] + np.argmax(scores, axis=1).reshape(len(block), len(seen))
+            if dispatch.file:
+                self._classify(table, rows, dispatch, at_file[dispatch.file], first[name], chosen)
         return chosen
+
+    def _classify(
+        self, table: ConfigTable, rows: Integers, dispatch: Dispatch, number: int, first: int, chosen: Integers
+    ) -> None:
+        """Fill in what the classifier of a kind says of its rows in every state it has learnt."""
+        seen = [self.states[s] for s in dispatch.by_state if s]
+
+        def classify(block: Integers) -> None:
+            matrix = np.repeat(self._matrix(table.take(block)), len(seen), axis=0)
+            matrix[:, -2] = np.tile(seen, len(block))
+            outputs = max(2, len(dispatch.variants))
+            scores = self._raw(matrix, dispatch.file, number, outputs, large)[:, : len(dispatch.variants)]
+            chosen[block[:, None], seen] = first + np.argmax(scores, axis=1).reshape(len(block), len(seen))
+
+        large = len(table) > _LARGE
+        _each(classify, _blocks(rows), large)
 
     def latency(self, table: ConfigTable, implementation: Integers, reads: Integers) -> tuple[Floats, Integers]:
         """Latency of kernels.
@@ -109,11 +121,15 @@ class Evaluator:
         result = np.full(len(table), np.nan)
         large = len(table) > _LARGE
         known = np.flatnonzero(regressor >= 0)
+        # Many rows: a predictor at a time, for LightGBM; few: all predictors in one walk.
+        parts = [known]
         if large:
-            known = known[np.argsort(regressor[known], kind="stable")]
-        for begin in range(0, len(known), _BLOCK):
-            rows = known[begin : begin + _BLOCK]
+            parts = [_alike(table, known[regressor[known] == number]) for number in np.unique(regressor[known])]
+
+        def predict(rows: Integers) -> None:
             result[rows] = self._latency(table.take(rows), implementation[rows], reads[rows], regressor[rows], large)
+
+        _each(predict, [block for part in parts for block in _blocks(part)], large)
         return result, regressor
 
     def _latency(
@@ -122,25 +138,20 @@ class Evaluator:
         matrix = self._matrix(table)
         matrix[:, -2] = reads
         matrix[:, -1] = self._codes[regressor, implementation]
-        if large:
-            raw = np.zeros(len(matrix))
-            for number in np.unique(regressor):
-                rows = regressor == number
-                raw[rows] = self._raw(matrix[rows], self.card.regressors[number].file, number, 1)[:, 0]
+        if large:  # all rows have one predictor
+            number = int(regressor[0])
+            raw = self._raw(matrix, self.card.regressors[number].file, number, 1, large)[:, 0]
         else:
             raw = self.forest.raw(matrix, regressor)[:, 0]
         work = np.einsum("ij,ij->i", work_terms(matrix), self._work[regressor])
         latency = np.where(self._ratio[regressor], work * np.exp(np.minimum(raw, 50.0)), raw)
         return np.asarray(np.maximum(latency, _LEAST_US), dtype=np.float64)
 
-    def _raw(self, matrix: Floats, file: str, number: int, outputs: int) -> Floats:
+    def _raw(self, matrix: Floats, file: str, number: int, outputs: int, large: bool) -> Floats:
         """Raw scores of rows by one model (n, outputs)."""
-        if len(matrix) <= _LARGE:
-            return self.forest.raw(matrix, np.full(len(matrix), number), outputs)
-        from lightgbm import Booster  # noqa: PLC0415  its import takes longer than a small prediction
-
-        scores = Booster(model_str=self.text(file)).predict(matrix, raw_score=True)
-        return np.asarray(scores, dtype=np.float64).reshape(len(matrix), -1)
+        if large and len(matrix) >= _MANY:
+            return raw_scores(self.text(file), matrix)
+        return self.forest.raw(matrix, np.full(len(matrix), number), outputs)
 
     def _matrix(self, table: ConfigTable) -> Floats:
         return np.concatenate([features(table), np.full((len(table), len(EXTRA_FEATURES)), -1.0)], axis=1)
@@ -172,6 +183,25 @@ class Evaluator:
     @cached_property
     def _ratio(self) -> npt.NDArray[np.bool_]:
         return np.array([r.target == "log_ratio" for r in self.card.regressors])
+
+
+def _alike(table: ConfigTable, rows: Integers) -> Integers:
+    """Rows so that neighbours are alike: they take much the same way through the trees, which a processor predicts."""
+    keys = ("out_channels", "in_channels", "in_height", "kernel_h")  # the last one goes first
+    return rows[np.lexsort([table.numbers[name][rows] for name in keys])]
+
+
+def _blocks(rows: Integers) -> list[Integers]:
+    return [rows[begin : begin + _BLOCK] for begin in range(0, len(rows), _BLOCK)]
+
+
+def _each(work: Callable[[Integers], None], blocks: list[Integers], large: bool) -> None:
+    """Do blocks of rows, on all cores if they are large enough to pay for the threads."""
+    if large:
+        on_all_cores(work, blocks)
+    else:
+        for block in blocks:
+            work(block)
 
 
 def state_names(names: Iterable[str]) -> tuple[str, ...]:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import logging
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,74 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import FormatError, PredictionError
-from edgeplan.files import read_json, write_atomically, write_text
+from edgeplan.files import read_json, write_text
 from edgeplan.predictors.card import Card, Interval
 from edgeplan.predictors.configs import Integers
 from edgeplan.predictors.features import FEATURES, WORK_TERMS
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
-from edgeplan.predictors.latency import EXTRA_FEATURES, Evaluator
+from edgeplan.predictors.latency import Evaluator
 from edgeplan.predictors.layouts import Layouts, propagate
-from edgeplan.predictors.trees import Forest, parse_ensemble
+from edgeplan.predictors.packing import digest_of, pack, read_pack, write_pack
+from edgeplan.predictors.predictions import BatchPrediction, KernelPrediction, ModelPrediction
+from edgeplan.predictors.trees import Forest
 
-log = logging.getLogger(__name__)
 Floats = npt.NDArray[np.float64]
 _CARD, _PACK = "card.json", "packed.npz"
-
-
-@dataclass(frozen=True)
-class KernelPrediction:
-    """One line of a breakdown. Times in us; `low` and `high` bound the interval; `share` is of the whole model."""
-
-    name: str
-    kind: str
-    type: str
-    implementation: str
-    latency_us: float
-    share: float
-    low_us: float
-    high_us: float
-
-
-@dataclass(frozen=True)
-class ModelPrediction:
-    """Latency of one model.
-
-    Attributes:
-        latency_ms, low_ms, high_ms: prediction and its interval.
-        call_us: constant cost of the call, part of the latency.
-        coverage: share of the kernels that have a predictor; below 1 the latency is that of the covered part.
-        missing: nodes without a predictor.
-        kernels: breakdown: kernels in topological order, then layout conversions.
-    """
-
-    latency_ms: float
-    low_ms: float
-    high_ms: float
-    call_us: float
-    coverage: float
-    missing: tuple[str, ...]
-    kernels: tuple[KernelPrediction, ...]
-
-
-@dataclass(frozen=True)
-class BatchPrediction:
-    """Latencies of many models (m,); `coverage` and the latencies as in `ModelPrediction`.
-
-    Attributes:
-        models: names.
-        effective_kernels: how many equal kernels would vary as much: (sum of latencies)^2 / sum of squares.
-        by_kind_ms: latency by kernel kind (kinds, m), conversions under "reorder"; the call is in none.
-        kinds: names of its rows.
-    """
-
-    models: tuple[str, ...]
-    latency_ms: Floats
-    low_ms: Floats
-    high_ms: Floats
-    coverage: Floats
-    effective_kernels: Floats
-    by_kind_ms: Floats
-    kinds: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -101,7 +42,7 @@ class DevicePredictor:
 
     @cached_property
     def _evaluator(self) -> Evaluator:
-        forest = self.packed or _pack(self.card, self.texts, "memory")
+        forest = self.packed or pack(self.card, self.texts, "memory")
         return Evaluator(self.card, forest, self.texts.__getitem__)
 
     @staticmethod
@@ -121,17 +62,14 @@ class DevicePredictor:
                 texts[name] = (folder / name).read_text()
             except (OSError, UnicodeDecodeError) as error:
                 raise FormatError(f"cannot read a text model: {error}", where=str(folder / name), next_step=retrain) from error
-        forest = _read_pack(folder / _PACK, _digest(card, texts))
-        return DevicePredictor(card, texts, forest or _pack(card, texts, str(folder)))
+        forest = read_pack(folder / _PACK, digest_of(card, texts))
+        return DevicePredictor(card, texts, forest or pack(card, texts, str(folder)))
 
     def save(self, folder: Path) -> None:
         """Write card.json, the text models and packed.npz; models of an earlier training are removed."""
         for name, text in self.texts.items():
             write_text(folder / name, text)
-        arrays = self._evaluator.forest.arrays()
-        content = io.BytesIO()
-        np.savez(content, digest=np.array(_digest(self.card, self.texts)), **arrays)  # type: ignore[arg-type]
-        write_atomically(folder / _PACK, lambda temporary: temporary.write_bytes(content.getvalue()))
+        write_pack(folder / _PACK, self._evaluator.forest, digest_of(self.card, self.texts))
         write_text(folder / _CARD, self.card.model_dump_json(indent=1) + "\n")
         for stale in set(folder.glob("*.txt")) - {folder / name for name in self.texts}:
             stale.unlink()
@@ -289,45 +227,3 @@ def _no_predictor(kind: str, model: str, node: str, device: str) -> PredictionEr
         where=f"model {model}, node {node}",
         next_step="measure kernels of this kind and train again, or allow a partial prediction",
     )
-
-
-def _digest(card: Card, texts: Mapping[str, str]) -> str:
-    digest = hashlib.sha256()
-    for name in card.files():
-        digest.update(f"{name}:{len(texts[name])}:".encode())
-        digest.update(texts[name].encode())
-    return digest.hexdigest()
-
-
-def _pack(card: Card, texts: Mapping[str, str], where: str) -> Forest:
-    width = len(FEATURES) + len(EXTRA_FEATURES)
-    ensembles = []
-    for name in card.files():
-        ensemble = parse_ensemble(texts[name], f"{where}, {name}")
-        if ensemble.features != width:
-            raise FormatError(
-                f"a text model of {ensemble.features} features, not {width}", where=f"{where}, {name}", next_step="train again"
-            )
-        ensembles.append(ensemble)
-    regressors = len(card.regressors)
-    wanted = [1] * regressors + [max(2, len(d.variants)) for d in card.dispatch if d.file]
-    for name, ensemble, outputs in zip(card.files(), ensembles, wanted, strict=True):
-        if ensemble.outputs != outputs:
-            raise FormatError(
-                f"a text model of {ensemble.outputs} outputs, not {outputs}", where=f"{where}, {name}", next_step="train again"
-            )
-    return Forest.pack(ensembles)
-
-
-def _read_pack(path: Path, digest: str) -> Forest | None:
-    """The packed trees, or None if they are missing or not those of the texts."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            if str(stored["digest"]) == digest:
-                return Forest.from_arrays(stored, len(FEATURES) + len(EXTRA_FEATURES))
-        log.warning("%s does not belong to the text models beside it; packing them again (slower)", path)
-    except FileNotFoundError:
-        log.warning("%s is missing; packing the text models (slower)", path)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        log.warning("%s is damaged (%s); packing the text models again (slower)", path, error)
-    return None

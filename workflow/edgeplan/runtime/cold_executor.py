@@ -22,9 +22,9 @@ from edgeplan.errors import FormatError, ModelError, StoreError
 from edgeplan.planning.cold_start.machine import Span, core_name
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
-from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram, read_linked
+from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram, read_linked, write_linked
 from edgeplan.runtime.memory import in_memory
-from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME, preparation_order
+from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME, preparation_order, stamped
 from edgeplan.runtime.preparation import Mark, Preparer, Shared, execute
 
 Array = npt.NDArray[np.float32]
@@ -70,7 +70,7 @@ class ColdSession:
             self.program = _checked(folder, dnnl, threads, machine)
             self._shared = Shared(dnnl, self.program, folder)
         except BaseException:
-            self._pace.restore()
+            self._pace.end()
             raise
         self._affinity = os.sched_getaffinity(0)
         self._reader = self._reading_ahead()
@@ -79,7 +79,7 @@ class ColdSession:
         self._stream = dnnl.stream()
         self._executions: list[Mark] = []
         self._ran = False
-        self._pinned = tuple(cores) if not self.program.equal_cores else tuple(cores[: narrow_width(self.program)])
+        self._pinned = () if self.program.equal_cores else tuple(cores)
         self._preparation.start()
         self._opened_ns = perf_counter_ns()
 
@@ -206,13 +206,14 @@ class ColdSession:
 
     def close(self) -> None:
         """End the threads, build the cache again if something was wrong with it, and free everything."""
-        self._pace.restore()
+        self._pace.end()
         self._preparation.stop()
         if self._reader is not None:
             self._reader.join()
         if self._shared.cache.problem and self._ran:
             try:
                 self._shared.cache.rebuild(Preparer(self._shared).transformed)
+                write_linked(stamped(self.program, self._folder), self._folder / PROGRAM_NAME)
             except (StoreError, ModelError) as error:
                 _LOG.warning("the weight cache could not be built again, starts stay slower: %s", error)
         self._shared.close()
@@ -227,13 +228,15 @@ class ColdSession:
 class Pace:
     """How the interpreter runs during a cold start: threads change often, and garbage is not looked for.
 
-    A collection goes through every object that imported packages hold, which takes longer than a small model's cold start.
+    A collection goes through every object that imported packages hold, which takes longer than a small model's cold start. It
+    would come as soon as collecting is allowed again, so those objects are left out of it until the session is closed.
     """
 
     def __init__(self) -> None:
         self._interval, self._collecting = sys.getswitchinterval(), gc.isenabled()
         sys.setswitchinterval(_SWITCH_SECONDS)
         gc.disable()
+        gc.freeze()
         self._changed = True
 
     def restore(self) -> None:
@@ -243,6 +246,11 @@ class Pace:
             if self._collecting:
                 gc.enable()
         self._changed = False
+
+    def end(self) -> None:
+        """Back to what it was, also for collections."""
+        self.restore()
+        gc.unfreeze()
 
 
 def _checked(folder: Path, dnnl: Dnnl, threads: int, machine: str) -> LinkedProgram:

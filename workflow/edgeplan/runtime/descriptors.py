@@ -18,7 +18,7 @@ class Variant:
 
     Attributes:
         source, output: layouts of the 4-D activations read and written.
-        algorithm: of a convolution: `direct` or `winograd`.
+        algorithm: of a convolution: `direct` or `winograd`; of a fully connected step also `convolution`.
         weights: `any` (the implementation chooses) or `plain` (as in the ONNX file).
     """
 

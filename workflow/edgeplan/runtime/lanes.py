@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import perf_counter_ns
 
 from edgeplan.planning.cold_start.plan import Plan
@@ -17,6 +17,8 @@ from edgeplan.runtime.linked import LinkedProgram, LinkedStep
 from edgeplan.runtime.preparation import Calls, Mark, Preparer, Shared
 
 _PATIENCE_SECONDS = 2e-4
+_AHEAD = 4  # steps that the main lane waits for at once
+_LATE_SECONDS = 4e-3  # a core that gets nothing done for longer is slowed by others: one slice of the system's scheduler
 
 
 def pin(cores: Iterable[int]) -> None:
@@ -70,6 +72,7 @@ class Preparation:
         self.calls: list[Calls | None] = [None] * len(program.steps)
         self.later: dict[int, Calls] = {}
         self._done: SimpleQueue[int] = SimpleQueue()
+        self._wanted = -1  # the step whose preparation the main lane is to be told of
         self._failure: BaseException | None = None
         self._stopping = False
         self._continuous, self._idle_allowed = continuous, continuous
@@ -115,7 +118,8 @@ class Preparation:
             stage, step, begun, _ = lane.marks[-1]
             lane.marks[-1] = (stage, step, begun, perf_counter_ns())
         self.calls[k] = calls
-        self._done.put(k)
+        if k == self._wanted:
+            self._done.put(k)
 
     def _prepare_later(self, lane: Lane, k: int, step: LinkedStep) -> None:
         if self.calls[k] is None:  # it takes over the weights of the cold start, which another lane is at
@@ -127,27 +131,43 @@ class Preparation:
     # For the executing thread
 
     def wait_for(self, k: int) -> Calls:
-        """The calls of a step: prepares what is the main lane's until it is there, then what can be stolen, then waits.
+        """The calls of a step: prepares what is the main lane's until it is there, then waits.
+
+        Waking up for every step would cost more than most steps take, and would take the interpreter from the lane that is
+        waited for each time. So a wait is for several steps at once; only when a lane is late are its preparations stolen.
 
         Raises:
             EdgeplanError: whatever a lane failed with.
         """
-        main = self._lanes[0]
         while (calls := self.calls[k]) is None:
-            if (own := self._next(main)) is not None:
-                self._shared.dnnl.set_threads(1)
-                self._prepare(main, own)
-                self._shared.dnnl.set_threads(self._narrow)
+            if (own := self._lanes[0].take()) is not None:
+                self._prepare_here(own)
             elif self._failure is None:
-                self._done.get()
+                self._wait(k)
             if self._failure is not None:
                 raise self._failure
         return calls
 
+    def _wait(self, k: int) -> None:
+        last = min(k + _AHEAD, len(self.calls))
+        self._wanted = max((j for j in range(k, last) if self.calls[j] is None), default=k)
+        if self.calls[self._wanted] is not None:  # prepared meanwhile
+            return
+        try:
+            self._done.get(timeout=_LATE_SECONDS if self._stealing else None)
+        except Empty:
+            if (stolen := self._next(self._lanes[0])) is not None:
+                self._prepare_here(stolen)
+
+    def _prepare_here(self, k: int) -> None:
+        self._shared.dnnl.set_threads(1)
+        self._prepare(self._lanes[0], k)
+        self._shared.dnnl.set_threads(self._narrow)
+
     def wait_for_all(self) -> None:
-        """Wait until every step is prepared, and no lane works on anything else."""
-        for k in range(len(self.calls)):
-            self.wait_for(k)
+        """Prepare until every step is prepared, and no lane works on anything else."""
+        while self._failure is None and (k := self._next(self._lanes[0])) is not None:
+            self._prepare_here(k)
         self.pause()
 
     def pause(self) -> None:
@@ -192,13 +212,13 @@ def lanes_of(shared: Shared, cores: Sequence[int], little: Sequence[int]) -> tup
 
     Args:
         shared: for the program.
-        cores: processors that execute; on equal cores the last of them prepare until execution widens. Empty: not pinned.
+        cores: processors that execute. Empty: not pinned. Equal cores are never pinned to: some kernels start OpenMP's threads
+            when they are generated, which would inherit one core and share it with who waits for them, for slices of 4 ms.
         little: processors that only prepare. Empty: not pinned.
     """
     program: LinkedProgram = shared.program
-    narrow = narrow_width(program)
-    main = cores[:narrow] if program.equal_cores else cores
-    others = cores[narrow:] if program.equal_cores else little
+    main: Sequence[int] = () if program.equal_cores else cores
+    others: Sequence[int] = () if program.equal_cores else little
     lanes = [Lane(shared, program.main, main)]
     for number, queue in enumerate(program.queues):
         ratio = 1.0 if program.equal_cores else program.little_ratio

@@ -2,16 +2,20 @@
 
 Linking (`linking.py`) happens when the plan folder is built. Whatever equal steps share (descriptors, attributes, primitives,
 memories) is one row, so it is made once.
+
+The documents are structs of msgspec, not pydantic models: a cold start waits for them, and they are checked as strictly, in a
+tenth of the time.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+import msgspec
 
 from edgeplan.errors import FormatError
 from edgeplan.files import write_atomically
@@ -22,18 +26,14 @@ ENGINE, NOTHING = -2, -1
 BY_TAG, BY_STRIDES, PART, RENAMED, ASKED = range(5)
 AGAIN = "plan the model again: edgeplan plan cold-start"
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
 Numbers = tuple[int, ...]
 Argument = int | float | Numbers | None
 _HEAD = '{{"format_version":1,"body_sha256":"{digest}","body":'
 _HEAD_BYTES = len(_HEAD.format(digest="0" * 64))
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class RawWeight(_Table):
+class RawWeight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of one weight in a file of the model (its position in `LinkedProgram.files`): little-endian f32, row-major."""
 
     role: str
@@ -43,7 +43,7 @@ class RawWeight(_Table):
     shape: tuple[Count, ...]
 
 
-class LinkedStep(_Table):
+class LinkedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One step under one implementation.
 
     Attributes:
@@ -81,7 +81,7 @@ class LinkedStep(_Table):
         return self.source.startswith("cached")
 
 
-class ModelFile(_Table):
+class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of the raw model: its path when the plan was built, and what tells whether it is still the same."""
 
     path: str
@@ -90,7 +90,7 @@ class ModelFile(_Table):
     sha256: str
 
 
-class Border(_Table):
+class Border(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An input or output: row-major f32 at an offset in the arena."""
 
     name: str
@@ -98,7 +98,7 @@ class Border(_Table):
     offset: Count
 
 
-class LinkedProgram(_Table):
+class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All tables of a plan.
 
     Attributes:
@@ -118,7 +118,8 @@ class LinkedProgram(_Table):
         reserve_sha256: hash of the reserve.
         inputs, outputs: at the border.
         arena_bytes: activations and scratch; weights_bytes: transformed weights that are not mapped, behind them.
-        cache_key, cache_bytes: first bytes of the cache, and its size; 0 without a cache.
+        cache_key, cache_bytes: digest of the first bytes of the cache, and its size; 0 without a cache.
+        cache_stamp: what the file system said of the cache when it had been written: whether it was touched since.
     """
 
     model: str
@@ -126,11 +127,11 @@ class LinkedProgram(_Table):
     library_version: str
     isa: str
     machine: str
-    threads: Annotated[int, Field(ge=1)]
+    threads: Annotated[int, msgspec.Meta(ge=1)]
     plan_sha256: str
     layout: str
     equal_cores: bool
-    little_ratio: Annotated[float, Field(ge=1)]
+    little_ratio: Annotated[float, msgspec.Meta(ge=1)]
     main: tuple[Count, ...]
     queues: tuple[tuple[Count, ...], ...]
     widen_from: Count
@@ -147,9 +148,9 @@ class LinkedProgram(_Table):
     weights_bytes: Count
     cache_key: str
     cache_bytes: Count
+    cache_stamp: Numbers = ()
 
-    @model_validator(mode="after")
-    def _consistent(self) -> LinkedProgram:
+    def __post_init__(self) -> None:
         count = len(self.steps)
         if sorted([*self.main, *(k for queue in self.queues for k in queue)]) != list(range(count)):
             raise ValueError("main, queues: each step is prepared once")
@@ -159,7 +160,6 @@ class LinkedProgram(_Table):
             raise ValueError("memories: of a descriptor that is not there")
         for step in self.steps:
             check_step(step, self)
-        return self
 
 
 def check_step(step: LinkedStep, program: LinkedProgram) -> None:
@@ -177,7 +177,7 @@ def check_step(step: LinkedStep, program: LinkedProgram) -> None:
         raise ValueError(f"step {step.name}: weights outside the cache")
 
 
-class Reserve(_Table):
+class Reserve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a cold start does without, as long as nothing is wrong: kept apart, since reading it takes time.
 
     Attributes:
@@ -189,15 +189,30 @@ class Reserve(_Table):
     later: tuple[LinkedStep | None, ...]
 
 
+#: Made once, when this module is imported: this builds the schemas.
+_DECODERS: Mapping[type[Any], msgspec.json.Decoder[Any]] = MappingProxyType(
+    {kind: msgspec.json.Decoder(kind) for kind in (LinkedProgram, Reserve)}
+)
 Document = TypeVar("Document", LinkedProgram, Reserve)
+Row = TypeVar("Row", LinkedProgram, Reserve, LinkedStep)
 
 
 def write_linked(document: LinkedProgram | Reserve, path: Path) -> str:
     """Write a linked program or its reserve, with a digest of it, atomically; returns the digest."""
-    body = json.dumps(document.model_dump(mode="json"), separators=(",", ":"))
-    digest = hashlib.sha256(body.encode()).hexdigest()
-    write_atomically(path, lambda temporary: temporary.write_text(_HEAD.format(digest=digest) + body + "}\n"))
+    body = msgspec.json.encode(document)
+    digest = hashlib.sha256(body).hexdigest()
+    content = b"".join((_HEAD.format(digest=digest).encode(), body, b"}\n"))
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
     return digest
+
+
+def converted(document: dict[str, Any], kind: type[Row]) -> Row:
+    """A document from plain values, checked.
+
+    Raises:
+        msgspec.ValidationError: it does not fit.
+    """
+    return msgspec.convert(document, kind)
 
 
 def read_reserve(path: Path, program: LinkedProgram) -> Reserve:
@@ -236,7 +251,7 @@ def read_linked(path: Path, document: type[Document] = LinkedProgram, wanted: st
         what = "is of another format version" if b'"format_version":1,' not in head else "was changed after it was written"
         raise FormatError(f"the program {what}", where=str(path), next_step=AGAIN)
     try:
-        return document.model_validate_json(body)
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in error.errors()[:5])
-        raise FormatError(f"the program does not fit: {problems}", where=str(path), next_step=AGAIN) from error
+        found: Document = _DECODERS[document].decode(body)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"the program does not fit: {error}", where=str(path), next_step=AGAIN) from error
+    return found

@@ -76,11 +76,13 @@ class MappedFile:
         Raises:
             OSError: the file cannot be read there; touching the bytes instead would end the process (SIGBUS).
         """
-        start = offset // PAGE_BYTES * PAGE_BYTES
-        if self._advise(self.address + start, offset + size - start, _MADV_POPULATE_READ):
-            error = ctypes.get_errno()
-            if error != _EINVAL:  # a kernel without it: the first touch faults the pages in
-                raise OSError(error, os.strerror(error))
+        start, end = offset // PAGE_BYTES * PAGE_BYTES, offset + size
+        # part by part: meanwhile the address space is locked, and whoever generates a kernel needs to change it
+        for part in range(start, end, HUGE_BYTES):
+            if self._advise(self.address + part, min(HUGE_BYTES, end - part), _MADV_POPULATE_READ):
+                error = ctypes.get_errno()
+                if error != _EINVAL:  # a kernel without it: the first touch faults the pages in
+                    raise OSError(error, os.strerror(error))
 
 
 _EINVAL = 22

@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace as changed
+
 from edgeplan.errors import FormatError, StoreError
 from edgeplan.graph.onnx_import import load_onnx
 from edgeplan.graph.simplify import simplify
@@ -25,7 +27,7 @@ from edgeplan.runtime.candidates import default
 from edgeplan.runtime.creation import Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lanes import narrow_width
-from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve, write_linked
+from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve, converted, write_linked
 from edgeplan.runtime.linking import Linker, Recorder
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.memory import checksum
@@ -33,7 +35,16 @@ from edgeplan.runtime.preparation import CACHE_NAME, RESERVE_NAME, Preparer, Sha
 from edgeplan.runtime.program import Program, activation_layouts, plan_buffers, step_candidates
 from edgeplan.runtime.raw_weights import file_sha256
 from edgeplan.runtime.steps import Lowered
-from edgeplan.runtime.weight_cache import description, drop_leftovers, header, key_of, paged, segments, write_cache
+from edgeplan.runtime.weight_cache import (
+    description,
+    drop_leftovers,
+    header,
+    key_of,
+    paged,
+    segments,
+    settled_stamp,
+    write_cache,
+)
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
 PLAN_NAME, PROGRAM_NAME = "plan.json", "program.json"
@@ -91,10 +102,11 @@ def build_plan_folder(
             f"cannot write the plan: {error.strerror}", where=str(folder), next_step="free some space, then plan again"
         ) from error
     try:
-        _write(dnnl, program, reserve, plan, work)
-        for name in (CACHE_NAME, RESERVE_NAME, PLAN_NAME, PROGRAM_NAME):
+        program = _write(dnnl, program, reserve, plan, work)
+        for name in (CACHE_NAME, RESERVE_NAME, PLAN_NAME):
             if (work / name).exists():
                 (work / name).replace(folder / name)
+        write_linked(stamped(program, folder), folder / PROGRAM_NAME)
         if not program.cache_bytes:
             (folder / CACHE_NAME).unlink(missing_ok=True)
     finally:
@@ -102,22 +114,28 @@ def build_plan_folder(
     return folder
 
 
-def _write(dnnl: Dnnl, program: LinkedProgram, reserve: Reserve, plan: Plan, work: Path) -> None:
+def stamped(program: LinkedProgram, folder: Path) -> LinkedProgram:
+    """A program that knows the cache as it lies in the folder now."""
+    return changed(program, cache_stamp=settled_stamp(folder / CACHE_NAME)) if program.cache_bytes else program
+
+
+def _write(dnnl: Dnnl, program: LinkedProgram, reserve: Reserve, plan: Plan, work: Path) -> LinkedProgram:
+    """Everything but the program, which is returned."""
     write_plan(plan, work / PLAN_NAME)
     plan_sha256 = hashlib.sha256((work / PLAN_NAME).read_bytes()).hexdigest()
     reserve_sha256 = write_linked(reserve, work / RESERVE_NAME)
-    program = program.model_copy(update={"plan_sha256": plan_sha256, "reserve_sha256": reserve_sha256})
+    program = changed(program, plan_sha256=plan_sha256, reserve_sha256=reserve_sha256)
     with Shared(dnnl, program, work, reserve=reserve) as shared:
         preparer = Preparer(shared)
         steps = tuple(
-            step.model_copy(update={"checksum": checksum(preparer.transformed(k))}) if step.cached else step
+            changed(step, checksum=checksum(preparer.transformed(k))) if step.cached else step
             for k, step in enumerate(program.steps)
         )
-        program = program.model_copy(update={"steps": steps})
-        program = program.model_copy(update={"cache_key": key_of(header(program)) if program.cache_bytes else ""})
+        program = changed(program, steps=steps)
+        program = changed(program, cache_key=key_of(header(program)) if program.cache_bytes else "")
         if program.cache_bytes:
             write_cache(program, work / CACHE_NAME, preparer.transformed)
-    write_linked(program, work / PROGRAM_NAME)
+    return program
 
 
 def model_sha256(files: Sequence[Path]) -> str:
@@ -252,18 +270,18 @@ def _placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> tu
     for row in steps:
         row["raw"] = () if row["source"].startswith("cached") else row["raw"]
     later = document.pop("later")
-    reserve = Reserve.model_validate({"raw": raw, "later": later}, strict=False)
+    reserve = converted({"raw": raw, "later": later}, Reserve)
     given |= {"plan_sha256": "", "reserve_sha256": "", "weights_bytes": at, "cache_key": "", "cache_bytes": 0}
     size = 0
     if cached:
         for row in cached:
             row["segment"] = row["checksum"] = _WIDEST  # the room for the description depends on them
-        longest = LinkedProgram.model_validate({**document, **given, "cache_bytes": 2 * _WIDEST}, strict=False)
+        longest = converted({**document, **given, "cache_bytes": 2 * _WIDEST}, LinkedProgram)
         start = paged(len(description(longest)))
         for row, offset in zip(cached, segments((row["weight_bytes"] for row in cached), start), strict=True):
             row["segment"] = offset
             size = offset + paged(row["weight_bytes"])
-    return LinkedProgram.model_validate({**document, **given, "cache_bytes": size}, strict=False), reserve
+    return converted({**document, **given, "cache_bytes": size}, LinkedProgram), reserve
 
 
 def _limit(steps: Sequence[dict[str, Any]], limit_bytes: int | None) -> None:

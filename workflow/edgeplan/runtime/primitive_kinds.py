@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from edgeplan.graph.ir import Shape
 from edgeplan.runtime import constants
 from edgeplan.runtime.descriptors import Descriptors, Operand, Slot, Variant
-from edgeplan.runtime.dnnl import Handle, dims
+from edgeplan.runtime.dnnl import Handle, Unsupported, dims
+from edgeplan.runtime.layouts import NHWC
 from edgeplan.runtime.steps import Step
 
 _INFERENCE = constants.FORWARD_INFERENCE
+#: Algorithm of a variant of a fully connected step: a convolution over the whole input. Its kernels are generated in a fraction
+#: of the time that the first matrix product of a process takes.
+AS_CONVOLUTION = "convolution"
 
 Maker = Callable[[Descriptors, Step, Variant, tuple[Operand, ...], Operand, Handle], tuple[Handle, tuple[Slot, ...]]]
 
@@ -60,34 +65,38 @@ def _fc(
     source = d.shapes[step.inputs[0]]
     columns = d.shapes[step.outputs[0]][-1]
     transposed = step.integer("transposed")
+    maps: Shape
     if len(source) == 4:  # noqa: PLR2004  flattened here
-        shape: Shape = (columns, *source[1:])
-        inner = source[1] * source[2] * source[3]
-        step_sizes = (source[2] * source[3], source[3], 1)
-        plain = d.dnnl.strided(shape, (inner, *step_sizes) if transposed else (1, *(columns * s for s in step_sizes)))
+        rows, maps = source[0], tuple(source[1:])
         read, written = reads[0].descriptor, out.descriptor
     else:
-        rows, inner = _rows(source), source[-1]
-        shape = (columns, inner)
-        plain = d.dnnl.strided(shape, (inner, 1) if transposed else (1, columns))
-        read, written = d.plain((rows, inner)), d.plain((rows, columns))
+        rows, maps = _rows(source), source[-1:]
+        read, written = d.plain((rows, *maps)), d.plain((rows, columns))
+    if v.algorithm == AS_CONVOLUTION:
+        if any(post.kind == "binary" for post in step.post_ops):
+            raise Unsupported("a convolution's operand of another rank")
+        maps = (*maps, 1, 1)[:3]
+        read = read if len(source) == 4 else d.plain((rows, *maps), NHWC)  # noqa: PLR2004
+        written = d.plain((rows, columns, 1, 1), NHWC)
+    shape: Shape = (columns, *maps)
+    inner = [math.prod(maps[i + 1 :]) for i in range(len(maps))]
+    strides = (math.prod(maps), *inner) if transposed else (1, *(columns * s for s in inner))
+    plain = d.dnnl.strided(shape, strides)
     slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
     bias = d.plain((columns,)) if "bias" in step.weights else None
     if bias is not None:
         slots += (Slot(constants.ARG_BIAS, bias),)
     wanted = _wanted(d, shape, plain, v)
-    descriptor = d.dnnl.make(
-        "primitive_desc",
-        "dnnl_inner_product_forward_primitive_desc_create",
-        d.dnnl.engine.value,
-        _INFERENCE,
-        read.value,
-        wanted.value,
-        bias.value if bias is not None else None,
-        written.value,
-        attributes.value,
-    )
-    return descriptor, slots
+    given = (read.value, wanted.value, bias.value if bias is not None else None, written.value)
+    engine = d.dnnl.engine.value
+    if v.algorithm == AS_CONVOLUTION:
+        function = "dnnl_convolution_forward_primitive_desc_create"
+        none, ones = dims((0, 0)), dims((1, 1))
+        direct = constants.CONVOLUTION["direct"]
+        arguments = (engine, _INFERENCE, direct, *given, ones, none, none, none, attributes.value)
+        return d.dnnl.make("primitive_desc", function, *arguments), slots
+    function = "dnnl_inner_product_forward_primitive_desc_create"
+    return d.dnnl.make("primitive_desc", function, engine, _INFERENCE, *given, attributes.value), slots
 
 
 def _rows(shape: Shape) -> int:

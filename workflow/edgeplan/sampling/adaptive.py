@@ -5,6 +5,7 @@ The growing test set selects where to sample next; a separate, frozen set, measu
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,9 +31,12 @@ log = logging.getLogger(__name__)
 
 Row = dict[str, object]
 _CONVOLUTIONS = ("conv", "dwconv")
-# one thread: the measuring process is pinned to the cores of the device
+# The regression model f of Algorithm 2 only ranks configurations by their error, and is trained anew in every round. It is
+# fixed rather than tuned or in params.yaml: it decides which carriers a round measures, and with other values the stored rows
+# would not do. One thread: the measuring process is pinned to the cores of the device.
 _MODEL = {"objective": "l1", "learning_rate": 0.08, "num_leaves": 31, "min_data_in_leaf": 5, "verbose": -1, "num_threads": 1}
 _TREES = 250
+#: Carriers measured before their cost can be judged.
 _FIRST_BATCH = 12
 #: An adaptive round needs this many rows to learn from.
 _LEAST_ROWS = 40
@@ -52,6 +56,20 @@ class Sampled:
         """Measuring time, with model building, references and rejected batches."""
         return sum(m.seconds for m in self.measurements)
 
+    @property
+    def seconds_after_initial(self) -> float:
+        """Measuring time without that of the initial sample, which the adaptive sampler and the prior baseline share."""
+        return sum(m.seconds for m, number in zip(self.measurements, self.rounds, strict=True) if number > 0)
+
+    def within(self, seconds: float) -> Sampled:
+        """The first carriers whose measuring took no more than so many seconds together; never none.
+
+        A batch is measured whole, so a sampler ends beyond its budget, and by how much depends on its batches. Samplers are
+        compared, and predictors trained, on what fits. The course of the rounds stays as it was.
+        """
+        count = max(1, within(self.measurements, seconds))
+        return Sampled(self.graphs[:count], self.measurements[:count], self.rounds[:count], self.errors)
+
     def add(self, graphs: Sequence[Graph], measurements: Sequence[Measurement], round_number: int) -> None:
         """Append carriers of one round."""
         self.graphs += graphs
@@ -67,6 +85,12 @@ class Sampled:
 
 
 Stop = Callable[[], bool]
+
+
+def within(measurements: Sequence[Measurement], seconds: float) -> int:
+    """How many of the first measurements took no more than so many seconds together."""
+    spent = itertools.accumulate(m.seconds for m in measurements)
+    return sum(1 for _ in itertools.takewhile(lambda total: total <= seconds, spent))
 
 
 class CarrierSampler:

@@ -28,6 +28,7 @@ class Edgeplan(Baseline):
     continuous = False
 
     def load_library(self, threads: int) -> None:
+        self._cores = tuple(sorted(os.sched_getaffinity(0)))
         del threads
         try:
             self._dnnl = Dnnl()
@@ -43,7 +44,7 @@ class Edgeplan(Baseline):
         raise UnsupportedError("plans are made by `edgeplan plan cold-start` and handed over ready (prepared)")
 
     def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
-        cores = tuple(sorted(os.sched_getaffinity(0)))
+        cores = self._cores
         try:
             session = cold_executor.ColdSession(
                 self._dnnl,

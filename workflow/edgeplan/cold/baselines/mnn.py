@@ -1,8 +1,4 @@
-"""MNN on the CPU, f32 (its "high" precision).
-
-The converter of the wheel is called in its native module: the Python wrapper around it, `MNN.tools.mnnconvert`, installs a
-package and reports the machine's identity to a server whenever it is imported.
-"""
+"""MNN on the CPU, f32 (its "high" precision)."""
 
 from __future__ import annotations
 
@@ -34,13 +30,9 @@ class Mnn(Baseline):
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del threads
-        import _tools  # the converter's native module lies at the top level of the wheel
+        from edgeplan.cold.baselines.mnn_convert import convert
 
-        converted = folder / "model.mnn"
-        arguments = {"-f": "ONNX", "--modelFile": str(model), "--MNNModel": str(converted), "--bizCode": "edgeplan"}
-        _tools.mnnconvert(["mnnconvert", *(part for pair in arguments.items() for part in pair)])
-        if not converted.is_file():
-            raise UnsupportedError("MNN's converter wrote no model")
+        converted = convert(model, folder)
         return Artefact(main=converted, files=(converted,), input_names=tuple(inputs), outputs=model_outputs(model))
 
     def prepare_inputs(self, inputs: Mapping[str, Array]) -> Mapping[str, Any]:

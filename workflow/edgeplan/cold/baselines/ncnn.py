@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,7 +13,6 @@ from edgeplan.cold.baselines.base import Baseline, ColdSession, UnsupportedError
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.jobs import Artefact
 
-_CONVERTER_SECONDS = 600
 _REDUCED_PRECISION = (
     "use_fp16_packed",
     "use_fp16_storage",
@@ -42,22 +39,11 @@ class Ncnn(Baseline):
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del threads
-        copy = folder / "model.onnx"
-        copy.symlink_to(model.resolve())  # pnnx writes beside its input
-        shapes = ",".join(f"[{','.join(map(str, shape))}]" for shape in inputs.values())
-        done = subprocess.run(  # noqa: S603  the converter's own program, no shell
-            [_pnnx(), str(copy), "fp16=0", f"inputshape={shapes}"],
-            capture_output=True,
-            timeout=_CONVERTER_SECONDS,
-            cwd=folder,
-            check=False,
-        )
-        param, weights = folder / "model.ncnn.param", folder / "model.ncnn.bin"
-        if done.returncode != 0 or not param.is_file():
-            raise UnsupportedError(f"pnnx could not convert the model (exit code {done.returncode})")
-        for path in folder.iterdir():
-            if path not in (param, weights):
-                path.unlink()
+        from edgeplan.cold.baselines.ncnn_convert import convert, converter_version
+
+        if any(shape[0] != 1 or len(shape) == 1 for shape in inputs.values()):
+            raise UnsupportedError("ncnn has no batch axis: only batches of one")
+        param, weights = convert(model, inputs, folder)
         outputs = {f"out{index}": shape for index, shape in enumerate(model_outputs(model).values())}
         return Artefact(
             main=param,
@@ -65,18 +51,20 @@ class Ncnn(Baseline):
             companions={"weights": weights},
             input_names=tuple(f"in{index}" for index in range(len(inputs))),
             outputs=outputs,
+            note=f"converted by pnnx {converter_version()}",
         )
 
     def prepare_inputs(self, inputs: Mapping[str, Array]) -> Mapping[str, Any]:
-        self._kept = {name: value[0] for name, value in inputs.items()}  # ncnn has no batch axis
-        return {name: self._ncnn.Mat(value) for name, value in self._kept.items()}
+        # ncnn has no batch axis; cloned, since a Mat around an array of numpy's neither owns nor aligns its memory
+        return {name: self._ncnn.Mat(value[0]).clone() for name, value in inputs.items()}
 
     def open(self, artefact: Artefact, inputs: Mapping[str, Any], threads: int) -> ColdSession:
         start = perf_counter()
         net = self._ncnn.Net()
         net.opt.num_threads = threads
         for option in _REDUCED_PRECISION:
-            setattr(net.opt, option, False)
+            if hasattr(net.opt, option):  # the newer ones are unknown to older versions
+                setattr(net.opt, option, False)
         failed = net.load_param(str(artefact.main))
         graph = perf_counter()
         failed = failed or net.load_model(str(artefact.companions["weights"]))
@@ -111,13 +99,3 @@ class _Session(ColdSession):
 
     def stages_ms(self) -> Mapping[str, float]:
         return self._stages
-
-
-def _pnnx() -> str:
-    """The converter's program. It is found without importing its package, which wants torch; the program does not."""
-    spec = find_spec("pnnx")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        program = Path(folder) / "pnnx"
-        if program.is_file():
-            return str(program)
-    raise UnsupportedError("ncnn's converter is not installed: pip install --no-deps pnnx")

@@ -46,6 +46,11 @@ class Context:
     def _scratch(self, op: Operator, role: str, shape: Sequence[int]) -> int:
         return self._file.tensor(f"{op.name}/{role}", shape)
 
+    def _emit_reshape(self, op: Operator, x: int, out: int) -> None:
+        shape = self._file.shape(out)
+        index = self._file.integers(f"{op.name}/shape", shape)
+        self._file.operator("RESHAPE", [x, index], [out], "Reshape", newShape=list(shape))
+
     def _only_reader(self, name: str, op_type: str = "") -> Operator | None:
         readers = self._graph.consumers.get(name, ())
         if len(readers) != 1 or name in self._graph.outputs or readers[0].inputs.count(name) != 1:

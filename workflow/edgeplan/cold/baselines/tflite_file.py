@@ -52,7 +52,7 @@ class TfliteFile:
 
         Args:
             code: name of the builtin operator.
-            inputs: tensor indices.
+            inputs: tensor indices, -1 for an optional one that is absent.
             outputs: tensor indices.
             options: name of its table of options without `Options`, or "".
             values: fields of that table.

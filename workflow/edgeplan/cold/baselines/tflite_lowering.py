@@ -15,6 +15,8 @@ from onnx import numpy_helper
 
 from edgeplan.cold.baselines.base import UnsupportedError
 from edgeplan.cold.baselines.tflite_context import RELU6, layout
+from edgeplan.cold.baselines.tflite_lstm import Recurrent
+from edgeplan.cold.baselines.tflite_resize import Resizes
 from edgeplan.cold.baselines.tflite_windows import Windows
 from edgeplan.graph.ir import Operator
 from edgeplan.graph.kinds import kind
@@ -33,7 +35,7 @@ def convert(model: Path, target: Path) -> None:
     _Lowering(load_onnx(model), values).write(target)
 
 
-class _Lowering(Windows):
+class _Lowering(Windows, Resizes, Recurrent):
     def write(self, target: Path) -> None:
         for op in self._graph.operators:
             if op.name not in self._done:
@@ -149,15 +151,10 @@ class _Lowering(Windows):
         if not _keeps_order(before, after):
             x = self._transposed(op, x, layout(len(before)), "onnx_order")
             target = self._scratch(op, "reshaped", after)
-            self._reshaped(op, x, target)
+            self._emit_reshape(op, x, target)
             self._emit_transpose(op, target, layout(len(after)), self._out(op.outputs[0]))
         else:
-            self._reshaped(op, x, self._out(op.outputs[0]))
-
-    def _reshaped(self, op: Operator, x: int, out: int) -> None:
-        shape = self._file.shape(out)
-        index = self._file.integers(f"{op.name}/shape", shape)
-        self._file.operator("RESHAPE", [x, index], [out], "Reshape", newShape=list(shape))
+            self._emit_reshape(op, x, self._out(op.outputs[0]))
 
     def _transposed(self, op: Operator, x: int, stored: Sequence[int], role: str) -> int:
         """The tensor with its axes put into ONNX's order."""
@@ -222,8 +219,9 @@ _LOWERINGS: Mapping[str, Callable[[_Lowering, Operator], None]] = MappingProxyTy
         "MatMul": _Lowering.fully_connected,
         "Concat": _Lowering.concat,
         "Split": _Lowering.split,
-        "Reshape": _Lowering.reshape,
-        "Flatten": _Lowering.reshape,
+        "LSTM": _Lowering.lstm,
+        "Resize": _Lowering.resize,
+        **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _Lowering.reshape),
         "Transpose": _Lowering.transpose,
         "LRN": _Lowering.lrn,
         "Softmax": _Lowering.softmax,

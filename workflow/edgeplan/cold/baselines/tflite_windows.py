@@ -8,6 +8,7 @@ import numpy as np
 
 from edgeplan.cold.baselines.base import UnsupportedError
 from edgeplan.cold.baselines.tflite_context import FUSED, Context
+from edgeplan.cold.inputs import Array
 from edgeplan.graph.ir import Operator
 from edgeplan.graph.kinds import kind
 
@@ -74,10 +75,9 @@ class Windows(Context):
         if reach == [0, 0] and (top, left) == (0, 0):
             return x, _VALID
         full = [-(-i // s) for i, s in zip((h, w), strides, strict=True)]
-        if [oh, ow] == full and [top, left] == [r // 2 for r in reach]:
+        counted = op.integer("count_include_pad", 0)  # SAME leaves padding out of averages
+        if [oh, ow] == full and [top, left] == [r // 2 for r in reach] and not counted:
             return x, _SAME
-        if op.op_type == "AveragePool":
-            raise UnsupportedError(f"average pooling whose padding is not TFLite's SAME ({op.name})")
         bottom, right = max(0, reach[0] - top), max(0, reach[1] - left)
         padded = self._scratch(op, "padded", (1, h + top + bottom, w + left + right, c))
         pads = self._file.constant(f"{op.name}/pads", np.array([[0, 0], [top, bottom], [left, right], [0, 0]], np.int32))
@@ -90,10 +90,33 @@ class Windows(Context):
 
     def pool(self, op: Operator) -> None:
         """`MaxPool` and `AveragePool`."""
+        if set(op.integers("dilations", (1, 1))) != {1}:
+            raise UnsupportedError(f"pooling with dilation ({op.name})")
+        average = op.op_type == "AveragePool"
         producer = self._graph.producer.get(op.inputs[0])
         clipped = producer is not None and kind(self._graph, producer) in FUSED  # never negative: zeros pad as well, and faster
-        x, padding = self._padded(op, self._index[op.inputs[0]], 0.0 if clipped else _LOWEST)
+        given = self._index[op.inputs[0]]
+        x, padding = self._padded(op, given, 0.0 if average or clipped else _LOWEST)
         (kh, kw), (sh, sw) = op.integers("kernel_shape", ()), op.integers("strides", (1, 1))
-        code = "MAX_POOL_2D" if op.op_type == "MaxPool" else "AVERAGE_POOL_2D"
         values = {"padding": padding, "filterHeight": kh, "filterWidth": kw, "strideH": sh, "strideW": sw}
-        self._file.operator(code, [x], [self._out(op.outputs[0])], "Pool2D", **values)
+        if not average:
+            self._file.operator("MAX_POOL_2D", [x], [self._out(op.outputs[0])], "Pool2D", **values)
+        elif x == given:
+            self._file.operator("AVERAGE_POOL_2D", [x], [self._out(op.outputs[0])], "Pool2D", **values)
+        else:
+            out = self._out(op.outputs[0])
+            diluted = self._scratch(op, "diluted", self._file.shape(out))
+            self._file.operator("AVERAGE_POOL_2D", [x], [diluted], "Pool2D", **values)
+            rows, columns = (self._undiluted(op, axis) for axis in (0, 1))
+            factor = self._file.constant(f"{op.name}/factor", (rows[:, None] * columns)[None, :, :, None])
+            self._file.operator("MUL", [diluted, factor], [out], "Mul")
+
+    def _undiluted(self, op: Operator, axis: int) -> Array:
+        """What an average over padded windows is to be multiplied by, along rows or columns: size of a window / what counts."""
+        size, out = (self._graph.shape(name)[2 + axis] for name in (op.inputs[0], op.outputs[0]))
+        kernel, stride = op.integers("kernel_shape", ())[axis], op.integers("strides", (1, 1))[axis]
+        before, after = op.integers("pads", (0, 0, 0, 0))[axis::2]
+        first, last = (-before, size + after) if op.integer("count_include_pad", 0) else (0, size)
+        starts = np.arange(out) * stride - before
+        counts = np.minimum(starts + kernel, last) - np.maximum(starts, first)
+        return (kernel / counts).astype(np.float32)

@@ -1,10 +1,14 @@
-"""How much preparing, executing and reading slow each other down when they overlap, on two cores that really run."""
+"""How much preparing, executing and reading slow each other down when they overlap, on two cores that really run.
+
+Measured for each model and home layout: where kernels are generated, two preparations wait for each other; where bytes are
+moved, they hardly do.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,14 +16,19 @@ import numpy as np
 from edgeplan.cold.profiling.memory import pinned
 from edgeplan.cold.profiling.rounds import Rig
 from edgeplan.cold.profiling.settings import Cores
+from edgeplan.cold.profiling.start import START, start_signature
+from edgeplan.cold.profiling.store import Row
 from edgeplan.planning.cold_start.profile import Contention
 from edgeplan.runtime.cold_executor import Pace
 from edgeplan.runtime.preparation import Mark, Preparer, execute
 from edgeplan.runtime.raw_weights import Staging
 
+#: Signatures of the rows of whole programs begin with this.
+CONTENTION = "contention-"
 _BLOCKS = 5
 _REPEATS = 2  # repetitions of the model in a block, alone and overlapped each
 _MOST = 20.0  # a factor beyond this says that the machine was busy
+_LEAST_LEFT = 0.05  # of a core's speed, when two that prepare get hardly more done than one
 
 
 @dataclass
@@ -29,6 +38,23 @@ class _Work:
     execute: list[float] = field(default_factory=list)
     prepare: list[float] = field(default_factory=list)
     read: list[float] = field(default_factory=list)
+    whole: list[float] = field(default_factory=list)  # prepare and read
+
+
+def contention_signature(signed: Sequence[str]) -> str:
+    """The key of a program's row."""
+    return CONTENTION + start_signature(signed).removeprefix(START)
+
+
+def contention_row(signed: Sequence[str], factors: Contention) -> Row:
+    """The row of a program: each factor as a stage of one sample."""
+    stored = {name: (float(np.float32(getattr(factors, name))),) for name in Contention.__slots__}  # as rows are stored
+    return Row(contention_signature(signed), "", len(signed), 0, 0, 0, stored, time.time())
+
+
+def contention_of(rows: Sequence[Row]) -> Contention:
+    """The factors of a program; of several, their medians."""
+    return Contention(*(float(np.median([row.samples_ms[name][0] for row in rows])) for name in Contention.__slots__))
 
 
 def measure_contention(rig: Rig, cores: Cores) -> Contention:
@@ -41,13 +67,13 @@ def measure_contention(rig: Rig, cores: Cores) -> Contention:
         cores: the first big core executes, the first little one, else the second big one, prepares.
 
     Returns:
-        Medians of overlapped / alone over the blocks, at least 1; all 1 where there is one core only.
+        Medians of overlapped / alone over the blocks, at least 1, and `charged`; all 1 where there is one core only.
     """
     preparing = (*cores.little, *cores.big[1:])
     if not preparing:
         return Contention()
-    passes, pace = _Passes(rig), Pace()
-    alone, overlapped = _Work(), _Work()
+    passes, others, pace = _Passes(rig), _Passes(rig), Pace()
+    alone, overlapped, both = _Work(), _Work(), _Work()
     try:
         for _ in range(_BLOCKS):
             with pinned(cores.big[0]):
@@ -58,9 +84,11 @@ def measure_contention(rig: Rig, cores: Cores) -> Contention:
                     passes.prepare(alone)
             _beside(lambda: passes.execute(alone, keep=False), cores.big[0], lambda: passes.prepare(overlapped), preparing[0])
             _beside(lambda: passes.prepare(alone, keep=False), preparing[0], lambda: passes.execute(overlapped), cores.big[0])
+            _beside(lambda: others.prepare(alone, keep=False), cores.big[0], lambda: passes.prepare(both), preparing[0])
     finally:
-        pace.restore()
+        pace.end()
         passes.close()
+        others.close()
 
     def factor(slowed: list[float], usual: list[float]) -> float:
         return float(np.clip(np.median(slowed) / np.median(usual), 1.0, _MOST)) if usual else 1.0
@@ -69,7 +97,17 @@ def measure_contention(rig: Rig, cores: Cores) -> Contention:
         factor(overlapped.prepare, alone.prepare),
         factor(overlapped.execute, alone.execute),
         factor(overlapped.read, alone.read),
+        charged(factor(both.whole, alone.whole), factor(overlapped.whole, alone.whole)),
     )
+
+
+def charged(both: float, beside_execution: float) -> float:
+    """The factor on the main core's preparations that makes up for what two preparations take from each other.
+
+    Beside each other they get 2 / `both` of a lone core's work done. The other core goes on at 1 / `beside_execution` in the
+    model, so 2 / `both` - 1 / `beside_execution` is left for the main core.
+    """
+    return float(np.clip(1 / max(2 / both - 1 / beside_execution, _LEAST_LEFT), 1.0, _MOST))
 
 
 def _beside(background: Callable[[], None], where: int, timed: Callable[[], None], here: int) -> None:
@@ -121,6 +159,7 @@ class _Passes:
             preparer.prepare(index, step, marks)
         spent = [(stage == "read", (end - start) / 1e6) for stage, _, start, end in marks]
         if keep:
+            work.whole.append(sum(time_ms for _, time_ms in spent))
             work.prepare.append(sum(time_ms for reading, time_ms in spent if not reading))
             if reading_ms := sum(time_ms for reading, time_ms in spent if reading):
                 work.read.append(reading_ms)

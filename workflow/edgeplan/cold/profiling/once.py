@@ -7,13 +7,13 @@ as processor time: nothing but the thread itself counts.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from edgeplan.cold.process import environment
@@ -66,8 +66,8 @@ def measure_once(trials: Trials, known: Collection[str], scratch: Path) -> list[
     folder.mkdir(exist_ok=True)
     write_linked(trials.program, folder / PROGRAM_NAME)
     chosen = {kernel: (index, trials.step(index, position, 1)) for kernel, (_, index, position) in sorted(smallest.items())}
-    lines = [json.dumps([index, step.model_dump(mode="json")]) for index, step in chosen.values()]
-    (folder / _STEPS_NAME).write_text("\n".join(lines))
+    lines = [msgspec.json.encode(chosen_step) for chosen_step in chosen.values()]
+    (folder / _STEPS_NAME).write_bytes(b"\n".join(lines))
     times_ms = [_in_fresh_process(folder, number) for number in range(len(chosen))]
     now = time.time()
     return [
@@ -98,13 +98,14 @@ def _in_fresh_process(folder: Path, number: int) -> float:
 def _first_execution_ms(folder: Path, number: int) -> float:
     """How much longer the first execution of a step takes than the second."""
     program = read_linked(folder / PROGRAM_NAME)
-    index, row = json.loads((folder / _STEPS_NAME).read_text().splitlines()[number])
+    line = (folder / _STEPS_NAME).read_bytes().splitlines()[number]
+    index, step = msgspec.json.decode(line, type=tuple[int, LinkedStep])
     dnnl = Dnnl()
     dnnl.warm_up(1)
     with Shared(dnnl, program, folder) as shared:
         shared.memory.data[: program.arena_bytes] = 0
         preparer, stream = Preparer(shared), dnnl.stream()
-        calls = preparer.prepare(index, LinkedStep.model_validate_json(json.dumps(row)), [])
+        calls = preparer.prepare(index, step, [])
         start = time.thread_time()
         execute(dnnl, stream, calls)
         first = time.thread_time()

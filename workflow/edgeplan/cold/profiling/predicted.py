@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeplan.cold.profiling.contention import CONTENTION, contention_of, contention_signature
 from edgeplan.cold.profiling.once import ONCE, once_ms
 from edgeplan.cold.profiling.profiles import profile_of
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
@@ -88,9 +89,10 @@ def predicted_profiles(
     weights = locate_weights(model, lowered)
     subjects = [subject(dnnl, lowered, home, weights, len(cores.big)) for home in layouts]
     own = {group.digest for found in subjects for group in found.groups}
-    own |= {start_signature(signatures(dnnl, lowered, home)) for home in layouts}
+    signed = [signatures(dnnl, lowered, home) for home in layouts]
+    own |= {of(s) for s in signed for of in (start_signature, contention_signature)}
     rows = [row for row in store.all_rows() if row.signature not in own]
-    candidates = sum(not row.signature.startswith((START, ONCE)) for row in rows)
+    candidates = sum(not row.signature.startswith((START, ONCE, CONTENTION)) for row in rows)
     constants = store.constants()
     if candidates < _LEAST_ROWS or constants is None:
         raise StoreError(
@@ -132,9 +134,8 @@ def _profile(
             )
     digest = {index: group.digest for group in found.groups for index in group.steps}
     named = [(step, digest[i], pages[i] * constants.touch_ms_per_page) for i, step in enumerate(steps)]
-    contention = constants.contention or Contention()
     return profile_of(
-        name, found.program.home, named, rows, preparation.settings, preparation.cores, contention,
+        name, found.program.home, named, rows, preparation.settings, preparation.cores, preparation.contention,
         touch_ms_per_byte=constants.touch_ms_per_byte, start_ms=preparation.start_ms(len(steps)),
         once_ms=preparation.once_ms,
     )  # fmt: skip
@@ -190,8 +191,10 @@ class _Preparation:
     def __init__(self, rows: Sequence[Row], settings: ProfileSettings, cores: Cores) -> None:
         self.settings, self.cores = settings, cores
         self._starts = [row for row in rows if row.signature.startswith(START)]
+        factors = [row for row in rows if row.signature.startswith(CONTENTION)]
+        self.contention = contention_of(factors) if factors else Contention()
         self.once_ms = once_ms(rows)
-        self._rows = rows = [row for row in rows if not row.signature.startswith((START, ONCE))]
+        self._rows = rows = [row for row in rows if not row.signature.startswith((START, ONCE, CONTENTION))]
         self._lines: dict[tuple[str, str], tuple[float, float]] = {}
         narrow, wide = cores.widths[0], cores.widths[-1]
         both = [(r, self._typical(r, f"first:{narrow}"), self._typical(r, f"first:{wide}")) for r in rows]

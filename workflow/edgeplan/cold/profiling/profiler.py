@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeplan.cold.inputs import Array
-from edgeplan.cold.profiling.contention import measure_contention
+from edgeplan.cold.profiling.contention import contention_of, contention_row, contention_signature, measure_contention
 from edgeplan.cold.profiling.measure import Clock, calibrate, measure
 from edgeplan.cold.profiling.memory import first_touch, fix_allocator, pinned
 from edgeplan.cold.profiling.once import measure_once, once_ms
@@ -23,7 +23,7 @@ from edgeplan.devices.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.references import References, ReferenceTimes
-from edgeplan.planning.cold_start.profile import Contention, Profile
+from edgeplan.planning.cold_start.profile import Profile
 from edgeplan.progress import progress
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
@@ -84,9 +84,10 @@ def profile_model(
     known = _Model(dnnl, model, lowered, locate_weights(model, lowered), random_inputs(graph))
     rows = store or ProfileStore(None, identity(dnnl.info, settings, cores))
     signed = {home: signatures(dnnl, lowered, home) for home in layouts}
-    missing = [home for home in layouts if not all(map(rows.known, (*signed[home], start_signature(signed[home]))))]
+    whole = {home: (start_signature(signed[home]), contention_signature(signed[home])) for home in layouts}
+    missing = [home for home in layouts if not all(map(rows.known, (*signed[home], *whole[home])))]
     constants = rows.constants()
-    if missing or constants is None or constants.contention is None:
+    if missing or constants is None:
         with machine_lock(_LOCK_SECONDS):
             fix_allocator()
             constants = _measure(known, missing or list(layouts)[:1], rows, settings, cores)
@@ -99,8 +100,7 @@ def profile_model(
             for step, signature, count in zip(lowered.steps, signed[home], pages, strict=True)
         ]
         found = {signature: rows.rows(signature) for signature in signed[home]}
-        contention = constants.contention or Contention()
-        (start,) = rows.rows(start_signature(signed[home]))
+        (start,), factors = (rows.rows(signature) for signature in whole[home])
         profiles.append(
             profile_of(
                 name,
@@ -109,7 +109,7 @@ def profile_model(
                 found,
                 settings,
                 cores,
-                contention,
+                contention_of(factors),
                 touch_ms_per_byte=constants.touch_ms_per_byte,
                 start_ms=start_ms(start),
                 once_ms=once_ms(rows.all_rows()),
@@ -141,7 +141,7 @@ def _measure(model: _Model, layouts: Sequence[str], store: ProfileStore, setting
         tempfile.TemporaryDirectory(prefix="edgeplan-profile-") as scratch,
     ):
         for home in layouts:
-            constants = _layout(model, home, store, settings, cores, clock, constants, Path(scratch), advance)
+            _layout(model, home, store, settings, cores, clock, Path(scratch), advance)
     return constants
 
 
@@ -152,10 +152,9 @@ def _layout(
     settings: ProfileSettings,
     cores: Cores,
     clock: Clock,
-    constants: Constants,
     scratch: Path,
     advance: Callable[[int], None],
-) -> Constants:
+) -> None:
     found = subject(model.dnnl, model.lowered, home, model.weights, len(cores.big))
     evicted = settings.page_cache == "evicted"
     rig = Rig(
@@ -166,14 +165,9 @@ def _layout(
         if missing:
             measured = measure(rig, missing, settings, clock, advance)
             store.add([*measured, *measure_once(rig.trials, once_ms(store.all_rows()), scratch)])
-        if constants.contention is None:
-            factors = measure_contention(rig, cores)
-            constants = constants.model_copy(
-                update={"prepare": factors.prepare, "execute": factors.execute, "read": factors.read}
-            )
-            store.keep_constants(constants)
-    signed = [rig.group[index].digest for index in range(len(model.lowered.steps))]
+        signed = [rig.group[index].digest for index in range(len(model.lowered.steps))]
+        if not store.known(contention_signature(signed)):
+            store.add([contention_row(signed, measure_contention(rig, cores))])
     if not store.known(start_signature(signed)):
         times_ms = measure_start(model.dnnl, found, model.path, model.inputs, cores, scratch, settings.blocks)
         store.add([start_row(signed, times_ms)])
-    return constants

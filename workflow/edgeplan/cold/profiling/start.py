@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace as changed
 
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.profiling.settings import Cores
@@ -91,4 +92,4 @@ def _program(dnnl: Dnnl, subject: Subject, model: Path, cores: Cores, folder: Pa
         "queues": tuple(every[lane::lanes] for lane in range(lanes)),
         "steps": steps,
     }
-    return trials.program.model_copy(update=changes)
+    return changed(trials.program, **changes)

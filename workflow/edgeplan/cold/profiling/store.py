@@ -24,7 +24,6 @@ from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError
 from edgeplan.files import read_json, write_atomically, write_json
 from edgeplan.measurement.store import state_folder
-from edgeplan.planning.cold_start.profile import Contention
 from edgeplan.runtime.library import LibraryInfo
 
 FORMAT_VERSION = 1
@@ -57,7 +56,6 @@ class Constants(BaseModel):
         nominal_compute_us, nominal_bandwidth_us: the references' times when the machine is quiet; rows are normalised by them.
         touch_ms_per_page: first write to a page of a session's region.
         page_bytes: size of such a page.
-        prepare, execute, read: factors of contention, None until they are measured.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -66,21 +64,11 @@ class Constants(BaseModel):
     nominal_bandwidth_us: Annotated[float, Field(gt=0)]
     touch_ms_per_page: Annotated[float, Field(ge=0)]
     page_bytes: Annotated[int, Field(gt=0)]
-    prepare: Annotated[float, Field(ge=1)] | None = None
-    execute: Annotated[float, Field(ge=1)] | None = None
-    read: Annotated[float, Field(ge=1)] | None = None
 
     @property
     def touch_ms_per_byte(self) -> float:
         """What the first touch of a byte costs, where many follow each other."""
         return self.touch_ms_per_page / self.page_bytes
-
-    @property
-    def contention(self) -> Contention | None:
-        """The factors of contention, if they were measured."""
-        if self.prepare is None or self.execute is None or self.read is None:
-            return None
-        return Contention(self.prepare, self.execute, self.read)
 
 
 class _Identity(BaseModel):

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace as changed
 
 from edgeplan.cold.profiling.memory import stand_in_cache
 from edgeplan.cold.profiling.subjects import Group, Subject
 from edgeplan.runtime.creation import aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import LinkedProgram, LinkedStep
+from edgeplan.runtime.linked import LinkedProgram, LinkedStep, converted
 from edgeplan.runtime.linking import Linker, Recorder
 from edgeplan.runtime.memory import PAGE_BYTES, Bytes, checksum
 from edgeplan.runtime.program import Program
-from edgeplan.runtime.weight_cache import key_of, paged
+from edgeplan.runtime.weight_cache import key_of, paged, stamp
 
 
 class Trials:
@@ -71,7 +72,7 @@ class Trials:
         group = self.group[index]
         row, _ = self._linker.step(self.subject.program.steps[index], group.implementations[position], "raw", width)
         row["place"] = self._places[index]
-        return LinkedStep.model_validate(row, strict=False)
+        return converted(row, LinkedStep)
 
     def _stand_in(self, scratch: Path, model: Path) -> Path:
         """Any file of enough bytes is read alike: the largest of the model's, else one that is written."""
@@ -117,8 +118,9 @@ class Trials:
             "weights_bytes": (1 + len(self._widths)) * self.weights_bytes,
             "cache_key": cache_key,
             "cache_bytes": cache_bytes,
+            "cache_stamp": stamp(self.cache.stat()) if cache_bytes else (),
         }
-        return LinkedProgram.model_validate(document, strict=False)
+        return converted(document, LinkedProgram)
 
     def step(self, index: int, position: int, width: int) -> LinkedStep:
         """A step at trial: a candidate, made for so many cores, its weights from the model file."""
@@ -128,7 +130,7 @@ class Trials:
         """A step's first candidate, with a place of its own for its weights."""
         step = self._linked[index, 0, width]
         shift = (1 + self._widths.index(width)) * self.weights_bytes
-        return step.model_copy(update={"place": step.place + shift})
+        return changed(step, place=step.place + shift)
 
     def stored(self, index: int, position: int, width: int, source: str) -> LinkedStep:
         """A step at trial whose weights lie in the cache; steps without weights stay as they are."""
@@ -139,7 +141,7 @@ class Trials:
         key = (index, step.weight_bytes)
         if key not in self._checksums:
             self._checksums[key] = checksum(self._content(segment, step.weight_bytes))
-        return step.model_copy(update={"source": source, "segment": segment, "checksum": self._checksums[key]})
+        return changed(step, source=source, segment=segment, checksum=self._checksums[key])
 
 
 def _file(path: Path) -> dict[str, Any]:

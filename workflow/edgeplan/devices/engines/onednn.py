@@ -101,7 +101,8 @@ class _DnnlProfiledSession(_DnnlSession, ProfiledSession):
         self._runs.append(marks)
 
     def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
-        spans = np.diff(np.array(self._runs, dtype=np.int64), axis=1) / _NS_PER_US
+        runs = np.array(self._runs, dtype=np.int64).reshape(len(self._runs), len(self._columns) + 1)  # also without a run
+        spans = np.diff(runs, axis=1) / _NS_PER_US
         times = np.zeros((len(blocks), len(self._nodes)))
         for row, (start, stop) in enumerate(blocks):
             typical = np.median(spans[start:stop], axis=0)

@@ -18,6 +18,32 @@ ENGINES: Mapping[str, tuple[str, str, str]] = MappingProxyType(
     }
 )
 
+#: Sources beside an engine's own module that decide what its rows mean, below the package: what the package's own runtime
+#: executes. How cold starts prepare, read and cache is no part of it.
+SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "onednn": tuple(
+            f"runtime/{name}.py"
+            for name in (
+                "candidates",
+                "creation",
+                "descriptors",
+                "executable",
+                "layouts",
+                "lowering",
+                "operators",
+                "primitive_kinds",
+                "primitives",
+                "program",
+                "session",
+                "steps",
+                "transform",
+                "weights",
+            )
+        )
+    }
+)
+
 
 def engine_class(name: str) -> type[Engine]:
     """The engine of that name.
@@ -31,5 +57,7 @@ def engine_class(name: str) -> type[Engine]:
     try:
         found: type[Engine] = getattr(import_module(module), cls)
     except ImportError as error:
-        raise DeviceError(f"engine {name!r} is not installed: {error}", next_step=install) from error
+        raise DeviceError(
+            f"engine {name!r} is not installed: {error}", where=f"import of {module}", next_step=install
+        ) from error
     return found

@@ -21,6 +21,7 @@ _PROFILE = {
     "contention_prepare": float,
     "contention_execute": float,
     "contention_read": float,
+    "contention_main": float,
     "start_ms": float,
 }
 _STEP = {"step": int, "name": str, "members": str}
@@ -44,6 +45,7 @@ def to_frame(profiles: Iterable[Profile]) -> pd.DataFrame:
             "contention_prepare": p.contention.prepare,
             "contention_execute": p.contention.execute,
             "contention_read": p.contention.read,
+            "contention_main": p.contention.main,
             "start_ms": p.start_ms,
         }
         for k, layer in enumerate(p.layers):
@@ -93,7 +95,7 @@ def _profile(frame: pd.DataFrame, widths: dict[str, int], where: str) -> Profile
     if sorted(steps) != list(range(len(steps))):
         raise _misfit(f"steps of {head['model']}, {head['layout']} are not numbered 0 to {len(steps) - 1}", where)
     layers = tuple(_layer(steps[k], widths, where) for k in range(len(steps)))
-    contention = Contention(*(float(head[f"contention_{name}"]) for name in ("prepare", "execute", "read")))
+    contention = Contention(*(float(head[f"contention_{name}"]) for name in ("prepare", "execute", "read", "main")))
     cores = int(head["big_cores"]), int(head["little_cores"])
     ratio, start_ms = float(head["little_ratio"]), float(head["start_ms"])
     return Profile(str(head["model"]), str(head["layout"]), *cores, ratio, layers, contention, start_ms)

@@ -85,7 +85,7 @@ def costs_of(profile: Profile) -> Costs:
     for k, layer in enumerate(profile.layers):
         for o, c in enumerate(layer.candidates):
             values = (
-                sum(prepare_ms(profile, c, BIG, overlapped=True)),
+                sum(prepare_ms(profile, c, BIG, overlapped=True, main=True)),
                 sum(prepare_ms(profile, c, core, overlapped=True)),
                 execute_ms(profile, c, profile.narrow, overlapped=True),
                 execute_ms(profile, c, all_cores, overlapped=False),
@@ -180,7 +180,7 @@ def simulate(profile: Profile, schedule: Schedule) -> tuple[float, tuple[Span, .
 
     def prepare(k: int, place: int, now: float) -> float:
         core = LITTLE if place != MAIN and not profile.equal else BIG
-        times = prepare_ms(profile, chosen[k], core, overlapped=overlapped)
+        times = prepare_ms(profile, chosen[k], core, overlapped=overlapped, main=place == MAIN)
         for stage, time in zip(("read", "create", "transform"), times, strict=True):
             if time > 0:
                 spans.append(Span(core_name(place), k, stage, now, now + time))

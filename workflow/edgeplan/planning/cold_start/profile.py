@@ -63,11 +63,23 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Factors (>= 1) on costs while preparation overlaps with other work: creation and transformation, execution, reading."""
+    """Factors (>= 1) on costs while preparation overlaps with other work.
+
+    Two preparations in one process slow each other down far more than a preparation and an execution do (both change the
+    process's address space and its interpreter's state). That loss is charged to the core that could do something else instead:
+    it has a factor of its own, chosen so that both together get done what was measured, while the others' factors stay.
+
+    Attributes:
+        prepare: creation and transformation, beside an execution.
+        execute: execution, beside a preparation.
+        read: reading, beside an execution.
+        main: all preparation on the main core, beside a preparation on another.
+    """
 
     prepare: float = 1.0
     execute: float = 1.0
     read: float = 1.0
+    main: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +137,8 @@ def check(profile: Profile) -> Profile:
         FormatError: a cost is missing, negative or not finite, a step has no candidate, or the cores make no sense.
     """
     where = f"{profile.model}, layout {profile.layout}"
-    factors = (profile.little_ratio, profile.contention.prepare, profile.contention.execute, profile.contention.read)
+    slow = profile.contention
+    factors = (profile.little_ratio, slow.prepare, slow.execute, slow.read, slow.main)
     if not all(math.isfinite(f) and f >= 1 for f in factors):
         raise _misfit(f"little_ratio and contention factors must be at least 1, not {factors}", where)
     if not (math.isfinite(profile.start_ms) and profile.start_ms >= 0):
@@ -163,7 +176,9 @@ def _check_candidate(c: Candidate, widths: set[int], where: str) -> None:
         raise _misfit("a size is negative", where)
 
 
-def prepare_ms(profile: Profile, candidate: Candidate, core: str, *, overlapped: bool) -> tuple[float, float, float]:
+def prepare_ms(
+    profile: Profile, candidate: Candidate, core: str, *, overlapped: bool, main: bool = False
+) -> tuple[float, float, float]:
     """Read, create and transform times: the one place where contention and the ratio of little cores enter preparation.
 
     Args:
@@ -171,10 +186,13 @@ def prepare_ms(profile: Profile, candidate: Candidate, core: str, *, overlapped:
         candidate: whose.
         core: "big" or "little"; a core that prepares among equal cores is a "big" one.
         overlapped: whether other cores work meanwhile.
+        main: whether the main core prepares.
     """
     read, create, transform = candidate.stages_ms(core)
     slow = profile.little_ratio if core == LITTLE else 1.0
     c = profile.contention if overlapped else Contention()
+    if main:
+        return read * slow * c.main, create * slow * c.main, transform * slow * c.main
     return read * slow * c.read, create * slow * c.prepare, transform * slow * c.prepare
 
 
@@ -188,7 +206,6 @@ def _costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
     core = BIG if profile.equal else LITTLE
     return (
         sum(prepare_ms(profile, c, BIG, overlapped=False)),
-        sum(prepare_ms(profile, c, BIG, overlapped=True)),
         sum(prepare_ms(profile, c, core, overlapped=True)),
         *(c.execute_ms[w] for w in sorted({profile.narrow, profile.big_cores})),
     )

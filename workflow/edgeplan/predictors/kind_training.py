@@ -1,0 +1,137 @@
+"""Training the predictors of one kernel kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.predictors.boosting import Clock, Parameters, cross_validate, fit, parameters_for
+from edgeplan.predictors.card import Dispatch, Regressor
+from edgeplan.predictors.dispatch import learn_dispatch
+from edgeplan.predictors.labels import Floats, Labels
+from edgeplan.predictors.settings import TrainingSettings
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclass
+class Kind:
+    """What training a kind of kernels gives.
+
+    Attributes:
+        regressors: latency predictors; that of the whole kind, if there is one, comes first.
+        texts: text models by file name.
+        dispatch: how its implementations are told, if the engine tells them.
+        out_of_fold: latency (us) of each row by models that saw no row of its subject; NaN without (n,).
+        parameters: tuned parameters by implementation.
+    """
+
+    regressors: list[Regressor]
+    texts: dict[str, str]
+    dispatch: Dispatch | None
+    out_of_fold: Floats
+    parameters: dict[str, Parameters]
+
+
+def train_kind(kind: str, labels: Labels, matrix: Floats, reads: Floats, settings: TrainingSettings, clock: Clock) -> Kind:
+    """Train one kind: its dispatch, a predictor of all its rows, and of each implementation where that one does better.
+
+    Args:
+        kind: kernel kind.
+        labels: its rows (n).
+        matrix: features of the trees, with the code of the input state (n, features).
+        reads: code of the layout each row reads (n,).
+        settings: how to train.
+        clock: time for tuning.
+    """
+    names = labels.column("implementation")
+    told = sorted(set(names) - {""})
+    # The reorder inserted is known by its two layouts; no state has to be learnt for it.
+    learnt = learn_dispatch(kind, labels, matrix, settings) if kind != "reorder" else None
+    result = Kind([], {}, None, np.full(len(labels), np.nan), {})
+    if learnt:
+        result.dispatch = learnt[0]
+        if learnt[0].file:
+            result.texts[learnt[0].file] = learnt[1]
+    # What a kernel costs depends on the layout it reads, not on the one its inputs were produced in.
+    matrix = matrix.copy()
+    matrix[:, -2] = reads
+    matrix[:, -1] = [told.index(n) if n else -1 for n in names]
+    parts = [n for n in told if (names == n).sum() >= settings.min_rows_per_implementation]
+    if parts != told or (names == "").any() or not told or len(told) > 1:
+        _train_part(result, kind, "", np.arange(len(labels)), labels, matrix, settings, clock)
+    for name in parts:
+        _train_part(result, kind, name, np.flatnonzero(names == name), labels, matrix, settings, clock)
+    return result
+
+
+def _train_part(
+    result: Kind,
+    kind: str,
+    implementation: str,
+    rows: npt.NDArray[np.int64],
+    labels: Labels,
+    matrix: Floats,
+    settings: TrainingSettings,
+    clock: Clock,
+) -> None:
+    """Train on some rows of a kind; predictors of implementations come after that of the kind and overrule it."""
+    part, seen = labels.take(rows), matrix[rows].copy()
+    codes: tuple[str, ...] = ()
+    if implementation:
+        seen[:, -1] = -1.0
+    else:
+        codes = tuple(sorted(set(part.column("implementation")) - {""}))
+    parameters = parameters_for(part, seen, settings, clock)
+    held_out = cross_validate(part, seen, parameters, settings)
+    shared = result.out_of_fold[rows]
+    if implementation and _error(shared, part) < _error(held_out, part):
+        return  # the kind's predictor, which has learnt from all implementations, knows this one better
+    fitted = fit(part, seen, parameters, settings.seeds)
+    file = file_name(kind, implementation, result.texts)
+    result.texts[file] = fitted.text
+    result.parameters[implementation] = parameters
+    better = np.isfinite(held_out)
+    result.out_of_fold[rows[better]] = held_out[better]
+    residual = np.log(part.latency / held_out)[better]
+    error = (held_out / part.latency - 1)[better]
+    tail = (1 - settings.interval) / 2
+    known = len(residual) > 0
+    result.regressors.append(
+        Regressor(
+            kind=kind,
+            implementation=implementation,
+            codes=codes,
+            file=file,
+            work=tuple(float(w) for w in fitted.work),
+            rows=len(part),
+            parameters=dict(parameters),
+            cv_rmspe=float(np.sqrt(np.mean(error**2))) if known else 0.0,
+            cv_within_5pct=float((np.abs(error) <= 0.05).mean()) if known else 0.0,  # noqa: PLR2004
+            cv_within_10pct=float((np.abs(error) <= 0.1).mean()) if known else 0.0,  # noqa: PLR2004
+            low=float(np.quantile(residual, tail)) if known else 0.0,
+            high=float(np.quantile(residual, 1 - tail)) if known else 0.0,
+            spread=float(residual.std()) if known else 0.0,
+        )
+    )
+
+
+def _error(predicted: Floats, labels: Labels) -> float:
+    """Weighted mean error of log latency; infinite where rows have no prediction."""
+    if not np.isfinite(predicted).all():
+        return float("inf")
+    return float(np.average(np.abs(np.log(predicted / labels.latency)), weights=labels.weight))
+
+
+def file_name(kind: str, implementation: str, taken: Collection[str]) -> str:
+    """`kind[.implementation].txt`, in letters every file system takes."""
+    stem = ".".join(_UNSAFE.sub("_", part) for part in (kind, *implementation.split(".")) if part)
+    name, number = f"{stem}.txt", 1
+    while name in taken:
+        number += 1
+        name = f"{stem}.{number}.txt"
+    return name

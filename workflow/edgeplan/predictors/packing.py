@@ -1,0 +1,76 @@
+"""The packed trees beside the text models (packed.npz): what makes loading a device's predictors fast."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from edgeplan.errors import FormatError
+from edgeplan.files import write_atomically
+from edgeplan.predictors.card import Card
+from edgeplan.predictors.features import FEATURES
+from edgeplan.predictors.latency import EXTRA_FEATURES
+from edgeplan.predictors.trees import Forest, parse_ensemble
+
+log = logging.getLogger(__name__)
+
+
+def write_pack(path: Path, forest: Forest, digest: str) -> None:
+    """Write the trees with the digest of the texts they come from."""
+    content = io.BytesIO()
+    np.savez(content, digest=np.array(digest), **forest.arrays())  # type: ignore[arg-type]
+    write_atomically(path, lambda temporary: temporary.write_bytes(content.getvalue()))
+
+
+def digest_of(card: Card, texts: Mapping[str, str]) -> str:
+    """Digest of all text models, in the order of `card.files()`."""
+    digest = hashlib.sha256()
+    for name in card.files():
+        digest.update(f"{name}:{len(texts[name])}:".encode())
+        digest.update(texts[name].encode())
+    return digest.hexdigest()
+
+
+def pack(card: Card, texts: Mapping[str, str], where: str) -> Forest:
+    """The trees of all text models, in the order of `card.files()`; `where` is named in errors.
+
+    Raises:
+        FormatError: a text is no such model, or has other features or outputs than the card says.
+    """
+    width = len(FEATURES) + len(EXTRA_FEATURES)
+    ensembles = []
+    for name in card.files():
+        ensemble = parse_ensemble(texts[name], f"{where}, {name}")
+        if ensemble.features != width:
+            raise FormatError(
+                f"a text model of {ensemble.features} features, not {width}", where=f"{where}, {name}", next_step="train again"
+            )
+        ensembles.append(ensemble)
+    regressors = len(card.regressors)
+    wanted = [1] * regressors + [max(2, len(d.variants)) for d in card.dispatch if d.file]
+    for name, ensemble, outputs in zip(card.files(), ensembles, wanted, strict=True):
+        if ensemble.outputs != outputs:
+            raise FormatError(
+                f"a text model of {ensemble.outputs} outputs, not {outputs}", where=f"{where}, {name}", next_step="train again"
+            )
+    return Forest.pack(ensembles)
+
+
+def read_pack(path: Path, digest: str) -> Forest | None:
+    """The packed trees, or None if they are missing or not those of the texts."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            if str(stored["digest"]) == digest:
+                return Forest.from_arrays(stored, len(FEATURES) + len(EXTRA_FEATURES))
+        log.warning("%s does not belong to the text models beside it; packing them again (slower)", path)
+    except FileNotFoundError:
+        log.warning("%s is missing; packing the text models (slower)", path)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        log.warning("%s is damaged (%s); packing the text models again (slower)", path, error)
+    return None

@@ -1,0 +1,66 @@
+"""What a prediction says: of one model with its breakdown, or of many at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class KernelPrediction:
+    """One line of a breakdown. Times in us; `low` and `high` bound the interval; `share` is of the whole model."""
+
+    name: str
+    kind: str
+    type: str
+    implementation: str
+    latency_us: float
+    share: float
+    low_us: float
+    high_us: float
+
+
+@dataclass(frozen=True)
+class ModelPrediction:
+    """Latency of one model.
+
+    Attributes:
+        latency_ms, low_ms, high_ms: prediction and its interval.
+        call_us: constant cost of the call, part of the latency.
+        coverage: share of the kernels that have a predictor; below 1 the latency is that of the covered part.
+        missing: nodes without a predictor.
+        kernels: breakdown: kernels in topological order, then layout conversions.
+    """
+
+    latency_ms: float
+    low_ms: float
+    high_ms: float
+    call_us: float
+    coverage: float
+    missing: tuple[str, ...]
+    kernels: tuple[KernelPrediction, ...]
+
+
+@dataclass(frozen=True)
+class BatchPrediction:
+    """Latencies of many models (m,); `coverage` and the latencies as in `ModelPrediction`.
+
+    Attributes:
+        models: names.
+        effective_kernels: how many equal kernels would vary as much: (sum of latencies)^2 / sum of squares.
+        by_kind_ms: latency by kernel kind (kinds, m), conversions under "reorder"; the call is in none.
+        kinds: names of its rows.
+    """
+
+    models: tuple[str, ...]
+    latency_ms: Floats
+    low_ms: Floats
+    high_ms: Floats
+    coverage: Floats
+    effective_kernels: Floats
+    by_kind_ms: Floats
+    kinds: tuple[str, ...]

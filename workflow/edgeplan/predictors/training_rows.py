@@ -1,0 +1,30 @@
+"""Which rows of the training table the predictors of a device learn from: asked by the training and by the tables about it."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+#: Samplers whose rows the predictors of a device learn from.
+TRAINED_ON = ("adaptive", "random", "prior", "network", "isolated")
+
+
+def trained_on(table: pd.DataFrame, mode: str | None) -> pd.Series:
+    """Which rows are trained on: those of `TRAINED_ON` in the device's measuring mode, by whichever sampler.
+
+    Uniform samples alone predict models badly, but they hold the large depthwise kernels that the prior seldom draws. Carriers
+    that two samplers share count once, for the first.
+
+    Args:
+        table: labelled kernels: sampler, and mode and subject if there are several.
+        mode: the device's measuring mode; None takes rows of every mode.
+
+    Returns:
+        One boolean a row (rows,), with the table's index.
+    """
+    chosen: pd.Series = table["sampler"].isin(TRAINED_ON)
+    if mode is not None and "mode" in table.columns:
+        chosen &= table["mode"] == mode
+    if "subject" in table.columns:
+        owner = table["sampler"].where(chosen).groupby(table["subject"]).transform("first")
+        chosen &= table["sampler"] == owner
+    return chosen
