@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from random import Random
 
 import pandas as pd
 
@@ -13,20 +15,24 @@ from edgeplan.devices.config import load_device
 from edgeplan.files import write_json
 from edgeplan.frames import write_parquet
 from edgeplan.fusion.rules import FusionRules, read_rules
-from edgeplan.graph.kernels import KernelConfig, make_kernel, without_context
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernels import Kernel, KernelConfig, make_kernel, without_context
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.params import Params
+from edgeplan.predictors.training_rows import LACKING, trained_on
 from edgeplan.progress import spending
 from edgeplan.sampling.adaptive import CarrierSampler, Row, Sampled, within
-from edgeplan.sampling.isolated import chains, extract, fit_boundary, isolated_label, isolated_row
+from edgeplan.sampling.isolated import Boundary, chains, extract, fit_boundary, isolated_label, isolated_row
 from edgeplan.sampling.labels import CounterModel, fit_counters, plain_layouts
 from edgeplan.sampling.prior import Prior, read_prior
 from edgeplan.sampling.settings import SamplingSettings
 from edgeplan.sampling.sweeps import CONV_CHECK, SWEEP, check_graphs, sweep_graphs
 from edgeplan.zoo import prior_models
+
+log = logging.getLogger(__name__)
 
 #: Name under which the kernels of whole published networks stand in the training table.
 NETWORK = "network"
@@ -35,6 +41,8 @@ EXCESS = "excess"
 #: Pairs of chains that the boundary cost is fitted on, eight for each of its parameters; their time counts for the isolated
 #: mode. Fixed rather than in params.yaml: with other pairs the stored rows would not do.
 _CHAINS = 24
+#: Kernels measured alone of each kind that the rules find and no node of the engine was.
+_OF_LACKING_KIND = 12
 
 
 def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, rows: Path, kernels: Path, summary: Path) -> None:
@@ -54,6 +62,8 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
         budget = settings.mode_seconds if mode == "in_situ" else settings.budget_seconds
         if budget:
             _isolated(bench, sampler, read_rules(rules), budget, params.seed, found)
+        if mode == "in_situ":
+            _lacking(bench, read_rules(rules), params.seed, found)
         measured_at = time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at()))
         version = str(bench.store.identity["engine_version"])
     if mode != "in_situ":  # what is kept of the isolated kernels is what the predictors learn from
@@ -162,31 +172,77 @@ def _isolated(bench: Bench, sampler: CarrierSampler, rules: FusionRules, budget:
 
     The chains that tell the boundary cost are part of the budget. What was measured beyond it is not kept.
     """
-    pairs = chains(_CHAINS, seed)
-    flat = [Subject(graph) for pair in pairs for graph in pair]
-    timed = bench.measure(flat, description="chains for the boundary cost")
-    boundary = fit_boundary(pairs, [(timed[i], timed[i + 1]) for i in range(0, len(timed), 2)])
-    of_chains = spent = sum(m.seconds for m in timed)
+    boundary, of_chains = _boundary(bench, seed)
+    spent = of_chains
     rows: list[Row] = []
     measured: list[Measurement] = []
     known: set[str] = set()
     batches = sampler.prior_batches("isolated")
     while spent < budget or not rows:
-        alone: list[tuple[KernelConfig, Subject]] = []
+        alone: list[tuple[Graph, Kernel]] = []
         for graph in next(batches):
             for kernel in split(graph, rules):
                 text = without_context(kernel.config.to_json())
                 if text not in known:
                     known.add(text)
-                    single = extract(graph, kernel)
-                    alone.append((make_kernel(single, kernel.members).config, Subject(single)))
-        batch = bench.measure([subject for _, subject in alone], description="isolated kernels")
-        for (config, subject), m in zip(alone, batch, strict=True):
-            label = isolated_label(subject.graph, m, boundary)
-            rows.append({**isolated_row(config, m.subject, label, m.noise), "sampler": "isolated", "round": 0})
+                    alone.append((graph, kernel))
+        batch = _measured_alone(bench, alone, boundary, "isolated", rows)
         measured += batch
         spent += sum(m.seconds for m in batch)
     count = max(1, within(measured, budget - of_chains))
     found.rows += rows[:count]
     found.seconds["isolated"] = spent
     found.mode_seconds["isolated"] = of_chains + sum(m.seconds for m in measured[:count])
+
+
+def _boundary(bench: Bench, seed: int) -> tuple[Boundary, float]:
+    """The boundary cost, and the measuring time of the chains that tell it."""
+    pairs = chains(_CHAINS, seed)
+    flat = [Subject(graph) for pair in pairs for graph in pair]
+    timed = bench.measure(flat, description="chains for the boundary cost")
+    fitted = fit_boundary(pairs, [(timed[i], timed[i + 1]) for i in range(0, len(timed), 2)])
+    return fitted, sum(m.seconds for m in timed)
+
+
+def _measured_alone(
+    bench: Bench, kernels: Sequence[tuple[Graph, Kernel]], boundary: Boundary, sampler: str, rows: list[Row]
+) -> list[Measurement]:
+    """Measure kernels of graphs, each alone, and add their rows."""
+    alone: list[tuple[KernelConfig, Subject]] = []
+    for graph, kernel in kernels:
+        single = extract(graph, kernel)
+        alone.append((make_kernel(single, kernel.members).config, Subject(single)))
+    measured = bench.measure([subject for _, subject in alone], description=f"{sampler} kernels")
+    for (config, subject), m in zip(alone, measured, strict=True):
+        label = isolated_label(subject.graph, m, boundary)
+        rows.append({**isolated_row(config, m.subject, label, m.noise), "sampler": sampler, "round": 0})
+    return measured
+
+
+def _lacking(bench: Bench, rules: FusionRules, seed: int, found: _Found) -> None:
+    """Measure alone what the rules take for kernels though the engine ran it inside others.
+
+    Models are split by the rules and labels come from the engine's nodes. Where a rule is wrong, as it may be after a few rounds
+    on a noisy machine, kernels come out that no node was, and a model with one could not be predicted at all.
+    """
+    table = pd.DataFrame(found.rows)
+    shown = set(table.loc[trained_on(table, "in_situ"), "kind"])
+    lacking: dict[str, dict[str, tuple[Graph, Kernel]]] = {}
+    for build in prior_models().values():
+        graph = simplify(build())
+        for kernel in split(graph, rules):
+            if kernel.config.kind not in shown:
+                lacking.setdefault(kernel.config.kind, {}).setdefault(kernel.config.to_json(), (graph, kernel))
+    if not lacking:
+        return
+    rng = Random(f"{seed}/lacking")  # noqa: S311  not cryptography
+    chosen = [
+        kernels[text]
+        for kernels in lacking.values()
+        for text in rng.sample(sorted(kernels), min(_OF_LACKING_KIND, len(kernels)))
+    ]
+    log.warning("no node of the engine was a kernel of kind %s: measured alone", ", ".join(sorted(lacking)))
+    boundary, seconds = _boundary(bench, seed)
+    measured = _measured_alone(bench, chosen, boundary, LACKING, found.rows)
+    # the chains are read from the store, and counted there, if the isolated mode measured them
+    found.seconds[LACKING] = sum(m.seconds for m in measured) + (0.0 if "isolated" in found.seconds else seconds)

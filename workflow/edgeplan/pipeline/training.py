@@ -16,7 +16,7 @@ from edgeplan.params import Params
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.training import train_forest_predictor, train_predictor
-from edgeplan.predictors.training_rows import trained_on
+from edgeplan.predictors.training_rows import LACKING, trained_on
 
 #: Folders, below that of the device's predictors, of those trained for comparison only.
 ISOLATED, SHORT, FOREST = "isolated", "in_situ_short", "forest"
@@ -65,7 +65,9 @@ def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, qua
     alone = table[table["mode"] == "isolated"]
     if about["mode"] == "in_situ" and len(alone):
         _train(alone, params, about, black_box=True)[0].save(predictors / ISOLATED)
-        short = main[main["subject"].isin(set(about["mode_subjects"])) & (main["sampler"] == "adaptive")]
+        short = main[
+            main["subject"].isin(set(about["mode_subjects"])) & (main["sampler"] == "adaptive") | (main["sampler"] == LACKING)
+        ]
         _train(short, params, about)[0].save(predictors / SHORT)
 
 

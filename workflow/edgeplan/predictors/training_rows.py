@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
+#: Name of kernels of kinds that no node of the engine showed: they are measured alone, whatever the mode of the device.
+LACKING = "lacking"
 #: Samplers whose rows the predictors of a device learn from.
-TRAINED_ON = ("adaptive", "random", "prior", "network", "isolated")
+TRAINED_ON = ("adaptive", "random", "prior", "network", "isolated", LACKING)
 
 
 def trained_on(table: pd.DataFrame, mode: str | None) -> pd.Series:
@@ -23,7 +25,7 @@ def trained_on(table: pd.DataFrame, mode: str | None) -> pd.Series:
     """
     chosen: pd.Series = table["sampler"].isin(TRAINED_ON)
     if mode is not None and "mode" in table.columns:
-        chosen &= table["mode"] == mode
+        chosen &= (table["mode"] == mode) | (table["sampler"] == LACKING)
     if "subject" in table.columns:
         owner = table["sampler"].where(chosen).groupby(table["subject"]).transform("first")
         chosen &= table["sampler"] == owner
