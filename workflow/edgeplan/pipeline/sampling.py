@@ -222,7 +222,7 @@ def _measured_alone(
 def _lacking(bench: Bench, rules: FusionRules, seed: int, found: _Found) -> None:
     """Measure alone what the rules take for kernels though the engine ran it inside others.
 
-    Models are split by the rules and labels come from the engine's nodes. Where a rule is wrong, as it may be after a few rounds
+    Models are split by the rules and labels come from the engine's nodes. Where a rule is wrong, as it may be after few rounds
     on a noisy machine, kernels come out that no node was, and a model with one could not be predicted at all.
     """
     table = pd.DataFrame(found.rows)
