@@ -232,7 +232,7 @@ def _lacking(bench: Bench, rules: FusionRules, seed: int, found: _Found) -> None
         graph = simplify(build())
         for kernel in split(graph, rules):
             if kernel.config.kind not in shown:
-                lacking.setdefault(kernel.config.kind, {}).setdefault(kernel.config.to_json(), (graph, kernel))
+                lacking.setdefault(kernel.config.kind, {}).setdefault(without_context(kernel.config.to_json()), (graph, kernel))
     if not lacking:
         return
     rng = Random(f"{seed}/lacking")  # noqa: S311  not cryptography
