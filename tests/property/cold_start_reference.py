@@ -5,7 +5,7 @@ from itertools import permutations, product
 
 from hypothesis import strategies as st
 
-from edgeplan.planning.cold_start.profile import Candidate, Contention, Layer, Profile
+from edgeplan.planning.cold_start.profile import Candidate, Contention, Fresh, Layer, Profile
 
 # Times are whole quarters, so that sums are exact and ties happen.
 _times = st.integers(0, 40).map(lambda n: n / 4)
@@ -28,8 +28,10 @@ def profiles(draw: st.DrawFn, steps: int = 3, candidates: int = 2, equal: bool |
         for k in range(draw(st.integers(1, steps)))
     )
     contention = Contention(draw(_factors), draw(_factors), draw(_factors), draw(_factors))
+    fresh = Fresh(*(draw(_factors) for _ in range(5)), hand_over_ms=draw(_times))
     little = 0 if equal else draw(st.integers(1, 2))
-    return Profile("m", "nhwc", big, little, 1.0 if equal else draw(st.sampled_from([1.0, 2.0])), layers, contention)
+    ratio = 1.0 if equal else draw(st.sampled_from([1.0, 2.0]))
+    return Profile("m", "nhwc", big, little, ratio, layers, contention, fresh=fresh)
 
 
 def optimum_ms(profile: Profile) -> float:
@@ -69,13 +71,16 @@ def _finish(
 ) -> float:
     n = len(choice)
     alone = not any(orders) and w == (0 if profile.equal else n)
-    c = Contention() if alone else profile.contention
+    c, f = Contention() if alone else profile.contention, profile.fresh
+    handed_ms = 0.0 if alone else f.hand_over_ms
 
     def prepare(k: int, little: bool, on_main: bool) -> float:
         read, create, transform = (
             t["little"] if little and "little" in t else t["big"]
             for t in (choice[k].read_ms, choice[k].create_ms, choice[k].transform_ms)
         )
+        read *= f.map if choice[k].source == "cached_mmap" else f.read
+        create, transform = create * f.create, transform * f.transform
         if on_main:
             return (read + create + transform) * c.main
         return (read * c.read + (create + transform) * c.prepare) * (profile.little_ratio if little else 1.0)
@@ -92,8 +97,8 @@ def _finish(
         if what == "prepare":
             now += prepare(k, little=False, on_main=True)
         elif profile.equal and k >= w:
-            now = max(now, *ends) + choice[k].execute_ms[profile.big_cores]
+            now = max(now, *ends) + choice[k].execute_ms[profile.big_cores] * f.execute
         else:
             width = 1 if profile.equal else profile.big_cores
-            now = max(now, ready[k]) + choice[k].execute_ms[width] * c.execute
+            now = max(now, ready[k]) + choice[k].execute_ms[width] * f.execute * c.execute + handed_ms
     return now

@@ -3,8 +3,9 @@
 import random
 from dataclasses import replace
 
-from edgeplan.planning.cold_start.profile import Candidate, Contention, Layer, Profile
+from edgeplan.planning.cold_start.profile import Candidate, Contention, Fresh, Layer, Profile
 
+_FRESH = Fresh(read=1.2, map=2.5, create=1.2, transform=1.1, execute=1.15, hand_over_ms=0.01)
 # Per unit of size: read raw, transform, read cache, create, execute (ms)
 _KERNELS = {
     "winograd": (0.70, 38.2, 5.2, 0.5, 3.0),
@@ -41,7 +42,9 @@ def realistic(steps: int, seed: int, *, little_cores: int = 0, little_ratio: flo
 def layouts(steps: int, seed: int) -> tuple[Profile, ...]:
     """Three home layouts of one model."""
     names = ("nhwc", "blocked16", "nchw")
-    return tuple(replace(realistic(steps, seed + i), layout=name, start_ms=0.25 * i) for i, name in enumerate(names))
+    return tuple(
+        replace(realistic(steps, seed + i), layout=name, start_ms=0.25 * i, fresh=_FRESH) for i, name in enumerate(names)
+    )
 
 
 def uniform(costs: list[tuple[float, float, float]]) -> Profile:

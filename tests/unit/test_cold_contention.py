@@ -1,8 +1,13 @@
 """The factors by which preparing, executing and reading slow each other down."""
 
+from dataclasses import replace
+
 import pytest
+from cold_start_instances import layouts
 
 from edgeplan.cold.profiling.contention import charged
+from edgeplan.cold.profiling.profiler import pooled
+from edgeplan.planning.cold_start.profile import Contention, Fresh
 
 
 def test_two_preparations_get_done_what_was_measured() -> None:
@@ -16,3 +21,15 @@ def test_two_that_do_not_disturb_each_other_cost_nothing() -> None:
 
 def test_the_factor_stays_finite_where_two_get_no_more_done_than_one() -> None:
     assert charged(both=2.0, beside_execution=1.0) == 20.0
+
+
+def test_a_model_has_the_medians_over_its_layouts() -> None:
+    profiles = layouts(4, 1)
+    factors = (Contention(1, 1, 1, 20), Contention(1.5, 1, 1.2, 2), Contention(1.1, 1.3, 1.1, 3))
+    fresh = (Fresh(2, 3), Fresh(1, 9, hand_over_ms=0.5), Fresh(4, 1))
+    given = [replace(p, contention=c, fresh=f) for p, c, f in zip(profiles, factors, fresh, strict=True)]
+    found = pooled(given)
+    assert {p.contention for p in found} == {Contention(1.1, 1, 1.1, 3)}
+    assert {p.fresh for p in found} == {Fresh(2, 3)}
+    assert {p.start_ms for p in found} == {0.25}
+    assert [p.layers for p in found] == [p.layers for p in given]

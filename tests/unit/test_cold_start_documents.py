@@ -13,7 +13,7 @@ from edgeplan.errors import FormatError
 from edgeplan.planning.cold_start.frame import from_frame, to_frame
 from edgeplan.planning.cold_start.plan import Plan, Target, check_fits, read_plan, write_plan
 from edgeplan.planning.cold_start.planner import plan
-from edgeplan.planning.cold_start.profile import Candidate, Contention, Layer, check
+from edgeplan.planning.cold_start.profile import Candidate, Contention, Fresh, Layer, check
 
 TARGET = Target("m.onnx", "a" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2)
 
@@ -77,6 +77,8 @@ def test_inconsistent_profiles_are_refused() -> None:
         (replace(good, contention=Contention(0.9)), "at least 1"),
         (replace(good, big_cores=0), "0 big"),
         (replace(good, start_ms=-1.0), "start_ms"),
+        (replace(good, fresh=Fresh(create=0.5)), "at least 1"),
+        (replace(good, fresh=Fresh(hand_over_ms=-1.0)), "hand_over_ms"),
     ):
         with pytest.raises(FormatError, match=message):
             check(bad)

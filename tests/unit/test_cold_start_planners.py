@@ -14,7 +14,7 @@ from edgeplan.planning.cold_start.mixed_integer import program, relax
 from edgeplan.planning.cold_start.optimal import Search, optimal
 from edgeplan.planning.cold_start.plan import Target
 from edgeplan.planning.cold_start.planner import PLANNERS, lower_bound_ms, outcomes, plan
-from edgeplan.planning.cold_start.profile import Candidate, Contention, Layer, Profile, pareto
+from edgeplan.planning.cold_start.profile import Candidate, Contention, Fresh, Layer, Profile, pareto
 
 TARGET = Target("m.onnx", "a" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2)
 
@@ -67,7 +67,7 @@ def test_the_start_is_added_to_makespan_and_bound(planner: str) -> None:
     assert after.makespan_ms == pytest.approx(before.makespan_ms + 7.5)
     assert after.lower_bound_ms == pytest.approx(before.lower_bound_ms + 7.5, rel=2e-3)
     assert lower_bound_ms([later]) == pytest.approx(lower_bound_ms([profile]) + 7.5)
-    assert work_bound_ms(later) == pytest.approx(work_bound_ms(profile) + 7.5)
+    assert work_bound_ms(later) == work_bound_ms(profile)
     outcome = outcomes([later], planner)[later.layout]
     assert simulate(outcome.profile, outcome.schedule)[0] == pytest.approx(outcome.makespan_ms)
     assert min(span.start_ms for span in outcome.timeline()) == 7.5
@@ -82,6 +82,24 @@ def test_contention_and_the_little_ratio_enter_once() -> None:
     assert costs.narrow.item() == 12.5
     in_sequence = sequential(costs, (0,))
     assert makespan_ms(costs, in_sequence) == simulate(profile, in_sequence)[0] == 13.0  # nothing overlaps
+
+
+def test_factors_of_a_fresh_process_enter_once_and_not_the_work_bound() -> None:
+    times = {"big": 1.0}
+    read = Candidate("k", "raw", times, times, times, {1: 10.0, 2: 5.0})
+    mapped = Candidate("k", "cached_mmap", times, times, {"big": 0.0}, {1: 10.0, 2: 5.0})
+    fresh = Fresh(read=2, map=3, create=5, transform=7, execute=1.5, hand_over_ms=0.25)
+    profile = Profile("m", "nhwc", 2, 0, 1.0, (Layer("s", (), (read, mapped)),), Contention(1.1, 1.2), fresh=fresh)
+    costs = costs_of(profile)
+    assert costs.alone_prepare.tolist() == [[2 + 5 + 7, 3 + 5]]
+    assert costs.queue[0].tolist() == pytest.approx([2 + 12 * 1.1, 3 + 5 * 1.1])
+    assert costs.narrow[0].tolist() == pytest.approx([10 * 1.5 * 1.2 + 0.25] * 2)
+    assert costs.wide is not None
+    assert costs.wide.tolist() == costs.alone_execute.tolist() == [[7.5, 7.5]]
+    assert work_bound_ms(profile) == work_bound_ms(replace(profile, fresh=Fresh())) == (1 + 1 + 10) / 2
+    for widen_from, place in ((0, -1), (1, 0)):
+        schedule = Schedule((1,), (place,), widen_from)
+        assert simulate(profile, schedule)[0] == pytest.approx(makespan_ms(costs, schedule))
 
 
 @pytest.mark.parametrize("preparation", [0.3, 1.0, 3.0])

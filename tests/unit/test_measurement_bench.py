@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,46 +17,17 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 
-from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import BusyError, FormatError, NoiseError, StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.measurement import bench as bench_module
 from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.records import Subject
-from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
+from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.measurement.store import read_rows
 from edgeplan.progress import Spending
-
-DEVICE = DeviceFile(format_version=1, name="dev", engine="onnxruntime")
-SETTINGS = MeasurementSettings(
-    blocks=3,
-    min_runs=2,
-    max_runs=3,
-    block_ms=1.0,
-    reference_runs=1,
-    batch_size=2,
-    batch_weight_mb=10,
-    min_gap_seconds=0.0,
-    max_noise=1.0,
-    extra_blocks=0,
-    max_noisy_share=1.0,
-    retries=0,
-    reference_exponents=ReferenceExponents(compute=1.0, bandwidth=0.0),
-)
-
-
-@pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A state folder and a lock of the test's own, and references that take no three seconds to settle."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv(STORED_ROWS_ONLY, raising=False)
-    monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "test.lock")
-    monkeypatch.setattr(bench_module, "_NOMINAL_SECONDS", 0.02)
-    affinity = os.sched_getaffinity(0)
-    yield
-    os.sched_setaffinity(0, affinity)
 
 
 def subjects(count: int = 3, *, profiled: bool = False) -> list[Subject]:

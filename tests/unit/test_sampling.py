@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
+import yaml
 
 from edgeplan.devices.engines.base import EngineNode
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig, make_kernel
+from edgeplan.graph.onnx_export import weight_bytes
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
-from edgeplan.sampling.adaptive import Sampled
+from edgeplan.sampling.adaptive import CarrierSampler, Sampled
 from edgeplan.sampling.carriers import build_carrier
 from edgeplan.sampling.isolated import chains, extract, fit_boundary, isolated_label
 from edgeplan.sampling.labels import CounterModel, fit_counters, label_rows, node_labels
@@ -32,6 +36,7 @@ from edgeplan.sampling.prior import (
     Prior,
     conv_shapes,
 )
+from edgeplan.sampling.settings import SamplingSettings
 from edgeplan.sampling.sources import FINE_GRAINED_RANGE, MAX_MACS, FocusSource, PriorSource, UniformSource
 from edgeplan.sampling.sweeps import check_graphs, sweep_graphs, sweep_of
 
@@ -136,6 +141,19 @@ def test_carriers_are_seeded_simple_and_of_about_the_size_asked(seed: int) -> No
     work = sum(op.op_type in ("Conv", "MaxPool", "AveragePool", "Concat", "Add", "Gemm", "LRN") for op in graph.operators)
     assert 1 <= work <= 60
     assert build_carrier("c", f"unit/{seed}/other", PriorSource(PRIOR), 10).operators != graph.operators
+
+
+def test_carriers_that_no_model_can_hold_are_passed_over() -> None:
+    class Huge(UniformSource):
+        def next(self, rng: Random, channels: int, size: int, *, depthwise: bool) -> ConvShape:
+            drawn = super().next(rng, channels, size, depthwise=depthwise)
+            return drawn if depthwise or rng.random() < 0.7 else replace(drawn, out_channels=2048, kernel=9)
+
+    settings = SamplingSettings.model_validate(yaml.safe_load(Path("params.yaml").read_text())["sampling"])
+    sampler = CarrierSampler(None, settings, PRIOR, 7)  # type: ignore[arg-type]  nothing is measured
+    found = list(islice(sampler.carriers("random", Huge()), 12))
+    assert all(weight_bytes(carrier) < 2**31 for carrier in found)
+    assert [carrier.name for carrier in found] != [f"random-{i}" for i in range(12)]  # some of them were too large
 
 
 def test_a_sample_is_cut_at_its_budget_whatever_the_batches_were() -> None:

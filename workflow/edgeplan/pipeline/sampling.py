@@ -62,8 +62,10 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
         budget = settings.mode_seconds if mode == "in_situ" else settings.budget_seconds
         if budget:
             _isolated(bench, sampler, read_rules(rules), budget, params.seed, found)
-        if mode == "in_situ":
-            _lacking(bench, read_rules(rules), params.seed, found)
+        if mode == "in_situ" and (
+            seconds := measure_lacking(bench, read_rules(rules), params.seed, found.rows, chains_known=budget > 0)
+        ):
+            found.seconds[LACKING] = seconds
         measured_at = time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at()))
         version = str(bench.store.identity["engine_version"])
     if mode != "in_situ":  # what is kept of the isolated kernels is what the predictors learn from
@@ -219,13 +221,23 @@ def _measured_alone(
     return measured
 
 
-def _lacking(bench: Bench, rules: FusionRules, seed: int, found: _Found) -> None:
+def measure_lacking(bench: Bench, rules: FusionRules, seed: int, rows: list[Row], *, chains_known: bool = False) -> float:
     """Measure alone what the rules take for kernels though the engine ran it inside others.
 
     Models are split by the rules and labels come from the engine's nodes. Where a rule is wrong, as it may be after few rounds
     on a noisy machine, kernels come out that no node was, and a model with one could not be predicted at all.
+
+    Args:
+        bench: where to measure.
+        rules: of the device.
+        seed: seed of the choice among the kernels of a kind.
+        rows: what was measured in carriers; gets a row for each kernel.
+        chains_known: whether the time of the chains that tell the boundary cost was counted before.
+
+    Returns:
+        Seconds of measuring; 0 where nothing was lacking.
     """
-    table = pd.DataFrame(found.rows)
+    table = pd.DataFrame(rows)
     shown = set(table.loc[trained_on(table, "in_situ"), "kind"])
     lacking: dict[str, dict[str, tuple[Graph, Kernel]]] = {}
     for build in prior_models().values():
@@ -234,7 +246,7 @@ def _lacking(bench: Bench, rules: FusionRules, seed: int, found: _Found) -> None
             if kernel.config.kind not in shown:
                 lacking.setdefault(kernel.config.kind, {}).setdefault(without_context(kernel.config.to_json()), (graph, kernel))
     if not lacking:
-        return
+        return 0.0
     rng = Random(f"{seed}/lacking")  # noqa: S311  not cryptography
     chosen = [
         kernels[text]
@@ -243,6 +255,5 @@ def _lacking(bench: Bench, rules: FusionRules, seed: int, found: _Found) -> None
     ]
     log.warning("no node of the engine was a kernel of kind %s: measured alone", ", ".join(sorted(lacking)))
     boundary, seconds = _boundary(bench, seed)
-    measured = _measured_alone(bench, chosen, boundary, LACKING, found.rows)
-    # the chains are read from the store, and counted there, if the isolated mode measured them
-    found.seconds[LACKING] = sum(m.seconds for m in measured) + (0.0 if "isolated" in found.seconds else seconds)
+    measured = _measured_alone(bench, chosen, boundary, LACKING, rows)
+    return sum(m.seconds for m in measured) + (0.0 if chains_known else seconds)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from edgeplan.cold.profiling.fresh import START, start_signature
 from edgeplan.cold.profiling.memory import pinned
 from edgeplan.cold.profiling.rounds import Rig
 from edgeplan.cold.profiling.settings import Cores
-from edgeplan.cold.profiling.start import START, start_signature
 from edgeplan.cold.profiling.store import Row
 from edgeplan.planning.cold_start.profile import Contention
 from edgeplan.runtime.cold_executor import Pace

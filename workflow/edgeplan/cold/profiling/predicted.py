@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.cold.profiling.contention import CONTENTION, contention_of, contention_signature
+from edgeplan.cold.profiling.fresh import START, fresh_of, start_ms, start_signature
 from edgeplan.cold.profiling.once import ONCE, once_ms
 from edgeplan.cold.profiling.profiles import profile_of
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
-from edgeplan.cold.profiling.start import START, start_ms, start_signature
 from edgeplan.cold.profiling.store import Constants, ProfileStore, Row
 from edgeplan.cold.profiling.subjects import Group, Subject, signatures, subject, touched_pages
 from edgeplan.errors import FormatError, PredictionError, StoreError
@@ -137,7 +137,7 @@ def _profile(
     return profile_of(
         name, found.program.home, named, rows, preparation.settings, preparation.cores, preparation.contention,
         touch_ms_per_byte=constants.touch_ms_per_byte, start_ms=preparation.start_ms(len(steps)),
-        once_ms=preparation.once_ms,
+        once_ms=preparation.once_ms, fresh=preparation.fresh,
     )  # fmt: skip
 
 
@@ -194,6 +194,7 @@ class _Preparation:
         factors = [row for row in rows if row.signature.startswith(CONTENTION)]
         self.contention = contention_of(factors) if factors else Contention()
         self.once_ms = once_ms(rows)
+        self.fresh = fresh_of(self._starts)
         self._rows = rows = [row for row in rows if not row.signature.startswith((START, ONCE, CONTENTION))]
         self._lines: dict[tuple[str, str], tuple[float, float]] = {}
         narrow, wide = cores.widths[0], cores.widths[-1]

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.profiling.contention import contention_of, contention_row, contention_signature, measure_contention
+from edgeplan.cold.profiling.fresh import fresh_of, fresh_row, measure_fresh, start_ms, start_signature
 from edgeplan.cold.profiling.measure import Clock, calibrate, measure
 from edgeplan.cold.profiling.memory import first_touch, fix_allocator, pinned
 from edgeplan.cold.profiling.once import measure_once, once_ms
 from edgeplan.cold.profiling.profiles import profile_of
 from edgeplan.cold.profiling.rounds import Rig
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
-from edgeplan.cold.profiling.start import measure_start, start_ms, start_row, start_signature
 from edgeplan.cold.profiling.store import Constants, ProfileStore, identity
 from edgeplan.cold.profiling.subjects import signatures, subject, touched_pages
 from edgeplan.devices.engines.base import random_inputs
@@ -40,6 +42,7 @@ _LOCK_SECONDS = 600.0
 class _Model:
     """A model to be profiled."""
 
+    name: str
     dnnl: Dnnl
     path: Path
     lowered: Lowered
@@ -81,7 +84,7 @@ def profile_model(
         StoreError: rows could not be stored.
     """
     lowered = lower(graph)
-    known = _Model(dnnl, model, lowered, locate_weights(model, lowered), random_inputs(graph))
+    known = _Model(name, dnnl, model, lowered, locate_weights(model, lowered), random_inputs(graph))
     rows = store or ProfileStore(None, identity(dnnl.info, settings, cores))
     signed = {home: signatures(dnnl, lowered, home) for home in layouts}
     whole = {home: (start_signature(signed[home]), contention_signature(signed[home])) for home in layouts}
@@ -92,30 +95,48 @@ def profile_model(
             fix_allocator()
             constants = _measure(known, missing or list(layouts)[:1], rows, settings, cores)
         rows.merge()
-    profiles = []
-    for home in layouts:
-        pages = touched_pages(dnnl, lowered, home, constants.page_bytes)
-        steps = [
-            (step, signature, count * constants.touch_ms_per_page)
-            for step, signature, count in zip(lowered.steps, signed[home], pages, strict=True)
-        ]
-        found = {signature: rows.rows(signature) for signature in signed[home]}
-        (start,), factors = (rows.rows(signature) for signature in whole[home])
-        profiles.append(
-            profile_of(
-                name,
-                home,
-                steps,
-                found,
-                settings,
-                cores,
-                contention_of(factors),
-                touch_ms_per_byte=constants.touch_ms_per_byte,
-                start_ms=start_ms(start),
-                once_ms=once_ms(rows.all_rows()),
-            )
-        )
-    return tuple(profiles)
+    return pooled([_profile(known, home, rows, settings, cores, constants) for home in layouts])
+
+
+def pooled(profiles: Sequence[Profile]) -> tuple[Profile, ...]:
+    """The profiles of a model with the medians over its home layouts of what is measured once for each layout.
+
+    Layouts differ less in these than one measurement from the next, and a planner compares layouts.
+    """
+
+    def medians(found: Sequence[Any]) -> Any:
+        names = [field.name for field in fields(found[0])]
+        return type(found[0])(*(statistics.median(getattr(one, name) for one in found) for name in names))
+
+    contention, fresh = medians([p.contention for p in profiles]), medians([p.fresh for p in profiles])
+    start = statistics.median(p.start_ms for p in profiles)
+    return tuple(replace(p, contention=contention, fresh=fresh, start_ms=start) for p in profiles)
+
+
+def _profile(
+    model: _Model, home: str, rows: ProfileStore, settings: ProfileSettings, cores: Cores, constants: Constants
+) -> Profile:
+    """The profile of a model under a home layout whose steps are stored; what a fresh process pays, if that is too."""
+    signed = signatures(model.dnnl, model.lowered, home)
+    pages = touched_pages(model.dnnl, model.lowered, home, constants.page_bytes)
+    steps = [
+        (step, signature, count * constants.touch_ms_per_page)
+        for step, signature, count in zip(model.lowered.steps, signed, pages, strict=True)
+    ]
+    starts = rows.rows(start_signature(signed)) if rows.known(start_signature(signed)) else ()
+    return profile_of(
+        model.name,
+        home,
+        steps,
+        {signature: rows.rows(signature) for signature in signed},
+        settings,
+        cores,
+        contention_of(rows.rows(contention_signature(signed))),
+        touch_ms_per_byte=constants.touch_ms_per_byte,
+        start_ms=start_ms(starts[0]) if starts else 0.0,
+        once_ms=once_ms(rows.all_rows()),
+        fresh=fresh_of(starts),
+    )
 
 
 def _measure(model: _Model, layouts: Sequence[str], store: ProfileStore, settings: ProfileSettings, cores: Cores) -> Constants:
@@ -141,7 +162,7 @@ def _measure(model: _Model, layouts: Sequence[str], store: ProfileStore, setting
         tempfile.TemporaryDirectory(prefix="edgeplan-profile-") as scratch,
     ):
         for home in layouts:
-            _layout(model, home, store, settings, cores, clock, Path(scratch), advance)
+            _layout(model, home, store, settings, cores, clock, constants, Path(scratch), advance)
     return constants
 
 
@@ -152,6 +173,7 @@ def _layout(
     settings: ProfileSettings,
     cores: Cores,
     clock: Clock,
+    constants: Constants,
     scratch: Path,
     advance: Callable[[int], None],
 ) -> None:
@@ -169,5 +191,7 @@ def _layout(
         if not store.known(contention_signature(signed)):
             store.add([contention_row(signed, measure_contention(rig, cores))])
     if not store.known(start_signature(signed)):
-        times_ms = measure_start(model.dnnl, found, model.path, model.inputs, cores, scratch, settings.blocks)
-        store.add([start_row(signed, times_ms)])
+        profile = _profile(model, home, store, settings, cores, constants)
+        shapes = {name: values.shape for name, values in model.inputs.items()}
+        start, fresh = measure_fresh(model.dnnl, model.path, profile, shapes, cores, scratch, max(settings.blocks - 1, 1))
+        store.add([fresh_row(signed, start, fresh)])

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from edgeplan.cold.profiling.once import kernel_of
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.cold.profiling.store import Row
-from edgeplan.planning.cold_start.profile import BIG, Candidate, Contention, Layer, Profile, check
+from edgeplan.planning.cold_start.profile import BIG, Candidate, Contention, Fresh, Layer, Profile, check
 from edgeplan.runtime.steps import Step
 
 
@@ -49,6 +49,7 @@ def profile_of(
     touch_ms_per_byte: float = 0.0,
     start_ms: float = 0.0,
     once_ms: Mapping[str, float] = MappingProxyType({}),
+    fresh: Fresh | None = None,
 ) -> Profile:
     """The profile of a model under one home layout.
 
@@ -63,6 +64,7 @@ def profile_of(
         touch_ms_per_byte: of memory that transformed weights are written to for the first time.
         start_ms: what is paid before any step is prepared.
         once_ms: by kernel, what its first execution in a process costs besides.
+        fresh: factors on the costs in a fresh process; none without.
     """
     layers = []
     for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps], settings.charge), strict=True):
@@ -70,7 +72,7 @@ def profile_of(
         found = [c for row in rows[signature] for c in candidates_of(row, settings, cores, charge)]
         layers.append(Layer(step.name, step.members, tuple(found)))
     big, little = len(cores.big), len(cores.little)
-    return check(Profile(name, layout, big, little, cores.little_ratio, tuple(layers), contention, start_ms))
+    return check(Profile(name, layout, big, little, cores.little_ratio, tuple(layers), contention, start_ms, fresh or Fresh()))
 
 
 def shares(signed: Sequence[str], charge: str) -> list[float]:

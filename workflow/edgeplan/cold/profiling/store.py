@@ -29,7 +29,7 @@ from edgeplan.runtime.library import LibraryInfo
 FORMAT_VERSION = 1
 #: What is timed, and how. The other files of the runtime decide what is linked.
 _SOURCES = (
-    *(f"cold/profiling/{name}.py" for name in ("rounds", "memory", "trials", "start", "once")),
+    *(f"cold/profiling/{name}.py" for name in ("rounds", "memory", "trials", "fresh", "once")),
     *(f"runtime/{name}.py" for name in ("cold_executor", "lanes", "linked", "preparation", "objects", "weight_cache")),
     *(f"runtime/{name}.py" for name in ("raw_weights", "transform", "memory", "dnnl", "creation", "linking")),
 )
@@ -89,8 +89,8 @@ class Row:
         raw_bytes, weight_bytes, scratch_bytes: see `Sizes`.
         samples_ms: stage -> normalised times in ms. Stages: `read`, `create`, `transform` (from the model file), `cached_read`,
             `cached_mmap`, `create_again` and `transform_again` (of an equal step), each by core class as in `read:big`; `first`
-            and `warm` executions by width, as in `first:1`. `start` is of whole programs (`start.py`), `once` of
-            kernels (`once.py`).
+            and `warm` executions by width, as in `first:1`. `start` and factors are of whole programs
+            (`fresh.py`, `contention.py`), `once` of kernels (`once.py`).
         measured_at: seconds since the epoch.
     """
 

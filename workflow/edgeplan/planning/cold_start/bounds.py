@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pandas as pd
 
-from edgeplan.planning.cold_start.profile import BIG, LITTLE, Candidate, Profile, prepare_ms, undominated
+from edgeplan.planning.cold_start.profile import BIG, LITTLE, Candidate, Fresh, Profile, prepare_ms, undominated
 
 
 def work_bound_ms(profile: Profile) -> float:
     """Sum over the steps of the least (preparation + execution) core-milliseconds of any candidate, divided by the cores.
 
-    Without contention, after `start_ms`. No schedule of the profile's machine ends sooner, whatever overlaps.
+    Without contention, the factors of a fresh process and what is paid before the first step: no schedule of the profile's
+    machine ends sooner, whatever overlaps.
     """
+    profile = replace(profile, fresh=Fresh())
     work = sum(min(_work_ms(profile, c) for c in layer.candidates) for layer in profile.layers)
-    return profile.start_ms + work / profile.cores
+    return work / profile.cores
 
 
 def _work_ms(profile: Profile, c: Candidate) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 import pandas as pd
 
 from edgeplan.errors import FormatError
-from edgeplan.planning.cold_start.profile import BIG, LITTLE, Candidate, Contention, Layer, Profile, check
+from edgeplan.planning.cold_start.profile import BIG, LITTLE, Candidate, Contention, Fresh, Layer, Profile, check
 
 _PROFILE = {
     "model": str,
@@ -23,6 +24,7 @@ _PROFILE = {
     "contention_read": float,
     "contention_main": float,
     "start_ms": float,
+    **{f"fresh_{field.name}": float for field in fields(Fresh)},
 }
 _STEP = {"step": int, "name": str, "members": str}
 _SIZES = ("read_bytes", "cache_bytes", "scratch_bytes")
@@ -47,6 +49,7 @@ def to_frame(profiles: Iterable[Profile]) -> pd.DataFrame:
             "contention_read": p.contention.read,
             "contention_main": p.contention.main,
             "start_ms": p.start_ms,
+            **{f"fresh_{field.name}": getattr(p.fresh, field.name) for field in fields(Fresh)},
         }
         for k, layer in enumerate(p.layers):
             step = {"step": k, "name": layer.name, "members": json.dumps(layer.members)}
@@ -88,7 +91,7 @@ def _profile(frame: pd.DataFrame, widths: dict[str, int], where: str) -> Profile
     records: list[dict[str, Any]] = [{str(k): v for k, v in r.items()} for r in frame.to_dict("records")]
     head = records[0]
     if any(r[name] != head[name] for r in records for name in _PROFILE):
-        raise _misfit(f"cores or contention differ between the rows of {head['model']}, {head['layout']}", where)
+        raise _misfit(f"cores or factors differ between the rows of {head['model']}, {head['layout']}", where)
     steps: dict[int, list[dict[str, Any]]] = {}
     for r in records:
         steps.setdefault(int(r["step"]), []).append(r)
@@ -98,7 +101,8 @@ def _profile(frame: pd.DataFrame, widths: dict[str, int], where: str) -> Profile
     contention = Contention(*(float(head[f"contention_{name}"]) for name in ("prepare", "execute", "read", "main")))
     cores = int(head["big_cores"]), int(head["little_cores"])
     ratio, start_ms = float(head["little_ratio"]), float(head["start_ms"])
-    return Profile(str(head["model"]), str(head["layout"]), *cores, ratio, layers, contention, start_ms)
+    fresh = Fresh(*(float(head[f"fresh_{field.name}"]) for field in fields(Fresh)))
+    return Profile(str(head["model"]), str(head["layout"]), *cores, ratio, layers, contention, start_ms, fresh)
 
 
 def _layer(rows: list[dict[str, Any]], widths: dict[str, int], where: str) -> Layer:

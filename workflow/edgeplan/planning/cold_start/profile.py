@@ -83,6 +83,25 @@ class Contention:
 
 
 @dataclass(frozen=True, slots=True)
+class Fresh:
+    """What costs are in a fresh process, where every cold start happens, against those that were profiled.
+
+    Attributes:
+        read: factor (>= 1) on reading into memory.
+        map: factor on mapping cached weights.
+        create, transform, execute: factors on those stages.
+        hand_over_ms: for each step that is executed while others are prepared: what passes until the executing core has it.
+    """
+
+    read: float = 1.0
+    map: float = 1.0
+    create: float = 1.0
+    transform: float = 1.0
+    execute: float = 1.0
+    hand_over_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """All steps of a model under one home layout of its activations.
 
@@ -96,6 +115,7 @@ class Profile:
         layers: in order of execution.
         contention: measured factors.
         start_ms: paid before any preparation or execution, whatever the plan: the program is read, threads are started.
+        fresh: factors on the costs in a fresh process.
     """
 
     model: str
@@ -106,6 +126,7 @@ class Profile:
     layers: tuple[Layer, ...]
     contention: Contention = Contention()
     start_ms: float = 0.0
+    fresh: Fresh = Fresh()
 
     @property
     def equal(self) -> bool:
@@ -137,12 +158,7 @@ def check(profile: Profile) -> Profile:
         FormatError: a cost is missing, negative or not finite, a step has no candidate, or the cores make no sense.
     """
     where = f"{profile.model}, layout {profile.layout}"
-    slow = profile.contention
-    factors = (profile.little_ratio, slow.prepare, slow.execute, slow.read, slow.main)
-    if not all(math.isfinite(f) and f >= 1 for f in factors):
-        raise _misfit(f"little_ratio and contention factors must be at least 1, not {factors}", where)
-    if not (math.isfinite(profile.start_ms) and profile.start_ms >= 0):
-        raise _misfit(f"start_ms must be at least 0, not {profile.start_ms}", where)
+    _check_factors(profile, where)
     if profile.big_cores < 1 or profile.little_cores < 0:
         raise _misfit(f"{profile.big_cores} big and {profile.little_cores} little cores", where)
     if not profile.layers:
@@ -159,6 +175,17 @@ def check(profile: Profile) -> Profile:
     if len({tuple(sorted(c.execute_ms)) for layer in profile.layers for c in layer.candidates}) > 1:
         raise _misfit("execution was not measured at the same widths everywhere", where)
     return profile
+
+
+def _check_factors(profile: Profile, where: str) -> None:
+    slow, new = profile.contention, profile.fresh
+    factors = [profile.little_ratio, slow.prepare, slow.execute, slow.read, slow.main]
+    factors += [new.read, new.map, new.create, new.transform, new.execute]
+    if not all(math.isfinite(f) and f >= 1 for f in factors):
+        raise _misfit(f"little_ratio and factors must be at least 1, not {factors}", where)
+    for name, time in (("start_ms", profile.start_ms), ("hand_over_ms", new.hand_over_ms)):
+        if not (math.isfinite(time) and time >= 0):
+            raise _misfit(f"{name} must be at least 0, not {time}", where)
 
 
 def _check_candidate(c: Candidate, widths: set[int], where: str) -> None:
@@ -179,7 +206,7 @@ def _check_candidate(c: Candidate, widths: set[int], where: str) -> None:
 def prepare_ms(
     profile: Profile, candidate: Candidate, core: str, *, overlapped: bool, main: bool = False
 ) -> tuple[float, float, float]:
-    """Read, create and transform times: the one place where contention and the ratio of little cores enter preparation.
+    """Read, create and transform times: the one place where factors and the ratio of little cores enter preparation.
 
     Args:
         profile: for its factors.
@@ -189,6 +216,9 @@ def prepare_ms(
         main: whether the main core prepares.
     """
     read, create, transform = candidate.stages_ms(core)
+    fresh = profile.fresh
+    read *= fresh.map if candidate.source == "cached_mmap" else fresh.read
+    create, transform = create * fresh.create, transform * fresh.transform
     slow = profile.little_ratio if core == LITTLE else 1.0
     c = profile.contention if overlapped else Contention()
     if main:
@@ -197,8 +227,9 @@ def prepare_ms(
 
 
 def execute_ms(profile: Profile, candidate: Candidate, width: int, *, overlapped: bool) -> float:
-    """Execution time, the one place where the contention factor enters execution."""
-    return candidate.execute_ms[width] * (profile.contention.execute if overlapped else 1.0)
+    """Execution time, the one place where factors and the handing over enter execution."""
+    time = candidate.execute_ms[width] * profile.fresh.execute
+    return time * profile.contention.execute + profile.fresh.hand_over_ms if overlapped else time
 
 
 def _costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
@@ -207,7 +238,7 @@ def _costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
     return (
         sum(prepare_ms(profile, c, BIG, overlapped=False)),
         sum(prepare_ms(profile, c, core, overlapped=True)),
-        *(c.execute_ms[w] for w in sorted({profile.narrow, profile.big_cores})),
+        *(c.execute_ms[w] for w in sorted({profile.narrow, profile.big_cores})),  # the same factors for all
     )
 
 

@@ -1,0 +1,43 @@
+"""A bench on a real engine whose measurements last milliseconds, and the fixture for tests that use one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgeplan.devices.config import DeviceFile
+from edgeplan.measurement import bench as bench_module
+from edgeplan.measurement.bench import STORED_ROWS_ONLY
+from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
+
+DEVICE = DeviceFile(format_version=1, name="dev", engine="onnxruntime")
+SETTINGS = MeasurementSettings(
+    blocks=3,
+    min_runs=2,
+    max_runs=3,
+    block_ms=1.0,
+    reference_runs=1,
+    batch_size=2,
+    batch_weight_mb=10,
+    min_gap_seconds=0.0,
+    max_noise=1.0,
+    extra_blocks=0,
+    max_noisy_share=1.0,
+    retries=0,
+    reference_exponents=ReferenceExponents(compute=1.0, bandwidth=0.0),
+)
+
+
+@pytest.fixture(autouse=True)
+def measuring_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A state folder and a lock of the test's own, and references that take no three seconds to settle."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv(STORED_ROWS_ONLY, raising=False)
+    monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "test.lock")
+    monkeypatch.setattr(bench_module, "_NOMINAL_SECONDS", 0.02)
+    affinity = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, affinity)

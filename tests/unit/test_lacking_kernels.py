@@ -1,0 +1,49 @@
+"""Kernels of kinds that only the rules see, measured alone on a real engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
+
+from edgeplan.fusion.rules import FusionRules
+from edgeplan.graph.simplify import simplify
+from edgeplan.graph.splitting import split
+from edgeplan.measurement.bench import Bench
+from edgeplan.pipeline.sampling import measure_lacking
+from edgeplan.predictors.training_rows import LACKING, trained_on
+from edgeplan.zoo import prior_models
+
+#: No activation is taken into anything, whatever the engine does.
+RULES = FusionRules(pairs={"conv_bn": True})
+
+
+def _rows(kinds: set[str]) -> list[dict[str, object]]:
+    """What carriers showed: a row of each kind."""
+    return [{"subject": "carrier", "mode": "in_situ", "sampler": "adaptive", "kind": kind} for kind in sorted(kinds)]
+
+
+def _kinds() -> set[str]:
+    return {k.config.kind for build in prior_models().values() for k in split(simplify(build()), RULES)}
+
+
+def test_kinds_that_no_node_was_are_measured_alone(tmp_path: Path) -> None:
+    rows = _rows(_kinds() - {"relu6"})
+    with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
+        seconds = measure_lacking(bench, RULES, 7, rows)
+    table = pd.DataFrame(rows)
+    new = table[table["sampler"] == LACKING]
+    assert seconds > 0
+    assert set(new["kind"]) == {"relu6"}
+    assert 1 < len(new) <= 12
+    assert new["config"].is_unique
+    assert (new["latency_us"] > 0).all()
+    assert trained_on(table, "in_situ").all()  # whatever the mode of the device
+
+
+def test_where_every_kind_was_shown_nothing_is_measured(tmp_path: Path) -> None:
+    rows = _rows(_kinds())
+    with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
+        assert measure_lacking(bench, RULES, 7, rows) == 0
+    assert len(rows) == len(_kinds())
