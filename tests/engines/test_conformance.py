@@ -162,6 +162,8 @@ def _check_mapping(graph: Graph, nodes: tuple[EngineNode, ...]) -> None:
         assert node.implementation, node
         if node.is_reorder:
             assert node.tensor in graph.tensors, node
+            assert node.input_layout, node
+            assert node.output_layout, node
         else:
             assert list(node.members) == sorted(node.members, key=order.__getitem__), node
             assert node.tensor == "", node

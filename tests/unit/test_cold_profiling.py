@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from edgeplan.cli import app
 from edgeplan.cold.profiling import profiler
-from edgeplan.cold.profiling.once import kernel_of, once_ms
+from edgeplan.cold.profiling.once import kernel_of, once_ms, work_of
 from edgeplan.cold.profiling.predicted import predicted_profiles
 from edgeplan.cold.profiling.profiler import profile_model
 from edgeplan.cold.profiling.profiles import Charge, candidates_of, shares
@@ -42,6 +42,7 @@ from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.steps import Step
 from edgeplan.runtime.weights import locate_weights
 
 QUICK = ProfileSettings(blocks=2, warm_runs=1, reference_runs=1, retries=0, max_noisy_share=1.0)
@@ -207,6 +208,21 @@ def test_first_executions_are_charged_to_their_kernels() -> None:
         charge = Charge(kind, arena_ms=0.25, once_ms=once_ms(kernels))
         (found,) = candidates_of(Row("s", name, 0, 0, 0, 0, samples, 1.0), QUICK, Cores((0, 1)), charge)
         assert found.execute_ms == {1: 2.25 + extra, 2: 1.75 + extra}
+
+
+def test_a_product_of_one_row_is_other_work_than_one_of_several() -> None:
+    fc = Step("fc", "fc", ("fc",), ("x",), ("y",))
+    assert work_of(fc, {"y": (1, 10)}) == work_of(fc, {"y": (1, 1, 10)}) == "fc-row"
+    assert work_of(fc, {"y": (26, 10)}) == work_of(fc, {"y": (26, 1, 10)}) == "fc"
+    assert work_of(replace(fc, kind="conv"), {"y": (1, 8, 1, 1)}) == "conv"
+    kernels = [Row("once-fc gemm:jit", "fc gemm:jit", 0, 0, 0, 0, {"once": (30.0,)}, 1.0)]
+    samples = {"create:big": (1.0,), "first:1": (2.0,), "first:2": (1.5,)}
+    costs = {}
+    for rows in (1, 26):
+        charge = Charge(work_of(fc, {"y": (rows, 10)}), once_ms=once_ms(kernels))
+        (found,) = candidates_of(Row("s", "gemm:jit", 0, 0, 0, 0, samples, 1.0), QUICK, Cores((0, 1)), charge)
+        costs[rows] = found.execute_ms[1]
+    assert costs == {1: 2.0, 26: 32.0}
 
 
 def test_first_touches_are_charged_by_size() -> None:

@@ -21,10 +21,10 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
-from edgeplan.sampling.adaptive import CarrierSampler, Sampled
+from edgeplan.sampling.adaptive import CarrierSampler, Sampled, errors_beyond_labels
 from edgeplan.sampling.carriers import build_carrier
 from edgeplan.sampling.isolated import chains, extract, fit_boundary, isolated_label
-from edgeplan.sampling.labels import CounterModel, fit_counters, label_rows, located, node_labels
+from edgeplan.sampling.labels import CounterModel, fit_counters, label_rows, node_labels
 from edgeplan.sampling.prior import (
     TABLE5_IN_CHANNELS,
     TABLE5_KERNELS,
@@ -171,6 +171,16 @@ def test_a_sample_is_cut_at_its_budget_whatever_the_batches_were() -> None:
     assert len(sampled.graphs) == 5, "what was measured stays as it was"
 
 
+def test_errors_within_the_resolution_of_labels_count_for_nothing() -> None:
+    labels = np.array([0.5, 0.5, 100.0, 100.0, 100.0])
+    predicted = np.array([1.0, 3.0, 103.0, 150.0, 50.0])
+    errors = errors_beyond_labels(predicted, labels)
+    assert errors[0] == errors[2] == 0.0  # half a microsecond; 3 %
+    assert 3.5 < errors[1] < 5.0  # the rest of 2.5 us
+    assert 0.44 < errors[3] < 0.46
+    assert errors[4] == pytest.approx(-errors[3])
+
+
 def test_sweeps_vary_one_dimension_each() -> None:
     places: Counter[str] = Counter()
     for graph in sweep_graphs():
@@ -240,24 +250,6 @@ def test_rows_of_a_carrier_are_its_kernels_and_conversions() -> None:
     assert [r["latency_us"] for r in rows] == pytest.approx([2.0, 10.0, 10.0])
     assert rows[2]["output_layout"] == "nchw"
     assert KernelConfig.from_json(str(rows[1]["config"])) == make_kernel(graph, ("c", "r")).config
-
-
-def test_conversions_without_layouts_get_those_of_the_data_flow() -> None:
-    b = GraphBuilder("net", (1, 3, 8, 8))
-    first = b.conv(b.input, 8, 3, name="c0")
-    graph = b.build(b.conv(first, 8, 3, name="c1"))
-    middle = graph.by_name["c0"].outputs[0]
-    nodes = (
-        EngineNode("in", "Reorder", "reorder", (), graph.inputs[0]),
-        EngineNode("c0", "conv", "conv", ("c0",), "", "nhwc", "nhwc"),
-        EngineNode("mid", "Reorder", "reorder", (), middle),
-        EngineNode("c1", "conv", "conv", ("c1",), "", "blocked16", "nhwc"),
-        EngineNode("out", "Reorder", "reorder", (), graph.outputs[0]),
-    )
-    found = [(n.input_layout, n.output_layout) for n in located(graph, nodes) if n.is_reorder]
-    assert found == [("nchw", "nhwc"), ("nhwc", "blocked16"), ("nhwc", "nchw")]
-    told = (replace(nodes[0], input_layout="a", output_layout="b"), *nodes[1:])
-    assert located(graph, told) == told  # where the engine tells some of them, nothing is guessed
 
 
 def test_an_extracted_kernel_is_a_graph_of_its_own() -> None:

@@ -91,7 +91,8 @@ _ALL = (
     Shown(
         "table_10",
         "Adaptive sampling against random sampling",
-        "Conv predictors of what each sampler measured within the same budget, tested on the frozen set; then whole models, "
+        "Conv predictors of what each sampler measured within the same budget, tested on the frozen set, where labels below a "
+        "microsecond, the unit of the engines' counters, are left out but of the column that says so; then whole models, "
         "with that Conv predictor in place of the device's, which learns from all of them (paper: Table 10 and section 7.3). "
         "The prior sampler starts from the initial sample of the adaptive one; here its minutes count for both, in the table "
         "of measuring costs once.",

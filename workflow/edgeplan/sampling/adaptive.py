@@ -22,7 +22,7 @@ from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.predictors.features import features
 from edgeplan.sampling.carriers import build_carrier
-from edgeplan.sampling.labels import CounterModel, fit_counters, label_rows, plain_layouts
+from edgeplan.sampling.labels import CounterModel, fit_counters, label_rows, plain_layouts, standard_error_us
 from edgeplan.sampling.prior import ConvShape, Prior
 from edgeplan.sampling.settings import SamplingSettings
 from edgeplan.sampling.sources import ConvSource, FocusSource, PriorSource, PublishedSource, UniformSource
@@ -40,6 +40,8 @@ _TREES = 250
 _FIRST_BATCH = 12
 #: What one tensor of an ONNX model can hold is 2 GiB; channels redrawn around the largest kernels of Table 5 may ask for more.
 _MOST_WEIGHT_BYTES = (1 << 31) - (1 << 20)
+#: Standard errors that a label is likely not to be off by.
+_LIKELY = 2.0
 #: An adaptive round needs this many rows to learn from.
 _LEAST_ROWS = 40
 
@@ -237,7 +239,7 @@ def _design(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
 
 
 def _test_errors(train: Sequence[Row], test: Sequence[Row]) -> npt.NDArray[np.float64]:
-    """Relative errors on the test rows of a model trained on the others, the regression model f of Algorithm 2."""
+    """Errors on the test rows of a model trained on the others, the regression model f of Algorithm 2."""
     both = _design([*train, *test])
     shapes = [_shape(r) for r in (*train, *test)]
     work = np.log([s.macs for s in shapes])
@@ -245,4 +247,14 @@ def _test_errors(train: Sequence[Row], test: Sequence[Row]) -> npt.NDArray[np.fl
     cut = len(train)
     model = lgb.train(_MODEL, lgb.Dataset(both[:cut], latency[:cut] - work[:cut]), _TREES)
     predicted = np.asarray(model.predict(both[cut:])) + work[cut:]
-    return np.asarray(np.exp(predicted - latency[cut:]) - 1)
+    return errors_beyond_labels(np.exp(predicted), np.exp(latency[cut:]))
+
+
+def errors_beyond_labels(predicted_us: npt.NDArray[np.float64], labels_us: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Relative errors of predictions, less what the labels themselves are likely to be off by.
+
+    With it, rounds would go to kernels of a microsecond, whose labels say how the engine rounds: more of them teach nothing.
+    """
+    off = predicted_us - labels_us
+    beyond = np.maximum(np.abs(off) - _LIKELY * standard_error_us(labels_us), 0.0)
+    return np.asarray(np.sign(off) * beyond / labels_us)

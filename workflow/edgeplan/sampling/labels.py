@@ -22,7 +22,9 @@ from edgeplan.predictors.kernel_tables import reorder_config
 
 #: A label is never below this: even an empty node costs its dispatch.
 _LEAST_US = 0.05
-#: Engines count whole microseconds: a node whose counter reads nothing took half of one, as far as can be known.
+#: Engines count whole microseconds: a label below one says how they round, not how long a kernel takes.
+COUNTER_UNIT_US = 1.0
+#: A node whose counter reads nothing took half of the unit, as far as can be known.
 _UNREAD_US = 0.5
 #: A carrier whose counters miss its plain time by more than this is left out of the fit (not of the labels).
 _OUTLIER = 0.25
@@ -31,8 +33,6 @@ _REMAINDER = (-0.2, 0.25)
 _ROUNDING_US = 0.29
 _PROPORTIONAL = 0.025
 _FIT_ROUNDS = 3
-#: Name of the order in which ONNX keeps the elements of any tensor, of a graph's inputs among them.
-_ROW_MAJOR = "nchw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def node_labels(measurement: Measurement, counters: CounterModel) -> npt.NDArray
     labels = np.maximum(_counted(measurement) * counters.scale + counters.overhead, _LEAST_US)
     low, high = (bound * labels.sum() for bound in _REMAINDER)
     remainder = float(np.clip(measurement.latency_us - counters.call - labels.sum(), low, high))
-    variance = _ROUNDING_US**2 + (_PROPORTIONAL * labels) ** 2
+    variance = standard_error_us(labels) ** 2
     while abs(remainder) > _LEAST_US:  # again for what nodes at the least label could not give
         before = labels.sum()
         labels = np.maximum(labels + remainder * variance / variance.sum(), _LEAST_US)
@@ -83,35 +83,16 @@ def node_labels(measurement: Measurement, counters: CounterModel) -> npt.NDArray
     return np.asarray(labels)
 
 
-def located(graph: Graph, nodes: Sequence[EngineNode]) -> tuple[EngineNode, ...]:
-    """Nodes of which the conversions have layouts, also where the engine does not tell them.
-
-    They follow from the data flow then: a tensor is converted from what its producer wrote to what its next reader reads.
-    """
-    if any(node.is_reorder and node.input_layout for node in nodes):
-        return tuple(nodes)
-    kernels = {n.name: make_kernel(graph, n.members) for n in nodes if n.members}
-    current = dict.fromkeys(graph.inputs, _ROW_MAJOR)
-    found: list[EngineNode] = []
-    for place, node in enumerate(nodes, start=1):
-        if node.is_reorder:
-            later = (n for n in nodes[place:] if n.members and node.tensor in kernels[n.name].inputs)
-            before = current.get(node.tensor, "")
-            after = next((n.input_layout for n in later), _ROW_MAJOR)
-            found.append(replace(node, input_layout=before, output_layout=after))
-            current[node.tensor] = after
-        else:
-            found.append(node)
-            if node.members:
-                current |= dict.fromkeys(kernels[node.name].outputs, node.output_layout)
-    return tuple(found)
+def standard_error_us(labels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """How far labels may be off, microseconds: by the rounding of the counters, and by a share of their time."""
+    return np.hypot(_ROUNDING_US, _PROPORTIONAL * labels)
 
 
 def plain_layouts(graphs: Sequence[Graph], measurements: Sequence[Measurement]) -> dict[str, str]:
     """Layout of graph inputs by rank: the layout read by the first node that reads an input."""
     found: dict[str, str] = {}
     for graph, m in zip(graphs, measurements, strict=True):
-        for node in located(graph, m.nodes):
+        for node in m.nodes:
             read = node.tensor if node.is_reorder else graph.by_name[node.members[0]].inputs[0]
             if read in graph.inputs and node.input_layout:
                 found.setdefault(str(len(graph.shape(graph.inputs[0]))), node.input_layout)
@@ -123,7 +104,7 @@ def label_rows(
     graph: Graph, measurement: Measurement, counters: CounterModel, plain: Mapping[str, str]
 ) -> list[dict[str, object]]:
     """One row per kernel and layout conversion of a profiled carrier (columns: see docs/design.md, training table)."""
-    merged = _merge(located(graph, measurement.nodes), node_labels(measurement, counters))
+    merged = _merge(measurement.nodes, node_labels(measurement, counters))
     layouts: dict[str, str] = {name: plain.get(str(len(graph.shape(name))), "") for name in graph.inputs}
     for node, _ in merged:
         if node.members:

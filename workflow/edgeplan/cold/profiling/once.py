@@ -7,6 +7,7 @@ as processor time: nothing but the thread itself counts.
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -20,10 +21,12 @@ from edgeplan.cold.process import environment
 from edgeplan.cold.profiling.store import Row
 from edgeplan.cold.profiling.trials import Trials
 from edgeplan.errors import DeviceError
+from edgeplan.graph.ir import Shape
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedStep, read_linked, write_linked
 from edgeplan.runtime.plan_folder import PROGRAM_NAME
 from edgeplan.runtime.preparation import Preparer, Shared, execute
+from edgeplan.runtime.steps import Step
 
 #: Signatures of these rows begin with this.
 ONCE = "once-"
@@ -32,9 +35,18 @@ _LEAST_MS = 0.5  # below, it is what cold caches do, and in every first executio
 _TIMEOUT_SECONDS = 300.0
 
 
-def kernel_of(kind: str, implementation: str) -> str:
-    """The kernel of a candidate, whatever layouts it converts from and to; a name means different code for other kinds."""
-    return f"{kind} {implementation.partition('+')[0].partition('@')[0]}"
+def work_of(step: Step, shapes: Mapping[str, Shape]) -> str:
+    """What a kernel of a step does: the step's kind, where a product of a single row is apart.
+
+    The library runs that one by other code, which generates nothing at its first execution.
+    """
+    one_row = step.kind == "fc" and math.prod(shapes[step.outputs[0]][:-1]) == 1
+    return f"{step.kind}-row" if one_row else step.kind
+
+
+def kernel_of(work: str, implementation: str) -> str:
+    """The kernel of a candidate, whatever layouts it converts from and to; a name means different code for other work."""
+    return f"{work} {implementation.partition('+')[0].partition('@')[0]}"
 
 
 def once_ms(rows: Iterable[Row]) -> Mapping[str, float]:
@@ -53,10 +65,11 @@ def measure_once(trials: Trials, known: Collection[str], scratch: Path) -> list[
     Raises:
         DeviceError: the process failed.
     """
+    program = trials.subject.program
     smallest: dict[str, tuple[int, int, int]] = {}
     for index, group in trials.group.items():
         for position, implementation in enumerate(group.implementations):
-            kernel = kernel_of(trials.subject.program.steps[index].kind, implementation.name)
+            kernel = kernel_of(work_of(program.steps[index], program.shapes), implementation.name)
             if kernel not in known:
                 candidate = (group.sizes[position].weights, index, position)
                 smallest[kernel] = min(smallest.get(kernel, candidate), candidate)

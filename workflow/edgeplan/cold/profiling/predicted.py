@@ -135,8 +135,8 @@ def _profile(
     digest = {index: group.digest for group in found.groups for index in group.steps}
     named = [(step, digest[i], pages[i] * constants.touch_ms_per_page) for i, step in enumerate(steps)]
     return profile_of(
-        name, found.program.home, named, rows, preparation.settings, preparation.cores, preparation.contention,
-        touch_ms_per_byte=constants.touch_ms_per_byte, start_ms=preparation.start_ms(len(steps)),
+        name, found.program.home, named, found.program.shapes, rows, preparation.settings, preparation.cores,
+        preparation.contention, touch_ms_per_byte=constants.touch_ms_per_byte, start_ms=preparation.start_ms(len(steps)),
         once_ms=preparation.once_ms, fresh=preparation.fresh,
     )  # fmt: skip
 

@@ -128,6 +128,7 @@ def _profile(
         model.name,
         home,
         steps,
+        model.lowered.shapes,
         {signature: rows.rows(signature) for signature in signed},
         settings,
         cores,

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from edgeplan.cold.profiling.once import kernel_of
+from edgeplan.cold.profiling.once import kernel_of, work_of
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.cold.profiling.store import Row
+from edgeplan.graph.ir import Shape
 from edgeplan.planning.cold_start.profile import BIG, Candidate, Contention, Fresh, Layer, Profile, check
 from edgeplan.runtime.steps import Step
 
@@ -19,14 +20,14 @@ class Charge:
     """What a step pays besides what was measured of it.
 
     Attributes:
-        kind: of the step.
+        work: what its kernels do (`once.work_of`).
         share: part of the full creation that is paid; the rest at the price of an equal step's.
         arena_ms: execution, for pages of the arena that it is the first to write.
         weights_ms_per_byte: preparation, for the memory its weights are written to; mapped weights need none.
         once_ms: execution, for kernels whose first execution in a process takes longer. Any step may be the first.
     """
 
-    kind: str = ""
+    work: str = ""
     share: float = 1.0
     arena_ms: float = 0.0
     weights_ms_per_byte: float = 0.0
@@ -41,6 +42,7 @@ def profile_of(
     name: str,
     layout: str,
     steps: Sequence[tuple[Step, str, float]],
+    shapes: Mapping[str, Shape],
     rows: Mapping[str, Sequence[Row]],
     settings: ProfileSettings,
     cores: Cores,
@@ -57,6 +59,7 @@ def profile_of(
         name: of the model.
         layout: home layout.
         steps: each with its signature and the milliseconds of touching arena pages first.
+        shapes: of the activations.
         rows: the candidates of every signature.
         settings: for the statistic and how shared creations are charged.
         cores: of the device.
@@ -68,7 +71,7 @@ def profile_of(
     """
     layers = []
     for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps], settings.charge), strict=True):
-        charge = Charge(step.kind, share, touch_ms, touch_ms_per_byte, once_ms)
+        charge = Charge(work_of(step, shapes), share, touch_ms, touch_ms_per_byte, once_ms)
         found = [c for row in rows[signature] for c in candidates_of(row, settings, cores, charge)]
         layers.append(Layer(step.name, step.members, tuple(found)))
     big, little = len(cores.big), len(cores.little)
@@ -112,7 +115,7 @@ def candidates_of(row: Row, settings: ProfileSettings, cores: Cores, charge: Cha
         discount = (1 - charge.share) * (full - min(full, again)) / full if full and again is not None else 0.0
         return {core: (time or 0.0) * (1 - discount) for core, time in found.items()}
 
-    extra = charge.arena_ms + charge.once_ms.get(kernel_of(charge.kind, row.implementation), 0.0)
+    extra = charge.arena_ms + charge.once_ms.get(kernel_of(charge.work, row.implementation), 0.0)
     execute = {width: _first_ms(row, pick, width) + extra for width in cores.widths}
     create, transform, nothing = by_class("create"), by_class("transform"), dict.fromkeys(cores.classes, 0.0)
     name, scratch = row.implementation, row.scratch_bytes

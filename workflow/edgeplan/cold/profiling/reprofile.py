@@ -13,7 +13,7 @@ from typing import Self
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.profiling.measure import Clock
 from edgeplan.cold.profiling.memory import fix_allocator
-from edgeplan.cold.profiling.once import once_ms
+from edgeplan.cold.profiling.once import once_ms, work_of
 from edgeplan.cold.profiling.profiles import Charge, candidates_of, shares
 from edgeplan.cold.profiling.rounds import Rig, Round
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
@@ -129,7 +129,8 @@ class Reprofiler:
             fresh: dict[tuple[str, str], Candidate] = {}
             for pair in changed:
                 if pair[0] == signature:
-                    charge = Charge(step.kind, share, count * known.touch_ms_per_page, known.touch_ms_per_byte, once)
+                    work, touch_ms = work_of(step, self._lowered.shapes), count * known.touch_ms_per_page
+                    charge = Charge(work, share, touch_ms, known.touch_ms_per_byte, once)
                     made = candidates_of(self._rows[pair], self._settings, self._cores, charge)
                     fresh |= {(c.implementation, c.source): c for c in made}
             updated = tuple(fresh.get((c.implementation, c.source), c) for c in layer.candidates)

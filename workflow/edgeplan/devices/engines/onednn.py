@@ -123,7 +123,14 @@ def _nodes(program: Program, prepared: Sequence[Prepared]) -> tuple[tuple[Engine
         own = -1
         for call, tensor in enumerate(ready.converts):
             if tensor and not _own_work(step):
-                nodes.append(EngineNode(f"{step.name}/reorder_{call}", "Reorder", "reorder", (), _original(tensor)))
+                before = after = program.layouts[tensor]
+                if tensor in step.outputs:
+                    before = written
+                else:
+                    after = given if tensor in step.inputs else written  # else a sum's, in the buffer of the result
+                nodes.append(
+                    EngineNode(f"{step.name}/reorder_{call}", "Reorder", "reorder", (), _original(tensor), before, after)
+                )
                 columns.append(len(nodes) - 1)
                 continue
             if own < 0:
