@@ -130,7 +130,6 @@ class Objects:
         try:
             described = self._make("primitive_desc", function, *arguments, attribute, brief=False)
             self._walk_to(described, implementation)
-            return self._make("primitive", "dnnl_primitive_create", described, brief=False), described
         except Unsupported as error:
             raise DeviceError(
                 f"this oneDNN does not offer {implementation!r}",
@@ -140,6 +139,9 @@ class Objects:
         finally:
             if threads > 1:
                 self._dnnl.set_threads(1)
+        # The descriptor holds how many threads will execute. Generating is for this thread alone: some primitives (shuffles) fill
+        # tables in parallel, and a team of threads that start while the cores are taken costs several slices of the scheduler.
+        return self._make("primitive", "dnnl_primitive_create", described, brief=False), described
 
     def _walk_to(self, described: int, implementation: str) -> None:
         """Found by name: a warm primitive cache repeats implementations in the walk, so positions shift."""
