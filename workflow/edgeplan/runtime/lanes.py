@@ -212,8 +212,8 @@ def lanes_of(shared: Shared, cores: Sequence[int], little: Sequence[int]) -> tup
 
     Args:
         shared: for the program.
-        cores: processors that execute. Empty: not pinned. Equal cores are left to the scheduler: pinned
-            to, cold starts took as long or longer (medians of seven 1.0 to 1.2 times, on six models).
+        cores: processors that execute. Empty: not pinned. Equal cores are left to the scheduler: with every lane pinned to its
+            own, cold starts of six models took 1.0 to 1.2 times as long.
         little: processors that only prepare. Empty: not pinned.
     """
     program: LinkedProgram = shared.program

@@ -15,6 +15,9 @@ from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.runtime.signatures import STATUS, Dims, ExecArg
 
 _Call = tuple[int, int, ctypes.Array[ExecArg]]
+#: Primitives that fill tables with all their threads when they are generated. That starts a team while the cores are taken,
+#: which costs several slices of the scheduler; what one thread generates is the same. (An LSTM's is not.)
+_TABLES_IN_PARALLEL = frozenset({"dnnl_shuffle_forward_primitive_desc_create"})
 
 
 class Objects:
@@ -130,6 +133,9 @@ class Objects:
         try:
             described = self._make("primitive_desc", function, *arguments, attribute, brief=False)
             self._walk_to(described, implementation)
+            if function in _TABLES_IN_PARALLEL:
+                self._dnnl.set_threads(1)
+            return self._make("primitive", "dnnl_primitive_create", described, brief=False), described
         except Unsupported as error:
             raise DeviceError(
                 f"this oneDNN does not offer {implementation!r}",
@@ -139,9 +145,6 @@ class Objects:
         finally:
             if threads > 1:
                 self._dnnl.set_threads(1)
-        # The descriptor holds how many threads will execute. Generating is for this thread alone: some primitives (shuffles) fill
-        # tables in parallel, and a team of threads that start while the cores are taken costs several slices of the scheduler.
-        return self._make("primitive", "dnnl_primitive_create", described, brief=False), described
 
     def _walk_to(self, described: int, implementation: str) -> None:
         """Found by name: a warm primitive cache repeats implementations in the walk, so positions shift."""
