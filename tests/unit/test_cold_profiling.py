@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,26 +11,21 @@ import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
-from onnx import TensorProto, helper
-from typer.testing import CliRunner
+from tiny_profiled import cores, tiny
 
-from edgeplan.cli import app
 from edgeplan.cold.profiling import profiler
-from edgeplan.cold.profiling.once import kernel_of, once_ms, work_of
+from edgeplan.cold.profiling.once import kernel_of, once_ms
 from edgeplan.cold.profiling.predicted import predicted_profiles
 from edgeplan.cold.profiling.profiler import profile_model
-from edgeplan.cold.profiling.profiles import Charge, candidates_of, shares
 from edgeplan.cold.profiling.reprofile import Reprofiler
-from edgeplan.cold.profiling.settings import Cores, ProfileSettings
+from edgeplan.cold.profiling.settings import ProfileSettings
 from edgeplan.cold.profiling.store import Constants, ProfileStore, Row, identity, read_rows
 from edgeplan.cold.profiling.target import model_sha256, target_of
 from edgeplan.devices.engines.base import random_inputs
-from edgeplan.errors import EdgeplanError, FormatError, ModelError, NoiseError, StoreError
+from edgeplan.errors import FormatError, ModelError, NoiseError, StoreError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx, to_onnx
-from edgeplan.planning.cold_start.plan import check_fits, read_plan
+from edgeplan.planning.cold_start.plan import check_fits
 from edgeplan.planning.cold_start.planner import Options, plan
 from edgeplan.planning.cold_start.profile import Profile, check
 from edgeplan.predictors.card import Card, Interval, Regressor
@@ -42,23 +35,9 @@ from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.steps import Step
 from edgeplan.runtime.weights import locate_weights
 
 QUICK = ProfileSettings(blocks=2, warm_runs=1, reference_runs=1, retries=0, max_noisy_share=1.0)
-
-
-def tiny() -> Graph:
-    """Two equal convolutions, a pool and a classifier."""
-    b = GraphBuilder("tiny", (1, 16, 12, 12))
-    x = b.relu(b.bn(b.conv(b.input, 16, 3, name="c0"), name="b0"), name="r0")
-    x = b.relu(b.conv(x, 16, 3, name="c1"), name="r1")
-    x = b.relu(b.conv(x, 16, 3, name="c2"), name="r2")
-    return b.build(b.fc(b.flatten(b.gap(x, name="g"), name="f"), 10, name="fc"))
-
-
-def cores() -> Cores:
-    return Cores(tuple(sorted(os.sched_getaffinity(0)))[:2])
 
 
 @pytest.fixture(scope="module")
@@ -197,42 +176,6 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     assert len(list(later.folder.glob("*.parquet"))) == 1  # type: ignore[union-attr]
 
 
-def test_first_executions_are_charged_to_their_kernels() -> None:
-    kernels = [
-        Row("once-conv gemm:jit", "conv gemm:jit", 0, 0, 0, 0, {"once": (20.0,)}, 1.0),
-        Row("once-conv jit", "conv jit", 0, 0, 0, 0, {"once": (0.0,)}, 1.0),
-    ]
-    samples = {"create:big": (1.0,), "first:1": (2.0,), "first:2": (1.5,)}
-    cases = (("conv", "gemm:jit@nchw+plain", 20.0), ("conv", "gemm:jit", 20.0), ("fc", "gemm:jit", 0.0), ("conv", "jit", 0.0))
-    for kind, name, extra in cases:
-        charge = Charge(kind, arena_ms=0.25, once_ms=once_ms(kernels))
-        (found,) = candidates_of(Row("s", name, 0, 0, 0, 0, samples, 1.0), QUICK, Cores((0, 1)), charge)
-        assert found.execute_ms == {1: 2.25 + extra, 2: 1.75 + extra}
-
-
-def test_a_product_of_one_row_is_other_work_than_one_of_several() -> None:
-    fc = Step("fc", "fc", ("fc",), ("x",), ("y",))
-    assert work_of(fc, {"y": (1, 10)}) == work_of(fc, {"y": (1, 1, 10)}) == "fc-row"
-    assert work_of(fc, {"y": (26, 10)}) == work_of(fc, {"y": (26, 1, 10)}) == "fc"
-    assert work_of(replace(fc, kind="conv"), {"y": (1, 8, 1, 1)}) == "conv"
-    kernels = [Row("once-fc gemm:jit", "fc gemm:jit", 0, 0, 0, 0, {"once": (30.0,)}, 1.0)]
-    samples = {"create:big": (1.0,), "first:1": (2.0,), "first:2": (1.5,)}
-    costs = {}
-    for rows in (1, 26):
-        charge = Charge(work_of(fc, {"y": (rows, 10)}), once_ms=once_ms(kernels))
-        (found,) = candidates_of(Row("s", "gemm:jit", 0, 0, 0, 0, samples, 1.0), QUICK, Cores((0, 1)), charge)
-        costs[rows] = found.execute_ms[1]
-    assert costs == {1: 2.0, 26: 32.0}
-
-
-def test_first_touches_are_charged_by_size() -> None:
-    stages = ("create:big", "read:big", "transform:big", "cached_read:big", "cached_mmap:big", "first:1", "first:2")
-    row = Row("s", "jit", 0, 900, 1000, 0, dict.fromkeys(stages, (1.0,)), 1.0)
-    raw, copied, mapped = candidates_of(row, QUICK, Cores((0, 1)), Charge(weights_ms_per_byte=0.001))
-    assert (raw.read_ms["big"], raw.transform_ms["big"]) == (1.0, 2.0)
-    assert (copied.read_ms["big"], mapped.read_ms["big"]) == (2.0, 1.0)
-
-
 def test_a_busy_machine_stores_nothing(dnnl: Dnnl, tmp_path: Path) -> None:
     model = save_onnx(tiny(), tmp_path / "tiny.onnx")
     strict = QUICK.model_copy(update={"max_noisy_share": 0.0, "max_drift": 1e-9})  # no two timings are that near
@@ -247,13 +190,6 @@ def test_a_foreign_identity_is_refused(tmp_path: Path) -> None:
     (tmp_path / f"{store.key}.json").write_text('{"format_version": 1, "constants": {"nominal_compute_us": -1}}')
     with pytest.raises(FormatError, match="nominal_compute_us"):
         store.constants()
-
-
-def test_shared_creations_are_paid_once() -> None:
-    signed = ["a", "b", "a", "a"]
-    for charge in ("even", "first"):
-        assert math.isclose(sum(s for s, name in zip(shares(signed, charge), signed, strict=True) if name == "a"), 1)
-    assert shares(signed, "first") == [1.0, 1.0, 0.0, 0.0]
 
 
 def test_the_hash_covers_external_data(tmp_path: Path) -> None:
@@ -274,90 +210,6 @@ def test_predictions_need_predictors(dnnl: Dnnl, measured: tuple[Path, tuple[Pro
     store = ProfileStore(rows, identity(dnnl.info, QUICK, cores()))
     with pytest.raises(FormatError, match="no predictors"):
         predicted_profiles(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=store, predictors=tmp_path)
-
-
-def _workspace(folder: Path, **fields: object) -> None:
-    device = {"format_version": 1, "name": "dev", "engine": "onednn", **fields}
-    (folder / "config/devices").mkdir(parents=True)
-    (folder / "config/devices/dev.yaml").write_text(yaml.safe_dump(device))
-
-
-def _cosh(path: Path) -> None:
-    shape = [1, 4, 8, 8]
-    node = helper.make_node("Cosh", ["x"], ["y"], name="odd")
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy"]
-    onnx.save(helper.make_model(helper.make_graph([node], "g", [values[0]], [values[1]])), path)
-
-
-def test_the_command_writes_a_plan(dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    _workspace(tmp_path)
-    save_onnx(tiny(), tmp_path / "tiny.onnx")
-    arguments = ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", "--layouts", "nhwc", "--accept-noise"]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    assert "ms predicted" in done.output
-    planned = read_plan(tmp_path / "plan" / "plan.json")
-    check_fits(planned, target_of(tmp_path / "tiny.onnx", dnnl, planned.threads), tuple(s.name for s in lower(tiny()).steps))
-    assert planned.layout == "nhwc"
-    assert list((tmp_path / "data/rows/dev/cold").glob("*.parquet"))
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [("odd.onnx", None, "Cosh"), ("bad.onnx", b"no model at all" * 9, "not a readable"), ("none.onnx", b"", "no model file")],
-)
-def test_the_command_refuses_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes | None, message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    _workspace(tmp_path)
-    if content is None:
-        _cosh(tmp_path / name)
-    elif content:
-        (tmp_path / name).write_bytes(content)
-    done = CliRunner().invoke(app, ["plan", "cold-start", name, "-d", "dev", "-o", "plan"])
-    assert isinstance(done.exception, ModelError)
-    assert message in str(done.exception)
-    assert not (tmp_path / "plan").exists()
-    assert not (tmp_path / "data").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["--planner", "best"], "no planner"), (["--layouts", "nwch"], "no layout"), (["--costs", "predicted"], "no predictors")],
-)
-def test_the_command_refuses_options(
-    dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
-) -> None:
-    assert dnnl
-    monkeypatch.chdir(tmp_path)
-    _workspace(tmp_path)
-    save_onnx(tiny(), tmp_path / "tiny.onnx")
-    done = CliRunner().invoke(app, ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", *arguments])
-    assert isinstance(done.exception, EdgeplanError)
-    assert message in str(done.exception)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"big_cores": [0, 0]}, "named twice"),
-        ({"little_cores": [1]}, "needed beside little_cores"),
-        ({"little_ratio": 3.0}, "only with little_cores"),
-        ({"big_cores": [0], "little_cores": [4096]}, "core 4096 does not exist"),
-    ],
-)
-def test_core_sets_are_checked(
-    dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object], message: str
-) -> None:
-    assert dnnl
-    monkeypatch.chdir(tmp_path)
-    _workspace(tmp_path, **fields)
-    save_onnx(tiny(), tmp_path / "tiny.onnx")
-    done = CliRunner().invoke(app, ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan"])
-    assert isinstance(done.exception, EdgeplanError)
-    assert message in str(done.exception)
 
 
 def _predictors(folder: Path) -> Path:

@@ -1,131 +1,25 @@
 """Training on labels of a known law, and predicting whole models with what comes out."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from law_of_latency import ABOUT, SETTINGS, TUNED, conv, law, model, relu, reorder, rows, trained_once
 
-from edgeplan.errors import FormatError, PredictionError
+from edgeplan.errors import PredictionError
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.predictors.forest import fit_forest
 from edgeplan.predictors.intervals import calibrate, held_out_sums, sums_by_subject
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
 from edgeplan.predictors.labels import group_folds, read_labels
 from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.training import train_forest_predictor, train_predictor
-
-SETTINGS = TrainingSettings(trials=0, folds=3, min_rows_per_implementation=25)
-TUNED = SETTINGS.model_copy(update={"trials": 2, "max_seconds": 1e6})
-ABOUT = {
-    "device": "bench",
-    "engine": "law",
-    "engine_version": "1",
-    "call_us": 7.0,
-    "plain_layouts": {"4": "nchw"},
-    "measured_at": "2026-01-01",
-}
-
-
-def conv(cin: int, cout: int, size: int, kernel: int = 3) -> KernelConfig:
-    pad = kernel // 2
-    return KernelConfig(
-        "conv", "conv++bn++relu", in_channels=cin, in_height=size, in_width=size, out_channels=cout, out_height=size,
-        out_width=size, kernel_h=kernel, kernel_w=kernel, pad_top=pad, pad_left=pad, pad_bottom=pad, pad_right=pad, bias=True,
-        activation="relu",
-    )  # fmt: skip
-
-
-def relu(channels: int, size: int) -> KernelConfig:
-    sizes = {"in_channels": channels, "in_height": size, "in_width": size}
-    return KernelConfig("relu", "relu", **sizes, out_channels=channels, out_height=size, out_width=size)  # type: ignore[arg-type]
-
-
-def reorder(channels: int, size: int) -> KernelConfig:
-    sizes = {"in_channels": channels, "in_height": size, "in_width": size}
-    return KernelConfig("reorder", "reorder", **sizes, out_channels=channels, out_height=size, out_width=size)  # type: ignore[arg-type]
-
-
-def law(config: KernelConfig, implementation: str) -> float:
-    """Blocked convolutions are twice as fast; channels that are no multiple of 16 cost their padding."""
-    elements = config.out_channels * config.out_height * config.out_width
-    if config.kind != "conv":
-        return 0.5 + elements / (4e3 if config.kind == "relu" else 2e3)
-    padded = -(-config.out_channels // 16) * 16
-    macs = padded * config.out_height * config.out_width * config.in_channels * config.kernel_h * config.kernel_w
-    return 2.0 + macs / (4e4 if implementation == "Conv.blocked" else 2e4)
-
-
-def rows(count: int = 700, *, told: bool = True) -> pd.DataFrame:
-    """Labels of the law. Convolutions of 32 channels and more are dispatched to the blocked implementation."""
-    rng = np.random.default_rng(3)
-    found = []
-    for number in range(count):
-        kind = ("conv", "conv", "conv", "relu", "reorder")[number % 5]
-        channels, size = int(rng.integers(8, 129)), int(rng.integers(7, 57))
-        state = ("nchw", "nchwc")[int(rng.integers(2))]
-        if kind == "conv":
-            config = conv(channels, int(rng.integers(8, 129)), size, (1, 3, 5)[int(rng.integers(3))])
-            blocked = config.in_channels >= 32
-            names = ("Conv.blocked", "nchwc", "nchwc") if blocked else ("Conv.plain", "nchw", "nchw")
-        elif kind == "relu":
-            config, names = relu(channels, size), ("Relu", state, state)
-        else:
-            to = "nchw" if state == "nchwc" else "nchwc"
-            config, names = reorder(channels, size), (f"{state}>{to}", state, to)
-        found.append(
-            {
-                "subject": f"carrier{number // 10}",
-                "sampler": "frozen" if number >= count * 0.85 else "adaptive",
-                "kind": kind,
-                "type": config.type,
-                "config": config.to_json(),
-                "implementation": names[0] if told else "",
-                "input_state": state if told else "",
-                "input_layout": names[1] if told else "",
-                "output_layout": names[2] if told else "",
-                "latency_us": law(config, names[0]) * float(rng.lognormal(0, 0.01)),
-                "noise": 0.01,
-            }
-        )
-    return pd.DataFrame(found)
-
-
-def model(name: str = "net") -> ModelKernels:
-    """Plain conv, blocked conv, relu, blocked conv (graph output); the relu is read by a plain conv too (graph output)."""
-    configs = (conv(16, 64, 28), conv(64, 64, 28), relu(64, 28), conv(64, 48, 28), conv(24, 32, 28))
-    shapes = (reorder(16, 28), reorder(64, 28), reorder(64, 28), reorder(64, 28), reorder(48, 28), reorder(32, 28))
-    return ModelKernels(
-        name,
-        ("c0", "c1", "r2", "c3", "c4"),
-        configs,
-        ((0,), (1,), (2,), (3,), (3,)),
-        shapes,
-        (4,) * 6,
-        (-1, 0, 1, 2, 3, 4),
-        (4, 5),
-    )
 
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[DevicePredictor, pd.DataFrame]:
-    return train_predictor(rows(), SETTINGS, **ABOUT)
-
-
-@pytest.fixture(scope="module")
-def folder(trained: tuple[DevicePredictor, pd.DataFrame], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("predictors") / "stored"
-    trained[0].save(path)
-    return path
-
-
-@pytest.fixture
-def copy(folder: Path, tmp_path: Path) -> Path:
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    return tmp_path
+    return trained_once()
 
 
 def test_recovers_the_law(trained: tuple[DevicePredictor, pd.DataFrame]) -> None:
@@ -231,95 +125,6 @@ def test_few_rows_still_give_a_predictor() -> None:
         ModelKernels("one", ("r",), (relu(64, 28),), ((0,),), (reorder(64, 28),) * 2, (4, 4), (-1, 0), (1,))
     )
     assert got.kernels[0].latency_us == pytest.approx(law(relu(64, 28), ""), rel=0.15)
-
-
-def test_loading_gives_the_same_predictions(trained: tuple[DevicePredictor, pd.DataFrame], folder: Path) -> None:
-    loaded = DevicePredictor.load(folder)
-    assert loaded.predict(model()) == trained[0].predict(model())
-    assert loaded.card == trained[0].card
-
-
-def test_a_stale_pack_is_noticed_and_rebuilt(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
-    card = json.loads((copy / "card.json").read_text())
-    name = next(r["file"] for r in card["regressors"] if r["kind"] == "relu")
-    text = (copy / name).read_text()
-    lines = [
-        "leaf_value=" + " ".join("0" for _ in line.split("=")[1].split()) if line.startswith("leaf_value=") else line
-        for line in text.split("\n")
-    ]
-    before = DevicePredictor.load(copy).predict(model()).kernels[2].latency_us
-    assert not caplog.records
-    (copy / name).write_text("\n".join(lines))
-    after = DevicePredictor.load(copy).predict(model()).kernels[2].latency_us
-    assert "does not belong" in caplog.text
-    assert after != before
-
-
-@pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 truncated"])
-def test_a_damaged_pack_is_rebuilt(copy: Path, content: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
-    expected = DevicePredictor.load(copy).predict(model())
-    pack = copy / "packed.npz"
-    if content is None:
-        pack.unlink()
-    else:
-        pack.write_bytes(content)
-    assert DevicePredictor.load(copy).predict(model()) == expected
-    assert "packed.npz" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("format_version", 2, "format_version"),
-        ("device", None, "device"),
-        ("features", ["macs"], "other features"),
-        ("states", [""], "states"),
-        ("call_us", -1, "call_us"),
-        ("surprise", 1, "surprise"),
-    ],
-)
-def test_a_card_that_does_not_fit_is_refused(copy: Path, key: str, value: object, said: str) -> None:
-    card = json.loads((copy / "card.json").read_text())
-    card[key] = value
-    (copy / "card.json").write_text(json.dumps(card))
-    with pytest.raises(FormatError, match=said):
-        DevicePredictor.load(copy)
-
-
-def test_a_file_name_cannot_lead_out_of_the_folder(copy: Path) -> None:
-    card = json.loads((copy / "card.json").read_text())
-    card["regressors"][0]["file"] = "../secret.txt"
-    (copy / "card.json").write_text(json.dumps(card))
-    with pytest.raises(FormatError, match="file"):
-        DevicePredictor.load(copy)
-
-
-def test_missing_and_truncated_files_are_refused(copy: Path) -> None:
-    card = json.loads((copy / "card.json").read_text())
-    text = copy / card["regressors"][0]["file"]
-    text.write_text(text.read_text()[:500])
-    with pytest.raises(FormatError, match=text.name):
-        DevicePredictor.load(copy)
-    text.unlink()
-    with pytest.raises(FormatError, match=text.name):
-        DevicePredictor.load(copy)
-    (copy / "card.json").write_text("{")
-    with pytest.raises(FormatError, match="JSON"):
-        DevicePredictor.load(copy)
-
-
-@pytest.mark.parametrize("column", ["subject", "config", "latency_us"])
-def test_a_training_table_without_a_column_is_refused(column: str) -> None:
-    with pytest.raises(FormatError, match=column):
-        train_predictor(rows(20).drop(columns=column), SETTINGS, **ABOUT)
-
-
-def test_kernel_tables_of_another_format_are_refused(tmp_path: Path) -> None:
-    rows(5).to_parquet(tmp_path / "other.parquet")
-    (tmp_path / "text.parquet").write_text("no")
-    for name in ("other", "text", "missing"):
-        with pytest.raises(FormatError, match=name):
-            KernelTables.load(tmp_path / f"{name}.parquet")
 
 
 def test_training_with_tuning_is_deterministic() -> None:

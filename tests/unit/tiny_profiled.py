@@ -1,0 +1,22 @@
+"""A small model with the kinds of steps that are profiled apart; shared by tests of profiles."""
+
+from __future__ import annotations
+
+import os
+
+from edgeplan.cold.profiling.settings import Cores
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+
+
+def tiny() -> Graph:
+    """Two equal convolutions, a pool and a classifier."""
+    b = GraphBuilder("tiny", (1, 16, 12, 12))
+    x = b.relu(b.bn(b.conv(b.input, 16, 3, name="c0"), name="b0"), name="r0")
+    x = b.relu(b.conv(x, 16, 3, name="c1"), name="r1")
+    x = b.relu(b.conv(x, 16, 3, name="c2"), name="r2")
+    return b.build(b.fc(b.flatten(b.gap(x, name="g"), name="f"), 10, name="fc"))
+
+
+def cores() -> Cores:
+    return Cores(tuple(sorted(os.sched_getaffinity(0)))[:2])
