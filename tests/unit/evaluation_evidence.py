@@ -99,10 +99,10 @@ def full_evidence(per_family: int = 6) -> Evidence:
         skipped_pairs=pd.DataFrame({"pair": ["conv_fc", "fc_conv", "gap_relu"], "reason": ["rows", "rows", "too little"]}),
         verification=pd.DataFrame(
             [
-                ("conv_relu", "single", 100, 90, 80, 80, 1.0, 80 / 90, False),
-                ("conv_add", "multi-inbound", 10, 10, 20, 10, 0.5, 1.0, False),
-                ("fc_relu", "single", 5, 0, 0, 0, np.nan, np.nan, False),
-                ("conv_bn", "single", 50, 50, 50, 50, 1.0, 1.0, True),
+                ("conv_relu", "single", 100, 90, 80, 80, 1.0, 80 / 90, False, False),
+                ("conv_add", "multi-inbound", 10, 10, 20, 10, 0.5, 1.0, False, False),
+                ("fc_relu", "single", 5, 0, 0, 0, np.nan, np.nan, False, False),
+                ("conv_bn", "single", 50, 50, 50, 50, 1.0, 1.0, True, False),
             ],
             columns=list(COLUMNS),
         ),

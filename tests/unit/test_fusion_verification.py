@@ -59,3 +59,16 @@ def test_rules_and_engine_that_never_fuse_agree() -> None:
     graph = network()
     found = verify(FusionRules(pairs={}), [graph], lambda g: [node(op.name) for op in g.operators])
     assert averages(found) == (1.0, 1.0)
+
+
+def test_reshapes_are_counted_apart() -> None:
+    b = GraphBuilder("rows", (1, 8, 4, 4))
+    graph = b.build(b.fc(b.relu(b.flatten(b.gap(b.input), name="flat"), name="r"), 10, name="fc"))
+    pool, *_ = (op.name for op in graph.operators)
+    engine = [node(pool), node("flat", "r"), node("fc")]
+    found = verify(FusionRules(pairs={}), [graph], lambda _: engine)
+    apart = found[found.reshaping]
+    assert set(apart.pair) == {"gap_reshape", "reshape_relu"}
+    assert apart.fused_by_engine.sum() == 1
+    assert averages(found) == (1.0, 1.0)
+    assert averages(found.assign(reshaping=False)) == (1.0, 0.0)

@@ -26,7 +26,7 @@ class Evidence:
             repeats, why_undecided.
         skipped_pairs: pairs of kinds that are not tested: pair, reason.
         verification: fused edges by engine and by rules: pair, connection, edges, fused_by_engine, fused_by_rules,
-            true_positive, bn_folding.
+            true_positive, bn_folding, reshaping.
         resnet18_kernels: kernel types of ResNet18 as split by the detected rules.
         kernels: labelled kernels: kind, config, sampler, mode, latency_us ...
         sampling: the sampler's document, with `seconds` by part.

@@ -107,9 +107,11 @@ def metrics(evidence: Evidence) -> dict[str, float]:
             if f"sampling.{name}_error" in KEYS:
                 values[f"sampling.{name}_error"] = float(percent) / 100
     if evidence.has("verification"):
-        rows = evidence.frame("verification", "fused_by_engine", "fused_by_rules", "precision", "recall", "bn_folding")
-        rows = rows.astype({"bn_folding": bool})
-        if (rows.loc[~rows["bn_folding"], ["fused_by_engine", "fused_by_rules"]] > 0).to_numpy().any():
+        apart = ("bn_folding", "reshaping")
+        rows = evidence.frame("verification", "fused_by_engine", "fused_by_rules", "precision", "recall", *apart)
+        rows = rows.astype(dict.fromkeys(apart, bool))
+        judged = ~rows["bn_folding"] & ~rows["reshaping"]
+        if (rows.loc[judged, ["fused_by_engine", "fused_by_rules"]] > 0).to_numpy().any():
             values["fusion.precision"], values["fusion.recall"] = averages(rows)
     values |= {f"speed.{name}": float(value) for name, value in evidence.speed.items() if f"speed.{name}" in KEYS}
     return {key: values[key] for key in KEYS if key in values and not math.isnan(values[key])}

@@ -120,7 +120,8 @@ _ALL = (
         "table_fusion",
         "Fusion rules against the engine's own report",
         "The unit is an edge of the original graph whose ends the engine runs in one node; macro average over (type pair, "
-        "connection). Pairs that neither side fuses are left out here.",
+        "connection); batch-norm folding, and reshapes, which move no data, are counted apart. Pairs that neither side fuses "
+        "are left out here.",
         fusion.table_fusion,
         ("verification",),
     ),

@@ -17,6 +17,7 @@ from edgeplan.graph.kernels import CONTEXT
 #: Groups over which precision and recall are macro-averaged.
 MACRO = "macro average"
 BN_FOLDING = "batch-norm folding"
+RESHAPING = "reshapes"
 
 # What fusing behind a Conv changes in its configuration; all else decides what the Conv itself costs.
 _FUSED_FIELDS = ("type", "activation", "bias", "residual", *CONTEXT)
@@ -105,17 +106,20 @@ def table_04(evidence: Evidence) -> pd.DataFrame:
 def table_fusion(evidence: Evidence) -> pd.DataFrame:
     """Edges that the rules fuse against those that the engine runs in one node: averages first, then each group."""
     counts = ["edges", "fused_by_engine", "fused_by_rules", "true_positive"]
-    rows = evidence.frame("verification", "pair", "connection", *counts, "precision", "recall", "bn_folding")
-    folding = rows["bn_folding"].astype(bool)
+    apart = ["bn_folding", "reshaping"]
+    rows = evidence.frame("verification", "pair", "connection", *counts, "precision", "recall", *apart)
+    folding, reshaping = (rows[name].astype(bool) for name in apart)
+    judged = ~folding & ~reshaping
     # A group that neither side ever fuses says nothing; it stays in the file, not in the table.
     fused = (rows["fused_by_engine"] > 0) | (rows["fused_by_rules"] > 0)
     parts = []
-    for name, part in ((MACRO, rows[fused & ~folding]), (BN_FOLDING, rows[fused & folding])):
+    groups = {MACRO: rows[fused & judged], BN_FOLDING: rows[fused & folding], RESHAPING: rows[fused & reshaping]}
+    for name, part in groups.items():
         if len(part):
-            precision, recall = averages(part.assign(bn_folding=False))
+            precision, recall = averages(part.assign(**dict.fromkeys(apart, False)))
             total = {c: int(part[c].sum()) for c in counts}
             parts.append(pd.DataFrame([{"pair": name, "connection": "", **total, "precision": precision, "recall": recall}]))
-    parts.append(rows[fused & ~folding].sort_values(["pair", "connection"]).drop(columns="bn_folding"))
+    parts.append(rows[fused & judged].sort_values(["pair", "connection"]).drop(columns=apart))
     table = pd.concat(parts, ignore_index=True)[["pair", "connection", *counts, "precision", "recall"]]
     table["precision (%)"], table["recall (%)"] = 100 * table["precision"], 100 * table["recall"]
     table = table.drop(columns=["precision", "recall"])

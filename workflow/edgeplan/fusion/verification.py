@@ -23,6 +23,7 @@ COLUMNS = (
     "precision",
     "recall",
     "bn_folding",
+    "reshaping",
 )
 _FOLDING_INTO = ("conv", "dwconv", "fc")
 
@@ -40,8 +41,9 @@ def verify(rules: FusionRules, graphs: Iterable[Graph], executed: Callable[[Grap
 
     Returns:
         One row for each pair of kinds and connection (`single`, `multi-inbound`, `multi-outbound`), with the columns `COLUMNS`.
-        Precision is missing where the rules fuse no such edge, recall where the engine fuses none; `bn_folding` marks batch
-        normalisations behind a convolution or fully connected layer, which are left out of the averages (see `averages`).
+        Precision is missing where the rules fuse no such edge, recall where the engine fuses none. Two groups are left out of
+        the averages (see `averages`): `bn_folding` marks batch normalisations behind a convolution or fully connected layer,
+        `reshaping` edges with a reshape at an end, of which a report may say anything since a reshape moves no data.
     """
     counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for graph in graphs:
@@ -59,17 +61,17 @@ def verify(rules: FusionRules, graphs: Iterable[Graph], executed: Callable[[Grap
         kinds = pair.split("_")
         precision, recall = (right / predicted if predicted else None), (right / fused if fused else None)
         folding = kinds[1] == "bn" and kinds[0] in _FOLDING_INTO
-        rows.append((pair, connection, edges, fused, predicted, right, precision, recall, folding))
+        rows.append((pair, connection, edges, fused, predicted, right, precision, recall, folding, "reshape" in kinds))
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"precision": float, "recall": float})
 
 
 def averages(verification: pd.DataFrame) -> tuple[float, float]:
-    """Precision and recall, macro-averaged over pairs and connections, batch-norm folding apart.
+    """Precision and recall, macro-averaged over pairs and connections, batch-norm folding and reshapes apart.
 
     Precision is averaged over the pairs that the rules fuse somewhere, recall over those that the engine fuses somewhere: a
     pair that only the rules fuse counts with precision 0, one that only the engine fuses with recall 0.
     """
-    seen = verification[~verification.bn_folding]
+    seen = verification[~verification.bn_folding & ~verification.reshaping]
     claimed, real = seen[seen.fused_by_rules > 0], seen[seen.fused_by_engine > 0]
     return (
         float(claimed.precision.mean()) if len(claimed) else 1.0,
