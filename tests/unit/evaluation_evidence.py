@@ -103,6 +103,7 @@ def full_evidence(per_family: int = 6) -> Evidence:
                 ("conv_add", "multi-inbound", 10, 10, 20, 10, 0.5, 1.0, False, False),
                 ("fc_relu", "single", 5, 0, 0, 0, np.nan, np.nan, False, False),
                 ("conv_bn", "single", 50, 50, 50, 50, 1.0, 1.0, True, False),
+                ("reshape_fc", "single", 4, 4, 0, 0, np.nan, 0.0, False, True),
             ],
             columns=list(COLUMNS),
         ),

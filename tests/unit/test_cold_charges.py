@@ -21,8 +21,8 @@ def test_first_executions_are_charged_to_their_kernels() -> None:
     ]
     samples = {"create:big": (1.0,), "first:1": (2.0,), "first:2": (1.5,)}
     cases = (("conv", "gemm:jit@nchw+plain", 20.0), ("conv", "gemm:jit", 20.0), ("fc", "gemm:jit", 0.0), ("conv", "jit", 0.0))
-    for kind, name, extra in cases:
-        charge = Charge(kind, arena_ms=0.25, once_ms=once_ms(kernels))
+    for work, name, extra in cases:
+        charge = Charge(work, arena_ms=0.25, once_ms=once_ms(kernels))
         (found,) = candidates_of(Row("s", name, 0, 0, 0, 0, samples, 1.0), QUICK, Cores((0, 1)), charge)
         assert found.execute_ms == {1: 2.25 + extra, 2: 1.75 + extra}
 

@@ -98,7 +98,7 @@ def test_fusion_is_averaged_over_groups_without_batch_norm(evidence: Evidence) -
     assert table["precision (%)"][0] == pytest.approx(75)
     assert table["recall (%)"][0] == pytest.approx(100 * (80 / 90 + 1) / 2)
     assert table["edges"][0] == 110
-    assert list(table["pair"]) == ["macro average", "batch-norm folding", "conv_add", "conv_relu"]
+    assert list(table["pair"]) == ["macro average", "batch-norm folding", "reshapes", "conv_add", "conv_relu"]
 
 
 def test_conv_fusion_compares_equal_configurations(evidence: Evidence) -> None:

@@ -17,13 +17,15 @@ from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.training import train_forest_predictor, train_predictor
 from edgeplan.predictors.training_rows import LACKING, trained_on
-from edgeplan.sampling.labels import COUNTER_UNIT_US
 
 #: Folders, below that of the device's predictors, of those trained for comparison only.
 ISOLATED, SHORT, FOREST = "isolated", "in_situ_short", "forest"
 #: Samplers that are compared; each has a folder of its name with its Conv predictor among those of the device.
 COMPARED = ("adaptive", "random", "prior")
 _CONV = "conv"
+#: Samplers are compared on labels of at least this: stock engines count whole microseconds, and what is below one says how they
+#: round. The same for an engine that counts finer.
+_RESOLVED_US = 1.0
 
 
 def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, quality: Path, samplers: Path) -> None:
@@ -49,7 +51,8 @@ def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, qua
             continue
         conv, judged = _train(part, params, about)
         judged = judged[judged["split"] == "frozen"]
-        resolved = judged[judged["measured_us"] >= COUNTER_UNIT_US]
+        resolved = judged[judged["measured_us"] >= _RESOLVED_US]
+        resolved = resolved if len(resolved) else judged
         hit, all_hit = (accuracy(p["measured_us"] / 1e3, p["predicted_us"] / 1e3) for p in (resolved, judged))
         rows.append(
             {

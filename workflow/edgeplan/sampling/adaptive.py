@@ -239,7 +239,7 @@ def _design(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
 
 
 def _test_errors(train: Sequence[Row], test: Sequence[Row]) -> npt.NDArray[np.float64]:
-    """Errors on the test rows of a model trained on the others, the regression model f of Algorithm 2."""
+    """Errors, beyond those of the labels, on the test rows of a model trained on the others: the model f of Algorithm 2."""
     both = _design([*train, *test])
     shapes = [_shape(r) for r in (*train, *test)]
     work = np.log([s.macs for s in shapes])
@@ -253,7 +253,8 @@ def _test_errors(train: Sequence[Row], test: Sequence[Row]) -> npt.NDArray[np.fl
 def errors_beyond_labels(predicted_us: npt.NDArray[np.float64], labels_us: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Relative errors of predictions, less what the labels themselves are likely to be off by.
 
-    With it, rounds would go to kernels of a microsecond, whose labels say how the engine rounds: more of them teach nothing.
+    With it, rounds would go to kernels of a microsecond, whose labels say how the engine rounds: more of them teach nothing. An
+    engine that counts finer is treated alike.
     """
     off = predicted_us - labels_us
     beyond = np.maximum(np.abs(off) - _LIKELY * standard_error_us(labels_us), 0.0)

@@ -22,9 +22,7 @@ from edgeplan.predictors.kernel_tables import reorder_config
 
 #: A label is never below this: even an empty node costs its dispatch.
 _LEAST_US = 0.05
-#: Engines count whole microseconds: a label below one says how they round, not how long a kernel takes.
-COUNTER_UNIT_US = 1.0
-#: A node whose counter reads nothing took half of the unit, as far as can be known.
+#: Engines count whole microseconds: a node whose counter reads nothing took half of one, as far as can be known.
 _UNREAD_US = 0.5
 #: A carrier whose counters miss its plain time by more than this is left out of the fit (not of the labels).
 _OUTLIER = 0.25

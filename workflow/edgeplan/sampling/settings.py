@@ -18,7 +18,8 @@ class SamplingSettings(BaseModel):
         initial_share: share of the budget spent on the initial sample from the prior (N in Algorithm 2).
         published_share: share of the initial sample whose channels are those of published models, not scaled.
         rounds: most adaptive rounds.
-        error_threshold: the rounds end when the RMSPE on the growing test set falls below this (e in Algorithm 2).
+        error_threshold: the rounds end when the RMSPE on the growing test set, beyond what labels may be off by, falls below
+            this (e in Algorithm 2).
         hard_share: share of the test set with the largest errors that a round samples around.
         fine_grained: new configurations around each of them (M in Algorithm 2).
         test_share: share of each round's rows that joins the growing test set (section 5.2: 20 %).
