@@ -8,6 +8,7 @@ import pandas as pd
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 
 from edgeplan.fusion.rules import FusionRules
+from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
@@ -40,6 +41,16 @@ def test_kinds_that_no_node_was_are_measured_alone(tmp_path: Path) -> None:
     assert new["config"].is_unique
     assert (new["latency_us"] > 0).all()
     assert trained_on(table, "in_situ").all()  # whatever the mode of the device
+
+
+def test_kinds_that_only_carriers_hold_are_measured_too(tmp_path: Path) -> None:
+    b = GraphBuilder("carrier", (1, 5, 14, 14))
+    carrier = b.build(b.activation(b.conv(b.input, 7, 3), "leakyrelu"))
+    assert "leakyrelu" not in _kinds()
+    rows = _rows(_kinds())
+    with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
+        assert measure_lacking(bench, RULES, 7, rows, [carrier]) > 0
+    assert [row["kind"] for row in rows if row["sampler"] == LACKING] == ["leakyrelu"]
 
 
 def test_where_every_kind_was_shown_nothing_is_measured(tmp_path: Path) -> None:

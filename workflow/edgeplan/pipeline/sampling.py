@@ -62,10 +62,10 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
         budget = settings.mode_seconds if mode == "in_situ" else settings.budget_seconds
         if budget:
             _isolated(bench, sampler, read_rules(rules), budget, params.seed, found)
-        if mode == "in_situ" and (
-            seconds := measure_lacking(bench, read_rules(rules), params.seed, found.rows, chains_known=budget > 0)
-        ):
-            found.seconds[LACKING] = seconds
+        if mode == "in_situ":
+            carriers = found.adaptive.graphs
+            seconds = measure_lacking(bench, read_rules(rules), params.seed, found.rows, carriers, chains_known=budget > 0)
+            found.seconds |= {LACKING: seconds} if seconds else {}
         measured_at = time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at()))
         version = str(bench.store.identity["engine_version"])
     if mode != "in_situ":  # what is kept of the isolated kernels is what the predictors learn from
@@ -221,7 +221,9 @@ def _measured_alone(
     return measured
 
 
-def measure_lacking(bench: Bench, rules: FusionRules, seed: int, rows: list[Row], *, chains_known: bool = False) -> float:
+def measure_lacking(
+    bench: Bench, rules: FusionRules, seed: int, rows: list[Row], carriers: Sequence[Graph] = (), *, chains_known: bool = False
+) -> float:
     """Measure alone what the rules take for kernels though the engine ran it inside others.
 
     Models are split by the rules and labels come from the engine's nodes. Where a rule is wrong, as it may be after few rounds
@@ -232,6 +234,7 @@ def measure_lacking(bench: Bench, rules: FusionRules, seed: int, rows: list[Row]
         rules: of the device.
         seed: seed of the choice among the kernels of a kind.
         rows: what was measured in carriers; gets a row for each kernel.
+        carriers: looked through beside the networks of the prior: their channels are odd too, for which rules may differ.
         chains_known: whether the time of the chains that tell the boundary cost was counted before.
 
     Returns:
@@ -240,8 +243,7 @@ def measure_lacking(bench: Bench, rules: FusionRules, seed: int, rows: list[Row]
     table = pd.DataFrame(rows)
     shown = set(table.loc[trained_on(table, "in_situ"), "kind"])
     lacking: dict[str, dict[str, tuple[Graph, Kernel]]] = {}
-    for build in prior_models().values():
-        graph = simplify(build())
+    for graph in (*(simplify(build()) for build in prior_models().values()), *carriers):
         for kernel in split(graph, rules):
             if kernel.config.kind not in shown:
                 lacking.setdefault(kernel.config.kind, {}).setdefault(without_context(kernel.config.to_json()), (graph, kernel))
