@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from tiny_profiled import QUICK
+
 from edgeplan.cold.profiling.once import once_ms, work_of
 from edgeplan.cold.profiling.profiles import Charge, candidates_of, shares
-from edgeplan.cold.profiling.settings import Cores, ProfileSettings
+from edgeplan.cold.profiling.settings import Cores
 from edgeplan.cold.profiling.store import Row
 from edgeplan.runtime.steps import Step
-
-QUICK = ProfileSettings(blocks=2, warm_runs=1, reference_runs=1, retries=0, max_noisy_share=1.0)
 
 
 def test_first_executions_are_charged_to_their_kernels() -> None:

@@ -11,14 +11,13 @@ import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tiny_profiled import cores, tiny
+from tiny_profiled import QUICK, cores, tiny
 
 from edgeplan.cold.profiling import profiler
 from edgeplan.cold.profiling.once import kernel_of, once_ms
 from edgeplan.cold.profiling.predicted import predicted_profiles
 from edgeplan.cold.profiling.profiler import profile_model
 from edgeplan.cold.profiling.reprofile import Reprofiler
-from edgeplan.cold.profiling.settings import ProfileSettings
 from edgeplan.cold.profiling.store import Constants, ProfileStore, Row, identity, read_rows
 from edgeplan.cold.profiling.target import model_sha256, target_of
 from edgeplan.devices.engines.base import random_inputs
@@ -36,8 +35,6 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import locate_weights
-
-QUICK = ProfileSettings(blocks=2, warm_runs=1, reference_runs=1, retries=0, max_noisy_share=1.0)
 
 
 @pytest.fixture(scope="module")

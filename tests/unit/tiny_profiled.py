@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
-from edgeplan.cold.profiling.settings import Cores
+from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
+
+QUICK = ProfileSettings(blocks=2, warm_runs=1, reference_runs=1, retries=0, max_noisy_share=1.0)
 
 
 def tiny() -> Graph:
