@@ -7,6 +7,7 @@ import itertools
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.runtime import lanes, native
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import read_linked, read_reserve
@@ -97,38 +99,29 @@ def test_the_schedule_is_the_planned_one(dnnl: Dnnl, planned: Planned, graph: Gr
     assert stages["execute"] > 0
 
 
-def test_a_step_prepared_just_before_it_is_waited_for(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
-    folder = build_plan_folder(dnnl, model, planned(model, graph), model.parent / "plan")
-    with ColdSession(dnnl, folder, threads=2, stealing=False) as session:
-        session.run(random_inputs(graph))
-        for k in range(len(session.program.steps)):
-            session._preparation._wait(k)  # a lane can finish between the look at a step and the wait for it
-
-
 def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
     """The only preparing core is held up at its first step: the main core prepares the rest itself."""
     count = len(planned(model, graph).steps)
     plan = planned(model, graph, queued=[k > 0 for k in range(count)], widen_from=-1)
     folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
-    held, release = threading.Event(), threading.Event()
-    session = ColdSession.__new__(ColdSession)
-    from edgeplan.runtime import lanes  # noqa: PLC0415
+    held = threading.Event()
+    real = lanes.Preparation._prepare_all
 
-    real = lanes.Preparation._prepare
-
-    def slow(self: lanes.Preparation, lane: lanes.Lane, k: int) -> None:
-        if threading.current_thread().name == "prepare:0" and not held.is_set():
+    def slow(self: lanes.Preparation, lane: lanes.Lane) -> None:
+        store = self._objects.store
+        if lane.number == 1:
+            k = native.take(store, lane.number, stealing=False)
             held.set()
-            assert release.wait(60)
-        if k == count - 1:
-            release.set()
-        real(self, lane, k)
+            deadline = time.monotonic() + 60
+            while (store.ready == 0).sum() > 1 and time.monotonic() < deadline:
+                time.sleep(1e-3)
+            self._prepare_slowly(lane, k)
+        real(self, lane)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes.Preparation, "_prepare", slow)
-        session.__init__(dnnl, folder, threads=2)  # type: ignore[misc]
-        assert held.wait(60)
-        with session:
+        patch.setattr(lanes.Preparation, "_prepare_all", slow)
+        with ColdSession(dnnl, folder, threads=2) as session:
+            assert held.wait(60)
             session.run(random_inputs(graph))
             by_main = {s.layer for s in session.spans() if s.core == "main" and s.stage != "execute"}
     assert count - 1 in by_main

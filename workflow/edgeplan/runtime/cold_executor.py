@@ -24,8 +24,9 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
 from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram, read_linked, write_linked
 from edgeplan.runtime.memory import in_memory
+from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME, preparation_order, stamped
-from edgeplan.runtime.preparation import Mark, Preparer, Shared, execute
+from edgeplan.runtime.preparation import Executor, Mark, Preparer, Shared
 
 Array = npt.NDArray[np.float32]
 _LOG = logging.getLogger(__name__)
@@ -74,10 +75,11 @@ class ColdSession:
             raise
         self._affinity = os.sched_getaffinity(0)
         self._reader = self._reading_ahead()
+        self._executor = Executor(dnnl)
         lanes = lanes_of(self._shared, cores, little)
+        lanes[0].preparer.own = self._executor.own  # one thread does both
         self._preparation = Preparation(self._shared, lanes, stealing=stealing, continuous=continuous)
-        self._stream = dnnl.stream()
-        self._executions: list[Mark] = []
+        self._times: Numbers = np.zeros(2 * len(self.program.steps), np.int64)
         self._ran = False
         self._pinned = () if self.program.equal_cores else tuple(cores)
         self._preparation.start()
@@ -112,15 +114,14 @@ class ColdSession:
         try:
             pin(self._pinned)
             self._dnnl.set_threads(narrow_width(program))
-            for k in range(len(program.steps)):
-                if k == program.widen_from:
+            reached, count = 0, len(program.steps)
+            while reached < count:
+                if reached == program.widen_from:
                     preparation.wait_for_all()
                     os.sched_setaffinity(0, self._affinity)  # threads that OpenMP starts from here on inherit it
                     self._dnnl.set_threads(program.threads)
-                calls = preparation.wait_for(k)
-                start = perf_counter_ns()
-                execute(self._dnnl, self._stream, calls)
-                self._executions.append(("execute", k, start, perf_counter_ns()))
+                last = program.widen_from if reached < program.widen_from < count else count
+                reached = preparation.advance(self._times, reached, last)
             self._ran = True
         except BaseException:
             preparation.stop()
@@ -134,13 +135,11 @@ class ColdSession:
         preparation, program = self._preparation, self.program
         switching = preparation.switching()
         self._dnnl.set_threads(narrow_width(program) if switching else program.threads)
-        for k, cold in enumerate(preparation.calls):
+        for k in range(len(program.steps)):
             if switching and not preparation.switching():
                 switching = False
                 self._dnnl.set_threads(program.threads)
-            calls = preparation.later.get(k, cold)
-            assert calls is not None  # noqa: S101  the cold start is over
-            execute(self._dnnl, self._stream, calls)
+            self._executor.execute(preparation.later.get(k) or preparation.ready(k))
 
     def _activation(self, border: Border) -> Array:
         size = 4 * int(np.prod(border.shape, dtype=np.int64))
@@ -171,6 +170,11 @@ class ColdSession:
                 shared.raw.read_ahead(step)
 
     # What was measured
+
+    @property
+    def _executions(self) -> list[Mark]:
+        times: list[list[int]] = self._times.reshape(-1, 2).tolist()
+        return [("execute", k, start, end) for k, (start, end) in enumerate(times) if end]
 
     def spans(self) -> tuple[Span, ...]:
         """The timeline of the cold start, from opening the folder on; an execution on all equal cores has a span on each."""

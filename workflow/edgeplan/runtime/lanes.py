@@ -9,16 +9,17 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from queue import Empty, SimpleQueue
 from time import perf_counter_ns
 
 from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.runtime import native
 from edgeplan.runtime.linked import LinkedProgram, LinkedStep
+from edgeplan.runtime.native import words
+from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.preparation import Calls, Mark, Preparer, Shared
 
 _PATIENCE_SECONDS = 2e-4
-_AHEAD = 4  # steps that the main lane waits for at once
-_LATE_SECONDS = 4e-3  # a core that gets nothing done for longer is slowed by others: one slice of the system's scheduler
+_LATE_NS = 4_000_000  # a core that gets nothing done for longer is slowed by others: one slice of the system's scheduler
 
 
 def pin(cores: Iterable[int]) -> None:
@@ -29,27 +30,20 @@ def pin(cores: Iterable[int]) -> None:
 
 
 class Lane:
-    """One core's preparations.
+    """One core's preparations; which steps, stands in the store of the session's objects.
 
     Attributes:
-        todo: steps in order; taken from its head, by others too where they steal.
+        number: 0 is the main lane.
         preparer: does the work; used by the lane's thread only.
         marks: what was done in the cold start, in order.
     """
 
-    def __init__(self, shared: Shared, todo: Iterable[int], cores: Sequence[int], ratio: float = 1.0) -> None:
-        self.todo = deque(todo)
+    def __init__(self, number: int, shared: Shared, cores: Sequence[int], ratio: float = 1.0) -> None:
+        self.number = number
         self.preparer = Preparer(shared)
         self.marks: list[Mark] = []
         self.cores = tuple(cores)
         self.ratio = ratio
-
-    def take(self) -> int | None:
-        """The next step of this lane, or None."""
-        try:
-            return self.todo.popleft()
-        except IndexError:
-            return None
 
 
 class Preparation:
@@ -62,31 +56,31 @@ class Preparation:
         continuous: whether idle lanes prepare kernels for later runs (section 3.5).
 
     Attributes:
-        calls: by step, None until it is prepared.
         later: by step, the calls for later runs that are prepared (section 3.5).
     """
 
     def __init__(self, shared: Shared, lanes: Sequence[Lane], *, stealing: bool, continuous: bool) -> None:
         self._shared, self._lanes, self._stealing = shared, tuple(lanes), stealing
-        program = shared.program
-        self.calls: list[Calls | None] = [None] * len(program.steps)
+        self._objects = shared.objects
         self.later: dict[int, Calls] = {}
-        self._done: SimpleQueue[int] = SimpleQueue()
-        self._wanted = -1  # the step whose preparation the main lane is to be told of
         self._failure: BaseException | None = None
         self._stopping = False
         self._continuous, self._idle_allowed = continuous, continuous
-        self._narrow = narrow_width(program)
+        self._narrow = narrow_width(shared.program)
         self._threads: list[threading.Thread] = []
 
     @cached_property
     def _ahead(self) -> deque[tuple[int, LinkedStep]]:
         return deque((k, step) for k, step in enumerate(self._shared.reserve.later) if step is not None)
 
+    def ready(self, k: int) -> Calls:
+        """The calls of a step; 0 until it is prepared."""
+        return int(self._objects.store.ready[k])
+
     def start(self) -> None:
         """Start the threads of the preparing lanes."""
-        for number, lane in enumerate(self._lanes[1:]):
-            thread = threading.Thread(target=self._drive, args=(lane,), name=f"prepare:{number}", daemon=True)
+        for lane in self._lanes[1:]:
+            thread = threading.Thread(target=self._drive, args=(lane,), name=f"prepare:{lane.number - 1}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -94,35 +88,44 @@ class Preparation:
         try:
             pin(lane.cores)
             self._shared.dnnl.set_threads(1)
-            while not self._stopping and (k := self._next(lane)) is not None:
-                self._prepare(lane, k)
+            self._prepare_all(lane)
             while not self._stopping and self._idle_allowed and self._ahead:
                 with contextlib.suppress(IndexError):
                     self._prepare_later(lane, *self._ahead.popleft())
         except BaseException as error:  # noqa: BLE001  raised again in the executing thread
             self._failure = error
-        self._done.put(-1)
 
-    def _next(self, lane: Lane) -> int | None:
-        k = lane.take()
-        if k is None and self._stealing:
-            others = (other.take() for other in self._lanes if other is not lane)
-            k = next((found for found in others if found is not None), None)
-        return k
+    def _prepare_all(self, lane: Lane) -> None:
+        """Prepare a lane's steps, and those of others where it steals, until there are none."""
+        objects, own = self._objects, lane.preparer.own
+        given = (objects.tape, objects.store, objects.places, own, lane.preparer.marks, lane.number, self._stealing)
+        while not self._stopping and lane.ratio > 1:
+            if (k := native.take(objects.store, lane.number, self._stealing)) < 0:
+                return
+            self._prepare_slowly(lane, k)
+        while not self._stopping:
+            found = native.drive(*given)
+            if found == words.DONE:
+                return
+            self._left(lane, found)
 
-    def _prepare(self, lane: Lane, k: int) -> None:
+    def _left(self, lane: Lane, found: int) -> None:
+        """What compiled code left to Python, or failed at."""
+        if found != words.LEFT_TO_PYTHON:
+            self._objects.fail(lane.preparer.own)
+        lane.preparer.take_over(int(lane.preparer.own[words.OWN_STEP]), lane.marks)
+
+    def _prepare_slowly(self, lane: Lane, k: int) -> None:
+        """Stand for a slower core: wait (ratio - 1) times as long as the preparation took."""
         start = perf_counter_ns()
         calls = lane.preparer.prepare(k, self._shared.program.steps[k], lane.marks)
-        if lane.ratio > 1:  # stands for a slower core
-            time.sleep((lane.ratio - 1) * (perf_counter_ns() - start) / 1e9)
-            stage, step, begun, _ = lane.marks[-1]
-            lane.marks[-1] = (stage, step, begun, perf_counter_ns())
-        self.calls[k] = calls
-        if k == self._wanted:
-            self._done.put(k)
+        time.sleep((lane.ratio - 1) * (perf_counter_ns() - start) / 1e9)
+        stage, step, begun, _ = lane.marks[-1]
+        lane.marks[-1] = (stage, step, begun, perf_counter_ns())
+        self._objects.publish(k, calls)
 
     def _prepare_later(self, lane: Lane, k: int, step: LinkedStep) -> None:
-        if self.calls[k] is None:  # it takes over the weights of the cold start, which another lane is at
+        if not self.ready(k):  # it takes over the weights of the cold start, which another lane is at
             self._ahead.append((k, step))
             time.sleep(_PATIENCE_SECONDS)
             return
@@ -130,44 +133,41 @@ class Preparation:
 
     # For the executing thread
 
-    def wait_for(self, k: int) -> Calls:
-        """The calls of a step: prepares what is the main lane's until it is there, then waits.
+    def advance(self, times: Numbers, first: int, last: int) -> int:
+        """Execute steps from `first` on, preparing the main lane's and those of late lanes when one is not there.
 
-        Waking up for every step would cost more than most steps take, and would take the interpreter from the lane that is
-        waited for each time. So a wait is for several steps at once; only when a lane is late are its preparations stolen.
+        Args:
+            times: begin and end of each step's execution.
+            first: step.
+            last: the step after the last.
+
+        Returns:
+            the first step that was not executed: call again from there.
 
         Raises:
             EdgeplanError: whatever a lane failed with.
         """
-        while (calls := self.calls[k]) is None:
-            if (own := self._lanes[0].take()) is not None:
-                self._prepare_here(own)
-            elif self._failure is None:
-                self._wait(k)
-            if self._failure is not None:
-                raise self._failure
-        return calls
-
-    def _wait(self, k: int) -> None:
-        last = min(k + _AHEAD, len(self.calls))
-        self._wanted = max((j for j in range(k, last) if self.calls[j] is None), default=k)
-        if self.calls[self._wanted] is not None:  # prepared meanwhile
-            return
-        try:
-            self._done.get(timeout=_LATE_SECONDS if self._stealing else None)
-        except Empty:
-            if (stolen := self._next(self._lanes[0])) is not None:
-                self._prepare_here(stolen)
-
-    def _prepare_here(self, k: int) -> None:
+        lane, objects = self._lanes[0], self._objects
+        own = lane.preparer.own
+        given = (objects.tape, objects.store, objects.places, own, lane.preparer.marks, times)
+        found = native.advance(*given, first, last, self._narrow, self._stealing, _LATE_NS)
+        if self._failure is not None:
+            raise self._failure
+        if found >= 0:
+            return found
+        if found == words.FAILED and int(own[words.OWN_OPERATION]) == words.EXECUTION:
+            self._shared.dnnl.check(int(own[words.OWN_STATUS]), "dnnl_primitive_execute")
         self._shared.dnnl.set_threads(1)
-        self._prepare(self._lanes[0], k)
+        self._left(lane, found)
         self._shared.dnnl.set_threads(self._narrow)
+        return next((k for k in range(first, last) if not times[2 * k + 1]), last)
 
     def wait_for_all(self) -> None:
         """Prepare until every step is prepared, and no lane works on anything else."""
-        while self._failure is None and (k := self._next(self._lanes[0])) is not None:
-            self._prepare_here(k)
+        if self._failure is None:
+            self._shared.dnnl.set_threads(1)
+            self._prepare_all(self._lanes[0])
+            self._shared.dnnl.set_threads(self._narrow)
         self.pause()
 
     def pause(self) -> None:
@@ -197,6 +197,7 @@ class Preparation:
     def stop(self) -> None:
         """End the threads."""
         self._stopping = True
+        self._objects.store.flags[0] = 1
         for thread in self._threads:
             thread.join()
         self._threads.clear()
@@ -204,6 +205,8 @@ class Preparation:
     @property
     def marks(self) -> tuple[list[Mark], ...]:
         """What each lane did, main first."""
+        for lane in self._lanes:
+            lane.marks = sorted(lane.marks + lane.preparer.taken_marks(), key=lambda mark: mark[2])
         return tuple(lane.marks for lane in self._lanes)
 
 
@@ -219,10 +222,10 @@ def lanes_of(shared: Shared, cores: Sequence[int], little: Sequence[int]) -> tup
     program: LinkedProgram = shared.program
     main: Sequence[int] = () if program.equal_cores else cores
     others: Sequence[int] = () if program.equal_cores else little
-    lanes = [Lane(shared, program.main, main)]
-    for number, queue in enumerate(program.queues):
+    lanes = [Lane(0, shared, main)]
+    for number in range(len(program.queues)):
         ratio = 1.0 if program.equal_cores else program.little_ratio
-        lanes.append(Lane(shared, queue, others[number : number + 1], ratio))
+        lanes.append(Lane(1 + number, shared, others[number : number + 1], ratio))
     return tuple(lanes)
 
 

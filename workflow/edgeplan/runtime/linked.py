@@ -119,6 +119,7 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         inputs, outputs: at the border.
         arena_bytes: activations and scratch; weights_bytes: transformed weights that are not mapped, behind them.
         cache_key, cache_bytes: digest of the first bytes of the cache, and its size; 0 without a cache.
+        tape_sha256: hash of the tape beside the program; "" where there is none.
         cache_stamp: what the file system said of the cache when it had been written: whether it was touched since.
     """
 
@@ -149,6 +150,7 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_key: str
     cache_bytes: Count
     cache_stamp: Numbers = ()
+    tape_sha256: str = ""
 
     def __post_init__(self) -> None:
         count = len(self.steps)

@@ -56,6 +56,10 @@ class Region:
         self.address = int(whole.ctypes.data) + start
 
 
+_ADVISE: Any = ctypes.CDLL(None, use_errno=True).madvise
+_ADVISE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
 class MappedFile:
     """A file mapped to be read.
 
@@ -67,8 +71,6 @@ class MappedFile:
     def __init__(self, descriptor: int, size: int) -> None:
         self.data: Bytes = np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ), np.uint8)
         self.address = int(self.data.ctypes.data)
-        self._advise: Any = ctypes.CDLL(None, use_errno=True).madvise
-        self._advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
     def populate(self, offset: int, size: int) -> None:
         """Map the pages of a part, reading what is not in memory, while other threads run.
@@ -79,7 +81,7 @@ class MappedFile:
         start, end = offset // PAGE_BYTES * PAGE_BYTES, offset + size
         # part by part: meanwhile the address space is locked, and whoever generates a kernel needs to change it
         for part in range(start, end, HUGE_BYTES):
-            if self._advise(self.address + part, min(HUGE_BYTES, end - part), _MADV_POPULATE_READ):
+            if _ADVISE(self.address + part, min(HUGE_BYTES, end - part), _MADV_POPULATE_READ):
                 error = ctypes.get_errno()
                 if error != _EINVAL:  # a kernel without it: the first touch faults the pages in
                     raise OSError(error, os.strerror(error))

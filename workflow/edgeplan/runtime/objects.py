@@ -3,111 +3,192 @@
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from types import MappingProxyType
+
+import numpy as np
 
 from edgeplan.errors import DeviceError
-from edgeplan.runtime import constants, linked
-from edgeplan.runtime.dnnl import Dnnl, Unsupported
+from edgeplan.runtime import constants, linked, native
+from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, allocate
-from edgeplan.runtime.linked import LinkedProgram
-from edgeplan.runtime.signatures import STATUS, Dims, ExecArg
+from edgeplan.runtime.native import words
+from edgeplan.runtime.native.words import Numbers, Store, Tape
+from edgeplan.runtime.tape import FUNCTIONS, NUMBER_OF, THREADS
+from edgeplan.runtime.tape_file import TapeArrays, addresses
 
-_Call = tuple[int, int, ctypes.Array[ExecArg]]
-#: Primitives that fill tables with all their threads when they are generated. That starts a team while the cores are taken,
-#: which costs several slices of the scheduler; what one thread generates is the same. (An LSTM's is not.)
-_TABLES_IN_PARALLEL = frozenset({"dnnl_shuffle_forward_primitive_desc_create"})
+_LIBC = ctypes.CDLL(None)
+_SYSTEM = MappingProxyType(
+    {
+        words.FN_CLOCK: "clock_gettime",
+        words.FN_YIELD: "sched_yield",
+        words.FN_READ: "pread",
+        words.FN_ADVISE: "madvise",
+    }
+)
+_LIBRARY = MappingProxyType(
+    {
+        words.FN_QUERY: "dnnl_primitive_desc_query",
+        words.FN_NEXT: "dnnl_primitive_desc_next_impl",
+        words.FN_MEMORY: "dnnl_memory_create",
+        words.FN_EXECUTE: "dnnl_primitive_execute",
+        words.FN_THREADS: THREADS,
+    }
+)
+
+
+@lru_cache
+def _functions(path: str) -> tuple[Numbers, Numbers]:
+    """Addresses of a loaded library's functions: by their numbers on tapes, and as rows of `places`."""
+    library = ctypes.CDLL(path)
+    found = addresses(lambda name: getattr(library, name))
+    places = np.zeros(words.PLACES, np.int64)
+    system = addresses(lambda name: getattr(_LIBC, name), tuple(_SYSTEM.values()))
+    places[list(_SYSTEM)] = system
+    places[list(_LIBRARY)] = found[[NUMBER_OF[name] for name in _LIBRARY.values()]]
+    if not places[words.FN_THREADS]:  # a library without OpenMP: any function that does nothing
+        places[words.FN_THREADS] = system[list(_SYSTEM).index(words.FN_YIELD)]
+    found[NUMBER_OF[THREADS]] = places[words.FN_THREADS]
+    places[words.WHAT_NAME] = constants.QUERY_IMPL_INFO
+    return found, places
+
+
+def library_places(dnnl: Dnnl) -> Numbers:
+    """Addresses of the functions that compiled code calls, as rows of `places`."""
+    return _functions(dnnl.info.path)[1]
+
+
+def _words(count: int) -> Numbers:
+    return np.zeros(max(count, 1), np.int64)
 
 
 class Objects:
     """Handles of one linked program, by row of its tables.
 
-    Two threads that need the same primitive: the second waits. Two that need the same descriptor or memory make it twice,
-    which costs less than a lock. A thread that makes primitives is left with one thread of execution.
+    Two threads that need the same object: the second waits. A thread that makes primitives is left with one that executes.
 
     Args:
         dnnl: the library.
-        program: the tables.
+        tape: how they are made.
         arena: address of the activations.
+
+    Attributes:
+        tape, store, places: what compiled code works on (`native`).
     """
 
-    def __init__(self, dnnl: Dnnl, program: LinkedProgram, arena: int) -> None:
-        self._dnnl, self._program, self._arena = dnnl, program, arena
-        self._engine = dnnl.engine.value
-        self._descriptors: list[int] = [0] * len(program.descriptors)
-        self._memories: list[int] = [0] * len(program.memories)
-        self._primitives: list[tuple[int, int]] = [(0, 0)] * len(program.primitives)
-        self._locks = [threading.Lock() for _ in program.primitives]
-        self._attributes: list[int] = [0] * len(program.attributes)
-        self._owned: list[tuple[str, int]] = []  # appending is atomic
-        self._new_memory = dnnl.function("dnnl_memory_create", brief=True)
-        self._query_md = dnnl.function("dnnl_primitive_desc_query_md", brief=True)
-        self._query = dnnl.function("dnnl_primitive_desc_query", brief=True)
-        self._new_primitive = dnnl.function("dnnl_primitive_create")
+    def __init__(self, dnnl: Dnnl, tape: TapeArrays, arena: int) -> None:
+        self._dnnl, self._arrays = dnnl, tape
+        layout, program = tape.layout, tape.program
+        functions, places = _functions(dnnl.info.path)
+        self.places: Numbers = places.copy()
+        self.places[words.AT_ENGINE], self.places[words.AT_MEMORY] = dnnl.engine.value, arena
+        self.places[words.AT_WEIGHTS] = arena + program.arena_bytes
+        self.places[words.AT_CONSTANTS] = tape.constants.ctypes.data
+        self.places[words.CACHE_FILE] = -1
+        self.tape = Tape(
+            tape.kinds,
+            functions[tape.functions],
+            tape.made,
+            tape.roles,
+            tape.values,
+            tape.floats,
+            tape.starts,
+            tape.records,
+            tape.record_starts,
+        )
+        lanes = (program.main, *program.queues)
+        ends = np.cumsum([len(lane) for lane in lanes])
+        bounds = np.stack([ends - [len(lane) for lane in lanes], ends], axis=1).ravel()
+        self.store = Store(
+            _words(layout.handles),
+            _words(layout.groups),
+            _words(tape.scratch),
+            _words(tape.blocks),
+            _words(len(program.steps)),
+            np.array([k for lane in lanes for k in lane], np.int64),
+            np.ascontiguousarray(bounds, np.int64),
+            _words(1),
+        )
+        self._others: list[tuple[str, int]] = []
+        self._blocks: list[tuple[Numbers, int, int]] = []
 
     def close(self) -> None:
         """Free everything. Nothing of it may be used afterwards."""
-        while self._owned:
-            kind, handle = self._owned.pop()
-            self._dnnl.function(f"dnnl_{kind}_destroy", brief=True)(handle)
+        handles, layout = self.store.handles.tolist(), self._arrays.layout
+        freed = self._others
+        for row in range(layout.memories):
+            freed.append(("memory", handles[layout.memory(row)[1]]))
+        for block, first, count in (*self._own_blocks(), *self._blocks):
+            freed += [("memory", handle) for handle in block[first : first + count].tolist()]
+        for row in range(layout.primitives):
+            handle = layout.primitive(row)[1]
+            freed += [("primitive", handles[handle]), ("primitive_desc", handles[handle + 1])]
+        for row in range(layout.attributes):
+            handle = layout.attribute(row)[1]
+            freed += [("primitive_attr", handles[handle]), ("post_ops", handles[handle + 1])]
+        own = [row for row, found in enumerate(self._arrays.program.descriptors) if found[0] != linked.ASKED]
+        freed += [("memory_desc", handles[row]) for row in own]
+        for kind, handle in freed:
+            if handle:
+                self._dnnl.function(f"dnnl_{kind}_destroy", brief=True)(handle)
+        self._others, self._blocks = [], []
+        for array in (self.store.handles, self.store.states, self.store.blocks, self.store.ready):
+            array[:] = 0
 
-    def _make(self, kind: str, function: str, *arguments: Any, brief: bool = True) -> int:
-        out = ctypes.c_void_p()
-        status = self._dnnl.function(function, brief=brief)(ctypes.byref(out), *arguments)
-        if status:
+    def _own_blocks(self) -> list[tuple[Numbers, int, int]]:
+        """Where the memories of the program's own steps lie, if these were prepared."""
+        found = []
+        for k, step in enumerate(self._arrays.program.steps):
+            if step.slots and self.store.ready[k]:
+                at = int(self._arrays.records[self._arrays.record_starts[k] + words.HEAD_BLOCK])
+                found.append((self.store.blocks, at + 1 + 3 * len(step.calls), len(step.slots)))
+        return found
+
+    def keep(self, block: Numbers, step: linked.LinkedStep) -> None:
+        """Free the memories of a step's prepared calls at the end."""
+        self._blocks.append((block, 1 + 3 * len(step.calls), len(step.slots)))
+
+    def publish(self, step: int, block: int) -> None:
+        """One of the program's own steps is prepared."""
+        native.publish(self.store, step, block)
+
+    # One object
+
+    def _made(self, group: int) -> None:
+        own = np.zeros(words.OWN_WORDS, np.int64)
+        for needed in (*self._arrays.needs(group), group):
+            if native.ensure(self.tape, self.store, self.places, own, needed) != words.DONE:
+                self.fail(own)
+
+    def fail(self, own: Numbers) -> None:
+        """Say what the library refused.
+
+        Raises:
+            DeviceError: always.
+        """
+        operation, status = int(own[words.OWN_OPERATION]), int(own[words.OWN_STATUS])
+        tape, program = self._arrays, self._arrays.program
+        if status < 0:  # it was another thread's to say
+            raise DeviceError(
+                "an object of the library could not be made", where=f"model {program.model}", next_step=linked.AGAIN
+            )
+        function = "dnnl_memory_create" if operation < 0 else FUNCTIONS[int(tape.functions[operation])]
+        kind = words.CALL if operation < 0 else int(tape.kinds[operation])
+        if kind != words.WALK and status not in (constants.UNIMPLEMENTED, constants.LAST_IMPL_REACHED):
             self._dnnl.check(status, function)
-        handle = out.value or 0
-        self._owned.append((kind, handle))
-        return handle
-
-    # Descriptors and attributes
+        group = int(np.searchsorted(tape.starts, operation, side="right")) - 1
+        row = group - tape.layout.primitive(0)[0]
+        name = program.primitives[row][1] if 0 <= row < tape.layout.primitives else function
+        raise DeviceError(
+            f"this oneDNN does not offer {name!r}",
+            where=f"model {program.model}, oneDNN {self._dnnl.info.version} ({self._dnnl.info.isa})",
+            next_step=linked.AGAIN,
+        )
 
     def descriptor(self, row: int) -> int:
         """A memory descriptor."""
-        known = self._descriptors[row]
-        if not known:
-            known = self._descriptors[row] = self._describe(self._program.descriptors[row])
-        return known
-
-    def _describe(self, row: tuple[Any, ...]) -> int:
-        kind, *given = row
-        make, f32 = self._make, constants.F32
-        if kind == linked.BY_TAG:
-            tag, *shape = given
-            return make("memory_desc", "dnnl_memory_desc_create_with_tag", len(shape), Dims(*shape), f32, tag)
-        if kind == linked.BY_STRIDES:
-            shape, strides = given
-            function = "dnnl_memory_desc_create_with_strides"
-            return make("memory_desc", function, len(shape), Dims(*shape), f32, Dims(*strides))
-        if kind == linked.PART:
-            parent, shape, offsets = given
-            function = "dnnl_memory_desc_create_submemory"
-            return make("memory_desc", function, self.descriptor(parent), Dims(*shape), Dims(*offsets))
-        if kind == linked.RENAMED:
-            parent, axes = given
-            function = "dnnl_memory_desc_permute_axes"
-            return make("memory_desc", function, self.descriptor(parent), (ctypes.c_int * len(axes))(*axes))
-        primitive, what, index = given
-        return int(self._query_md(self.primitive(primitive)[1], what, index) or 0)
-
-    def _attribute(self, row: int) -> int:
-        known = self._attributes[row]
-        if not known:
-            known = self._make("primitive_attr", "dnnl_primitive_attr_create")
-            self._dnnl.function("dnnl_primitive_attr_set_scratchpad_mode", brief=True)(known, constants.SCRATCHPAD_USER)
-            if posts := self._program.attributes[row]:
-                operations = self._make("post_ops", "dnnl_post_ops_create")
-                for kind, *given in posts:
-                    arguments = [*given[:-1], self.descriptor(int(given[-1]))] if kind == "binary" else given
-                    append = f"dnnl_post_ops_append_{kind}"
-                    self._dnnl.check(self._dnnl.function(append, brief=True)(operations, *arguments), append)
-                attach = "dnnl_primitive_attr_set_post_ops"
-                self._dnnl.check(self._dnnl.function(attach, brief=True)(known, operations), attach)
-            self._attributes[row] = known
-        return known
-
-    # Primitives
+        self._made(row)
+        return int(self.store.handles[row])
 
     def primitive(self, row: int) -> tuple[int, int]:
         """A primitive and its descriptor; steps that are equal share one.
@@ -115,100 +196,27 @@ class Objects:
         Raises:
             DeviceError: the library does not offer the implementation.
         """
-        known = self._primitives[row]
-        if known[0]:
-            return known
-        with self._locks[row]:
-            known = self._primitives[row]
-            if not known[0]:
-                known = self._primitives[row] = self._generate(row)
-        return known
-
-    def _generate(self, row: int) -> tuple[int, int]:
-        function, implementation, attributes, threads, given = self._program.primitives[row]
-        arguments = [self._argument(kind, value) for kind, value in zip(STATUS[function][1:-1], given, strict=True)]
-        attribute = self._attribute(attributes)
-        if threads > 1:
-            self._dnnl.set_threads(threads)
-        try:
-            described = self._make("primitive_desc", function, *arguments, attribute, brief=False)
-            self._walk_to(described, implementation)
-            if function in _TABLES_IN_PARALLEL:
-                self._dnnl.set_threads(1)
-            return self._make("primitive", "dnnl_primitive_create", described, brief=False), described
-        except Unsupported as error:
-            raise DeviceError(
-                f"this oneDNN does not offer {implementation!r}",
-                where=f"model {self._program.model}, oneDNN {self._dnnl.info.version} ({self._dnnl.info.isa})",
-                next_step=linked.AGAIN,
-            ) from error
-        finally:
-            if threads > 1:
-                self._dnnl.set_threads(1)
-
-    def _walk_to(self, described: int, implementation: str) -> None:
-        """Found by name: a warm primitive cache repeats implementations in the walk, so positions shift."""
-        wanted, text = implementation.encode(), ctypes.c_char_p()
-        while True:
-            self._dnnl.check(self._query(described, constants.QUERY_IMPL_INFO, 0, ctypes.byref(text)), "query")
-            if text.value == wanted:
-                return
-            step = "dnnl_primitive_desc_next_impl"
-            self._dnnl.check(self._dnnl.function(step)(described), step)
-
-    def _argument(self, kind: Any, value: Any) -> Any:
-        if kind is ctypes.c_void_p:
-            return self._pointer(value)
-        if kind is Dims:
-            return Dims(*value)
-        if isinstance(value, Sequence):
-            return (ctypes.c_void_p * len(value))(*[self._pointer(v) for v in value])
-        return value
-
-    def _pointer(self, value: int) -> int | None:
-        if value == linked.ENGINE:
-            return self._engine
-        return None if value == linked.NOTHING else self.descriptor(value)
-
-    # Memories and calls
+        group, handle = self._arrays.layout.primitive(row)
+        self._made(group)
+        return int(self.store.handles[handle]), int(self.store.handles[handle + 1])
 
     def memory(self, descriptor: int, address: int) -> int:
         """A memory over bytes at an address."""
+        return self._memory(self.descriptor(descriptor), address)
+
+    def _memory(self, described: int, address: int) -> int:
         out = ctypes.c_void_p()
-        if status := self._new_memory(ctypes.byref(out), self.descriptor(descriptor), self._engine, address):
-            self._dnnl.check(status, "dnnl_memory_create")
-        handle = out.value or 0
-        self._owned.append(("memory", handle))
-        return handle
+        create = self._dnnl.function("dnnl_memory_create", brief=True)
+        self._dnnl.check(create(ctypes.byref(out), described, self._dnnl.engine.value, address), "dnnl_memory_create")
+        self._others.append(("memory", out.value or 0))
+        return out.value or 0
 
     def scratchpad(self, described: int) -> tuple[int, Buffer] | None:
         """A memory for the scratchpad of a primitive that converts weights, and its bytes; None where it needs none."""
-        descriptor = int(self._query_md(described, constants.QUERY_SCRATCHPAD_MD, 0) or 0)
+        query = self._dnnl.function("dnnl_primitive_desc_query_md", brief=True)
+        descriptor = int(query(described, constants.QUERY_SCRATCHPAD_MD, 0) or 0)
         size = self._dnnl.size(descriptor)
         if not size:
             return None
         buffer = allocate(size)
-        out = ctypes.c_void_p()
-        self._dnnl.check(self._new_memory(ctypes.byref(out), descriptor, self._engine, buffer.address), "dnnl_memory_create")
-        self._owned.append(("memory", out.value or 0))
-        return out.value or 0, buffer
-
-    def _activation(self, row: int) -> int:
-        known = self._memories[row]
-        if not known:
-            descriptor, offset = self._program.memories[row]
-            known = self._memories[row] = self.memory(descriptor, self._arena + offset)
-        return known
-
-    def calls(self, step: linked.LinkedStep, weights: int) -> list[_Call]:
-        """The calls of a step whose primitives exist, its transformed weights lying at an address."""
-        slots = [self.memory(target, weights + offset) for target, _, offset, _, _ in step.slots]
-        found = []
-        for primitive, *rest in step.calls:
-            count = len(rest) // 2
-            arguments = (ExecArg * count)()
-            for position in range(count):
-                number, memory = rest[2 * position], rest[2 * position + 1]
-                arguments[position] = ExecArg(number, self._activation(memory) if memory >= 0 else slots[-1 - memory])
-            found.append((self.primitive(primitive)[0], count, arguments))
-        return found
+        return self._memory(descriptor, buffer.address), buffer

@@ -31,10 +31,11 @@ from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve, converted, wr
 from edgeplan.runtime.linking import Linker, Recorder
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.memory import checksum
-from edgeplan.runtime.preparation import CACHE_NAME, RESERVE_NAME, Preparer, Shared
+from edgeplan.runtime.preparation import CACHE_NAME, RESERVE_NAME, TAPE_NAME, Preparer, Shared
 from edgeplan.runtime.program import Program, activation_layouts, plan_buffers, step_candidates
 from edgeplan.runtime.raw_weights import file_sha256
 from edgeplan.runtime.steps import Lowered
+from edgeplan.runtime.tape_file import tape_of, write_tape
 from edgeplan.runtime.weight_cache import (
     description,
     drop_leftovers,
@@ -103,7 +104,7 @@ def build_plan_folder(
         ) from error
     try:
         program = _write(dnnl, program, reserve, plan, work)
-        for name in (CACHE_NAME, RESERVE_NAME, PLAN_NAME):
+        for name in (CACHE_NAME, RESERVE_NAME, TAPE_NAME, PLAN_NAME):
             if (work / name).exists():
                 (work / name).replace(folder / name)
         write_linked(stamped(program, folder), folder / PROGRAM_NAME)
@@ -125,6 +126,7 @@ def _write(dnnl: Dnnl, program: LinkedProgram, reserve: Reserve, plan: Plan, wor
     plan_sha256 = hashlib.sha256((work / PLAN_NAME).read_bytes()).hexdigest()
     reserve_sha256 = write_linked(reserve, work / RESERVE_NAME)
     program = changed(program, plan_sha256=plan_sha256, reserve_sha256=reserve_sha256)
+    program = changed(program, tape_sha256=write_tape(tape_of(program), work / TAPE_NAME))
     with Shared(dnnl, program, work, reserve=reserve) as shared:
         preparer = Preparer(shared)
         steps = tuple(

@@ -1,24 +1,34 @@
-"""Preparing the steps of a linked program: read, create, transform, bind. A `Preparer` for each thread around shared parts."""
+"""Preparing the steps of a linked program: read, create, transform, bind. A `Preparer` for each thread around shared parts.
+
+What is as usual is done by compiled code (`native.py`); raw weights, and weights that must be looked at, by Python.
+"""
 
 from __future__ import annotations
 
-import ctypes
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
+from edgeplan.runtime import native
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.linked import LinkedProgram, LinkedStep, RawWeight, Reserve, read_reserve
 from edgeplan.runtime.memory import Bytes, Region
-from edgeplan.runtime.objects import Objects
+from edgeplan.runtime.native import words
+from edgeplan.runtime.native.words import Numbers
+from edgeplan.runtime.objects import Objects, library_places
 from edgeplan.runtime.raw_weights import RawFiles, Staging, transform
-from edgeplan.runtime.signatures import ExecArg
+from edgeplan.runtime.tape import block_words
+from edgeplan.runtime.tape_file import TapeArrays, read_tape, tape_of
 from edgeplan.runtime.weight_cache import WeightCache
 
-CACHE_NAME, RESERVE_NAME = "weights.cache", "reserve.json"
-Calls = list[tuple[int, int, ctypes.Array[ExecArg]]]
+CACHE_NAME, RESERVE_NAME, TAPE_NAME = "weights.cache", "reserve.json", "program.tape"
+#: Address of a step's prepared calls (`native.bind`).
+Calls = int
+_STAGES = ("read", "create")
 #: Stage of which step, from when to when (`time.perf_counter_ns`).
 Mark = tuple[str, int, int, int]
 
@@ -32,6 +42,7 @@ class Shared:
         folder: of the plan.
         reserve: of the program, while the folder is still being written; else it is read when it is needed.
         memory: for activations and transformed weights; a fresh region if not given.
+        tape: of the program; if not given it is read from the folder, or made where the program has none there.
 
     Raises:
         FormatError: the model changed since the plan was made.
@@ -45,15 +56,27 @@ class Shared:
         *,
         reserve: Reserve | None = None,
         memory: Region | None = None,
+        tape: TapeArrays | None = None,
     ) -> None:
         self.dnnl, self.program = dnnl, program
+        self.tape = tape or (read_tape(folder / TAPE_NAME, program) if program.tape_sha256 else tape_of(program))
         self.raw = RawFiles(program, folder)
         self.cache = WeightCache(folder / CACHE_NAME, program, absent=reserve is not None)
         self.memory = memory or Region(program.arena_bytes + program.weights_bytes)
-        self.objects = Objects(dnnl, program, self.memory.address)
+        self.objects = self.new_objects()
         self._folder, self._given = folder, reserve
         self.weights = [0] * len(program.steps)  # addresses, for later runs
         self.keep: list[Region] = []  # weights that had no place of their own
+
+    def new_objects(self) -> Objects:
+        """Objects of the program, none of them made yet."""
+        return self.trusting(self.cache)
+
+    def trusting(self, cache: WeightCache) -> Objects:
+        """Objects that take weights from a cache as they are, if nobody touched it."""
+        objects = Objects(self.dnnl, self.tape, self.memory.address)
+        objects.places[words.CACHE_FILE], objects.places[words.AT_MAP] = cache.trusted
+        return objects
 
     @cached_property
     def reserve(self) -> Reserve:
@@ -63,6 +86,15 @@ class Shared:
     def raw_of(self, index: int, step: LinkedStep) -> tuple[RawWeight, ...]:
         """What a step's weights are made from."""
         return step.raw or self.reserve.raw[index]
+
+    def weights_of(self, index: int) -> int:
+        """Where the transformed weights of a step lie that is prepared; 0 without any."""
+        step, (_, mapped) = self.program.steps[index], self.cache.trusted
+        if self.weights[index] or not step.cached:
+            return self.weights[index]
+        if step.source == "cached_mmap":
+            return mapped + step.segment
+        return self.memory.address + self.program.arena_bytes + step.place
 
     def close(self) -> None:
         """Close the files and free the library's objects."""
@@ -78,16 +110,27 @@ class Shared:
         self.close()
 
 
-def execute(dnnl: Dnnl, stream: Handle, calls: Calls) -> None:
-    """Execute a prepared step: one C call for each primitive.
+class Executor:
+    """Executes prepared steps in one thread.
 
-    Raises:
-        DeviceError: oneDNN reports a failure.
+    Args:
+        dnnl: the library.
     """
-    run, handle = dnnl.execute, stream.value
-    for primitive, count, arguments in calls:
-        if status := run(primitive, handle, count, arguments):
-            dnnl.check(status, "dnnl_primitive_execute")
+
+    def __init__(self, dnnl: Dnnl) -> None:
+        self._dnnl, self._stream = dnnl, dnnl.stream()
+        self.own: Numbers = np.zeros(words.OWN_WORDS, np.int64)
+        self.own[words.OWN_STREAM] = self._stream.value
+        self._places = library_places(dnnl)
+
+    def execute(self, calls: Calls) -> None:
+        """Execute a step.
+
+        Raises:
+            DeviceError: oneDNN reports a failure.
+        """
+        if native.execute(self._places, self.own, calls) != words.DONE:
+            self._dnnl.check(int(self.own[words.OWN_STATUS]), "dnnl_primitive_execute")
 
 
 class Preparer:
@@ -96,12 +139,20 @@ class Preparer:
     Args:
         shared: what it has in common with others.
         staging: memory for raw weights on their way; fresh if not given.
+
+    Attributes:
+        own, marks: the thread's memory for compiled code.
     """
 
     def __init__(self, shared: Shared, staging: Staging | None = None) -> None:
         self._shared = shared
-        self._stream = shared.dnnl.stream()
         self._staging = staging or Staging()
+        self.own: Numbers = np.zeros(words.OWN_WORDS, np.int64)
+        self.marks: Numbers = np.zeros(4 * (2 * len(shared.program.steps) + 2), np.int64)
+
+    @cached_property
+    def _stream(self) -> Handle:
+        return self._shared.dnnl.stream()
 
     def prepare(self, index: int, step: LinkedStep, marks: list[Mark]) -> Calls:
         """Everything before execution.
@@ -115,32 +166,71 @@ class Preparer:
             ModelError: the raw weights cannot be read.
             DeviceError: the library does not offer the implementation.
         """
-        shared = self._shared
+        objects = self._shared.objects
+        record, at, block = self._shared.tape.record(step), 0, np.zeros(block_words(step), np.int64)
+        objects.keep(block, step)
+        address = int(block.ctypes.data)
+        given = (objects.tape, objects.store, objects.places, self.own, self.marks)
+        found = native.prepare(*given, record, at, index, address)
+        marks += self.taken_marks()
+        if found == words.LEFT_TO_PYTHON:
+            self._prepare_by_hand(index, step, record, address, marks)
+        else:
+            self._checked(found)
+        return address
+
+    def take_over(self, index: int, marks: list[Mark]) -> None:
+        """Prepare one of the program's own steps that compiled code left to Python.
+
+        Raises:
+            ModelError, DeviceError: as above.
+        """
+        objects, arrays = self._shared.objects, self._shared.tape
+        at = int(arrays.record_starts[index])
+        block = objects.store.blocks.ctypes.data + 8 * int(arrays.records[at + words.HEAD_BLOCK])
+        step = self._shared.program.steps[index]
+        self._prepare_by_hand(index, step, arrays.records[at:], int(block), marks)
+        objects.publish(index, int(block))
+
+    def _prepare_by_hand(self, index: int, step: LinkedStep, record: Numbers, block: int, marks: list[Mark]) -> None:
+        """What needs Python: raw weights, weights to be checked, weights that are there already."""
+        shared, objects = self._shared, self._shared.objects
         start = perf_counter_ns()
         address, raw = 0, None
-        if step.slots:
-            if step.source == "shared":
-                address = shared.weights[index]
-            elif step.cached:
-                address = shared.cache.fetch(step, shared.memory, shared.program.arena_bytes)
-            if not address:
-                raw = shared.raw.read(shared.raw_of(index, step), self._staging)
-            read = perf_counter_ns()
-            marks.append(("read", index, start, read))
-            start = read
-        for call in step.calls:
-            shared.objects.primitive(call[0])
+        if step.source == "shared":
+            address = shared.weights_of(index)
+        elif step.cached:
+            address = shared.cache.fetch(step, shared.memory, shared.program.arena_bytes)
+        if not address:
+            raw = shared.raw.read(shared.raw_of(index, step), self._staging)
+        marks.append(("read", index, start, perf_counter_ns()))
+        self._checked(native.create(objects.tape, objects.store, objects.places, self.own, self.marks, record, 0, index))
         if raw is not None:
-            created = perf_counter_ns()
-            marks.append(("create", index, start, created))
             address = self._place(step)
-            transform(shared.dnnl, shared.objects, self._stream, step, raw, address)
-            start = perf_counter_ns()
-            marks.append(("transform", index, created, start))
+            created = perf_counter_ns()
+            transform(shared.dnnl, objects, self._stream, step, raw, address)
+            marks.append(("transform", index, created, perf_counter_ns()))
         shared.weights[index] = shared.weights[index] or address
-        calls = shared.objects.calls(step, address)
-        marks.append(("create", index, start, perf_counter_ns()))
-        return calls
+        self._checked(native.bind(objects.store, objects.places, self.own, self.marks, record, 0, index, block, address))
+        marks += self.taken_marks()
+
+    def _checked(self, found: int) -> None:
+        if found != words.DONE:
+            self._shared.objects.fail(self.own)
+
+    def fetch(self, index: int, step: LinkedStep, marks: list[Mark]) -> int:
+        """The address of a step's weights from a trusted cache, a part of its preparation; 0 if they cannot be had."""
+        places, record = self._shared.objects.places, self._shared.tape.record(step)
+        found = native.fetch(places, self.own, self.marks, record, 0, index)
+        marks += self.taken_marks()
+        return max(found, 0)
+
+    def taken_marks(self) -> list[Mark]:
+        """What compiled code did since this was asked last."""
+        count = int(self.own[words.OWN_MARKS])
+        self.own[words.OWN_MARKS] = 0
+        rows: list[list[int]] = self.marks[: 4 * count].reshape(-1, 4).tolist()
+        return [(_STAGES[stage], step, start, end) for stage, step, start, end in rows]
 
     def _place(self, step: LinkedStep) -> int:
         """Where transformed weights go: their place, or memory of their own where they were to be mapped."""

@@ -12,6 +12,7 @@ _FLOAT = ctypes.c_float
 _SIZE = ctypes.c_size_t
 DIMS_LENGTH = 12
 Dims = ctypes.c_int64 * DIMS_LENGTH
+DIMS_BYTES = ctypes.sizeof(Dims)
 
 
 class ExecArg(ctypes.Structure):

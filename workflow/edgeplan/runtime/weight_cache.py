@@ -147,6 +147,13 @@ class WeightCache:
         except OSError as error:
             self._reject(f"cannot be opened: {error.strerror}", unusable=True)
 
+    @property
+    def trusted(self) -> tuple[int, int]:
+        """The open file and where it is mapped, for whoever takes weights as they are; -1 and 0 where they must be checked."""
+        if not self._untouched or self.descriptor < 0:
+            return -1, 0
+        return self.descriptor, self._mapped.address if self._mapped is not None else 0
+
     def close(self) -> None:
         """Close the file; what is mapped stays as long as something points to it."""
         if self.descriptor >= 0:

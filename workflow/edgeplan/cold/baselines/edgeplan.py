@@ -15,6 +15,7 @@ from edgeplan.errors import DeviceError, FormatError
 from edgeplan.runtime import cold_executor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import read_linked
+from edgeplan.runtime.objects import library_places
 from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.preparation import CACHE_NAME
 
@@ -34,6 +35,7 @@ class Edgeplan(Baseline):
             self._dnnl = Dnnl()
         except DeviceError as error:
             raise UnsupportedError(f"oneDNN is not installed: {error.what}") from error
+        library_places(self._dnnl)  # looked up once
         self._machine = fingerprint()
 
     def version(self) -> str:

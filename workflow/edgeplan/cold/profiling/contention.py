@@ -20,7 +20,7 @@ from edgeplan.cold.profiling.settings import Cores
 from edgeplan.cold.profiling.store import Row
 from edgeplan.planning.cold_start.profile import Contention
 from edgeplan.runtime.cold_executor import Pace
-from edgeplan.runtime.preparation import Mark, Preparer, execute
+from edgeplan.runtime.preparation import Executor, Mark, Preparer
 from edgeplan.runtime.raw_weights import Staging
 
 #: Signatures of the rows of whole programs begin with this.
@@ -138,22 +138,21 @@ class _Passes:
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.steps = [rig.trials.step(index, 0, 1) for index in range(len(rig.subject.program.steps))]
-        self.staging, self.stream = Staging(), rig.dnnl.stream()  # each used by one thread at a time
+        self.staging, self.executor = Staging(), Executor(rig.dnnl)  # each used by one thread at a time
         self.shared = rig.shared()
 
     def execute(self, work: _Work, *, keep: bool = True) -> None:
-        dnnl, stream = self.rig.dnnl, self.stream
-        dnnl.set_threads(1)
+        self.rig.dnnl.set_threads(1)
         start = time.perf_counter()
         for prepared in self.rig.standing[1]:
-            execute(dnnl, stream, prepared)
+            self.executor.execute(prepared)
         if keep:
             work.execute.append((time.perf_counter() - start) * 1e3)
 
     def prepare(self, work: _Work, *, keep: bool = True) -> None:
         self.rig.dnnl.set_threads(1)
         self.shared.objects.close()
-        self.shared.objects = self.rig.objects()
+        self.shared.objects = self.shared.new_objects()
         preparer, marks = Preparer(self.shared, self.staging), list[Mark]()
         for index, step in enumerate(self.steps):
             preparer.prepare(index, step, marks)

@@ -25,7 +25,7 @@ from edgeplan.graph.ir import Shape
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedStep, read_linked, write_linked
 from edgeplan.runtime.plan_folder import PROGRAM_NAME
-from edgeplan.runtime.preparation import Preparer, Shared, execute
+from edgeplan.runtime.preparation import Executor, Preparer, Shared
 from edgeplan.runtime.steps import Step
 
 #: Signatures of these rows begin with this.
@@ -117,12 +117,12 @@ def _first_execution_ms(folder: Path, number: int) -> float:
     dnnl.warm_up(1)
     with Shared(dnnl, program, folder) as shared:
         shared.memory.data[: program.arena_bytes] = 0
-        preparer, stream = Preparer(shared), dnnl.stream()
+        preparer, executor = Preparer(shared), Executor(dnnl)
         calls = preparer.prepare(index, step, [])
         start = time.thread_time()
-        execute(dnnl, stream, calls)
+        executor.execute(calls)
         first = time.thread_time()
-        execute(dnnl, stream, calls)
+        executor.execute(calls)
         return 1e3 * ((first - start) - (time.thread_time() - first))
 
 

@@ -32,9 +32,9 @@ from edgeplan.errors import ModelError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedStep
 from edgeplan.runtime.memory import Region
-from edgeplan.runtime.objects import Objects
-from edgeplan.runtime.preparation import Calls, Mark, Preparer, Shared, execute
+from edgeplan.runtime.preparation import Calls, Executor, Mark, Preparer, Shared
 from edgeplan.runtime.raw_weights import Staging
+from edgeplan.runtime.tape_file import tape_of
 from edgeplan.runtime.weight_cache import WeightCache
 
 _clock = time.perf_counter_ns
@@ -103,7 +103,8 @@ class Rig:
         program = self.trials.program
         self.memory = Region(program.arena_bytes + program.weights_bytes)
         self.memory.data[:] = 0  # first touches are charged apart
-        self.staging, self.stream = Staging(), dnnl.stream()
+        self.staging, self.executor = Staging(), Executor(dnnl)
+        self._tape = tape_of(program)
         self.files = sorted({*map(Path, (file.path for file in program.files)), self.trials.cache})
         page_cache.read_through(self.files)
         flush = min(max(self.trials.weights_bytes, _LEAST_FLUSH_BYTES), _MOST_FLUSH_BYTES)
@@ -120,11 +121,7 @@ class Rig:
 
     def shared(self) -> Shared:
         """What a session shares, new, but for its memory, which has been touched."""
-        return Shared(self.dnnl, self.trials.program, self.folder, memory=self.memory)
-
-    def objects(self) -> Objects:
-        """The library's objects of the candidates, none of them made yet."""
-        return Objects(self.dnnl, self.trials.program, self.memory.address)
+        return Shared(self.dnnl, self.trials.program, self.folder, memory=self.memory, tape=self._tape)
 
     def steps(self, width: int) -> list[LinkedStep]:
         """The first candidate of every step."""
@@ -139,7 +136,7 @@ class Rig:
             self.feed()
             self.dnnl.set_threads(width)
             for prepared in calls:
-                execute(self.dnnl, self.stream, prepared)
+                self.executor.execute(prepared)
             self.dnnl.set_threads(1)
         return calls
 
@@ -193,7 +190,7 @@ class Rig:
         preparer, prepared = Preparer(shared, self.staging), {}
         for index in what.choice:
             step, marks = self._step(what, index), list[Mark]()
-            shared.objects = self.objects()
+            shared.objects = shared.new_objects()
             stack.callback(shared.objects.close)
             prepared[index] = preparer.prepare(index, step, marks)
             for stage, spent in _sums(marks).items():
@@ -201,27 +198,28 @@ class Rig:
         return prepared
 
     def _fetch(self, what: Round, core: str, source: str, times: Times) -> None:
-        """Fetch weights as from the cache, their checksums included: copied, or mapped."""
+        """Fetch weights as from a cache that nobody touched: copied, or mapped."""
         program = self.trials.cached
         steps = {i: self.trials.stored(i, position, what.width, source) for i, position in what.choice.items()}
         steps = {index: step for index, step in steps.items() if step.weight_bytes}
         if not steps:
             return
-        cache = WeightCache(self.trials.cache, program)
-        self._evict()
-        try:
+        with ExitStack() as stack:
+            cache = WeightCache(self.trials.cache, program)
+            stack.callback(cache.close)
+            shared = stack.enter_context(self.shared())
+            shared.objects = shared.trusting(cache)
+            preparer = Preparer(shared, self.staging)
+            self._evict()
             for index, step in steps.items():
-                start = _clock()
-                cache.fetch(step, self.memory, program.arena_bytes)
-                times.add(f"{source}:{core}", index, _clock() - start)
-                if cache.problem:
+                marks: list[Mark] = []
+                if not preparer.fetch(index, step, marks):
                     raise ModelError(
-                        f"a file changed while it was profiled: it {cache.problem}",
+                        "a file changed while it was profiled",
                         where=str(self.trials.cache),
                         next_step="run it again",
                     )
-        finally:
-            cache.close()
+                times.add(f"{source}:{core}", index, _sums(marks)["read"])
 
     def _execute(self, what: Round, prepared: Mapping[int, Calls], stage: str, times: Times) -> None:
         """Execute the steps, each behind the one before it, which brings its input into the caches."""
@@ -232,9 +230,9 @@ class Rig:
             np.multiply(self._flush, np.float32(1), out=self._flush)  # as the other weights of the model do
         for index, ready in prepared.items():
             if index - 1 not in prepared and index:
-                execute(self.dnnl, self.stream, standing[index - 1])
+                self.executor.execute(standing[index - 1])
             start = _clock()
-            execute(self.dnnl, self.stream, ready)
+            self.executor.execute(ready)
             times.add(f"{stage}:{what.width}", index, _clock() - start)
         self.dnnl.set_threads(1)
 
@@ -246,7 +244,7 @@ class Rig:
                 other = next(step for step in self.group[index].steps if step != index)
                 equal, marks = self.trials.step(other, what.choice[index], what.width), list[Mark]()
                 shared.objects.close()
-                shared.objects = self.objects()
+                shared.objects = shared.new_objects()
                 preparer.prepare(index, self._step(what, index), [])
                 preparer.prepare(other, equal, marks)
                 sums = _sums(marks)

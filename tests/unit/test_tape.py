@@ -1,0 +1,203 @@
+"""Tapes: what compiled code works off. A damaged or forged one is refused, and steps are taken once."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from edgeplan.errors import FormatError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.runtime import native
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.linked import LinkedProgram, read_linked
+from edgeplan.runtime.native import words
+from edgeplan.runtime.objects import Objects
+from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.tape import NUMBER_OF, THREADS
+from edgeplan.runtime.tape_check import check
+from edgeplan.runtime.tape_file import TapeArrays, read_tape, tape_of, write_tape
+
+Planned = Callable[..., Plan]
+
+
+@pytest.fixture(scope="module")
+def folder(dnnl: Dnnl, planned: Planned, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The plan of a net whose tape has operations of every kind."""
+    b = GraphBuilder("net", (1, 3, 16, 16))
+    x = b.conv_bn(b.input, 16, 3, 2)
+    x = b.concat([b.conv_bn(x, 16, 1), b.add(b.conv_bn(x, 16, 3), x)])
+    graph = b.build(b.softmax(b.fc(b.flatten(b.gap(x)), 10)))
+    model = tmp_path_factory.mktemp("tape") / "net.onnx"
+    save_onnx(graph, model)
+    return build_plan_folder(dnnl, model, planned(model, graph, widen_from=0), model.parent / "plan")
+
+
+@pytest.fixture(scope="module")
+def program(folder: Path) -> LinkedProgram:
+    return read_linked(folder / "program.json")
+
+
+def _copy(tape: TapeArrays) -> TapeArrays:
+    arrays = {f.name: getattr(tape, f.name) for f in dataclasses.fields(tape)}
+    return TapeArrays(**{name: v.copy() if isinstance(v, np.ndarray) else v for name, v in arrays.items()})
+
+
+def test_a_tape_comes_back_from_its_file(program: LinkedProgram, folder: Path) -> None:
+    made, read = tape_of(program), read_tape(folder / "program.tape", program)
+    for field in dataclasses.fields(made):
+        one, other = getattr(made, field.name), getattr(read, field.name)
+        assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+    assert set(read.kinds.tolist()) == {words.CALL, words.ASK, words.TELL, words.COPY, words.WALK}
+
+
+@pytest.mark.parametrize("tenth", range(11))
+def test_a_damaged_tape_is_refused(program: LinkedProgram, folder: Path, tmp_path: Path, tenth: int) -> None:
+    content = bytearray((folder / "program.tape").read_bytes())
+    cut = tmp_path / "cut.tape"
+    cut.write_bytes(content[: len(content) * tenth // 10 - (tenth == 10)])
+    with pytest.raises(FormatError, match="calls were changed"):
+        read_tape(cut, program)
+    content[min(len(content) * tenth // 10, len(content) - 1)] ^= 1
+    cut.write_bytes(content)
+    with pytest.raises(FormatError, match="calls were changed"):
+        read_tape(cut, program)
+    cut.unlink()
+    with pytest.raises(FormatError, match="cannot read the program's calls"):
+        read_tape(cut, program)
+
+
+@pytest.mark.parametrize("words", [0, 1, 2, 6, 8, 20])
+def test_a_forged_head_is_refused(program: LinkedProgram, folder: Path, tmp_path: Path, words: int) -> None:
+    content = bytearray((folder / "program.tape").read_bytes())
+    content[8 * words : 8 * words + 8] = (1 << 40).to_bytes(8, "little")
+    forged = tmp_path / "forged.tape"
+    forged.write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    with pytest.raises(FormatError, match="calls do not fit"):
+        read_tape(forged, msgspec.structs.replace(program, tape_sha256=digest))
+
+
+def _first(tape: TapeArrays, role: int) -> tuple[int, int]:
+    rows, columns = np.nonzero(tape.roles == role)
+    return int(rows[0]), int(columns[0])
+
+
+def _set(name: str, role: int, value: int) -> Callable[[TapeArrays], None]:
+    """Change the kind or the value of the first argument of a kind."""
+
+    def change(tape: TapeArrays) -> None:
+        getattr(tape, name)[_first(tape, role)] = value
+
+    return change
+
+
+def _word(name: str, row: int, value: int) -> Callable[[TapeArrays], None]:
+    def change(tape: TapeArrays) -> None:
+        getattr(tape, name)[row] = value
+
+    return change
+
+
+def _record(offset: int, value: int) -> Callable[[TapeArrays], None]:
+    """Change a word of the record of a step with weights."""
+
+    def change(tape: TapeArrays) -> None:
+        step = next(k for k, step in enumerate(tape.program.steps) if step.slots)
+        at = int(tape.record_starts[step])
+        if offset >= words.HEAD:
+            at += int(tape.records[at + words.HEAD_GROUPS])
+        tape.records[at + offset] = value
+
+    return change
+
+
+_FAR = 1 << 30
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set("roles", words.HANDLE, words.NUMBER),  # a pointer of one's own
+        _set("roles", words.CONSTANT, words.NUMBER),
+        _set("roles", words.RESULT, words.HANDLE),
+        _set("roles", words.MEMORY, words.CONSTANT),
+        _set("values", words.HANDLE, _FAR),
+        _set("values", words.RESULT, -1),
+        _set("values", words.CONSTANT, _FAR),
+        _set("values", words.SCRATCH, _FAR),
+        _set("values", words.MEMORY, _FAR),
+        _set("roles", words.NUMBER, 99),
+        _word("kinds", 0, 77),
+        _word("kinds", 0, words.TELL),
+        _word("functions", 0, len(NUMBER_OF)),
+        _word("functions", 0, NUMBER_OF[THREADS]),
+        _word("starts", 0, 1),
+        _word("starts", -1, 0),
+        _word("constants", -1, 1),
+        _word("record_starts", 0, 1),
+        _record(words.HEAD_SOURCE, 9),
+        _record(words.HEAD_SEGMENT, -1),
+        _record(words.HEAD_SEGMENT, _FAR),
+        _record(words.HEAD_BYTES, _FAR),
+        _record(words.HEAD_PLACE, -1),
+        _record(words.HEAD_GROUPS, _FAR),
+        _record(words.HEAD_SLOTS, _FAR),
+        _record(words.HEAD_CALLS, _FAR),
+        _record(words.HEAD_BLOCK, _FAR),
+        _record(words.HEAD, _FAR),  # the first slot's descriptor
+        _record(words.HEAD + 1, -1),  # its offset
+    ],
+)
+def test_references_that_lead_nowhere_are_refused(program: LinkedProgram, change: Callable[[TapeArrays], None]) -> None:
+    tape = _copy(tape_of(program))
+    check(tape)
+    change(tape)
+    with pytest.raises(ValueError, match=r"."):
+        check(tape)
+
+
+def test_a_forged_tape_is_named(program: LinkedProgram, tmp_path: Path) -> None:
+    tape = _copy(tape_of(program))
+    tape.values[_first(tape, words.HANDLE)] = _FAR
+    digest = write_tape(tape, tmp_path / "forged.tape")
+    with pytest.raises(FormatError, match="calls do not fit: operation"):
+        read_tape(tmp_path / "forged.tape", msgspec.structs.replace(program, tape_sha256=digest))
+
+
+def test_every_step_is_taken_once(dnnl: Dnnl, program: LinkedProgram) -> None:
+    """By threads that all steal, of lanes of unequal length."""
+    count = len(program.steps)
+    objects = Objects(dnnl, tape_of(program), 0)
+    lanes = [objects.store.bounds[2 * i : 2 * i + 2].tolist() for i in range(2)]
+    assert min(lanes[0] + lanes[1]) == 0
+    taken: list[list[int]] = [[] for _ in range(4)]
+
+    def go(number: int) -> None:
+        while (k := native.take(objects.store, number % 2, stealing=True)) >= 0:
+            taken[number].append(k)
+
+    threads = [threading.Thread(target=go, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(k for some in taken for k in some) == list(range(count))
+    objects.close()
+
+
+def test_a_lane_that_does_not_steal_takes_its_own(dnnl: Dnnl, program: LinkedProgram) -> None:
+    objects = Objects(dnnl, tape_of(program), 0)
+    own: list[int] = []
+    while (k := native.take(objects.store, 1, stealing=False)) >= 0:
+        own.append(k)
+    assert own == list(program.queues[0])
+    objects.close()

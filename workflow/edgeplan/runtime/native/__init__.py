@@ -1,0 +1,80 @@
+"""What a cold start does for every step, compiled: make the library's objects, fetch weights, execute.
+
+In Python, a quarter of a preparation's time goes into the interpreter, and two threads that prepare hand it to each other at
+every C call, which takes as long again. Compiled code needs it for neither. It interprets a tape (`tape.py`), decides nothing.
+
+All functions take the same arguments, laid out in `words.py`: the tape (`Tape`, constant), the session's objects (`Store`),
+addresses (`places`, rows `AT_...`), and memory of the calling thread (`own`, rows `OWN_...`). Whatever goes wrong is returned
+as a code, and Python does that step again in its own words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from edgeplan.runtime.native.checks import operations_fit, records_fit
+from edgeplan.runtime.native.lanes import advance, drive, publish, take
+from edgeplan.runtime.native.making import ensure
+from edgeplan.runtime.native.stages import bind, create, execute, fetch, prepare
+from edgeplan.runtime.native.words import FLOATS, INTEGERS, OWN_WORDS, PLACES, Store, Tape
+
+__all__ = [
+    "advance",
+    "bind",
+    "create",
+    "drive",
+    "ensure",
+    "execute",
+    "fetch",
+    "operations_fit",
+    "prepare",
+    "publish",
+    "records_fit",
+    "take",
+]
+
+
+def _compile() -> None:
+    """When this module is imported: what Python calls, for the types it is called with; cached by numba."""
+    word, words = types.int64, types.int64[::1]
+    i1, f1 = types.int8[:, ::1], types.float32[:, ::1]
+    tape = types.NamedTuple(  # type: ignore[no-untyped-call]
+        (words, words, words, i1, types.int64[:, ::1], f1, words, words, words), Tape
+    )
+    store = types.NamedUniTuple(words, len(Store._fields), Store)  # type: ignore[no-untyped-call]
+    thread = (words, words)
+    for function, given in (
+        (ensure, (tape, store, *thread, word)),
+        (fetch, (*thread, words, words, word, word)),
+        (create, (tape, store, *thread, words, words, word, word)),
+        (bind, (store, *thread, words, words, word, word, word, word)),
+        (prepare, (tape, store, *thread, words, words, word, word, word)),
+        (take, (store, word, types.boolean)),
+        (publish, (store, word, word)),
+        (drive, (tape, store, *thread, words, word, types.boolean)),
+        (execute, (*thread, word)),
+        (records_fit, (words, words, words)),
+        (operations_fit, (words, words, words, i1, types.int64[:, ::1], types.int64[:, ::1], words)),
+        (advance, (tape, store, *thread, words, words, word, word, word, types.boolean, word)),
+    ):
+        dispatcher: Any = function
+        dispatcher.compile(given)
+    _rehearse()
+
+
+def _rehearse() -> None:
+    """Call what a cold start calls, with nothing to do: the first call of a compiled function takes longer."""
+    none, pairs = np.zeros(0, np.int64), np.zeros((0, INTEGERS), np.int64)
+    tape = Tape(none, none, none, np.zeros((0, INTEGERS), np.int8), pairs, np.zeros((0, FLOATS), np.float32), none, none, none)
+    store = Store(*(np.zeros(2, np.int64) for _ in Store._fields))
+    places, own = np.zeros(PLACES, np.int64), np.zeros(OWN_WORDS, np.int64)
+    records_fit(none, none, np.zeros(8, np.int64))
+    operations_fit(none, none, none, tape.roles, pairs, pairs, none)
+    drive(tape, store, places, own, none, 0, stealing=True)
+    advance(tape, store, places, own, none, none, 0, 0, 1, True, 0)  # noqa: FBT003
+
+
+_compile()

@@ -1,0 +1,119 @@
+"""The lanes of a cold start: who prepares what next, and the execution that follows."""
+
+from __future__ import annotations
+
+from edgeplan.runtime.native.compiled import compiled
+from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, next_number, store_word
+from edgeplan.runtime.native.making import now_ns
+from edgeplan.runtime.native.stages import execute, prepare
+from edgeplan.runtime.native.words import DONE, FAILED, FN_THREADS, FN_YIELD, HEAD_BLOCK, OWN_STEP, WORD, Numbers, Store, Tape
+
+_SPINS = 100
+
+
+@compiled
+def take(store: Store, lane: int, stealing: bool) -> int:
+    """The next step of a lane, or of another that is behind; -1 where there is none."""
+    lanes = len(store.bounds) // 2
+    for other in range(lanes if stealing else 1):
+        chosen = (lane + other) % lanes
+        place = store.bounds.ctypes.data + 2 * chosen * WORD
+        if load_word(place) < store.bounds[2 * chosen + 1]:
+            found = next_number(place)
+            if found < store.bounds[2 * chosen + 1]:
+                return int(store.todo[found])
+    return -1
+
+
+@compiled
+def publish(store: Store, step: int, block: int) -> int:
+    """A step's calls are there, for `advance`."""
+    return store_word(store.ready.ctypes.data + step * WORD, block)
+
+
+@compiled
+def _prepare_taken(tape: Tape, store: Store, places: Numbers, own: Numbers, marks: Numbers, step: int) -> int:
+    at = tape.record_starts[step]
+    block = store.blocks.ctypes.data + tape.records[at + HEAD_BLOCK] * WORD
+    found = prepare(tape, store, places, own, marks, tape.records, at, step, block)
+    if found == DONE:
+        publish(store, step, block)
+    return found
+
+
+@compiled
+def drive(tape: Tape, store: Store, places: Numbers, own: Numbers, marks: Numbers, lane: int, stealing: bool) -> int:
+    """Prepare a lane's steps until there are none. Otherwise the step at hand is in `own`."""
+    while store.flags[0] == 0:
+        step = take(store, lane, stealing)
+        if step < 0:
+            return DONE
+        own[OWN_STEP] = step
+        found = _prepare_taken(tape, store, places, own, marks, step)
+        if found != DONE:
+            return found
+    return DONE
+
+
+@compiled
+def advance(  # noqa: C901  the one loop that a cold start runs in
+    tape: Tape,
+    store: Store,
+    places: Numbers,
+    own: Numbers,
+    marks: Numbers,
+    times: Numbers,
+    first: int,
+    last: int,
+    narrow: int,
+    stealing: bool,
+    patience_ns: int,
+) -> int:
+    """Execute steps in order, and prepare the main lane's whenever one is not ready, then those of lanes that are late.
+
+    Args:
+        tape: see above.
+        store: see above.
+        places: see above.
+        own: see above.
+        marks: of preparations.
+        times: begin and end of each step's execution.
+        first: step.
+        last: the step after the last.
+        narrow: cores that execute.
+        stealing: whether to prepare what is other lanes'.
+        patience_ns: how long a lane may be late.
+
+    Returns:
+        the first step that was not executed; or `LEFT_TO_PYTHON` or `FAILED`, with the step at hand in `own`.
+    """
+    for k in range(first, last):
+        place = store.ready.ctypes.data + k * WORD
+        begun, spins = 0, 0
+        while load_word(place) == 0:
+            step = -1
+            if begun == 0 or (stealing and now_ns(places, own) - begun > patience_ns):
+                step = take(store, 0, begun != 0)
+            if step >= 0:
+                own[OWN_STEP] = step
+                if narrow > 1:
+                    invoke_with_four(places[FN_THREADS], 1, 0, 0, 0)
+                found = _prepare_taken(tape, store, places, own, marks, step)
+                if narrow > 1:
+                    invoke_with_four(places[FN_THREADS], narrow, 0, 0, 0)
+                if found != DONE:
+                    return found
+                continue
+            if begun == 0:
+                begun = now_ns(places, own)
+            elif now_ns(places, own) - begun > patience_ns:
+                return k
+            spins += 1
+            if spins > _SPINS:
+                invoke_with_four(places[FN_YIELD], 0, 0, 0, 0)
+        times[2 * k] = now_ns(places, own)
+        own[OWN_STEP] = k
+        if execute(places, own, load_word(place)) != DONE:
+            return FAILED
+        times[2 * k + 1] = now_ns(places, own)
+    return last

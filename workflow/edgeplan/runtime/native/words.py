@@ -1,0 +1,100 @@
+"""What compiled code and Python agree on: kinds, rows of tables, and the arrays that pass between them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.int64]
+
+INTEGERS, FLOATS = 18, 3  # arguments of a call, of either kind
+#: Kinds of operations: call a function that returns a status; one that returns a handle; one that returns nothing; copy a
+#: handle among the scratch words; move a primitive descriptor on to an implementation.
+CALL, ASK, TELL, COPY, WALK = range(5)
+#: Kinds of arguments: a number; a handle; where a handle is to be put; a constant's address; a scratch word's; an address in
+#: the session's memory; the engine.
+NUMBER, HANDLE, RESULT, CONSTANT, SCRATCH, MEMORY, ENGINE = range(7)
+#: Where weights come from: nowhere, copied from the cache, mapped, or Python must say.
+NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
+#: Rows of `places`.
+(
+    AT_ENGINE,
+    AT_MEMORY,
+    AT_WEIGHTS,
+    AT_MAP,
+    AT_CONSTANTS,
+    CACHE_FILE,
+    FN_QUERY,
+    FN_NEXT,
+    FN_MEMORY,
+    FN_EXECUTE,
+    FN_CLOCK,
+    FN_YIELD,
+    FN_READ,
+    FN_ADVISE,
+    FN_THREADS,
+    WHAT_NAME,
+    PLACES,
+) = range(17)
+#: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, then words for calls.
+OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_MARKS, OWN_CALL = range(6)
+OWN_FLOATS = OWN_CALL + INTEGERS
+OWN_WORDS = OWN_FLOATS + 4
+#: What became of a step.
+DONE, LEFT_TO_PYTHON, FAILED = 0, -2, -3
+#: Stand for an operation where something else failed.
+BINDING, EXECUTION = -1, -2
+#: Stages in marks.
+READ, CREATE = range(2)
+#: Head of a step's record.
+(HEAD_SOURCE, HEAD_SEGMENT, HEAD_BYTES, HEAD_PLACE, HEAD_GROUPS, HEAD_SLOTS, HEAD_CALLS, HEAD_BLOCK, HEAD) = range(9)
+
+WORD = 8
+
+
+class Tape(NamedTuple):
+    """A program as operations, in groups that each make one object; see `tape.compiled`.
+
+    Attributes:
+        kinds, functions, made: of each operation: kind, address of the function, handle that `ASK` gives.
+        roles, values: kind and value of its integer arguments, at most `INTEGERS` each.
+        floats: its other arguments, `FLOATS` each.
+        starts: first operation of each group, and the end.
+        records: of the steps, one after the other.
+        record_starts: first word of each.
+    """
+
+    kinds: Numbers
+    functions: Numbers
+    made: Numbers
+    roles: npt.NDArray[np.int8]
+    values: Numbers
+    floats: npt.NDArray[np.float32]
+    starts: Numbers
+    records: Numbers
+    record_starts: Numbers
+
+
+class Store(NamedTuple):
+    """The objects of a session.
+
+    Attributes:
+        handles: the library's.
+        states: of each group: made or not.
+        scratch: words that arrays of handles are put together in.
+        blocks: prepared calls of all steps.
+        ready: address of each step's calls, 0 until it is prepared.
+        todo: steps of all lanes; bounds: where each lane's next one and its end stand in it.
+        flags: [0] is set to stop.
+    """
+
+    handles: Numbers
+    states: Numbers
+    scratch: Numbers
+    blocks: Numbers
+    ready: Numbers
+    todo: Numbers
+    bounds: Numbers
+    flags: Numbers

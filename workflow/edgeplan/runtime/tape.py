@@ -1,0 +1,299 @@
+"""Tapes: the tables of a linked program as a list of C calls, which compiled code (`native.py`) works off.
+
+Operations that make one object are a group: a memory descriptor, attributes, a primitive with its descriptor, a memory.
+Groups are made in the order of need, each once, by whichever thread needs it first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from edgeplan.runtime import constants, linked
+from edgeplan.runtime.linked import LinkedProgram, LinkedStep
+from edgeplan.runtime.native import words
+from edgeplan.runtime.signatures import OTHER, STATUS, Dims
+
+#: Functions by the number that stands for them on a tape.
+THREADS = "omp_set_num_threads"
+FUNCTIONS = (*STATUS, *OTHER, THREADS)
+NUMBER_OF = {name: number for number, name in enumerate(FUNCTIONS)}
+_SOURCES = {"none": words.NO_WEIGHTS, "cached_read": words.COPIED, "cached_mmap": words.MAPPED}
+_WORD = 8
+#: Primitives that fill tables with all their threads when they are generated. That starts a team while the cores are taken,
+#: which costs several slices of the scheduler; what one thread generates is the same. (An LSTM's is not.)
+_TABLES_IN_PARALLEL = frozenset({"dnnl_shuffle_forward_primitive_desc_create"})
+
+
+class Given(NamedTuple):
+    """An integer argument: its kind (`words.NUMBER` and so on) and value."""
+
+    role: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which numbers stand for a program's objects, in the order descriptors, attributes, primitives, memories.
+
+    An attribute has two handles (itself, its post-operations), a primitive too (itself, its descriptor).
+    """
+
+    descriptors: int
+    attributes: int
+    primitives: int
+    memories: int
+
+    @staticmethod
+    def of(program: LinkedProgram) -> Layout:
+        """The numbers of a program's tables."""
+        return Layout(len(program.descriptors), len(program.attributes), len(program.primitives), len(program.memories))
+
+    @property
+    def handles(self) -> int:
+        """How many handles there are."""
+        return self.descriptors + 2 * self.attributes + 2 * self.primitives + self.memories
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return self.descriptors + self.attributes + self.primitives + self.memories
+
+    def attribute(self, row: int) -> tuple[int, int]:
+        """Group and first handle of an attribute."""
+        return self.descriptors + row, self.descriptors + 2 * row
+
+    def primitive(self, row: int) -> tuple[int, int]:
+        """Group of a primitive, and its handle; its descriptor's is the next."""
+        return self.descriptors + self.attributes + row, self.descriptors + 2 * self.attributes + 2 * row
+
+    def memory(self, row: int) -> tuple[int, int]:
+        """Group and handle of a memory."""
+        group = self.descriptors + self.attributes + self.primitives + row
+        return group, self.descriptors + 2 * self.attributes + 2 * self.primitives + row
+
+
+@dataclass
+class Compiled:
+    """A tape that is not tied to addresses yet, and what was learned on the way.
+
+    Attributes:
+        layout: numbers of objects.
+        operations: kind, function, handle made, integer arguments, floats.
+        starts: first operation of each group.
+        needs: for each group those that it is made from, in the order of need.
+        constants: bytes that operations point to.
+        scratch: words that arrays of handles are put together in.
+    """
+
+    layout: Layout
+    operations: list[tuple[int, int, int, list[Given], list[float]]] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    constants: bytearray = field(default_factory=bytearray)
+    scratch: int = 0
+
+
+class Compiler:
+    """Writes the operations of a program's objects.
+
+    Args:
+        program: the tables.
+    """
+
+    def __init__(self, program: LinkedProgram) -> None:
+        self._program = program
+        self.layout = Layout.of(program)
+        self.result = Compiled(self.layout)
+        self._direct: dict[int, list[int]] = {}
+        self._places: dict[bytes, int] = {}
+
+    def compiled(self) -> Compiled:
+        """All groups, and what each is made from."""
+        layout = self.layout
+        makers = (
+            *((self._describe, row, row) for row in range(layout.descriptors)),
+            *((self._attribute, row, layout.attribute(row)[0]) for row in range(layout.attributes)),
+            *((self._primitive, row, layout.primitive(row)[0]) for row in range(layout.primitives)),
+            *((self._memory, row, layout.memory(row)[0]) for row in range(layout.memories)),
+        )
+        for make, row, group in makers:
+            self.result.starts.append(len(self.result.operations))
+            self._needed: list[int] = []
+            make(row)
+            self._direct[group] = self._needed
+        self.result.starts.append(len(self.result.operations))
+        for group in range(layout.groups):
+            self._resolve(group)
+        return self.result
+
+    def _resolve(self, group: int) -> tuple[int, ...]:
+        known = self.result.needs.get(group)
+        if known is None:
+            self.result.needs[group] = ()  # tables that refer to themselves fail when they are made
+            found: dict[int, None] = {}
+            for other in self._direct[group]:
+                found |= dict.fromkeys((*self._resolve(other), other))
+            known = self.result.needs[group] = tuple(found)
+        return known
+
+    # Operations
+
+    def _add(self, kind: int, function: str, given: Iterable[Given], floats: Sequence[float] = (), made: int = -1) -> None:
+        self.result.operations.append((kind, NUMBER_OF.get(function, 0), made, list(given), list(floats)))
+
+    def _call(self, function: str, *given: Given) -> None:
+        self._add(words.CALL, function, given)
+
+    def _constant(self, content: bytes) -> Given:
+        place = self._places.get(content)
+        if place is None:
+            place = self._places[content] = len(self.result.constants)
+            self.result.constants += content.ljust(-(-len(content) // _WORD) * _WORD, b"\0")
+        return Given(words.CONSTANT, place)
+
+    def _dims(self, values: Sequence[int]) -> Given:
+        return self._constant(bytes(Dims(*values)))
+
+    def _need(self, descriptor: int) -> Given:
+        self._needed.append(descriptor)
+        return Given(words.HANDLE, descriptor)
+
+    def _describe(self, row: int) -> None:
+        kind, *given = self._program.descriptors[row]
+        values: Any = given
+        result = Given(words.RESULT, row)
+        if kind == linked.BY_TAG:
+            tag, *shape = values
+            rank, dims = _number(len(shape)), self._dims(shape)
+            self._call("dnnl_memory_desc_create_with_tag", result, rank, dims, _number(constants.F32), _number(tag))
+        elif kind == linked.BY_STRIDES:
+            shape, strides = values
+            rank, dims = _number(len(shape)), self._dims(shape)
+            self._call("dnnl_memory_desc_create_with_strides", result, rank, dims, _number(constants.F32), self._dims(strides))
+        elif kind == linked.PART:
+            parent, shape, offsets = values
+            function = "dnnl_memory_desc_create_submemory"
+            self._call(function, result, self._need(parent), self._dims(shape), self._dims(offsets))
+        elif kind == linked.RENAMED:
+            parent, axes = values
+            order = self._constant(bytes((ctypes.c_int * len(axes))(*axes)))
+            self._call("dnnl_memory_desc_permute_axes", result, self._need(parent), order)
+        else:
+            primitive, what, index = values
+            group, handle = self.layout.primitive(primitive)
+            self._needed.append(group)
+            asked = (Given(words.HANDLE, handle + 1), _number(what), _number(index))
+            self._add(words.ASK, "dnnl_primitive_desc_query_md", asked, made=row)
+
+    def _attribute(self, row: int) -> None:
+        _, handle = self.layout.attribute(row)
+        attribute, operations = Given(words.HANDLE, handle), Given(words.HANDLE, handle + 1)
+        self._call("dnnl_primitive_attr_create", Given(words.RESULT, handle))
+        self._call("dnnl_primitive_attr_set_scratchpad_mode", attribute, _number(constants.SCRATCHPAD_USER))
+        if posts := self._program.attributes[row]:
+            self._call("dnnl_post_ops_create", Given(words.RESULT, handle + 1))
+            for kind, *given in posts:
+                values: list[Any] = list(given)
+                if kind == "binary":
+                    values[-1] = self._need(int(values[-1]))
+                function = f"dnnl_post_ops_append_{kind}"
+                self._add(words.CALL, function, *self._sorted([operations], STATUS[function][1:], values))
+            self._call("dnnl_primitive_attr_set_post_ops", attribute, operations)
+
+    def _primitive(self, row: int) -> None:
+        function, implementation, attributes, threads, given = self._program.primitives[row]
+        _, handle = self.layout.primitive(row)
+        group, attribute = self.layout.attribute(attributes)
+        self._needed.append(group)
+        described = Given(words.HANDLE, handle + 1)
+        integers, floats = self._sorted([Given(words.RESULT, handle + 1)], STATUS[function][1:-1], given)
+        if threads > 1:
+            self._threads(threads)
+        self._add(words.CALL, function, [*integers, Given(words.HANDLE, attribute)], floats)
+        self._add(words.WALK, "", [described, self._constant(implementation.encode() + b"\0")])
+        if threads > 1 and function in _TABLES_IN_PARALLEL:
+            self._threads(1)
+        self._call("dnnl_primitive_create", Given(words.RESULT, handle), described)
+        if threads > 1:
+            self._threads(1)
+
+    def _threads(self, count: int) -> None:
+        self._add(words.TELL, THREADS, [_number(count)])
+
+    def _memory(self, row: int) -> None:
+        descriptor, offset = self._program.memories[row]
+        _, handle = self.layout.memory(row)
+        place = (Given(words.ENGINE, 0), Given(words.MEMORY, offset))
+        self._call("dnnl_memory_create", Given(words.RESULT, handle), self._need(descriptor), *place)
+
+    def _sorted(self, first: list[Given], types: Sequence[Any], values: Sequence[Any]) -> tuple[list[Given], list[float]]:
+        """Arguments of declared types, integers and floats apart."""
+        integers, floats = list(first), list[float]()
+        for declared, value in zip(types, values, strict=True):
+            if declared is ctypes.c_float:
+                floats.append(float(value))
+            elif isinstance(value, Given):
+                integers.append(value)
+            elif declared is ctypes.c_void_p:
+                integers.append(self._pointer(value))
+            elif declared is Dims:
+                integers.append(self._dims(value))
+            elif isinstance(value, tuple):
+                integers.append(self._array(value))
+            else:
+                integers.append(_number(0 if value is None else int(value)))
+        return integers, floats
+
+    def _pointer(self, value: int) -> Given:
+        if value == linked.ENGINE:
+            return Given(words.ENGINE, 0)
+        return _number(0) if value == linked.NOTHING else self._need(value)
+
+    def _array(self, values: Sequence[int]) -> Given:
+        start = self.result.scratch
+        self.result.scratch += len(values)
+        for position, value in enumerate(values):
+            self._add(words.COPY, "", [_number(start + position), self._pointer(value)])
+        return Given(words.SCRATCH, start)
+
+
+def _number(value: int) -> Given:
+    return Given(words.NUMBER, value)
+
+
+def record(compiled: Compiled, step: LinkedStep, block: int = 0) -> list[int]:
+    """A step as words: its head (`words.HEAD_...`), the groups it needs, its slots, its calls.
+
+    Args:
+        compiled: the tape of its program.
+        step: the step.
+        block: word of the session's blocks at which its prepared calls begin.
+    """
+    layout, groups = compiled.layout, dict[int, None]()
+
+    def need(group: int) -> None:
+        groups.update(dict.fromkeys((*compiled.needs[group], group)))
+
+    body: list[int] = []
+    for target, _, offset, _, _ in step.slots:
+        need(target)
+        body += target, offset
+    for primitive, *pairs in step.calls:
+        group, handle = layout.primitive(primitive)
+        need(group)
+        body += handle, len(pairs) // 2
+        for number, memory in zip(pairs[::2], pairs[1::2], strict=True):
+            if memory >= 0:
+                need(layout.memory(memory)[0])
+            body += number, layout.memory(memory)[1] if memory >= 0 else memory
+    source = _SOURCES.get(step.source, words.BY_PYTHON) if step.slots else words.NO_WEIGHTS
+    head = (source, step.segment, step.weight_bytes, step.place, len(groups), len(step.slots), len(step.calls), block)
+    return [*head, *groups, *body]
+
+
+def block_words(step: LinkedStep) -> int:
+    """Words that a step's prepared calls take."""
+    return 1 + 3 * len(step.calls) + len(step.slots) + sum(len(call) - 1 for call in step.calls)
