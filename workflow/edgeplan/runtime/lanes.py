@@ -19,7 +19,7 @@ from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.preparation import Calls, Mark, Preparer, Shared
 
 _PATIENCE_SECONDS = 2e-4
-_LATE_NS = 4_000_000  # a core that gets nothing done for longer is slowed by others: one slice of the system's scheduler
+_LATE_NS = 1_000_000  # a core that gets nothing done for longer is slowed by others, or has more to do than was planned
 
 
 def pin(cores: Iterable[int]) -> None:
