@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 
 from edgeplan import cli_plan, cli_run
-from edgeplan.errors import EdgeplanError, FormatError
+from edgeplan.errors import DeviceError, EdgeplanError, FormatError
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 device_app = typer.Typer(help="Look at devices.", no_args_is_help=True)
 app.add_typer(device_app, name="device")
 cli_plan.register(app)
 
+_RUNTIME_PACKAGES = frozenset({"llvmlite", "numba"})  # of the extra `runtime`, without which the rest works
 _Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device that was measured.")]
 _Results = Annotated[Path, typer.Option(help="Folder of the results.")]
 
@@ -131,3 +132,11 @@ def main() -> None:
     except EdgeplanError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if error.name not in _RUNTIME_PACKAGES:
+            raise
+        missing = DeviceError(
+            f"the package {error.name} is not installed", where="the runtime", next_step="pip install 'edgeplan[runtime]'"
+        )
+        typer.echo(f"error: {missing}", err=True)
+        sys.exit(missing.exit_code)
