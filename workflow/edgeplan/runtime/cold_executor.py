@@ -127,6 +127,7 @@ class ColdSession:
             preparation.stop()
             raise
         finally:
+            preparation.note()
             os.sched_setaffinity(0, self._affinity)
             self._pace.restore()
 

@@ -44,6 +44,17 @@ class Lane:
         self.marks: list[Mark] = []
         self.cores = tuple(cores)
         self.ratio = ratio
+        self._noted = threading.Event()
+
+    def note(self) -> None:
+        """The lane's part of the cold start is over: its thread keeps what it did."""
+        self.marks = sorted(self.marks + self.preparer.taken_marks(), key=lambda mark: mark[2])
+        self._noted.set()
+
+    def noted(self) -> list[Mark]:
+        """What the lane did in the cold start: its thread may still be at writing that down."""
+        self._noted.wait()
+        return self.marks
 
 
 class Preparation:
@@ -86,9 +97,12 @@ class Preparation:
 
     def _drive(self, lane: Lane) -> None:
         try:
-            pin(lane.cores)
-            self._shared.dnnl.set_threads(1)
-            self._prepare_all(lane)
+            try:
+                pin(lane.cores)
+                self._shared.dnnl.set_threads(1)
+                self._prepare_all(lane)
+            finally:
+                lane.note()
             while not self._stopping and self._idle_allowed and self._ahead:
                 with contextlib.suppress(IndexError):
                     self._prepare_later(lane, *self._ahead.popleft())
@@ -129,7 +143,7 @@ class Preparation:
             self._ahead.append((k, step))
             time.sleep(_PATIENCE_SECONDS)
             return
-        self.later[k] = lane.preparer.prepare(k, step, [])  # no part of the cold start's timeline
+        self.later[k] = lane.preparer.prepare(k, step, [])
 
     # For the executing thread
 
@@ -170,6 +184,10 @@ class Preparation:
             self._shared.dnnl.set_threads(self._narrow)
         self.pause()
 
+    def note(self) -> None:
+        """The cold start is over, for the executing thread."""
+        self._lanes[0].note()
+
     def pause(self) -> None:
         """Let the lanes finish what they are at, and then rest: their cores are wanted."""
         self._idle_allowed = False
@@ -204,10 +222,8 @@ class Preparation:
 
     @property
     def marks(self) -> tuple[list[Mark], ...]:
-        """What each lane did, main first."""
-        for lane in self._lanes:
-            lane.marks = sorted(lane.marks + lane.preparer.taken_marks(), key=lambda mark: mark[2])
-        return tuple(lane.marks for lane in self._lanes)
+        """What each lane did in the cold start, main first."""
+        return (self._lanes[0].marks, *(lane.noted() for lane in self._lanes[1:]))
 
 
 def lanes_of(shared: Shared, cores: Sequence[int], little: Sequence[int]) -> tuple[Lane, ...]:
