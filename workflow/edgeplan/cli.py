@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -130,13 +130,14 @@ def main() -> None:
     try:
         app()
     except EdgeplanError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+        _end(error)
     except ModuleNotFoundError as error:
         if error.name not in _RUNTIME_PACKAGES:
             raise
-        missing = DeviceError(
-            f"the package {error.name} is not installed", where="the runtime", next_step="pip install 'edgeplan[runtime]'"
-        )
-        typer.echo(f"error: {missing}", err=True)
-        sys.exit(missing.exit_code)
+        what, next_step = f"the package {error.name} is not installed", "pip install 'edgeplan[runtime]'"
+        _end(DeviceError(what, where="the runtime", next_step=next_step))
+
+
+def _end(error: EdgeplanError) -> NoReturn:
+    typer.echo(f"error: {error}", err=True)
+    sys.exit(error.exit_code)
