@@ -20,6 +20,7 @@ from edgeplan.runtime import native
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedProgram, read_linked
 from edgeplan.runtime.native import words
+from edgeplan.runtime.native.words import Tape
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.tape import NUMBER_OF, THREADS
@@ -46,17 +47,17 @@ def program(folder: Path) -> LinkedProgram:
     return read_linked(folder / "program.json")
 
 
-def _copy(tape: TapeArrays) -> TapeArrays:
-    arrays = {f.name: getattr(tape, f.name) for f in dataclasses.fields(tape)}
-    return TapeArrays(**{name: v.copy() if isinstance(v, np.ndarray) else v for name, v in arrays.items()})
+def _copy(arrays: TapeArrays) -> TapeArrays:
+    tape = Tape(*(field.copy() for field in arrays.tape))
+    return dataclasses.replace(arrays, tape=tape, constants=arrays.constants.copy())
 
 
 def test_a_tape_comes_back_from_its_file(program: LinkedProgram, folder: Path) -> None:
     made, read = tape_of(program), read_tape(folder / "program.tape", program)
-    for field in dataclasses.fields(made):
-        one, other = getattr(made, field.name), getattr(read, field.name)
-        assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
-    assert set(read.kinds.tolist()) == {words.CALL, words.ASK, words.TELL, words.COPY, words.WALK}
+    assert (made.scratch, made.blocks, made.program) == (read.scratch, read.blocks, read.program)
+    for one, other in zip((*made.tape, made.constants), (*read.tape, read.constants), strict=True):
+        assert np.array_equal(one, other)
+    assert set(read.tape.kinds.tolist()) == {words.CALL, words.ASK, words.TELL, words.COPY, words.WALK}
 
 
 @pytest.mark.parametrize("tenth", range(11))
@@ -87,7 +88,7 @@ def test_a_forged_head_is_refused(program: LinkedProgram, folder: Path, tmp_path
 
 
 def _first(tape: TapeArrays, role: int) -> tuple[int, int]:
-    rows, columns = np.nonzero(tape.roles == role)
+    rows, columns = np.nonzero(tape.tape.roles == role)
     return int(rows[0]), int(columns[0])
 
 
@@ -95,14 +96,14 @@ def _set(name: str, role: int, value: int) -> Callable[[TapeArrays], None]:
     """Change the kind or the value of the first argument of a kind."""
 
     def change(tape: TapeArrays) -> None:
-        getattr(tape, name)[_first(tape, role)] = value
+        getattr(tape.tape, name)[_first(tape, role)] = value
 
     return change
 
 
 def _word(name: str, row: int, value: int) -> Callable[[TapeArrays], None]:
     def change(tape: TapeArrays) -> None:
-        getattr(tape, name)[row] = value
+        getattr(tape if name == "constants" else tape.tape, name)[row] = value
 
     return change
 
@@ -112,10 +113,10 @@ def _record(offset: int, value: int) -> Callable[[TapeArrays], None]:
 
     def change(tape: TapeArrays) -> None:
         step = next(k for k, step in enumerate(tape.program.steps) if step.slots)
-        at = int(tape.record_starts[step])
+        records, at = tape.tape.records, int(tape.tape.record_starts[step])
         if offset >= words.HEAD:
-            at += int(tape.records[at + words.HEAD_GROUPS])
-        tape.records[at + offset] = value
+            at += int(records[at + words.HEAD_GROUPS])
+        records[at + offset] = value
 
     return change
 
@@ -167,7 +168,7 @@ def test_references_that_lead_nowhere_are_refused(program: LinkedProgram, change
 
 def test_a_forged_tape_is_named(program: LinkedProgram, tmp_path: Path) -> None:
     tape = _copy(tape_of(program))
-    tape.values[_first(tape, words.HANDLE)] = _FAR
+    tape.tape.values[_first(tape, words.HANDLE)] = _FAR
     digest = write_tape(tape, tmp_path / "forged.tape")
     with pytest.raises(FormatError, match="calls do not fit: operation"):
         read_tape(tmp_path / "forged.tape", msgspec.structs.replace(program, tape_sha256=digest))
@@ -175,7 +176,7 @@ def test_a_forged_tape_is_named(program: LinkedProgram, tmp_path: Path) -> None:
 
 def test_every_step_is_taken_once(dnnl: Dnnl, program: LinkedProgram) -> None:
     """By threads that all steal, of lanes of unequal length."""
-    count = len(program.steps)
+    count = program.step_count
     objects = Objects(dnnl, tape_of(program), 0)
     lanes = [objects.store.bounds[2 * i : 2 * i + 2].tolist() for i in range(2)]
     assert min(lanes[0] + lanes[1]) == 0

@@ -31,7 +31,7 @@ def run(
 
     program = read_linked(folder / PROGRAM_NAME)
     typer.echo(
-        f"{program.model}: {len(program.steps)} steps, layout {program.layout}, {program.threads} threads, "
+        f"{program.model}: {program.step_count} steps, layout {program.layout}, {program.threads} threads, "
         f"weight cache {program.cache_bytes / _MB:.1f} MB"
     )
     if not cold:
@@ -47,12 +47,14 @@ def _run_here(folder: Path, repeat: int) -> list[float]:
     from edgeplan.runtime.cold_executor import ColdSession  # noqa: PLC0415
     from edgeplan.runtime.dnnl import Dnnl  # noqa: PLC0415
     from edgeplan.runtime.linked import read_linked  # noqa: PLC0415
+    from edgeplan.runtime.memory import share_heap  # noqa: PLC0415
     from edgeplan.runtime.plan_folder import PROGRAM_NAME  # noqa: PLC0415
 
     program = read_linked(folder / PROGRAM_NAME)
     inputs = random_inputs({border.name: border.shape for border in program.inputs}, 0)
     cores = tuple(sorted(os.sched_getaffinity(0)))[: program.threads]
     dnnl, machine = Dnnl(), fingerprint()
+    share_heap()
     start = time.perf_counter()
     with ColdSession(dnnl, folder, threads=program.threads, machine=machine, cores=cores) as session:
         session.run(inputs)

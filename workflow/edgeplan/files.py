@@ -50,6 +50,25 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
+def read_whole(path: Path) -> bytearray:
+    """The bytes of a file, by as few calls as there are: what a cold start reads is read by this.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = bytearray(os.fstat(descriptor).st_size)
+        rest = memoryview(content)
+        while rest and (got := os.readv(descriptor, [rest])):
+            rest = rest[got:]
+    finally:
+        os.close(descriptor)
+    missing = len(rest)  # it was cut short meanwhile
+    rest.release()
+    return content[:-missing] if missing else content
+
+
 def write_text(path: Path, text: str) -> None:
     """Write text atomically."""
     write_atomically(path, lambda temporary: temporary.write_text(text))

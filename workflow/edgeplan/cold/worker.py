@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from edgeplan.cold import page_cache
+from edgeplan.cold import grounds, page_cache
 from edgeplan.cold.baselines.base import Baseline, ColdSession, UnsupportedError
 from edgeplan.cold.baselines.registry import setting
 from edgeplan.cold.counters import Counters, first_touch_ms, reset_peak
@@ -64,6 +64,8 @@ def run(job: RunJob) -> RunResult:
     try:
         baseline.load_library(job.threads)
         inputs = baseline.prepare_inputs(random_inputs(job.inputs, job.seed))
+        grounds.map_code()
+        grounds.back_memory(sum(path.stat().st_size for path in files))
         if job.state == "evicted":  # after the imports, since some engines peek at what lies in a cache folder
             page_cache.evict(files)
         cached = page_cache.cached_share(files)

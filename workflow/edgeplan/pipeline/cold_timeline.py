@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.cold import page_cache
+from edgeplan.cold import grounds, page_cache
 from edgeplan.cold.inputs import random_inputs
 from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.process import environment
@@ -91,10 +91,14 @@ def _recorded(job: Mapping[str, Any]) -> tuple[Span, ...]:
 def _record(job: Mapping[str, Any]) -> tuple[Span, ...]:
     """One cold run, in the process that was started for it."""
     from edgeplan.runtime.cold_executor import ColdSession  # noqa: PLC0415  only the process that runs needs it
+    from edgeplan.runtime.memory import share_heap  # noqa: PLC0415
 
     page_cache.read_through([Path(file) for file in job["files"]])
     values = random_inputs({name: tuple(shape) for name, shape in job["inputs"].items()}, job["seed"])
     dnnl = Dnnl()
+    share_heap()
+    grounds.map_code()
+    grounds.back_memory(sum(Path(file).stat().st_size for file in job["files"]))
     with ColdSession(dnnl, Path(job["folder"]), threads=job["threads"], cores=job["cores"]) as session:
         session.run(values)
         return session.spans()

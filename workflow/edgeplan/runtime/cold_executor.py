@@ -19,11 +19,13 @@ import numpy.typing as npt
 
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError, ModelError, StoreError
+from edgeplan.files import read_whole
 from edgeplan.planning.cold_start.machine import Span, core_name
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
 from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram, read_linked, write_linked
 from edgeplan.runtime.memory import in_memory
+from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME, preparation_order, stamped
 from edgeplan.runtime.preparation import Executor, Mark, Preparer, Shared
@@ -79,7 +81,7 @@ class ColdSession:
         lanes = lanes_of(self._shared, cores, little)
         lanes[0].preparer.own = self._executor.own  # one thread does both
         self._preparation = Preparation(self._shared, lanes, stealing=stealing, continuous=continuous)
-        self._times: Numbers = np.zeros(2 * len(self.program.steps), np.int64)
+        self._times: Numbers = np.zeros(2 * self.program.step_count, np.int64)
         self._ran = False
         self._pinned = () if self.program.equal_cores else tuple(cores)
         self._preparation.start()
@@ -114,7 +116,7 @@ class ColdSession:
         try:
             pin(self._pinned)
             self._dnnl.set_threads(narrow_width(program))
-            reached, count = 0, len(program.steps)
+            reached, count = 0, program.step_count
             while reached < count:
                 if reached == program.widen_from:
                     preparation.wait_for_all()
@@ -127,7 +129,6 @@ class ColdSession:
             preparation.stop()
             raise
         finally:
-            preparation.note()
             os.sched_setaffinity(0, self._affinity)
             self._pace.restore()
 
@@ -136,7 +137,7 @@ class ColdSession:
         preparation, program = self._preparation, self.program
         switching = preparation.switching()
         self._dnnl.set_threads(narrow_width(program) if switching else program.threads)
-        for k in range(len(program.steps)):
+        for k in range(program.step_count):
             if switching and not preparation.switching():
                 switching = False
                 self._dnnl.set_threads(program.threads)
@@ -153,7 +154,7 @@ class ColdSession:
         """Ask for all weights in the order of their preparation, where they are not in memory yet."""
         shared = self._shared
         wanted = [shared.cache.descriptor] if shared.cache.descriptor >= 0 else []
-        if any(step.source == "raw" for step in self.program.steps):
+        if "raw" in self.program.sources:
             wanted += shared.raw.descriptors
         if all(in_memory(descriptor, os.fstat(descriptor).st_size) for descriptor in wanted):
             return None
@@ -162,13 +163,13 @@ class ColdSession:
         return thread
 
     def _read_ahead(self) -> None:
-        shared = self._shared
+        shared, tape = self._shared, self._shared.tape.tape
         for k in preparation_order(self.program.main, self.program.queues):
-            step = self.program.steps[k]
-            if step.cached and shared.cache.descriptor >= 0:
-                os.posix_fadvise(shared.cache.descriptor, step.segment, step.weight_bytes, os.POSIX_FADV_WILLNEED)
-            elif step.source == "raw":
-                shared.raw.read_ahead(step)
+            source, segment, size = tape.records[tape.record_starts[k] :][: words.HEAD_PLACE].tolist()
+            if source in (words.COPIED, words.MAPPED) and shared.cache.descriptor >= 0:
+                os.posix_fadvise(shared.cache.descriptor, segment, size, os.POSIX_FADV_WILLNEED)
+            elif source == words.BY_PYTHON:
+                shared.raw.read_ahead(self.program.steps[k])
 
     # What was measured
 
@@ -249,6 +250,7 @@ class Pace:
         if self._changed:
             sys.setswitchinterval(self._interval)
             if self._collecting:
+                gc.freeze()  # what the cold start made would be gone through before its outputs are handed over
                 gc.enable()
         self._changed = False
 
@@ -262,7 +264,7 @@ def _checked(folder: Path, dnnl: Dnnl, threads: int, machine: str) -> LinkedProg
     """The program of a folder, if it is for what is here."""
     program = read_linked(folder / PROGRAM_NAME)
     try:
-        plan = (folder / PLAN_NAME).read_bytes()
+        plan = read_whole(folder / PLAN_NAME)
     except OSError as error:
         raise FormatError(f"cannot read the plan: {error.strerror}", where=str(folder / PLAN_NAME), next_step=AGAIN) from error
     differences = []

@@ -6,9 +6,10 @@ import contextlib
 import os
 import threading
 import time
+from _thread import start_new_thread
 from collections import deque
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from time import perf_counter_ns
 
 from edgeplan.planning.cold_start.plan import Plan
@@ -29,32 +30,63 @@ def pin(cores: Iterable[int]) -> None:
         os.sched_setaffinity(0, chosen)
 
 
+class LaneThread:
+    """A thread that is not waited for when it starts.
+
+    `threading.Thread` waits for its first words: to pass the interpreter there and back takes as long as several kernels.
+
+    Args:
+        work: what it does; must not raise.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work, self._ended = work, threading.Lock()
+        self._ended.acquire()
+        start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._ended.release()
+
+    def is_alive(self) -> bool:
+        """Whether it is still at work."""
+        return self._ended.locked()
+
+    def join(self) -> None:
+        """Wait until it is done."""
+        with self._ended:
+            pass
+
+
 class Lane:
     """One core's preparations; which steps, stands in the store of the session's objects.
 
     Attributes:
         number: 0 is the main lane.
-        preparer: does the work; used by the lane's thread only.
-        marks: what was done in the cold start, in order.
+        preparer: does the work of the cold start; used by the lane's thread only.
+        by_hand: what Python did in the cold start.
     """
 
     def __init__(self, number: int, shared: Shared, cores: Sequence[int], ratio: float = 1.0) -> None:
         self.number = number
         self.preparer = Preparer(shared)
-        self.marks: list[Mark] = []
+        self.by_hand: list[Mark] = []
         self.cores = tuple(cores)
         self.ratio = ratio
-        self._noted = threading.Event()
+        self._shared = shared
 
-    def note(self) -> None:
-        """The lane's part of the cold start is over: its thread keeps what it did."""
-        self.marks = sorted(self.marks + self.preparer.taken_marks(), key=lambda mark: mark[2])
-        self._noted.set()
+    @cached_property
+    def later(self) -> Preparer:
+        """Prepares for later runs; apart, so that what was done in the cold start stays."""
+        return Preparer(self._shared)
 
-    def noted(self) -> list[Mark]:
-        """What the lane did in the cold start: its thread may still be at writing that down."""
-        self._noted.wait()
-        return self.marks
+    @property
+    def marks(self) -> list[Mark]:
+        """What was done in the cold start, in order, once all of it is done."""
+        self.by_hand += self.preparer.taken_marks()
+        return sorted(self.by_hand, key=lambda mark: mark[2])
 
 
 class Preparation:
@@ -78,7 +110,7 @@ class Preparation:
         self._stopping = False
         self._continuous, self._idle_allowed = continuous, continuous
         self._narrow = narrow_width(shared.program)
-        self._threads: list[threading.Thread] = []
+        self._threads: list[LaneThread] = []
 
     @cached_property
     def _ahead(self) -> deque[tuple[int, LinkedStep]]:
@@ -90,19 +122,13 @@ class Preparation:
 
     def start(self) -> None:
         """Start the threads of the preparing lanes."""
-        for lane in self._lanes[1:]:
-            thread = threading.Thread(target=self._drive, args=(lane,), name=f"prepare:{lane.number - 1}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        self._threads += [LaneThread(partial(self._drive, lane)) for lane in self._lanes[1:]]
 
     def _drive(self, lane: Lane) -> None:
         try:
-            try:
-                pin(lane.cores)
-                self._shared.dnnl.set_threads(1)
-                self._prepare_all(lane)
-            finally:
-                lane.note()
+            pin(lane.cores)
+            self._shared.dnnl.set_threads(1)
+            self._prepare_all(lane)
             while not self._stopping and self._idle_allowed and self._ahead:
                 with contextlib.suppress(IndexError):
                     self._prepare_later(lane, *self._ahead.popleft())
@@ -127,15 +153,15 @@ class Preparation:
         """What compiled code left to Python, or failed at."""
         if found != words.LEFT_TO_PYTHON:
             self._objects.fail(lane.preparer.own)
-        lane.preparer.take_over(int(lane.preparer.own[words.OWN_STEP]), lane.marks)
+        lane.preparer.take_over(int(lane.preparer.own[words.OWN_STEP]), lane.by_hand)
 
     def _prepare_slowly(self, lane: Lane, k: int) -> None:
         """Stand for a slower core: wait (ratio - 1) times as long as the preparation took."""
         start = perf_counter_ns()
-        calls = lane.preparer.prepare(k, self._shared.program.steps[k], lane.marks)
+        calls = lane.preparer.prepare(k, self._shared.program.steps[k], lane.by_hand)
         time.sleep((lane.ratio - 1) * (perf_counter_ns() - start) / 1e9)
-        stage, step, begun, _ = lane.marks[-1]
-        lane.marks[-1] = (stage, step, begun, perf_counter_ns())
+        stage, step, begun, _ = lane.by_hand[-1]
+        lane.by_hand[-1] = (stage, step, begun, perf_counter_ns())
         self._objects.publish(k, calls)
 
     def _prepare_later(self, lane: Lane, k: int, step: LinkedStep) -> None:
@@ -143,7 +169,7 @@ class Preparation:
             self._ahead.append((k, step))
             time.sleep(_PATIENCE_SECONDS)
             return
-        self.later[k] = lane.preparer.prepare(k, step, [])
+        self.later[k] = lane.later.prepare(k, step, [])
 
     # For the executing thread
 
@@ -184,10 +210,6 @@ class Preparation:
             self._shared.dnnl.set_threads(self._narrow)
         self.pause()
 
-    def note(self) -> None:
-        """The cold start is over, for the executing thread."""
-        self._lanes[0].note()
-
     def pause(self) -> None:
         """Let the lanes finish what they are at, and then rest: their cores are wanted."""
         self._idle_allowed = False
@@ -223,7 +245,7 @@ class Preparation:
     @property
     def marks(self) -> tuple[list[Mark], ...]:
         """What each lane did in the cold start, main first."""
-        return (self._lanes[0].marks, *(lane.noted() for lane in self._lanes[1:]))
+        return tuple(lane.marks for lane in self._lanes)
 
 
 def lanes_of(shared: Shared, cores: Sequence[int], little: Sequence[int]) -> tuple[Lane, ...]:

@@ -10,7 +10,8 @@ tenth of the time.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
@@ -18,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from edgeplan.errors import FormatError
-from edgeplan.files import write_atomically
+from edgeplan.files import read_whole, write_atomically
 
 #: Stand for the engine and for no handle among the arguments of a primitive descriptor.
 ENGINE, NOTHING = -2, -1
@@ -29,7 +30,7 @@ AGAIN = "plan the model again: edgeplan plan cold-start"
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Numbers = tuple[int, ...]
 Argument = int | float | Numbers | None
-_HEAD = '{{"format_version":1,"body_sha256":"{digest}","body":'
+_HEAD = '{{"format_version":2,"body_sha256":"{digest}","body":'
 _HEAD_BYTES = len(_HEAD.format(digest="0" * 64))
 
 
@@ -98,8 +99,36 @@ class Border(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offset: Count
 
 
-class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All tables of a plan.
+class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a program's calls are made of.
+
+    Attributes:
+        descriptors: memory descriptors: kind, then by kind (tag, *shape), (shape, strides), (of, shape, offsets),
+            (of, permutation), (primitive, what, index).
+        attributes: post-operations of each set of attributes: (kind, arguments); a binary's last argument is a descriptor.
+        primitives: function that describes it, implementation, attributes, threads, arguments between the result and the
+            attributes. Many kernels keep the number of threads they were made for, and some choose layouts of weights by it.
+        memories: of activations and scratch: descriptor, offset in the arena.
+        steps: in order of execution.
+    """
+
+    descriptors: tuple[tuple[int | Numbers, ...], ...]
+    attributes: tuple[tuple[tuple[str | int | float, ...], ...], ...]
+    primitives: tuple[tuple[str, str, Count, Count, tuple[Argument, ...]], ...]
+    memories: tuple[tuple[Count, Count], ...]
+    steps: tuple[LinkedStep, ...]
+
+    @property
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """Lengths of the tables."""
+        return len(self.descriptors), len(self.attributes), len(self.primitives), len(self.memories), len(self.steps)
+
+
+class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """A plan's calls, and what they hold for.
+
+    A cold start reads the head only. The tables are decoded when they are first needed, which is where something is not as
+    usual: what is called, the tape says.
 
     Attributes:
         model: name; model_sha256: hash of its files.
@@ -108,13 +137,10 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         layout: home layout.
         equal_cores, little_ratio, main, queues, widen_from: the schedule, as in the plan.
         files: of the raw model.
-        descriptors: memory descriptors: kind, then by kind (tag, *shape), (shape, strides), (of, shape, offsets),
-            (of, permutation), (primitive, what, index).
-        attributes: post-operations of each set of attributes: (kind, arguments); a binary's last argument is a descriptor.
-        primitives: function that describes it, implementation, attributes, threads, arguments between the result and the
-            attributes. Many kernels keep the number of threads they were made for, and some choose layouts of weights by it.
-        memories: of activations and scratch: descriptor, offset in the arena.
-        steps: in order of execution.
+        counts: of the tables: descriptors, attributes, primitives, memories, steps.
+        sources: of the steps, each once.
+        first_segment: where the first of the cached weights begin.
+        tables_json: the tables.
         reserve_sha256: hash of the reserve.
         inputs, outputs: at the border.
         arena_bytes: activations and scratch; weights_bytes: transformed weights that are not mapped, behind them.
@@ -137,11 +163,10 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queues: tuple[tuple[Count, ...], ...]
     widen_from: Count
     files: tuple[ModelFile, ...]
-    descriptors: tuple[tuple[int | Numbers, ...], ...]
-    attributes: tuple[tuple[tuple[str | int | float, ...], ...], ...]
-    primitives: tuple[tuple[str, str, Count, Count, tuple[Argument, ...]], ...]
-    memories: tuple[tuple[Count, Count], ...]
-    steps: tuple[LinkedStep, ...]
+    counts: tuple[Count, Count, Count, Count, Count]
+    sources: tuple[str, ...]
+    first_segment: Count
+    tables_json: msgspec.Raw
     reserve_sha256: str
     inputs: tuple[Border, ...]
     outputs: tuple[Border, ...]
@@ -153,20 +178,75 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tape_sha256: str = ""
 
     def __post_init__(self) -> None:
-        count = len(self.steps)
-        if sorted([*self.main, *(k for queue in self.queues for k in queue)]) != list(range(count)):
+        if sorted([*self.main, *(k for queue in self.queues for k in queue)]) != list(range(self.step_count)):
             raise ValueError("main, queues: each step is prepared once")
-        if self.widen_from > count:
+        if self.widen_from > self.step_count:
             raise ValueError("widen_from: no more steps than there are")
-        if max((d for d, _ in self.memories), default=-1) >= len(self.descriptors):
+
+    @property
+    def step_count(self) -> int:
+        """How many steps there are."""
+        return self.counts[-1]
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The tables, checked.
+
+        Raises:
+            FormatError: they do not fit.
+        """
+        try:
+            found: Tables = _DECODERS[Tables].decode(self.tables_json)
+            self._check(found)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise FormatError(f"the program does not fit: {error}", where=f"model {self.model}", next_step=AGAIN) from error
+        return found
+
+    @property
+    def steps(self) -> tuple[LinkedStep, ...]:
+        """In order of execution."""
+        return self.tables.steps
+
+    def _check(self, tables: Tables) -> None:
+        told = {"sources": self.sources, "first_segment": self.first_segment}
+        if tables.counts != self.counts or _told(tables.steps) != told:
+            raise ValueError("the head is of other tables")
+        if max((d for d, _ in tables.memories), default=-1) >= len(tables.descriptors):
             raise ValueError("memories: of a descriptor that is not there")
-        for step in self.steps:
+        for step in tables.steps:
             check_step(step, self)
+
+    def with_steps(self, steps: Sequence[LinkedStep]) -> LinkedProgram:
+        """The same with other steps."""
+        tables = msgspec.structs.replace(self.tables, steps=tuple(steps))
+        return msgspec.structs.replace(self, **_told(tables.steps), tables_json=msgspec.Raw(msgspec.json.encode(tables)))
+
+
+def _told(steps: Sequence[LinkedStep]) -> dict[str, Any]:
+    """What the head says of the steps."""
+    segments = [step.segment for step in steps if step.cached]
+    return {"sources": tuple(sorted({step.source for step in steps})), "first_segment": min(segments, default=0)}
+
+
+def linked_program(document: Mapping[str, Any]) -> LinkedProgram:
+    """A program from plain values, its tables among them, checked.
+
+    Raises:
+        msgspec.ValidationError: they do not fit; FormatError: references among the tables do not.
+    """
+    names = Tables.__struct_fields__
+    tables = converted({name: document[name] for name in names}, Tables)
+    head = {name: value for name, value in document.items() if name not in names}
+    encoded = msgspec.Raw(msgspec.json.encode(tables))
+    program = msgspec.convert({**head, "counts": tables.counts, **_told(tables.steps), "tables_json": encoded}, LinkedProgram)
+    program._check(tables)  # noqa: SLF001  a part of making one
+    return program
 
 
 def check_step(step: LinkedStep, program: LinkedProgram) -> None:
     """References of a step lead into the tables: a wrong one would make the library read anywhere."""
-    primitives, memories, slots = len(program.primitives), len(program.memories), len(step.slots)
+    _, _, primitives, memories, _ = program.counts
+    slots = len(step.slots)
     for call in step.calls:
         if not 0 <= call[0] < primitives or not all(-1 - slots < m < memories for m in call[2::2]):
             raise ValueError(f"step {step.name}: calls what is not there")
@@ -193,10 +273,10 @@ class Reserve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 #: Made once, when this module is imported: this builds the schemas.
 _DECODERS: Mapping[type[Any], msgspec.json.Decoder[Any]] = MappingProxyType(
-    {kind: msgspec.json.Decoder(kind) for kind in (LinkedProgram, Reserve)}
+    {kind: msgspec.json.Decoder(kind) for kind in (LinkedProgram, Tables, Reserve)}
 )
 Document = TypeVar("Document", LinkedProgram, Reserve)
-Row = TypeVar("Row", LinkedProgram, Reserve, LinkedStep)
+Row = TypeVar("Row", Tables, Reserve, LinkedStep)
 
 
 def write_linked(document: LinkedProgram | Reserve, path: Path) -> str:
@@ -224,7 +304,7 @@ def read_reserve(path: Path, program: LinkedProgram) -> Reserve:
         FormatError: as for `read_linked`, or it is another program's.
     """
     reserve = read_linked(path, Reserve, program.reserve_sha256)
-    if len(reserve.raw) != len(program.steps) or len(reserve.later) != len(program.steps):
+    if len(reserve.raw) != program.step_count or len(reserve.later) != program.step_count:
         raise FormatError("the reserve has other steps than the program", where=str(path), next_step=AGAIN)
     for step in reserve.later:
         if step is not None:
@@ -244,13 +324,13 @@ def read_linked(path: Path, document: type[Document] = LinkedProgram, wanted: st
         FormatError: missing, of another format version, changed since it was written, or not fitting.
     """
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
     except OSError as error:
         raise FormatError(f"cannot read the program: {error.strerror}", where=str(path), next_step=AGAIN) from error
-    head, body = content[:_HEAD_BYTES], content[_HEAD_BYTES:-2]
+    head, body = bytes(content[:_HEAD_BYTES]), memoryview(content)[_HEAD_BYTES:-2]
     digest = hashlib.sha256(body).hexdigest()
     if head != _HEAD.format(digest=digest).encode() or content[-2:] != b"}\n" or (wanted and digest != wanted):
-        what = "is of another format version" if b'"format_version":1,' not in head else "was changed after it was written"
+        what = "is of another format version" if b'"format_version":2,' not in head else "was changed after it was written"
         raise FormatError(f"the program {what}", where=str(path), next_step=AGAIN)
     try:
         found: Document = _DECODERS[document].decode(body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
+from itertools import accumulate
 from types import MappingProxyType
 
 import numpy as np
@@ -24,6 +25,7 @@ _SYSTEM = MappingProxyType(
         words.FN_YIELD: "sched_yield",
         words.FN_READ: "pread",
         words.FN_ADVISE: "madvise",
+        words.FN_SYSTEM: "syscall",
     }
 )
 _LIBRARY = MappingProxyType(
@@ -69,44 +71,34 @@ class Objects:
 
     Args:
         dnnl: the library.
-        tape: how they are made.
+        arrays: how they are made.
         arena: address of the activations.
 
     Attributes:
         tape, store, places: what compiled code works on (`native`).
     """
 
-    def __init__(self, dnnl: Dnnl, tape: TapeArrays, arena: int) -> None:
-        self._dnnl, self._arrays = dnnl, tape
-        layout, program = tape.layout, tape.program
+    def __init__(self, dnnl: Dnnl, arrays: TapeArrays, arena: int) -> None:
+        self._dnnl, self._arrays = dnnl, arrays
+        layout, program = arrays.layout, arrays.program
         functions, places = _functions(dnnl.info.path)
         self.places: Numbers = places.copy()
         self.places[words.AT_ENGINE], self.places[words.AT_MEMORY] = dnnl.engine.value, arena
         self.places[words.AT_WEIGHTS] = arena + program.arena_bytes
-        self.places[words.AT_CONSTANTS] = tape.constants.ctypes.data
+        self.places[words.AT_CONSTANTS] = arrays.constants.ctypes.data
         self.places[words.CACHE_FILE] = -1
-        self.tape = Tape(
-            tape.kinds,
-            functions[tape.functions],
-            tape.made,
-            tape.roles,
-            tape.values,
-            tape.floats,
-            tape.starts,
-            tape.records,
-            tape.record_starts,
-        )
+        self.tape: Tape = arrays.tape._replace(functions=functions[arrays.tape.functions])
         lanes = (program.main, *program.queues)
-        ends = np.cumsum([len(lane) for lane in lanes])
-        bounds = np.stack([ends - [len(lane) for lane in lanes], ends], axis=1).ravel()
+        ends = list(accumulate(len(lane) for lane in lanes))
+        bounds = [bound for lane, end in zip(lanes, ends, strict=True) for bound in (end - len(lane), end)]
         self.store = Store(
             _words(layout.handles),
             _words(layout.groups),
-            _words(tape.scratch),
-            _words(tape.blocks),
-            _words(len(program.steps)),
+            _words(arrays.scratch),
+            _words(arrays.blocks),
+            _words(program.step_count),
             np.array([k for lane in lanes for k in lane], np.int64),
-            np.ascontiguousarray(bounds, np.int64),
+            np.array(bounds, np.int64),
             _words(1),
         )
         self._others: list[tuple[str, int]] = []
@@ -126,8 +118,8 @@ class Objects:
         for row in range(layout.attributes):
             handle = layout.attribute(row)[1]
             freed += [("primitive_attr", handles[handle]), ("post_ops", handles[handle + 1])]
-        own = [row for row, found in enumerate(self._arrays.program.descriptors) if found[0] != linked.ASKED]
-        freed += [("memory_desc", handles[row]) for row in own]
+        asked = self.tape.kinds[self.tape.starts[: layout.descriptors]] == words.ASK  # these belong to their primitives
+        freed += [("memory_desc", handles[row]) for row in np.flatnonzero(~asked)]
         for kind, handle in freed:
             if handle:
                 self._dnnl.function(f"dnnl_{kind}_destroy", brief=True)(handle)
@@ -138,15 +130,15 @@ class Objects:
     def _own_blocks(self) -> list[tuple[Numbers, int, int]]:
         """Where the memories of the program's own steps lie, if these were prepared."""
         found = []
-        for k, step in enumerate(self._arrays.program.steps):
-            if step.slots and self.store.ready[k]:
-                at = int(self._arrays.records[self._arrays.record_starts[k] + words.HEAD_BLOCK])
-                found.append((self.store.blocks, at + 1 + 3 * len(step.calls), len(step.slots)))
+        for k in np.flatnonzero(self.store.ready[: self._arrays.program.step_count]):
+            head = self.tape.records[self.tape.record_starts[k] :][: words.HEAD].tolist()
+            first = head[words.HEAD_BLOCK] + words.memories_at(head[words.HEAD_CALLS])
+            found.append((self.store.blocks, first, head[words.HEAD_SLOTS]))
         return found
 
     def keep(self, block: Numbers, step: linked.LinkedStep) -> None:
         """Free the memories of a step's prepared calls at the end."""
-        self._blocks.append((block, 1 + 3 * len(step.calls), len(step.slots)))
+        self._blocks.append((block, words.memories_at(len(step.calls)), len(step.slots)))
 
     def publish(self, step: int, block: int) -> None:
         """One of the program's own steps is prepared."""
@@ -167,18 +159,14 @@ class Objects:
             DeviceError: always.
         """
         operation, status = int(own[words.OWN_OPERATION]), int(own[words.OWN_STATUS])
-        tape, program = self._arrays, self._arrays.program
-        if status < 0:  # it was another thread's to say
-            raise DeviceError(
-                "an object of the library could not be made", where=f"model {program.model}", next_step=linked.AGAIN
-            )
-        function = "dnnl_memory_create" if operation < 0 else FUNCTIONS[int(tape.functions[operation])]
-        kind = words.CALL if operation < 0 else int(tape.kinds[operation])
+        arrays, program = self._arrays, self._arrays.program
+        function = "dnnl_memory_create" if operation < 0 else FUNCTIONS[int(arrays.tape.functions[operation])]
+        kind = words.CALL if operation < 0 else int(arrays.tape.kinds[operation])
         if kind != words.WALK and status not in (constants.UNIMPLEMENTED, constants.LAST_IMPL_REACHED):
             self._dnnl.check(status, function)
-        group = int(np.searchsorted(tape.starts, operation, side="right")) - 1
-        row = group - tape.layout.primitive(0)[0]
-        name = program.primitives[row][1] if 0 <= row < tape.layout.primitives else function
+        group = int(np.searchsorted(arrays.tape.starts, operation, side="right")) - 1
+        row = group - arrays.layout.primitive(0)[0]
+        name = program.tables.primitives[row][1] if 0 <= row < arrays.layout.primitives else function
         raise DeviceError(
             f"this oneDNN does not offer {name!r}",
             where=f"model {program.model}, oneDNN {self._dnnl.info.version} ({self._dnnl.info.isa})",

@@ -27,7 +27,7 @@ from edgeplan.runtime.candidates import default
 from edgeplan.runtime.creation import Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lanes import narrow_width
-from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve, converted, write_linked
+from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve, converted, linked_program, write_linked
 from edgeplan.runtime.linking import Linker, Recorder
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.memory import checksum
@@ -133,7 +133,7 @@ def _write(dnnl: Dnnl, program: LinkedProgram, reserve: Reserve, plan: Plan, wor
             changed(step, checksum=checksum(preparer.transformed(k))) if step.cached else step
             for k, step in enumerate(program.steps)
         )
-        program = changed(program, steps=steps)
+        program = program.with_steps(steps)
         program = changed(program, cache_key=key_of(header(program)) if program.cache_bytes else "")
         if program.cache_bytes:
             write_cache(program, work / CACHE_NAME, preparer.transformed)
@@ -278,12 +278,12 @@ def _placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> tu
     if cached:
         for row in cached:
             row["segment"] = row["checksum"] = _WIDEST  # the room for the description depends on them
-        longest = converted({**document, **given, "cache_bytes": 2 * _WIDEST}, LinkedProgram)
+        longest = linked_program({**document, **given, "cache_bytes": 2 * _WIDEST})
         start = paged(len(description(longest)))
         for row, offset in zip(cached, segments((row["weight_bytes"] for row in cached), start), strict=True):
             row["segment"] = offset
             size = offset + paged(row["weight_bytes"])
-    return converted({**document, **given, "cache_bytes": size}, LinkedProgram), reserve
+    return linked_program({**document, **given, "cache_bytes": size}), reserve
 
 
 def _limit(steps: Sequence[dict[str, Any]], limit_bytes: int | None) -> None:

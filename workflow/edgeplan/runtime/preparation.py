@@ -1,6 +1,6 @@
 """Preparing the steps of a linked program: read, create, transform, bind. A `Preparer` for each thread around shared parts.
 
-What is as usual is done by compiled code (`native.py`); raw weights, and weights that must be looked at, by Python.
+What is as usual is done by compiled code (`native`); raw weights, and weights that must be looked at, by Python.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Shared:
         self.memory = memory or Region(program.arena_bytes + program.weights_bytes)
         self.objects = self.new_objects()
         self._folder, self._given = folder, reserve
-        self.weights = [0] * len(program.steps)  # addresses, for later runs
+        self.weights = [0] * program.step_count  # addresses, for later runs
         self.keep: list[Region] = []  # weights that had no place of their own
 
     def new_objects(self) -> Objects:
@@ -148,7 +148,7 @@ class Preparer:
         self._shared = shared
         self._staging = staging or Staging()
         self.own: Numbers = np.zeros(words.OWN_WORDS, np.int64)
-        self.marks: Numbers = np.zeros(4 * (2 * len(shared.program.steps) + 2), np.int64)
+        self.marks: Numbers = np.zeros(4 * (2 * shared.program.step_count + 2), np.int64)
 
     @cached_property
     def _stream(self) -> Handle:
@@ -186,10 +186,10 @@ class Preparer:
             ModelError, DeviceError: as above.
         """
         objects, arrays = self._shared.objects, self._shared.tape
-        at = int(arrays.record_starts[index])
-        block = objects.store.blocks.ctypes.data + 8 * int(arrays.records[at + words.HEAD_BLOCK])
+        at = int(arrays.tape.record_starts[index])
+        block = objects.store.blocks.ctypes.data + words.WORD * int(arrays.tape.records[at + words.HEAD_BLOCK])
         step = self._shared.program.steps[index]
-        self._prepare_by_hand(index, step, arrays.records[at:], int(block), marks)
+        self._prepare_by_hand(index, step, arrays.tape.records[at:], int(block), marks)
         objects.publish(index, int(block))
 
     def _prepare_by_hand(self, index: int, step: LinkedStep, record: Numbers, block: int, marks: list[Mark]) -> None:

@@ -131,11 +131,11 @@ class Staging:
     """Memory for raw weights on their way, reused from step to step. One for each thread."""
 
     def __init__(self) -> None:
-        self._region = Region(0)
+        self._region: Region | None = None
 
     def take(self, size: int) -> Bytes:
         """So many bytes; what was taken before is given up."""
-        if len(self._region.data) < size:
+        if self._region is None or len(self._region.data) < size:
             self._region = Region(2 * size)
         return self._region.data[:size]
 

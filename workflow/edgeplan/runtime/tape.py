@@ -1,4 +1,4 @@
-"""Tapes: the tables of a linked program as a list of C calls, which compiled code (`native.py`) works off.
+"""Tapes: the tables of a linked program as a list of C calls, which compiled code (`native`) works off.
 
 Operations that make one object are a group: a memory descriptor, attributes, a primitive with its descriptor, a memory.
 Groups are made in the order of need, each once, by whichever thread needs it first.
@@ -49,7 +49,7 @@ class Layout:
     @staticmethod
     def of(program: LinkedProgram) -> Layout:
         """The numbers of a program's tables."""
-        return Layout(len(program.descriptors), len(program.attributes), len(program.primitives), len(program.memories))
+        return Layout(*program.counts[:4])
 
     @property
     def handles(self) -> int:
@@ -104,7 +104,7 @@ class Compiler:
     """
 
     def __init__(self, program: LinkedProgram) -> None:
-        self._program = program
+        self._tables = program.tables
         self.layout = Layout.of(program)
         self.result = Compiled(self.layout)
         self._direct: dict[int, list[int]] = {}
@@ -162,7 +162,7 @@ class Compiler:
         return Given(words.HANDLE, descriptor)
 
     def _describe(self, row: int) -> None:
-        kind, *given = self._program.descriptors[row]
+        kind, *given = self._tables.descriptors[row]
         values: Any = given
         result = Given(words.RESULT, row)
         if kind == linked.BY_TAG:
@@ -193,7 +193,7 @@ class Compiler:
         attribute, operations = Given(words.HANDLE, handle), Given(words.HANDLE, handle + 1)
         self._call("dnnl_primitive_attr_create", Given(words.RESULT, handle))
         self._call("dnnl_primitive_attr_set_scratchpad_mode", attribute, _number(constants.SCRATCHPAD_USER))
-        if posts := self._program.attributes[row]:
+        if posts := self._tables.attributes[row]:
             self._call("dnnl_post_ops_create", Given(words.RESULT, handle + 1))
             for kind, *given in posts:
                 values: list[Any] = list(given)
@@ -204,7 +204,7 @@ class Compiler:
             self._call("dnnl_primitive_attr_set_post_ops", attribute, operations)
 
     def _primitive(self, row: int) -> None:
-        function, implementation, attributes, threads, given = self._program.primitives[row]
+        function, implementation, attributes, threads, given = self._tables.primitives[row]
         _, handle = self.layout.primitive(row)
         group, attribute = self.layout.attribute(attributes)
         self._needed.append(group)
@@ -224,7 +224,7 @@ class Compiler:
         self._add(words.TELL, THREADS, [_number(count)])
 
     def _memory(self, row: int) -> None:
-        descriptor, offset = self._program.memories[row]
+        descriptor, offset = self._tables.memories[row]
         _, handle = self.layout.memory(row)
         place = (Given(words.ENGINE, 0), Given(words.MEMORY, offset))
         self._call("dnnl_memory_create", Given(words.RESULT, handle), self._need(descriptor), *place)
@@ -296,4 +296,4 @@ def record(compiled: Compiled, step: LinkedStep, block: int = 0) -> list[int]:
 
 def block_words(step: LinkedStep) -> int:
     """Words that a step's prepared calls take."""
-    return 1 + 3 * len(step.calls) + len(step.slots) + sum(len(call) - 1 for call in step.calls)
+    return words.memories_at(len(step.calls)) + len(step.slots) + sum(len(call) - 1 for call in step.calls)

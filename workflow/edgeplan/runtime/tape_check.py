@@ -48,30 +48,30 @@ _ALLOWED = _allowed()
 _STATUS_COUNT = len(STATUS)
 
 
-def check(tape: TapeArrays) -> None:
+def check(arrays: TapeArrays) -> None:
     """Every argument is of a kind that its function takes there, and every reference leads to something.
 
     Raises:
         ValueError: what is wrong.
     """
-    layout, count = tape.layout, len(tape.kinds)
-    whole = count > 0 and len(tape.starts) == layout.groups + 1 and tape.starts[0] == 0 and tape.starts[-1] == count
-    _require("groups", bool(whole and (np.diff(tape.starts) > 0).all()))
-    _require("constants", len(tape.constants) >= DIMS_BYTES and not tape.constants[-DIMS_BYTES:].any())
+    tape, constants = arrays.tape, arrays.constants
+    layout, count = arrays.layout, len(tape.kinds)
+    _require("groups", native.groups_fit(tape.starts, layout.groups, count))
+    _require("constants", constants[-DIMS_BYTES:].tobytes() == bytes(DIMS_BYTES))
     asked, threads = NUMBER_OF["dnnl_primitive_desc_query_md"], NUMBER_OF[THREADS]
-    limits = (layout.handles, len(tape.constants) - DIMS_BYTES, tape.scratch, tape.program.arena_bytes)
+    limits = (layout.handles, len(constants) - DIMS_BYTES, arrays.scratch, arrays.program.arena_bytes)
     given = np.array([*limits, _STATUS_COUNT, asked, threads, _NONE], np.int64)
     found = native.operations_fit(tape.kinds, tape.functions, tape.made, tape.roles, tape.values, _ALLOWED, given)
     _require(f"operation {-1 - found}", found >= 0)
-    _check_records(tape)
+    _check_records(arrays)
 
 
-def _check_records(tape: TapeArrays) -> None:
-    layout, program = tape.layout, tape.program
-    sized = 0 <= tape.scratch < _MOST and 0 <= tape.blocks < _MOST
-    _require("records", sized and len(tape.record_starts) == len(program.steps))
+def _check_records(arrays: TapeArrays) -> None:
+    tape, layout, program = arrays.tape, arrays.layout, arrays.program
+    sized = 0 <= arrays.scratch < _MOST and 0 <= arrays.blocks < _MOST
+    _require("records", sized and len(tape.record_starts) == program.step_count)
     limits = (layout.groups, layout.descriptors, layout.primitive(0)[1], layout.memory(0)[1], layout.handles)
-    sizes = (program.weights_bytes, program.cache_bytes, tape.blocks)
+    sizes = (program.weights_bytes, program.cache_bytes, arrays.blocks)
     _require("records", native.records_fit(tape.records, tape.record_starts, np.array([*limits, *sizes], np.int64)))
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import FormatError
-from edgeplan.files import write_atomically
+from edgeplan.files import read_whole, write_atomically
 from edgeplan.runtime import tape_check
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep
-from edgeplan.runtime.native.words import FLOATS, INTEGERS, Numbers
+from edgeplan.runtime.native.words import FLOATS, INTEGERS, Numbers, Tape
 from edgeplan.runtime.signatures import DIMS_BYTES
 from edgeplan.runtime.tape import FUNCTIONS, Compiled, Compiler, Layout, block_words, record
 
@@ -32,24 +32,13 @@ class TapeArrays:
 
     Attributes:
         program: whose.
-        kinds, functions, made: of each operation; functions by their number in `FUNCTIONS`.
-        roles, values, floats: arguments of each operation.
-        starts: first operation of each group, and the end.
-        records, record_starts: of the program's steps.
+        tape: functions by their number in `FUNCTIONS`.
         constants: bytes that operations point to.
         scratch, blocks: words that a session needs beside its handles.
     """
 
     program: LinkedProgram
-    kinds: Numbers
-    functions: Numbers
-    made: Numbers
-    roles: npt.NDArray[np.int8]
-    values: Numbers
-    floats: npt.NDArray[np.float32]
-    starts: Numbers
-    records: Numbers
-    record_starts: Numbers
+    tape: Tape
     constants: npt.NDArray[np.uint8]
     scratch: int
     blocks: int
@@ -93,16 +82,18 @@ def tape_of(program: LinkedProgram) -> TapeArrays:
         records += record(compiled, step, blocks)
         blocks += block_words(step)
     constants = np.frombuffer(bytes(compiled.constants) + bytes(DIMS_BYTES), np.uint8)
-    tables = (np.array(compiled.starts, np.int64), np.array(records, np.int64), np.array(starts, np.int64))
-    return TapeArrays(program, kinds, functions, made, roles, values, floats, *tables, constants, compiled.scratch, blocks)
+    rows = (np.array(compiled.starts, np.int64), np.array(records, np.int64), np.array(starts, np.int64))
+    tape = Tape(kinds, functions, made, roles, values, floats, *rows)
+    return TapeArrays(program, tape, constants, compiled.scratch, blocks)
 
 
-def write_tape(tape: TapeArrays, path: Path) -> str:
+def write_tape(arrays: TapeArrays, path: Path) -> str:
     """Write a tape atomically; returns its digest."""
+    tape, constants = arrays.tape, arrays.constants
     words = (tape.kinds, tape.functions, tape.made, tape.values, tape.starts, tape.records, tape.record_starts)
-    sizes = (*tape.values.shape, len(tape.starts), len(tape.records), len(tape.record_starts), len(tape.constants))
-    head = np.array([_MAGIC, *sizes, tape.scratch, tape.blocks], np.int64)
-    content = b"".join(array.tobytes() for array in (head, *words, tape.floats, tape.roles, tape.constants))
+    sizes = (*tape.values.shape, len(tape.starts), len(tape.records), len(tape.record_starts), len(constants))
+    head = np.array([_MAGIC, *sizes, arrays.scratch, arrays.blocks], np.int64)
+    content = b"".join(array.tobytes() for array in (head, *words, tape.floats, tape.roles, constants))
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
     return hashlib.sha256(content).hexdigest()
 
@@ -114,7 +105,7 @@ def read_tape(path: Path, program: LinkedProgram) -> TapeArrays:
         FormatError: missing, of another format version, changed since it was written, or not fitting.
     """
     try:
-        content = bytearray(path.read_bytes())  # arrays over it can be handed to compiled code
+        content = read_whole(path)  # arrays over it can be handed to compiled code
     except OSError as error:
         raise FormatError(f"cannot read the program's calls: {error.strerror}", where=str(path), next_step=AGAIN) from error
     if hashlib.sha256(content).hexdigest() != program.tape_sha256:
@@ -138,8 +129,7 @@ def _parsed(content: bytearray, program: LinkedProgram) -> TapeArrays:
         raise ValueError("another format version")
     kinds, functions, made, values, groups, found, first = (words[a:b] for a, b in pairwise(ends))
     rest = np.frombuffer(content, np.uint8, len(content) - _WORD * ends[-1], _WORD * ends[-1])
-    return TapeArrays(
-        program,
+    tape = Tape(
         kinds,
         functions,
         made,
@@ -149,10 +139,8 @@ def _parsed(content: bytearray, program: LinkedProgram) -> TapeArrays:
         groups,
         found,
         first,
-        rest[floats + operations * width :],
-        scratch,
-        blocks,
     )
+    return TapeArrays(program, tape, rest[floats + operations * width :], scratch, blocks)
 
 
 def addresses(function: Callable[[str], Any], names: Sequence[str] = FUNCTIONS) -> Numbers:

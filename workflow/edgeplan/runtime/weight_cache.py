@@ -33,8 +33,7 @@ def paged(size: int) -> int:
 
 def header(program: LinkedProgram) -> bytes:
     """What stands before the first segment of a program's cache."""
-    first = min((s.segment for s in program.steps if s.cached), default=0)
-    return description(program).ljust(first, b"\0")
+    return description(program).ljust(program.first_segment, b"\0")
 
 
 def description(program: LinkedProgram) -> bytes:
@@ -137,12 +136,11 @@ class WeightCache:
             status = os.fstat(self.descriptor)
             size = status.st_size
             self._untouched = stamp(status) == program.cache_stamp
-            first = min((s.segment for s in program.steps if s.cached), default=0)
             if size != program.cache_bytes:
                 self._reject(f"has {size} bytes, not {program.cache_bytes}", unusable=True)
-            elif key_of(os.pread(self.descriptor, first, 0)) != program.cache_key:
+            elif key_of(os.pread(self.descriptor, program.first_segment, 0)) != program.cache_key:
                 self._reject("is for something else", unusable=True)
-            elif any(s.source == "cached_mmap" for s in program.steps):
+            elif "cached_mmap" in program.sources:
                 self._mapped = MappedFile(self.descriptor, size)
         except OSError as error:
             self._reject(f"cannot be opened: {error.strerror}", unusable=True)

@@ -15,6 +15,7 @@ from edgeplan.errors import DeviceError, FormatError
 from edgeplan.runtime import cold_executor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import read_linked
+from edgeplan.runtime.memory import share_heap
 from edgeplan.runtime.objects import library_places
 from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.preparation import CACHE_NAME
@@ -36,6 +37,7 @@ class Edgeplan(Baseline):
         except DeviceError as error:
             raise UnsupportedError(f"oneDNN is not installed: {error.what}") from error
         library_places(self._dnnl)  # looked up once
+        share_heap()
         self._machine = fingerprint()
 
     def version(self) -> str:
@@ -101,7 +103,7 @@ def prepared(folder: Path) -> PrepareResult:
     program = read_linked(folder / PROGRAM_NAME)
     names = [PROGRAM_NAME, PLAN_NAME] + ([CACHE_NAME] if program.cache_bytes else [])
     files = [(folder / name).resolve() for name in names]
-    if any(step.source == "raw" for step in program.steps):
+    if "raw" in program.sources:
         beside = [(folder / Path(file.path).name, Path(file.path)) for file in program.files]
         files += [near.resolve() if near.is_file() else far for near, far in beside]
     digest = hashlib.sha256((folder / PROGRAM_NAME).read_bytes()).hexdigest()[:_DIGITS]

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeplan.runtime.memory import HUGE_BYTES, PAGE_BYTES, Region
+from edgeplan.cold.grounds import back_memory
+from edgeplan.runtime.memory import HUGE_BYTES, PAGE_BYTES, Region, share_heap
 
 _M_MMAP_THRESHOLD, _THRESHOLD_BYTES = -3, 128 << 10  # malloc.h
 _PROBE_BYTES = 16 << 20
 
 
 def fix_allocator() -> None:
-    """Keep glibc from holding on to freed memory for the rest of this process.
+    """Let glibc take memory as in a cold run, and not hold on to what is freed, for the rest of this process.
 
     By default its threshold for returning memory grows with every large block freed; later samples would then not pay the page
     faults that the one cold run pays. Other C libraries do no such thing.
@@ -27,6 +28,7 @@ def fix_allocator() -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, _THRESHOLD_BYTES)
+    share_heap()
 
 
 def release_freed() -> None:
@@ -38,6 +40,7 @@ def release_freed() -> None:
 
 def first_touch() -> tuple[float, int]:
     """What first touches of a session's region cost: milliseconds a page, and the bytes of a page (huge ones, if there are)."""
+    back_memory(_PROBE_BYTES)
     region = Region(_PROBE_BYTES)
     faults, start = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt, time.perf_counter()
     region.data[::PAGE_BYTES] = 1

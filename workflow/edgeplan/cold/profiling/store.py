@@ -29,6 +29,7 @@ from edgeplan.runtime.library import LibraryInfo
 FORMAT_VERSION = 1
 #: What is timed, and how. The other files of the runtime decide what is linked.
 _SOURCES = (
+    "cold/grounds.py",
     *(f"cold/profiling/{name}.py" for name in ("rounds", "memory", "trials", "fresh", "once")),
     *(f"runtime/{name}.py" for name in ("cold_executor", "lanes", "linked", "preparation", "objects", "weight_cache")),
     *(f"runtime/{name}.py" for name in ("tape", "tape_file")),

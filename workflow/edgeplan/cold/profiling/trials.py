@@ -17,7 +17,7 @@ from edgeplan.cold.profiling.memory import stand_in_cache
 from edgeplan.cold.profiling.subjects import Group, Subject
 from edgeplan.runtime.creation import aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import LinkedProgram, LinkedStep, converted
+from edgeplan.runtime.linked import LinkedProgram, LinkedStep, converted, linked_program
 from edgeplan.runtime.linking import Linker, Recorder
 from edgeplan.runtime.memory import PAGE_BYTES, Bytes, checksum
 from edgeplan.runtime.program import Program
@@ -120,7 +120,7 @@ class Trials:
             "cache_bytes": cache_bytes,
             "cache_stamp": stamp(self.cache.stat()) if cache_bytes else (),
         }
-        return converted(document, LinkedProgram)
+        return linked_program(document)
 
     def step(self, index: int, position: int, width: int) -> LinkedStep:
         """A step at trial: a candidate, made for so many cores, its weights from the model file."""

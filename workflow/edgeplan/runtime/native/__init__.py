@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from edgeplan.runtime.native.checks import operations_fit, records_fit
+from edgeplan.runtime.native.checks import groups_fit, operations_fit, records_fit
 from edgeplan.runtime.native.lanes import advance, drive, publish, take
 from edgeplan.runtime.native.making import ensure
 from edgeplan.runtime.native.stages import bind, create, execute, fetch, prepare
@@ -29,6 +29,7 @@ __all__ = [
     "ensure",
     "execute",
     "fetch",
+    "groups_fit",
     "operations_fit",
     "prepare",
     "publish",
@@ -56,6 +57,7 @@ def _compile() -> None:
         (publish, (store, word, word)),
         (drive, (tape, store, *thread, words, word, types.boolean)),
         (execute, (*thread, word)),
+        (groups_fit, (words, word, word)),
         (records_fit, (words, words, words)),
         (operations_fit, (words, words, words, i1, types.int64[:, ::1], types.int64[:, ::1], words)),
         (advance, (tape, store, *thread, words, words, word, word, word, types.boolean, word)),
@@ -71,6 +73,7 @@ def _rehearse() -> None:
     tape = Tape(none, none, none, np.zeros((0, INTEGERS), np.int8), pairs, np.zeros((0, FLOATS), np.float32), none, none, none)
     store = Store(*(np.zeros(2, np.int64) for _ in Store._fields))
     places, own = np.zeros(PLACES, np.int64), np.zeros(OWN_WORDS, np.int64)
+    groups_fit(np.zeros(1, np.int64), 0, 0)
     records_fit(none, none, np.zeros(8, np.int64))
     operations_fit(none, none, none, tape.roles, pairs, pairs, none)
     drive(tape, store, places, own, none, 0, stealing=True)

@@ -32,7 +32,10 @@ from edgeplan.runtime.native.words import (
     TELL,
     WALK,
     Numbers,
+    memories_at,
 )
+
+_memories_at = compiled(memories_at)
 
 
 @compiled
@@ -46,6 +49,17 @@ def _argument_fits(role: int, value: int, limits: Numbers) -> bool:
     if role == MEMORY:
         return bool(0 <= value < limits[3])
     return role == NUMBER or role == ENGINE  # noqa: PLR1714
+
+
+@compiled
+def groups_fit(starts: Numbers, groups: int, operations: int) -> bool:
+    """Whether every group has operations, and all have one."""
+    if len(starts) != groups + 1 or starts[0] != 0 or starts[groups] != operations:
+        return False
+    for group in range(groups):  # noqa: SIM110  for numba
+        if starts[group] >= starts[group + 1]:
+            return False
+    return True
 
 
 @compiled
@@ -134,7 +148,7 @@ def records_fit(  # noqa: C901, PLR0911, PLR0912  one check after the other
             if descriptor < 0 or descriptor >= descriptors or offset < 0 or offset > size:
                 return False
         at += 2 * slots
-        block += 1 + 3 * calls + slots
+        block += _memories_at(calls) + slots
         for _ in range(calls):
             if at + 2 > len(records):
                 return False

@@ -35,7 +35,7 @@ from edgeplan.runtime.native.words import (
     Tape,
 )
 
-_MADE, _BEING_MADE, _BROKEN = 2, 1, 3
+_MADE, _BEING_MADE, _BROKEN = 2, 1, 3  # the last byte of a state; of one broken, operation and status are before it
 _SPINS = 100
 
 
@@ -123,7 +123,7 @@ def ensure(tape: Tape, store: Store, places: Numbers, own: Numbers, group: int) 
                 status = _operate(tape, store, places, own, operation)
                 if status != 0:
                     own[OWN_OPERATION], own[OWN_STATUS] = operation, status
-                    store_word(state, _BROKEN)
+                    store_word(state, (operation << 32) | (status << 8) | _BROKEN)
                     return FAILED
             store_word(state, _MADE)
             return DONE
@@ -133,7 +133,7 @@ def ensure(tape: Tape, store: Store, places: Numbers, own: Numbers, group: int) 
         if spins > _SPINS:
             invoke_with_four(places[FN_YIELD], 0, 0, 0, 0)
         found = load_word(state)
-    if found != _MADE:
-        own[OWN_OPERATION], own[OWN_STATUS] = tape.starts[group], -1
+    if found != _MADE:  # what the thread said that was at it
+        own[OWN_OPERATION], own[OWN_STATUS] = found >> 32, (found >> 8) & 0xFFFFFF
         return FAILED
     return DONE

@@ -34,14 +34,17 @@ NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
     FN_YIELD,
     FN_READ,
     FN_ADVISE,
+    FN_SYSTEM,
     FN_THREADS,
     WHAT_NAME,
     PLACES,
-) = range(17)
-#: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, then words for calls.
+) = range(18)
+#: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, words for calls, a part of a file and
+#: what the system says of it.
 OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_MARKS, OWN_CALL = range(6)
-OWN_FLOATS = OWN_CALL + INTEGERS
-OWN_WORDS = OWN_FLOATS + 4
+OWN_PART = OWN_CALL + INTEGERS
+OWN_TOLD = OWN_PART + 2
+OWN_WORDS = OWN_TOLD + 5
 #: What became of a step.
 DONE, LEFT_TO_PYTHON, FAILED = 0, -2, -3
 #: Stand for an operation where something else failed.
@@ -54,11 +57,17 @@ READ, CREATE = range(2)
 WORD = 8
 
 
+def memories_at(calls: int) -> int:
+    """Where in a step's block the memories of its weights stand: behind the number of its calls, and three words for each."""
+    return 1 + 3 * calls
+
+
 class Tape(NamedTuple):
-    """A program as operations, in groups that each make one object; see `tape.compiled`.
+    """A program as operations, in groups that each make one object; see `tape.Compiler`.
 
     Attributes:
-        kinds, functions, made: of each operation: kind, address of the function, handle that `ASK` gives.
+        kinds, functions, made: of each operation: kind, function (its number in `tape.FUNCTIONS` in a file, its address in a
+            session), handle that `ASK` gives.
         roles, values: kind and value of its integer arguments, at most `INTEGERS` each.
         floats: its other arguments, `FLOATS` each.
         starts: first operation of each group, and the end.
