@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from edgeplan.cold import grounds, page_cache
 from edgeplan.runtime.dnnl import Dnnl
 
@@ -37,7 +39,8 @@ def test_code_that_was_mapped_is_not_faulted_in_again() -> None:
 
 def test_a_library_that_left_the_page_cache_is_read_again() -> None:
     library = next(Path(line.split()[-1]) for line in Path("/proc/self/maps").read_text().splitlines() if "multiarray" in line)
-    os.posix_fadvise(os.open(library, os.O_RDONLY), 0, 0, os.POSIX_FADV_DONTNEED)
+    if page_cache.evict([library]) == 1.0:
+        pytest.skip("this file system keeps its pages")
     grounds.map_code()
     assert page_cache.cached_share([library]) == 1.0
 
