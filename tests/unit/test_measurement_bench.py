@@ -259,6 +259,24 @@ def test_stored_rows_only_uses_any_machines_rows_and_never_measures(tmp_path: Pa
         open_bench(tmp_path, "empty")
 
 
+def test_stored_rows_are_those_of_the_current_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(bench_module, "source_digest", lambda _: "earlier")
+        with open_bench(tmp_path) as bench:
+            bench.measure(subjects(1))
+    earlier = bench.store.key
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(1))
+    current = bench.store.key
+    assert earlier != current
+    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
+    with open_bench(tmp_path) as bench:
+        assert bench.store.key == current
+    (bench.store.folder / f"{current}.json").unlink()
+    with pytest.raises(StoreError, match=r"found 0 \(and 1 by other versions of the code\)"):
+        open_bench(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "message"), [('{"format_version": 9}', "format_version: Input should be 1"), ("{", "not valid JSON")]
 )

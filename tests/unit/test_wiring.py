@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import yaml
 
 from edgeplan.devices.config import load_device
+from edgeplan.measurement.bench import source_digest
 from edgeplan.params import Params, load_params
 
 ROOT = Path(__file__).parents[2]
@@ -171,6 +174,20 @@ def test_chapters_are_gathered_by_the_report_alone() -> None:
         f"results/${{item}}/chapters/{name}" for name in ("prediction.json", "cold_start.json", "cold_start.html")
     }
     assert "results/${item}/chapters" in STAGES["report"]["deps"]
+
+
+@pytest.mark.parametrize("stage", ["fusion", "sampling", "truth"])
+@pytest.mark.parametrize("device", load_params(ROOT / "params.yaml").devices)
+def test_shipped_rows_are_of_one_set_up_and_of_the_committed_sources(device: str, stage: str) -> None:
+    """Or `make tables` could not know which of them to build from, or would build from what other code measured."""
+    listed = subprocess.run(
+        ["git", "ls-files", f"data/rows/{device}/{stage}/*.json"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout: what is shipped cannot be told from what was measured here")
+    (identity,) = listed.stdout.split()
+    engine = load_device(ROOT / f"config/devices/{device}.yaml").engine
+    assert json.loads((ROOT / identity).read_text())["sources"] == source_digest(engine)
 
 
 def test_cold_stages_run_on_the_devices_of_their_section() -> None:

@@ -54,6 +54,7 @@ class _Identity(BaseModel):
     format_version: Literal[1]
     nominal_compute_us: float
     nominal_bandwidth_us: float
+    sources: str = ""
 
 
 def source_digest(engine: str) -> str:
@@ -132,15 +133,19 @@ class Bench:
         return key, {**identity, "environment": environment()}
 
     def _shipped(self, rows: Path) -> tuple[str, dict[str, Any]]:
-        """The one key of the store, whatever machine it was measured on."""
+        """The one key of the store that the current sources measured, whatever machine it was on."""
         found = {p.stem: read_json(p, _Identity, "identity of rows") for p in rows.glob("*.json")}
-        if len(found) != 1:
+        current = source_digest(self.device.engine)
+        usable = {key: identity for key, identity in found.items() if identity.sources == current}
+        if len(usable) != 1:
+            others = f" (and {len(found) - len(usable)} by other versions of the code)" if len(found) > len(usable) else ""
             raise StoreError(
-                f"expected the rows of one measuring set-up, found {len(found)}",
+                f"expected the rows of one measuring set-up, found {len(usable)}{others}",
                 where=str(rows),
-                next_step=f"unset {STORED_ROWS_ONLY} to measure here, or restore the shipped rows with git checkout",
+                next_step=f"unset {STORED_ROWS_ONLY} to measure here, or remove all files but those of the shipped rows: "
+                f"git stash --include-untracked -- {rows}",
             )
-        ((key, identity),) = found.items()
+        ((key, identity),) = usable.items()
         return key, identity.model_dump(exclude={"format_version"})
 
     def _nominal(self, rows: Path, key: str, identity: Mapping[str, Any]) -> ReferenceTimes:
