@@ -14,7 +14,7 @@ from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.training import train_predictor
 
 SETTINGS = TrainingSettings(trials=0, folds=3, min_rows_per_implementation=25)
-TUNED = SETTINGS.model_copy(update={"trials": 2, "max_seconds": 1e6})
+TUNED = SETTINGS.model_copy(update={"trials": 2})
 ABOUT = {
     "device": "bench",
     "engine": "law",

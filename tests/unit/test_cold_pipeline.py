@@ -15,11 +15,12 @@ from cold_start_instances import layouts, realistic
 
 from edgeplan.cold.background import background_load
 from edgeplan.cold.energy import Counter, counters, read_uj, spent_joules
+from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.journal import Journal
 from edgeplan.cold.offline import ColdModel
 from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.pipeline import cold_plans
+from edgeplan.pipeline import cold_plans, cold_runs
 from edgeplan.pipeline.cold_checks import check_outputs
 from edgeplan.pipeline.cold_runs import SharedJournal
 from edgeplan.pipeline.cold_start import table2_graph
@@ -96,15 +97,32 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
     reference = tmp_path / "reference.npz"
     np.savez(reference, out=np.zeros(graph.shape(graph.outputs[0]), np.float32))
 
-    def check(choices: int) -> list[float]:
-        return check_outputs(dnnl, model, graph, reference, seed=1, choices=choices, kept=tmp_path / "kept")["error"].tolist()
+    def check(choices: int, threads: tuple[int, ...] = (1,)) -> list[float]:
+        found = check_outputs(dnnl, model, graph, reference, threads=threads, seed=1, choices=choices, kept=tmp_path / "kept")
+        assert set(found["threads"]) == set(threads)
+        return found["error"].tolist()
 
     errors = check(1)
     assert len(errors) == 3  # one program a home layout
+    assert len(check(1, (1, 2))) == 6  # and width
     assert min(errors) == float("inf")  # it differs from the (wrong) reference
     np.savez(reference, out=np.ones(graph.shape(graph.outputs[0]), np.float32))
     assert check(1) == errors  # kept
     assert len(check(2)) > 3
+
+
+def test_plans_are_grouped_by_how_they_are_run() -> None:
+    """Sequences and plans for asymmetric chips are run as they are: an idle lane would take work, and make them others."""
+    made = {("m", name, threads): PrepareResult(reason="") for name, threads in (
+        ("optimal", 2), ("nnv12", 2), ("warm", 1), ("warm", 2), ("K", 2), ("continuous", 2), ("asymmetric", 1)
+    )}  # fmt: skip
+    assert cold_runs._groups(["nnv12", "warm", "K", "continuous", "asymmetric"], made) == {
+        ("edgeplan", 2, False): ["nnv12"],
+        ("edgeplan-fixed", 1, False): ["warm"],
+        ("edgeplan-fixed", 2, False): ["warm", "K"],
+        ("edgeplan-continuous", 2, False): ["continuous"],
+        ("edgeplan-fixed", 1, True): ["asymmetric"],
+    }
 
 
 def test_journals_are_brought_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

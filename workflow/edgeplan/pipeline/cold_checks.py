@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -20,27 +22,38 @@ from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 
-COLUMNS = ("model", "layout", "choice", "error", "kernels")
+COLUMNS = ("model", "layout", "threads", "choice", "error", "kernels")
 
 
 def check_outputs(
-    dnnl: Dnnl, model: ColdModel, graph: Graph, reference: Path, *, seed: int, choices: int, kept: Path
+    dnnl: Dnnl,
+    model: ColdModel,
+    graph: Graph,
+    reference: Path,
+    *,
+    threads: Sequence[int],
+    seed: int,
+    choices: int,
+    kept: Path,
 ) -> pd.DataFrame:
-    """Run the model with the k-th candidate of every step (its last where it has fewer), for all k and home layouts.
+    """Run the model with the k-th candidate of every step (its last where it has fewer), for all k, home layouts and widths.
+
+    Kernels are split over threads when they are created, so that those of another width are others.
 
     Args:
         dnnl: the library.
         model: the model.
         graph: its graph.
         reference: outputs of ONNX Runtime for the seeded inputs, as .npz.
+        threads: numbers of threads that plans execute on.
         seed: of the inputs.
         choices: try only the first so many; 0: all.
         kept: folder of results; what was checked with this library and runtime is not checked again.
 
     Returns:
-        model, layout, choice (k), error (max|a - b| / max|b|), kernels (the distinct ones run, JSON).
+        model, layout, threads, choice (k), error (max|a - b| / max|b|), kernels (the distinct ones run, JSON).
     """
-    key = digest([model.digest, dnnl.info.version, dnnl.info.isa, seed, choices, source_digest("runtime")])
+    key = digest([model.digest, dnnl.info.version, dnnl.info.isa, seed, choices, *threads, source_digest("runtime")])
     path = kept / f"{model.name}-{key}.parquet"
     if path.is_file():
         return pd.read_parquet(path)
@@ -50,16 +63,18 @@ def check_outputs(
     lowered = lower(graph)
     weights = locate_weights(model.path, lowered)
     rows = []
-    for home in HOMES:
+    for home, width in product(HOMES, threads):
+        dnnl.set_threads(width)
         offered = step_candidates(dnnl, lowered, home)
         most = max(map(len, offered))
         for k in range(min(most, choices or most)):
             picked = [candidates[min(k, len(candidates) - 1)] for candidates in offered]
-            program = build_program(dnnl, lowered, home, picked, weights)
-            outputs = SequentialSession(dnnl, program, model.path.parent).run(inputs)
+            program = build_program(dnnl, lowered, home, picked, weights, width)
+            outputs = SequentialSession(dnnl, program, model.path.parent, width).run(inputs)
             error = relative_error([outputs[name] for name in graph.outputs], expected)
             kernels = json.dumps(sorted({c.name for c in picked}))
-            rows.append({"model": model.name, "layout": home, "choice": k, "error": error, "kernels": kernels})
+            place = {"model": model.name, "layout": home, "threads": width, "choice": k}
+            rows.append({**place, "error": error, "kernels": kernels})
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     write_parquet(frame, path)
     return frame

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +27,8 @@ from edgeplan.measurement.store import state_folder
 from edgeplan.pipeline.cold_plans import VARIANTS, digest
 
 log = logging.getLogger(__name__)
-#: Our setting without work stealing (Figure 11), and the one that prepares kernels of later runs in idle time (Figure 14).
+#: Our setting without work stealing (Figure 11, and plans that stealing would turn into others), and the one that prepares
+#: kernels of later runs in idle time (Figure 14).
 FIXED, CONTINUOUS = "edgeplan-fixed", "edgeplan-continuous"
 _STRONGEST_STOCK = "onnxruntime-optimised"
 _SEPARATOR = "--"
@@ -83,22 +84,24 @@ def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tupl
     main = measure(models, bench.knobs(), bench.store, bench.journal, reporter("cold starts"), own)
     parts = [_labelled(main.runs)]
     probes = [main.bandwidth]
-    further = {n: VARIANTS[n] for n in VARIANTS if n in bench.settings.plans}
-    uneven = [n for n, v in further.items() if v.uneven]
-    continuous = [n for n, v in further.items() if v.continuous]
-    level = [n for n in further if n not in (*uneven, *continuous)]
-    for names, setting, count, changes in (
-        (level, OWN, threads, {}),
-        (continuous, CONTINUOUS, threads, {}),
-        (uneven, OWN, 1, {"cpus": ()}),  # the little core is beyond the first one
-    ):
-        if names:
-            found = _further(bench, models, plans, names, setting, count, changes)
-            parts.append(_labelled(found.runs))
-            probes.append(found.bandwidth.assign(model=found.bandwidth["model"].str.partition(_SEPARATOR)[0]))
+    for (setting, count, uneven), names in _groups(bench.settings.plans, plans).items():
+        changes = {"cpus": ()} if uneven else {}  # the little core is beyond the first one
+        found = _further(bench, models, plans, names, setting, count, changes)
+        parts.append(_labelled(found.runs))
+        probes.append(found.bandwidth.assign(model=found.bandwidth["model"].str.partition(_SEPARATOR)[0]))
     parts.append(_under_load(bench, models, plans, threads))
     runs = pd.concat([part for part in parts if len(part)], ignore_index=True)
     return runs, pd.concat(probes, ignore_index=True)
+
+
+def _groups(wanted: Collection[str], plans: Plans) -> dict[tuple[str, int, bool], list[str]]:
+    """Further plans that are run alike, by setting, threads, and whether they are for an asymmetric chip."""
+    groups: dict[tuple[str, int, bool], list[str]] = {}
+    for name, variant in VARIANTS.items():
+        setting = CONTINUOUS if variant.continuous else OWN if variant.stealing else FIXED
+        for count in sorted({threads for _, plan, threads in plans if plan == name and name in wanted}):
+            groups.setdefault((setting, count, variant.uneven), []).append(name)
+    return groups
 
 
 def _further(

@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 DOCUMENTS = (*(f"{name}.parquet" for name in FRAMES), "notes.json", "environment.json")
 _PLANS = "plans"
 _SNAPSHOT = "snapshot"
+_WARM = "warm"  # Figure 6 draws it over the number of cores
 
 
 def measure_cold_start(params: Params, *, device: Path, predictors: Path, rows: Path, work: Path, measured: Path) -> None:
@@ -166,6 +167,7 @@ class _Stage:
             model,
             graph,
             store.reference(model, self._seed),
+            threads=self._settings.threads,
             seed=self._seed,
             choices=self._settings.checked_choices,
             kept=self._rows / "checks",
@@ -183,8 +185,8 @@ class _Stage:
         return planned
 
     def _thread_counts(self, name: str) -> tuple[int, ...]:
-        """The optimal plan is made for every count, others for all cores, uneven ones for the one big core."""
-        if name == OPTIMAL:
+        """For every count where figures compare counts, else for all cores; uneven ones for the one big core."""
+        if name in (OPTIMAL, _WARM):
             return self._settings.threads
         return (1,) if VARIANTS[name].uneven else (max(self._settings.threads),)
 

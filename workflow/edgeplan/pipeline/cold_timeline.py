@@ -16,6 +16,7 @@ from edgeplan.cold import grounds, page_cache
 from edgeplan.cold.inputs import random_inputs
 from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.process import environment
+from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError
 from edgeplan.frames import write_parquet
 from edgeplan.measurement.lock import machine_lock
@@ -92,14 +93,17 @@ def _record(job: Mapping[str, Any]) -> tuple[Span, ...]:
     """One cold run, in the process that was started for it."""
     from edgeplan.runtime.cold_executor import ColdSession  # noqa: PLC0415  only the process that runs needs it
     from edgeplan.runtime.memory import share_heap  # noqa: PLC0415
+    from edgeplan.runtime.objects import library_places  # noqa: PLC0415
 
     page_cache.read_through([Path(file) for file in job["files"]])
     values = random_inputs({name: tuple(shape) for name, shape in job["inputs"].items()}, job["seed"])
     dnnl = Dnnl()
+    library_places(dnnl)  # as for every cold start that is timed: what belongs to the process is looked up before
     share_heap()
+    machine = fingerprint()
     grounds.map_code()
     grounds.back_memory(sum(Path(file).stat().st_size for file in job["files"]))
-    with ColdSession(dnnl, Path(job["folder"]), threads=job["threads"], cores=job["cores"]) as session:
+    with ColdSession(dnnl, Path(job["folder"]), threads=job["threads"], machine=machine, cores=job["cores"]) as session:
         session.run(values)
         return session.spans()
 

@@ -7,9 +7,8 @@ extrapolates; the trees learn how well an implementation uses the machine, a rat
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -81,22 +80,6 @@ class Fitted:
         return np.asarray((work_terms(matrix) @ self.work) * np.exp(self.trees(matrix)), dtype=np.float64)
 
 
-@dataclass
-class Clock:
-    """Seconds of tuning left."""
-
-    end: float = field(default=0.0)
-
-    @staticmethod
-    def of(seconds: float) -> Clock:
-        """A clock that runs out in so many seconds."""
-        return Clock(time.monotonic() + seconds)
-
-    def left(self) -> float:
-        """Seconds left."""
-        return self.end - time.monotonic()
-
-
 def fit_work(matrix: Floats, latency: Floats, weight: Floats) -> Floats:
     """Non-negative coefficients of the work terms with the least relative squared error (terms,)."""
     from scipy.optimize import nnls  # noqa: PLC0415  training alone needs it
@@ -119,15 +102,15 @@ def fit_work(matrix: Floats, latency: Floats, weight: Floats) -> Floats:
     return work
 
 
-def parameters_for(labels: Labels, matrix: Floats, settings: TrainingSettings, clock: Clock) -> Parameters:
+def parameters_for(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Parameters:
     """Parameters of the trees: tuned where there are rows enough, regularised defaults elsewhere."""
     if len(labels) < FEW_ROWS:
         return {}
     if len(labels) < TUNED_ROWS:
         return dict(_SMALL)
-    if settings.trials == 0 or clock.left() <= 0:
+    if settings.trials == 0:
         return dict(_MEDIUM)
-    return _tune(labels, matrix, settings, clock)
+    return _tune(labels, matrix, settings)
 
 
 def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | str], seeds: tuple[int, ...]) -> Fitted:
@@ -179,8 +162,11 @@ def _median(values: Floats, weight: Floats) -> float:
     return float(values[order][np.searchsorted(mass, mass[-1] / 2)])
 
 
-def _tune(labels: Labels, matrix: Floats, settings: TrainingSettings, clock: Clock) -> Parameters:
-    """Optuna's search (ranges of lipg, section 5.2) on a sample and one held-out share of the subjects; trees by early stop."""
+def _tune(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Parameters:
+    """Optuna's search (ranges of lipg, section 5.2) on a sample and one held-out share of the subjects; trees by early stop.
+
+    Trials alone bound it: a bound in seconds would make predictors depend on the speed of the machine that trains them.
+    """
     import lightgbm  # noqa: PLC0415
     import optuna  # noqa: PLC0415
 
@@ -226,7 +212,7 @@ def _tune(labels: Labels, matrix: Floats, settings: TrainingSettings, clock: Clo
         pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=100),
     )
     study.enqueue_trial({k: v for k, v in _MEDIUM.items() if k != "num_iterations"})
-    study.optimize(objective, n_trials=settings.trials, timeout=max(1.0, clock.left()))
+    study.optimize(objective, n_trials=settings.trials)
     best = study.best_trial
     # More rows than in the search carry somewhat more trees.
     trees = int(np.clip(round(best.user_attrs["trees"] * 1.15), 100, _MAX_TREES))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.predictors.boosting import Clock, Parameters, cross_validate, fit, parameters_for
+from edgeplan.predictors.boosting import Parameters, cross_validate, fit, parameters_for
 from edgeplan.predictors.card import Dispatch, Regressor
 from edgeplan.predictors.dispatch import learn_dispatch
 from edgeplan.predictors.labels import Floats, Labels
@@ -37,7 +37,7 @@ class Kind:
     parameters: dict[str, Parameters]
 
 
-def train_kind(kind: str, labels: Labels, matrix: Floats, reads: Floats, settings: TrainingSettings, clock: Clock) -> Kind:
+def train_kind(kind: str, labels: Labels, matrix: Floats, reads: Floats, settings: TrainingSettings) -> Kind:
     """Train one kind: its dispatch, a predictor of all its rows, and of each implementation where that one does better.
 
     Args:
@@ -46,7 +46,6 @@ def train_kind(kind: str, labels: Labels, matrix: Floats, reads: Floats, setting
         matrix: features of the trees, with the code of the input state (n, features).
         reads: code of the layout each row reads (n,).
         settings: how to train.
-        clock: time for tuning.
     """
     names = labels.column("implementation")
     told = sorted(set(names) - {""})
@@ -63,9 +62,9 @@ def train_kind(kind: str, labels: Labels, matrix: Floats, reads: Floats, setting
     matrix[:, -1] = [told.index(n) if n else -1 for n in names]
     parts = [n for n in told if (names == n).sum() >= settings.min_rows_per_implementation]
     if parts != told or (names == "").any() or not told or len(told) > 1:
-        _train_part(result, kind, "", np.arange(len(labels)), labels, matrix, settings, clock)
+        _train_part(result, kind, "", np.arange(len(labels)), labels, matrix, settings)
     for name in parts:
-        _train_part(result, kind, name, np.flatnonzero(names == name), labels, matrix, settings, clock)
+        _train_part(result, kind, name, np.flatnonzero(names == name), labels, matrix, settings)
     return result
 
 
@@ -77,7 +76,6 @@ def _train_part(
     labels: Labels,
     matrix: Floats,
     settings: TrainingSettings,
-    clock: Clock,
 ) -> None:
     """Train on some rows of a kind; predictors of implementations come after that of the kind and overrule it."""
     part, seen = labels.take(rows), matrix[rows].copy()
@@ -86,7 +84,7 @@ def _train_part(
         seen[:, -1] = -1.0
     else:
         codes = tuple(sorted(set(part.column("implementation")) - {""}))
-    parameters = parameters_for(part, seen, settings, clock)
+    parameters = parameters_for(part, seen, settings)
     held_out = cross_validate(part, seen, parameters, settings)
     shared = result.out_of_fold[rows]
     if implementation and _error(shared, part) < _error(held_out, part):

@@ -15,7 +15,6 @@ class TrainingSettings(BaseModel):
         folds: folds of the cross-validation, grouped by measured subject.
         min_rows_per_implementation: an implementation with fewer rows is left to the predictor of its kind.
         interval: nominal coverage of the intervals.
-        max_seconds: bound on all tuning; a safety net, since trials it cuts off make a training depend on the machine's speed.
         seeds: the first seeds folds and tuning; models of all seeds are averaged. The pipeline keeps their number and derives
             their values from its own seed.
     """
@@ -26,5 +25,4 @@ class TrainingSettings(BaseModel):
     folds: Annotated[int, Field(ge=2, le=20)] = 5
     min_rows_per_implementation: Annotated[int, Field(ge=2)] = 30
     interval: Annotated[float, Field(gt=0.5, lt=1)] = 0.9
-    max_seconds: Annotated[float, Field(gt=0)] = 150.0
     seeds: Annotated[tuple[int, ...], Field(min_length=1, max_length=10)] = (0,)

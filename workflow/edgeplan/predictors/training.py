@@ -6,11 +6,9 @@ import logging
 from collections.abc import Collection, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.errors import FormatError
-from edgeplan.predictors.boosting import Clock
 from edgeplan.predictors.card import Card, Regressor
 from edgeplan.predictors.features import FEATURES, WORK_TERMS
 from edgeplan.predictors.forest import fit_forest
@@ -68,15 +66,13 @@ def train_predictor(
     if not len(kept):
         raise FormatError("every labelled kernel is excluded from training", where="training table", next_step="sample kernels")
     frozen = np.flatnonzero((labels.frame["sampler"] == "frozen").to_numpy()) if "frozen" in exclude_samplers else kept[:0]
-    clock = Clock.of(settings.max_seconds)
     kind_of = labels.column("kind")
     kinds: dict[str, Kind] = {}
     quality = []
     out_of_fold = np.full(len(labels), np.nan)
     for kind in sorted(set(kind_of[kept])):
         here = kept[kind_of[kept] == kind]
-        share = Clock.of(max(0.0, clock.left()) * _share(kind_of[kept], kind, kinds))
-        trained = train_kind(kind, labels.take(here), matrix[here], reads[here], settings, share)
+        trained = train_kind(kind, labels.take(here), matrix[here], reads[here], settings)
         kinds[kind] = trained
         out_of_fold[here] = trained.out_of_fold
         quality.append(quality_of(trained, labels, (matrix, reads), here, frozen[kind_of[frozen] == kind], settings))
@@ -118,12 +114,6 @@ def train_forest_predictor(
         texts[file] = slim_text(fit_forest(labels.take(here), matrix[here], settings.seeds[0]).model_to_string())
         regressors.append(Regressor(kind=kind, file=file, target="latency", work=(0.0,) * len(WORK_TERMS), rows=len(here)))
     return DevicePredictor(like.card.model_copy(update={"regressors": tuple(regressors)}), texts)
-
-
-def _share(kinds: npt.NDArray[np.object_], kind: str, done: Mapping[str, Kind]) -> float:
-    """Share of the tuning time left that a kind may take: its share of the rows not yet trained on."""
-    left = ~np.isin(kinds, list(done))
-    return float((kinds == kind).sum() / max(1, left.sum()))
 
 
 def _with_states(labels: Labels, states: tuple[str, ...]) -> Floats:
