@@ -24,7 +24,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.plan_folder import model_sha256
-from edgeplan.runtime.program import build_program, step_candidates
+from edgeplan.runtime.program import build_program, default_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 
@@ -146,3 +146,15 @@ class Planner:
 def planned(dnnl: Dnnl) -> Planner:
     """Plans by hand."""
     return Planner(dnnl)
+
+
+@pytest.fixture
+def model(graph: Graph, tmp_path: Path) -> Path:
+    """The file of the `graph` that the module of the test has."""
+    return save_onnx(graph, tmp_path / "net.onnx")
+
+
+@pytest.fixture
+def wanted(dnnl: Dnnl, graph: Graph, model: Path) -> Mapping[str, Array]:
+    """Its outputs, by the runtime step after step."""
+    return SequentialSession(dnnl, default_program(dnnl, model, graph, "nchw"), model.parent).run(random_inputs(graph))

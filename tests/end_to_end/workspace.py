@@ -1,4 +1,4 @@
-"""Copies of the working tree to run the pipeline in, each with a machine lock and journals of its own."""
+"""Copies of the working tree to run the pipeline in, each with journals of its own. The machine lock is that of all."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,7 +37,7 @@ def folder(dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path
 def test_a_plan_is_measured_beside_the_others(
     folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a machine lock of the test's own
+    monkeypatch.setattr("edgeplan.measurement.lock.FOLDER", tmp_path)  # a machine lock of the test's own
     knobs = ColdSettings(settings=("edgeplan",), threads=(2,), repeats=1, warm_runs=2)
     ready = {("resnet18", "edgeplan", 2): prepared(folder)}
     models = [ColdModel("resnet18", model, INPUTS)]

@@ -183,7 +183,7 @@ def test_what_is_missing_is_named(tmp_path: Path, e: ColdEvidence) -> None:
     with pytest.raises(FormatError, match="runs lacks the column 'cold_ms'"):
         read_cold_evidence("cpu-test", tmp_path / "cold")
     (tmp_path / "cold" / "runs.parquet").unlink()
-    with pytest.raises(FormatError, match="cannot read runs"):
+    with pytest.raises(FormatError, match="cannot read the table runs: No such file"):
         read_cold_evidence("cpu-test", tmp_path / "cold")
 
 

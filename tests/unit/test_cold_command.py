@@ -8,7 +8,7 @@ import onnx
 import pytest
 import yaml
 from onnx import TensorProto, helper
-from tiny_profiled import tiny
+from tiny_profiled import own_state, tiny  # noqa: F401  a fixture
 from typer.testing import CliRunner
 
 from edgeplan.cli import app
@@ -18,11 +18,6 @@ from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import check_fits, read_plan
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
-
-
-@pytest.fixture(autouse=True)
-def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def _workspace(folder: Path, **fields: object) -> None:

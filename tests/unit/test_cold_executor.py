@@ -46,16 +46,6 @@ def graph() -> Graph:
     return _net()
 
 
-@pytest.fixture
-def model(graph: Graph, tmp_path: Path) -> Path:
-    return save_onnx(graph, tmp_path / "net.onnx")
-
-
-@pytest.fixture
-def wanted(dnnl: Dnnl, graph: Graph, model: Path) -> Mapping[str, np.ndarray]:
-    return SequentialSession(dnnl, default_program(dnnl, model, graph, "nchw"), model.parent).run(random_inputs(graph))
-
-
 def _close(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
     for name, value in wanted.items():
         assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()

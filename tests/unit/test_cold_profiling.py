@@ -11,7 +11,7 @@ import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tiny_profiled import QUICK, cores, tiny
+from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 
 from edgeplan.cold.profiling import profiler
 from edgeplan.cold.profiling.once import kernel_of, once_ms
@@ -49,11 +49,6 @@ def measured(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
         profiles = profile_model(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=store)
         assert store.measured > 0
     return model, profiles, rows
-
-
-@pytest.fixture(autouse=True)
-def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def test_profiles_are_complete(measured: tuple[Path, tuple[Profile, ...], Path]) -> None:

@@ -31,8 +31,6 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import read_linked
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.program import default_program
-from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.tape_file import tape_of
 
 Planned = Callable[..., Plan]
@@ -48,16 +46,6 @@ def _net(seed: int = 0) -> Graph:
 @pytest.fixture
 def graph() -> Graph:
     return _net()
-
-
-@pytest.fixture
-def model(graph: Graph, tmp_path: Path) -> Path:
-    return save_onnx(graph, tmp_path / "net.onnx")
-
-
-@pytest.fixture
-def wanted(dnnl: Dnnl, graph: Graph, model: Path) -> Mapping[str, np.ndarray]:
-    return SequentialSession(dnnl, default_program(dnnl, model, graph, "nchw"), model.parent).run(random_inputs(graph))
 
 
 @pytest.fixture

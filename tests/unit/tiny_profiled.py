@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+import pytest
 
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 
 QUICK = ProfileSettings(blocks=2, warm_runs=1, reference_runs=1, retries=0, max_noisy_share=1.0)
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Journals of the test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def tiny() -> Graph:

@@ -68,6 +68,7 @@ def predict(
         "interval": predictor.card.interval.nominal,
         "coverage": found.coverage,
         "missing": list(found.missing),
+        "call_ms": found.call_us / 1e3,
         "kernels": [
             {
                 "name": k.name,
@@ -104,6 +105,9 @@ def _print_prediction(found: dict[str, object]) -> None:
     for kernel in found["kernels"]:  # type: ignore[attr-defined]
         share = f"{100 * kernel['share']:.1f} %"
         table.add_row(kernel["name"], kernel["type"], kernel["implementation"], f"{kernel['latency_ms']:.4f}", share)
+    if found["call_ms"]:  # part of the latency: without it the lines do not add up to the whole
+        share = f"{100 * found['call_ms'] / found['latency_ms']:.1f} %"  # type: ignore[operator]
+        table.add_row("(call)", "", "", f"{found['call_ms']:.4f}", share)
     console.print(table)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ import pandas as pd
 
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.metrics import require
+from edgeplan.frames import read_csv, read_document, read_parquet
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,6 @@ _FILES = {
     "conv_fusion": "evaluation/conv_fusion.csv",
 }
 _ZOO_FILES = {"zoo": "models.parquet", "prior": "prior.parquet"}
-_REBUILD = "rebuild the stage that wrote it"
 _DOCUMENTS = {"sampling": "measurements/sampling.json", "environment": "evaluation/environment.json"}
 
 
@@ -175,19 +174,8 @@ def read_evidence(
 def _table(path: Path) -> pd.DataFrame | None:
     if not path.is_file():
         return None
-    try:
-        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except (ValueError, OSError) as error:
-        raise FormatError(f"cannot read the table: {error}", where=str(path), next_step=_REBUILD) from error
+    return read_parquet(path) if path.suffix == ".parquet" else read_csv(path)
 
 
 def _document(path: Path) -> Mapping[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise FormatError(f"cannot read the document: {error}", where=str(path), next_step=_REBUILD) from error
-    if not isinstance(value, dict):
-        raise FormatError("the document is no object", where=str(path), next_step=_REBUILD)
-    return value
+    return read_document(path) if path.is_file() else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.errors import FormatError
+from edgeplan.frames import read_document, read_parquet
 from edgeplan.planning.cold_start.bounds import fewest_read_bytes, work_bound_ms
 from edgeplan.planning.cold_start.frame import from_frame
 from edgeplan.planning.cold_start.profile import Profile
@@ -116,29 +115,8 @@ def read_cold_evidence(device: str, folder: Path) -> ColdEvidence:
     """Read what the stage `cold_start` wrote.
 
     Raises:
-        FormatError: a file is missing or lacks a column.
+        FormatError: a file is missing, damaged, of another format version, or lacks a column.
     """
-    frames: dict[str, Any] = {}
-    for name, columns in FRAMES.items():
-        path = folder / f"{name}.parquet"
-        try:
-            frame = pd.read_parquet(path)
-        except (OSError, ValueError) as error:
-            raise FormatError(f"cannot read {name}: {error}", where=str(path), next_step=_AGAIN) from error
-        missing = [column for column in columns if column not in frame.columns]
-        if missing:
-            raise FormatError(f"{name} lacks the column {missing[0]!r}", where=str(path), next_step=_AGAIN)
-        frames[name] = frame
-    notes, environment = (_document(folder / f"{name}.json") for name in ("notes", "environment"))
+    frames: dict[str, Any] = {name: read_parquet(folder / f"{name}.parquet", *columns) for name, columns in FRAMES.items()}
+    notes, environment = (read_document(folder / f"{name}.json") for name in ("notes", "environment"))
     return ColdEvidence(device, **frames, notes=notes, environment=environment)
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise FormatError(f"cannot read {path.name}: {error}", where=str(path), next_step=_AGAIN) from error
-    return found
-
-
-_AGAIN = "run the stage that writes it: dvc repro cold_start"

@@ -20,6 +20,7 @@ from edgeplan.evaluation.tables import TABLES, cell_text, read_tables
 from edgeplan.evaluation.tables_prediction import baseline_verdicts
 from edgeplan.evaluation.tables_sampling import environment_rows
 from edgeplan.files import write_json, write_text
+from edgeplan.frames import read_document
 
 _AGAIN = "run the evaluation stage again"
 _PASS, _MISS = "pass", "miss"
@@ -180,9 +181,9 @@ def write_report(
         device,
         {**frames, **more},
         pictures,
-        _read(metrics, dict),
-        _read(environment, dict),
-        [*remarks, *_read(findings, list)],
+        read_document(metrics),
+        read_document(environment),
+        [*remarks, *_findings(findings)],
         measured_at,
         chapters,
     )
@@ -194,11 +195,11 @@ def write_findings(findings: Sequence[str], path: Path) -> None:
     write_json(path, list(findings))
 
 
-def _read(path: Path, kind: type) -> Any:
+def _findings(path: Path) -> list[str]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FormatError(f"cannot read {path.name}: {error}", where=str(path), next_step=_AGAIN) from error
-    if not isinstance(value, kind):
-        raise FormatError(f"{path.name} holds no {kind.__name__}", where=str(path), next_step=_AGAIN)
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise FormatError(f"{path.name} is no list of texts", where=str(path), next_step=_AGAIN)
     return value

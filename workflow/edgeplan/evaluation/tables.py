@@ -18,6 +18,7 @@ from edgeplan.evaluation import tables_sampling as sampling
 from edgeplan.evaluation.artifacts import Evidence, Shown
 from edgeplan.evaluation.metrics import require
 from edgeplan.files import write_text
+from edgeplan.frames import read_csv
 
 _ALL = (
     Shown(
@@ -251,9 +252,13 @@ def write_table(frame: pd.DataFrame, path_stem: Path, title: str, caption: str, 
 
 
 def read_table(csv: Path) -> tuple[pd.DataFrame, str]:
-    """A table that `write_table` wrote, and when it was measured."""
+    """A table that `write_table` wrote, and when it was measured.
+
+    Raises:
+        FormatError: it cannot be read, or does not tell when it was measured.
+    """
     # Only an empty cell is missing: a cell may well read "none".
-    frame = pd.read_csv(csv, keep_default_na=False, na_values=[""], dtype={"measured_at": str})
+    frame = read_csv(csv, keep_default_na=False, na_values=[""], dtype={"measured_at": str})
     require(frame, ("measured_at",), str(csv))
     return frame.drop(columns="measured_at"), next(iter(frame["measured_at"]), "")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +11,14 @@ from filelock import FileLock, Timeout
 
 from edgeplan.errors import BusyError
 
+#: The folder that every user of a Linux machine may write to. Neither what TMPDIR names nor /run/lock will do: processes that
+#: differ in environment or in rights would not meet at one file.
+FOLDER = Path("/tmp")  # noqa: S108  the lock holds nothing, and filelock follows no link
+
 
 def lock_path() -> Path:
-    """The lock file, the same for every workspace and user of the machine."""
-    return Path(tempfile.gettempdir()) / "edgeplan-machine.lock"
+    """The lock file, the same for every workspace, user and environment on the machine."""
+    return FOLDER / "edgeplan-machine.lock"
 
 
 @contextlib.contextmanager

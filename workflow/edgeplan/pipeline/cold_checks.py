@@ -12,7 +12,7 @@ import pandas as pd
 
 from edgeplan.cold.inputs import random_inputs, relative_error
 from edgeplan.cold.offline import ColdModel
-from edgeplan.frames import write_parquet
+from edgeplan.frames import KEPT, read_parquet, write_parquet
 from edgeplan.graph.ir import Graph
 from edgeplan.pipeline.cold_plans import digest, source_digest
 from edgeplan.runtime.dnnl import Dnnl
@@ -56,7 +56,7 @@ def check_outputs(
     key = digest([model.digest, dnnl.info.version, dnnl.info.isa, seed, choices, *threads, source_digest("runtime")])
     path = kept / f"{model.name}-{key}.parquet"
     if path.is_file():
-        return pd.read_parquet(path)
+        return read_parquet(path, *COLUMNS, next_step=KEPT)
     with np.load(reference, allow_pickle=False) as stored:
         expected = [stored[name] for name in stored.files]
     inputs = random_inputs(model.inputs, seed)

@@ -18,7 +18,7 @@ from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.process import environment
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError
-from edgeplan.frames import write_parquet
+from edgeplan.frames import KEPT, read_parquet, write_parquet
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.pipeline.cold_plans import digest
 from edgeplan.planning.cold_start.machine import Span
@@ -54,7 +54,7 @@ def measured_timeline(
         return pd.DataFrame(columns=list(COLUMNS))
     path = kept / f"{digest([prepared.engine_version, threads, runs, seed])}.parquet"
     if path.is_file():
-        return pd.read_parquet(path)
+        return read_parquet(path, *COLUMNS, next_step=KEPT)
     files = prepared.artefact.files
     job = {
         "folder": str(prepared.artefact.main.parent),

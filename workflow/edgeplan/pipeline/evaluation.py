@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from edgeplan.evaluation.metrics import accuracy
 from edgeplan.evaluation.report import write_findings
 from edgeplan.evaluation.summary import metrics, write_metrics
 from edgeplan.evaluation.tables import write_tables
-from edgeplan.frames import write_csv, write_parquet
+from edgeplan.frames import read_document, read_parquet, write_csv, write_parquet
 from edgeplan.fusion.rules import FusionRules, read_rules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.simplify import simplify
@@ -33,6 +32,9 @@ from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.sampling.sweeps import CONV_CHECK, SWEEP, sweep_graphs, sweep_of
 from edgeplan.zoo import prior_models
 
+#: Columns of the measured kernels that are read here.
+_LABELLED = ("kind", "type", "config", "sampler", "mode", "subject", "latency_us")
+
 
 def evaluate(params: Params, *, device: str, results: Path, zoo: Path) -> None:
     """Predict every evaluated variant with every predictor and write what follows from it below `results`.
@@ -44,7 +46,7 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path) -> None:
     folder = results / "predictors"
     predictor = DevicePredictor.load(folder)
     table = read_models(zoo / "models.parquet", bases=False, variants=True)
-    truth = pd.read_parquet(results / "evaluation" / "truth.parquet")
+    truth = read_parquet(results / "evaluation" / "truth.parquet", "model_id", "family", "measured_ms", "repeat_ms")
     if list(truth["model_id"]) != list(table["model_id"]):
         raise FormatError(
             "the measured models are not those of the zoo",
@@ -62,9 +64,9 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path) -> None:
     configs = [kernels.configs.row(i) for i in range(len(kernels.configs))]
     distinct = {config.to_json(): config.kind for config in configs}
     write_parquet(pd.DataFrame({"kind": list(distinct.values()), "config": list(distinct)}), evaluation / "kernels.parquet")
-    labelled = pd.read_parquet(results / "measurements" / "kernels.parquet")
+    labelled = read_parquet(results / "measurements" / "kernels.parquet", *_LABELLED)
     write_parquet(_sweeps(labelled, predictor, rules), evaluation / "sweeps.parquet")
-    about = json.loads((results / "measurements" / "sampling.json").read_text())
+    about = read_document(results / "measurements" / "sampling.json", "mode_seconds", "mode_subjects")
     write_csv(_modes(models, labelled, about), evaluation / "modes.csv")
     write_csv(_conv_fusion(labelled), evaluation / "conv_fusion.csv")
     resnet18 = tuple(k.config.type for k in split(simplify(prior_models()["resnet18"]()), rules))

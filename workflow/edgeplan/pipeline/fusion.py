@@ -14,7 +14,7 @@ import pandas as pd
 
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.devices.engines.base import EngineNode
-from edgeplan.frames import write_csv, write_parquet
+from edgeplan.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.fusion.builders import skipped_pairs
 from edgeplan.fusion.detection import detect
 from edgeplan.fusion.rules import Provenance
@@ -40,8 +40,10 @@ class ExecutedNodes:
     def __init__(self, device: DeviceFile, folder: Path, key: str) -> None:
         self._engine = device.load_engine()
         self._path = folder / f"executed-{key}-{mapping_digest(device.engine)}.parquet"
-        known = pd.read_parquet(self._path) if self._path.is_file() else pd.DataFrame({"graph": [], "members": []})
-        self._known: dict[str, str] = dict(zip(known["graph"], known["members"], strict=True))
+        self._known: dict[str, str] = {}
+        if self._path.is_file():
+            known = read_parquet(self._path, "graph", "members", next_step=KEPT)
+            self._known.update(zip(known["graph"], known["members"], strict=True))
         self._asked: dict[str, str] = {}
 
     @property

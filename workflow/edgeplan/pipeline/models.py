@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from edgeplan.frames import read_parquet
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.simplify import simplify
 from edgeplan.zoo import FAMILIES, VariantSpec, build_variant
@@ -14,7 +15,7 @@ from edgeplan.zoo import FAMILIES, VariantSpec, build_variant
 
 def read_models(path: Path, *, bases: bool, variants: bool) -> pd.DataFrame:
     """Rows of models.parquet: base models (index -1), evaluated variants, or both."""
-    table = pd.read_parquet(path)
+    table = read_parquet(path, "model_id", "family", "index", "spec", "macs", "memory_bytes")
     return table[((table["index"] < 0) & bases) | ((table["index"] >= 0) & variants)].reset_index(drop=True)
 
 

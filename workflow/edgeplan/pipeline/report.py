@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.report import write_report as write_page
 from edgeplan.evaluation.tables import read_table
 from edgeplan.files import write_json
+from edgeplan.frames import read_document
 
 
 def write_report(
@@ -55,14 +55,11 @@ def merged_metrics(chapters: Path) -> dict[str, float]:
     """The figures of merit of all chapters, sorted by key.
 
     Raises:
-        FormatError: a document cannot be read, or two chapters have a figure of the same name.
+        FormatError: a document cannot be read or is of another format version, or two chapters have a figure of the same name.
     """
     merged: dict[str, float] = {}
     for path in sorted(chapters.glob("*.json")):
-        try:
-            found = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise FormatError(f"cannot read {path.name}: {error}", where=str(path), next_step="run dvc repro again") from error
+        found = read_document(path)
         if merged.keys() & found.keys():
             twice = min(merged.keys() & found.keys())
             raise FormatError(f"two chapters have a figure {twice}", where=str(path), next_step="rename one of them")

@@ -13,7 +13,7 @@ import pandas as pd
 
 from edgeplan.devices.config import load_device
 from edgeplan.files import write_json
-from edgeplan.frames import write_parquet
+from edgeplan.frames import check_parquet, write_parquet
 from edgeplan.fusion.rules import FusionRules, read_rules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import Kernel, KernelConfig, make_kernel, without_context
@@ -51,6 +51,7 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
     An engine that reports its nodes is sampled in carriers; a black box is sampled by kernels measured alone.
     """
     file = load_device(device)
+    check_parquet(prior, "config", "count")  # before anything is measured
     settings = params.sampling
     mode = settings.modes.get(file.engine, "isolated")
     found = _Found()

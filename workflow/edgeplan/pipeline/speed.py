@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import multiprocessing
 import os
 import statistics
@@ -15,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from edgeplan.errors import FormatError
+from edgeplan.frames import read_document
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.graph.onnx_import import load_onnx
@@ -34,13 +34,13 @@ def stored_speed(metrics: Path) -> dict[str, float]:
     """The figures of speed in a metrics.json, named as `measure_speed` does.
 
     Raises:
-        FormatError: it cannot be read.
+        FormatError: it cannot be read, or is of another format version.
     """
     try:
-        found = json.loads(metrics.read_text())
-    except (OSError, ValueError) as error:
+        found = read_document(metrics)
+    except FormatError as error:
         raise FormatError(
-            f"the figures of speed cannot be read, and may not be measured now: {error}",
+            f"the figures of speed cannot be read, and may not be measured now: {error.what}",
             where=str(metrics),
             next_step=f"restore the file with git checkout, or unset {STORED_ROWS_ONLY}",
         ) from error

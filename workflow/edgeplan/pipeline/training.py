@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.evaluation.metrics import accuracy
-from edgeplan.frames import write_csv, write_parquet
+from edgeplan.frames import read_document, read_parquet, write_csv, write_parquet
 from edgeplan.params import Params
+from edgeplan.predictors.labels import COLUMNS
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.training import train_forest_predictor, train_predictor
@@ -26,6 +26,18 @@ _CONV = "conv"
 #: Samplers are compared on labels of at least this: stock engines count whole microseconds, and what is below one says how they
 #: round. The same for an engine that counts finer.
 _RESOLVED_US = 1.0
+#: What is read of the sampler's document.
+_ABOUT = (
+    "mode",
+    "device",
+    "engine",
+    "engine_version",
+    "measured_at",
+    "call_us",
+    "plain_layouts",
+    "sampler_seconds",
+    "mode_subjects",
+)
 
 
 def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, quality: Path, samplers: Path) -> None:
@@ -35,7 +47,7 @@ def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, qua
     isolated kernels; all kinds from as much measuring time in carriers as the isolated kernels took; and nn-Meter's random
     forests from the same rows as the device's.
     """
-    table, about = pd.read_parquet(kernels), json.loads(summary.read_text())
+    table, about = read_parquet(kernels, "mode", *COLUMNS), read_document(summary, *_ABOUT)
     mode = str(about["mode"])
     frozen = (table["mode"] == mode) & (table["sampler"] == "frozen")
     main = table[trained_on(table, mode) | frozen].reset_index(drop=True)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pandas as pd
 
 from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.evaluation.tables import TABLES, write_table
+from edgeplan.frames import read_document, read_parquet
 from edgeplan.params import Params
+
+#: Columns of the evaluated models that are read of both devices.
+_PREDICTED = ("model_id", "family", "macs", "predicted_ms")
 
 
 def transfer(
     params: Params, *, source: Path, target: Path, source_environment: Path, target_environment: Path, csv: Path
 ) -> None:
     """Hold the predictions made for one device against the models measured on another, over the models both evaluated."""
-    predicted, measured = pd.read_parquet(source), pd.read_parquet(target)
+    predicted, measured = read_parquet(source, *_PREDICTED), read_parquet(target, *_PREDICTED, "measured_ms")
     both = measured.merge(predicted, on=["model_id", "family", "macs"], suffixes=("", "_source"))
     frame = pd.DataFrame(
         {
@@ -33,5 +36,5 @@ def transfer(
     else:
         made = table.function(Evidence(device=params.transfer.target, transfer=frame))
     devices = ((params.transfer.source, source_environment), (params.transfer.target, target_environment))
-    dates = "; ".join(f"{name} {json.loads(path.read_text())['measured_at']}" for name, path in devices)
+    dates = "; ".join(f"{name} {read_document(path, 'measured_at')['measured_at']}" for name, path in devices)
     write_table(made, csv.with_suffix(""), table.title, caption, dates)

@@ -1,0 +1,138 @@
+"""`edgeplan predict` with trained predictors, on a file that no builder of this package wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from law_of_latency import ABOUT, conv, law, relu, trained_once
+from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
+
+from edgeplan.cli import app, main
+from edgeplan.errors import PredictionError
+from edgeplan.fusion.rules import FusionRules
+
+FIRST, SECOND = "backbone/block_a/Conv2D", "conv_4"
+#: Name, type and engine's implementation of each line, as the law dispatches them; the second convolution has no name.
+LINES = [
+    ("stem act", "relu", "Relu"),
+    (FIRST, "conv++bn++relu", "Conv.plain"),
+    (SECOND, "conv++relu", "Conv.blocked"),
+    (f"{FIRST} (output)", "reorder", "nchw>nchwc"),
+    (f"{SECOND} (output)", "reorder", "nchwc>nchw"),
+]
+
+
+def write_model(path: Path, *, pooled: bool = False) -> Path:
+    """A ReLU, then convolutions of 16 to 64 and 64 to 48 channels, fused with what follows; dropout left in by the exporter."""
+    rng = np.random.default_rng(5)
+
+    def weights(name: str, *shape: int) -> TensorProto:
+        return numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+
+    same = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]}
+    nodes = [
+        helper.make_node("Relu", ["camera:0"], ["t/1"], name="stem act"),
+        helper.make_node("Conv", ["t/1", "W.a"], ["t/2"], name=FIRST, **same),
+        helper.make_node("BatchNormalization", ["t/2", "gamma", "beta", "mu", "var"], ["t/3"], name="backbone/block_a/norm"),
+        helper.make_node("Relu", ["t/3"], ["t/4"]),
+        helper.make_node("Conv", ["t/4", "W.b", "b.b"], ["t/5"], **same),
+        helper.make_node("Dropout", ["t/5"], ["t/6"]),
+        helper.make_node("Relu", ["t/6"], ["t/7" if pooled else "scores:0"], name="block_b/act"),
+    ]
+    side = 28
+    if pooled:
+        side = 14
+        pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
+        nodes.append(helper.make_node("MaxPool", ["t/7"], ["scores:0"], name="neck/shrink", **pool))
+    initializers = [weights("W.a", 64, 16, 3, 3), weights("W.b", 48, 64, 3, 3), weights("b.b", 48)]
+    initializers += [numpy_helper.from_array(np.ones(64, np.float32), name) for name in ("gamma", "beta", "mu", "var")]
+    body = helper.make_graph(
+        nodes,
+        "exported elsewhere",
+        [helper.make_tensor_value_info("camera:0", TensorProto.FLOAT, [1, 16, 28, 28])],
+        [helper.make_tensor_value_info("scores:0", TensorProto.FLOAT, [1, 48, side, side])],
+        initializers,
+    )
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of a device whose kernels follow the law, and the model."""
+    folder = tmp_path_factory.mktemp("predict")
+    trained_once()[0].save(folder / "results/bench/predictors")
+    FusionRules(pairs={"conv_bn": True, "bn_relu": True, "conv_relu": True}).write(folder / "results/bench/fusion/rules.json")
+    write_model(folder / "camera.onnx")
+    return folder
+
+
+def predicted(workspace: Path, *more: str) -> str:
+    arguments = ["predict", str(workspace / "camera.onnx"), "--device", "bench", "--results", str(workspace / "results"), *more]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_json_has_the_latency_its_interval_and_every_kernel(workspace: Path) -> None:
+    found = json.loads(predicted(workspace, "--json"))
+    assert (found["model"], found["device"], found["interval"]) == ("camera.onnx", "bench", 0.9)
+    assert (found["coverage"], found["missing"]) == (1.0, [])
+    assert 0 < found["low_ms"] < found["latency_ms"] < found["high_ms"]
+    kernels = found["kernels"]
+    assert [(k["name"], k["type"], k["implementation"]) for k in kernels] == LINES
+    assert found["call_ms"] == pytest.approx(ABOUT["call_us"] / 1e3)
+    assert sum(k["latency_ms"] for k in kernels) + found["call_ms"] == pytest.approx(found["latency_ms"])
+    assert sum(k["share"] for k in kernels) + found["call_ms"] / found["latency_ms"] == pytest.approx(1)
+    assert all(k["low_ms"] <= k["latency_ms"] <= k["high_ms"] for k in kernels)
+    true_us = [law(relu(16, 28), "Relu"), law(conv(16, 64, 28), "Conv.plain"), law(conv(64, 48, 28), "Conv.blocked")]
+    for kernel, us in zip(kernels, true_us, strict=False):
+        assert kernel["latency_ms"] == pytest.approx(us / 1e3, rel=0.15), kernel["name"]
+
+
+def test_the_table_has_the_same_numbers_and_adds_up(workspace: Path) -> None:
+    found = json.loads(predicted(workspace, "--json"))
+    headline, header, *lines = predicted(workspace).rstrip().splitlines()
+    told = re.fullmatch(r"camera\.onnx on bench: (\S+) ms \(90 % interval (\S+) to (\S+) ms\)", headline)
+    assert told is not None, headline
+    assert [float(text) for text in told.groups()] == pytest.approx(
+        [found["latency_ms"], found["low_ms"], found["high_ms"]], abs=5e-4
+    )
+    assert header.split() == ["kernel", "type", "implementation", "ms", "share"]
+    cells = [re.split(r"\s{2,}", line.strip()) for line in lines]
+    assert [tuple(row[:3]) for row in cells[:-1]] == LINES
+    assert cells[-1][0] == "(call)"
+    wanted = [k["latency_ms"] for k in found["kernels"]] + [found["call_ms"]]
+    assert [float(row[-2]) for row in cells] == pytest.approx(wanted, abs=5e-5)
+    assert sum(float(row[-1].removesuffix(" %")) for row in cells) == pytest.approx(100, abs=0.05 * len(cells))
+
+
+def test_a_kernel_without_a_predictor_ends_the_command_with_its_node(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, results = str(write_model(tmp_path / "pooled.onnx", pooled=True)), str(workspace / "results")
+    monkeypatch.setattr(sys, "argv", ["edgeplan", "predict", model, "--device", "bench", "--results", results])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == PredictionError.exit_code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: device bench has no predictor for kernels of kind maxpool\n")
+    assert "node neck/shrink" in said.err
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--partial", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["missing"] == ["neck/shrink"]
+    assert found["coverage"] == pytest.approx(1 - 1 / (len(found["kernels"]) + 1))
+    assert sum(k["latency_ms"] for k in found["kernels"]) + found["call_ms"] == pytest.approx(found["latency_ms"])

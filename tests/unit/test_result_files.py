@@ -1,0 +1,237 @@
+"""Files that one stage hands to the next: damaged ones end the stage that reads them with a message, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from cold_chapter_frames import evidence as cold_evidence
+from cold_chapter_frames import frame_names
+from evaluation_evidence import full_evidence
+from law_of_latency import ABOUT, SETTINGS, rows
+
+from edgeplan.errors import FormatError
+from edgeplan.evaluation.report import write_findings
+from edgeplan.evaluation.tables import write_tables
+from edgeplan.files import write_json
+from edgeplan.frames import read_csv, read_document, read_parquet, write_parquet
+from edgeplan.fusion.rules import FusionRules
+from edgeplan.predictors.training import train_predictor
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "workflow/scripts"
+RESULTS = Path("results/dev")
+Damage = Callable[[Path, str], str]
+#: Inputs, outputs and params of the stages' rules, for the device `dev`.
+RULES: dict[str, dict[str, dict[str, object]]] = {
+    "training": {
+        "input": {"kernels": RESULTS / "measurements/kernels.parquet", "summary": RESULTS / "measurements/sampling.json"},
+        "output": {"card": RESULTS / "new/card.json", "quality": RESULTS / "new/q.parquet", "samplers": RESULTS / "new/s.csv"},
+    },
+    "sampling": {
+        "input": {"device": "config/dev.yaml", "prior": "data/zoo/prior.parquet", "rules": RESULTS / "fusion/rules.json"},
+        "output": {"kernels": RESULTS / "new/kernels.parquet", "summary": RESULTS / "new/sampling.json"},
+        "params": {"rows": "data/rows/dev/sampling"},
+    },
+    "truth": {
+        "input": {"device": "config/dev.yaml", "models": "data/zoo/models.parquet"},
+        "output": {"truth": RESULTS / "new/truth.parquet", "environment": RESULTS / "new/environment.json"},
+        "params": {"rows": "data/rows/dev/truth"},
+    },
+    "evaluation": {
+        "input": {"models": "data/zoo/models.parquet"},
+        "output": {"metrics": RESULTS / "chapters/prediction.json"},
+    },
+    "transfer": {
+        "input": {
+            "source": RESULTS / "evaluation/models.parquet",
+            "target": RESULTS / "evaluation/models.parquet",
+            "source_environment": RESULTS / "evaluation/environment.json",
+            "target_environment": RESULTS / "evaluation/environment.json",
+        },
+        "output": {"csv": "results/transfer/table_11.csv"},
+    },
+    "cold_tables": {
+        "input": {"runs": RESULTS / "cold/runs.parquet"},
+        "output": {"metrics": RESULTS / "chapters/cold_start.json"},
+        "params": {"remarks": "remarks"},
+    },
+    "report": {
+        "input": {"environment": RESULTS / "evaluation/environment.json", "transfer": "results/transfer/table_11.csv"},
+        "output": {"metrics": RESULTS / "metrics.json", "report": RESULTS / "report.html"},
+        "params": {
+            "tables": RESULTS / "tables",
+            "figures": RESULTS / "figures",
+            "chapters": RESULTS / "chapters",
+            "remarks": "remarks",
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with every file that the stages read back, as they are written."""
+    folder = tmp_path_factory.mktemp("whole")
+    results, zoo, chapter, cold = folder / RESULTS, folder / "data/zoo", full_evidence(), cold_evidence()
+    shutil.copy(ROOT / "params.yaml", folder)
+    (folder / "config").mkdir()
+    (folder / "config/dev.yaml").write_text(yaml.safe_dump({"format_version": 1, "name": "dev", "engine": "onnxruntime"}))
+    write_parquet(chapter.frame("zoo").assign(spec="{}"), zoo / "models.parquet")
+    write_parquet(chapter.frame("prior"), zoo / "prior.parquet")
+    labelled = rows(100)
+    write_parquet(labelled.assign(mode="in_situ"), results / "measurements/kernels.parquet")
+    write_json(results / "measurements/sampling.json", {"mode": "in_situ", **ABOUT, "sampler_seconds": {}, "mode_subjects": []})
+    FusionRules(pairs={}).write(results / "fusion/rules.json")
+    train_predictor(labelled, SETTINGS, **ABOUT)[0].save(results / "predictors")
+    models = chapter.frame("models")
+    write_parquet(models[["model_id", "family", "measured_ms", "repeat_ms"]], results / "evaluation/truth.parquet")
+    write_parquet(models, results / "evaluation/models.parquet")
+    write_json(results / "evaluation/environment.json", {"cpu": "Example", "measured_at": "2024-05-06"})
+    write_json(results / "chapters/prediction.json", {"prediction.models": 78})
+    write_tables(chapter, results / "tables", "2024-05-06")
+    write_findings(["A finding."], results / "tables/findings.json")
+    for name in frame_names():
+        write_parquet(getattr(cold, name), results / f"cold/{name}.parquet")
+    for name in ("notes", "environment"):
+        write_json(results / f"cold/{name}.json", getattr(cold, name))
+    return folder
+
+
+@pytest.fixture
+def workspace(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy to damage, as the working folder."""
+    folder = tmp_path / "workspace"
+    shutil.copytree(whole, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return folder
+
+
+def run(stage: str) -> None:
+    """Run the script of a stage as Snakemake does."""
+    rule = {part: SimpleNamespace(**RULES[stage].get(part, {})) for part in ("input", "output", "params")}
+    snakemake = SimpleNamespace(**rule, log=["logs/stage.log"], wildcards=SimpleNamespace(device="dev"))
+    runpy.run_path(str(SCRIPTS / f"{stage}.py"), init_globals={"snakemake": snakemake})
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    """All files but logs, and but metrics.json: it is merged, and whole, before the page of the report is begun."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "logs")
+    return {path: path.read_bytes() for path in found if path.name != "metrics.json"}
+
+
+def truncated(path: Path, _: str) -> str:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    return f"cannot read the table {path.stem}: " if path.suffix == ".parquet" else f"{path.name} is not valid JSON"
+
+
+def of_another_version(path: Path, _: str) -> str:
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"edgeplan_table": b"2"}), path)
+    else:
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 2}))
+    return f"{'the table ' + path.stem if path.suffix == '.parquet' else path.name} is of format version 2, expected 1"
+
+
+def lacking(path: Path, what: str) -> str:
+    if path.suffix == ".parquet":
+        write_parquet(pd.read_parquet(path).drop(columns=what), path)
+        return f"the table {path.stem} lacks the column {what!r}"
+    path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != what}))
+    return f"{path.name} lacks the key {what!r}"
+
+
+def emptied(path: Path, _: str) -> str:
+    path.write_text("")
+    return f"cannot read the table {path.stem}: "
+
+
+#: Stage, a file it reads, and what has to be in it ("": nothing in particular).
+READ = (
+    ("training", RESULTS / "measurements/kernels.parquet", "latency_us"),
+    ("training", RESULTS / "measurements/sampling.json", "call_us"),
+    ("sampling", Path("data/zoo/prior.parquet"), "count"),
+    ("truth", Path("data/zoo/models.parquet"), "spec"),
+    ("evaluation", Path("data/zoo/models.parquet"), "memory_bytes"),
+    ("evaluation", RESULTS / "evaluation/truth.parquet", "measured_ms"),
+    ("transfer", RESULTS / "evaluation/models.parquet", "predicted_ms"),
+    ("transfer", RESULTS / "evaluation/environment.json", "measured_at"),
+    ("cold_tables", RESULTS / "cold/runs.parquet", "cold_ms"),
+    ("cold_tables", RESULTS / "cold/notes.json", ""),
+    ("report", RESULTS / "evaluation/environment.json", ""),
+    ("report", RESULTS / "chapters/prediction.json", ""),
+)
+CASES: list[tuple[str, Path, str, Damage]] = [
+    (stage, path, what, damage)
+    for stage, path, what in READ
+    for damage in (truncated, of_another_version, lacking)
+    if what or damage is not lacking
+]
+CASES.append(("report", RESULTS / "tables/table_08.csv", "", emptied))
+
+
+@pytest.mark.parametrize(("stage", "path", "what", "damage"), CASES)
+def test_a_damaged_file_ends_the_stage_that_reads_it(
+    workspace: Path, caplog: pytest.LogCaptureFixture, stage: str, path: Path, what: str, damage: Damage
+) -> None:
+    message = damage(path, what)
+    before = files(workspace)
+    with pytest.raises(SystemExit) as ended:
+        run(stage)
+    assert ended.value.code == FormatError.exit_code
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    first, where, following = said.splitlines()
+    assert first.startswith(f"error: {message}")
+    assert where == f"  where: {path}"
+    assert "run the stage that writes it" in following
+    assert files(workspace) == before
+
+
+@pytest.mark.parametrize("stage", ["transfer", "report"])
+def test_tables_from_before_they_told_a_version_are_read(workspace: Path, stage: str) -> None:
+    path = RESULTS / "evaluation/models.parquet"
+    pd.read_parquet(path).to_parquet(path, index=False)
+    assert b"edgeplan_table" not in pq.read_schema(path).metadata
+    run(stage)
+    assert all(Path(str(output)).is_file() for output in RULES[stage]["output"].values())
+    assert workspace == Path.cwd()
+
+
+def test_a_written_table_is_the_same_every_time_and_reads_back(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"model": ["a", None], "ms": [1.5, float("nan")], "index": [-1, 3], "empty": [None, None]})
+    one, two, plain = (tmp_path / name for name in ("one.parquet", "two.parquet", "plain.parquet"))
+    write_parquet(frame, one)
+    write_parquet(frame, two)
+    frame.to_parquet(plain, compression="zstd", index=False)
+    assert one.read_bytes() == two.read_bytes()
+    assert pq.read_schema(one).metadata[b"edgeplan_table"] == b"1"
+    assert pq.read_table(one).equals(pq.read_table(plain))
+    pd.testing.assert_frame_equal(read_parquet(one, "ms"), pd.read_parquet(plain))
+
+
+@pytest.mark.parametrize("read", [read_parquet, read_csv, read_document])
+def test_a_missing_file_is_named(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    with pytest.raises(FormatError, match=r"cannot read (the table )?gone.*: No such file or directory") as caught:
+        read(tmp_path / "gone.json")
+    assert caught.value.where == str(tmp_path / "gone.json")
+
+
+def test_a_document_is_read_without_its_version(tmp_path: Path) -> None:
+    path = tmp_path / "about.json"
+    path.write_text('{"b": 1, "format_version": 1, "a": {"c": [null]}}')
+    assert list(read_document(path, "a").items()) == [("b", 1), ("a", {"c": [None]})]
+    path.write_text("[1]")
+    with pytest.raises(FormatError, match=r"about\.json must be a mapping"):
+        read_document(path)
