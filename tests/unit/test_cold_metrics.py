@@ -51,6 +51,25 @@ def test_predicted_makespans_within_15_percent(e: ColdEvidence) -> None:
     assert metrics.predicted_within_15pct(e) == pytest.approx((2 * 4 + 1) / 12)
 
 
+def test_plans_that_stand_for_their_schedule_are_shown_without_stealing(e: ColdEvidence) -> None:
+    fixed = [
+        run_row(model, "edgeplan-fixed", plan, 2, "cached", 0, cold)
+        for model, plan, cold in (("squeezenet", "K+C", 18.0), ("squeezenet", "optimal", 1.0))
+    ]
+    runs = pd.concat([e.runs, pd.DataFrame(fixed)], ignore_index=True)
+    assert metrics.own_cold_ms(runs, "cached", "K+C").tolist() == [16.0, 18.0]  # shufflenetv2 has none
+    assert metrics.own_cold_ms(runs, "cached").tolist() == [12.0, 10.0]
+    told = metrics.predicted_and_measured(replace(e, runs=runs)).set_index(["model", "plan"])
+    assert told.loc[("squeezenet", "K+C"), ["setting", "measured_ms"]].tolist() == ["edgeplan-fixed", 18.0]
+    assert told.loc[("squeezenet", "K"), "setting"] == "edgeplan"
+
+
+def test_fewest_runs_of_several_medians(e: ColdEvidence) -> None:
+    runs = e.runs.drop(e.runs.index[(e.runs["setting"] == "onnxruntime") & (e.runs["repeat"] == 2)])
+    fewest = metrics.fewest_runs(metrics.stock_cold(runs, "cached", "onnxruntime"), metrics.own_cold(runs, "cached"))
+    assert fewest.to_dict() == {"shufflenetv2": 2, "squeezenet": 2}
+
+
 def test_each_engine_stands_at_its_best_thread_count() -> None:
     runs = pd.DataFrame(
         [run_row("m", "onnxruntime", "", 1, "cached", 0, 7.0), run_row("m", "onnxruntime", "", 2, "cached", 0, 9.0)]

@@ -17,6 +17,8 @@ from edgeplan.planning.cold_start.profile import Profile
 
 #: Setting of the package's own runtime in the runs, and its plan that is held against the stock engines.
 OWN, OPTIMAL = "edgeplan", "optimal"
+#: The same runtime without work stealing, and with the mode that prepares kernels of later runs in idle time.
+FIXED, CONTINUOUS = "edgeplan-fixed", "edgeplan-continuous"
 #: Name of the single convolution of Table 2 among the profiled models.
 TABLE2_CONV = "conv_3x3_64_192"
 
@@ -38,7 +40,10 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "bandwidth": ("model", "mb_per_s"),
     "profiles": ("model", "layout", "step", "implementation", "source"),
-    "plans": ("model", "plan", "threads", "planner", "costs", "makespan_ms", "lower_bound_ms", "planning_ms", "cache_bytes"),
+    "plans": (
+        *("model", "plan", "threads", "little_ratio", "planner", "costs", "layout", "steps", "widen_from"),
+        *("makespan_ms", "lower_bound_ms", "planning_ms", "cache_bytes", "note"),
+    ),
     "models": ("model", "parameters", "model_bytes", "macs"),
     "checks": ("model", "layout", "choice", "error"),
     "spans": ("model", "plan", "threads", "kind", "core", "step", "stage", "start_ms", "end_ms"),
@@ -62,7 +67,7 @@ class ColdEvidence:
         checks: outputs against ONNX Runtime: model, layout, choice (which candidate every step takes), error.
         spans: timelines: model, plan, threads, kind (planned, measured), core, step, stage, start_ms, end_ms.
         energy: model, setting, joules of a process; empty where the machine counts none.
-        notes: why something was not measured, by topic.
+        notes: why something was not measured, by topic; `predicted.<model>` for a model without a plan from predicted costs.
         environment: the captured environment, with `measured_at`.
     """
 

@@ -8,14 +8,28 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import cold_tables_runs as runs
+from edgeplan.evaluation import cold_words as words
 from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.cold_gantt import gantt
 from edgeplan.evaluation.cold_metrics import CACHED
+from edgeplan.evaluation.cold_tables_continuous import figure_14, mode_over_without, shown_models
 from edgeplan.evaluation.cold_tables_stages import STAGES, NotMeasuredError, figure_06, figure_09, focus, title
-from edgeplan.evaluation.drawing import INK, MARKERS, PALETTE, canvas, family_ticks, legend, legend_above, log_scale, name_axes
+from edgeplan.evaluation.drawing import (
+    INK,
+    MARKERS,
+    PALETTE,
+    canvas,
+    family_ticks,
+    legend,
+    legend_above,
+    log_scale,
+    name_axes,
+    series_style,
+)
 from edgeplan.evaluation.figures import png
 
 _STATES = {"cached": "page cache warm", "evicted": "page cache evicted"}
@@ -66,19 +80,17 @@ def cold_over_warm(e: ColdEvidence) -> Any:
 
 
 def stages(e: ColdEvidence) -> Any:
-    """Stages by core count (Figure 6)."""
+    """Stages by plan and core count (Figure 6)."""
     frame = figure_06(e)
-    frame = frame[frame["plan"] == "warm"] if (frame["plan"] == "warm").any() else frame
     names = [c for c in (f"{s}_ms" for s in ("memory allocation", *STAGES)) if c in frame.columns]
     figure, (axis,) = canvas(8.0, 4.2)
-    counts = frame["cores"].tolist()
-    for i, cores in enumerate(counts):
-        heights = frame.iloc[i][names].astype(float)
-        axis.bar(
-            np.arange(len(names)) + 0.4 * (i - (len(counts) - 1) / 2), heights, 0.38, color=PALETTE[i], label=f"{cores} cores"
-        )
+    width = _BAR / len(frame)
+    for i, row in enumerate(frame.to_dict("records")):
+        label = f"{row['plan']} plan, {row['cores']} core{'s' if row['cores'] > 1 else ''}"
+        at = np.arange(len(names)) + width * (i - (len(frame) - 1) / 2)
+        axis.bar(at, [row[name] for name in names], 0.95 * width, label=label, color=PALETTE[i % len(PALETTE)])
     axis.set_xticks(range(len(names)), [n.removesuffix("_ms") for n in names])
-    name_axes(axis, "", "ms", str(frame["model"].iloc[0]))
+    name_axes(axis, "", "sum over the lanes (ms)", str(frame["model"].iloc[0]))
     legend(axis)
     return figure
 
@@ -89,11 +101,11 @@ def cores(e: ColdEvidence) -> Any:
     frame = frame[frame["page_cache"] == CACHED] if (frame["page_cache"] == CACHED).any() else frame
     models = list(dict.fromkeys(frame["model"]))
     counts = sorted(set(frame["cores"]), key=lambda text: ("+" in text, text))
+    styles = _styles(frame["setting"])
     figure, axes = canvas(6.0 + 4.0 * len(models), 4.6, len(models))
     for axis, model in zip(axes, models, strict=True):
-        for i, (setting, part) in enumerate(frame[frame["model"] == model].groupby("setting", sort=False)):
-            at = [counts.index(c) for c in part["cores"]]
-            axis.plot(at, part["cold_ms"], f"{MARKERS[i % len(MARKERS)]}-", color=PALETTE[i % len(PALETTE)], label=setting)
+        for setting, part in frame[frame["model"] == model].groupby("setting", sort=False):
+            axis.plot([counts.index(c) for c in part["cores"]], part["cold_ms"], **styles[str(setting)], label=setting)
         axis.set_xticks(range(len(counts)), counts)
         axis.set_ylim(bottom=0)
         name_axes(axis, "cores", "cold latency (ms)", model)
@@ -101,17 +113,22 @@ def cores(e: ColdEvidence) -> Any:
     return figure
 
 
+def _styles(names: pd.Series[str]) -> dict[str, dict[str, str]]:
+    """The same look for a setting in every panel."""
+    return {name: series_style(i) for i, name in enumerate(dict.fromkeys(names))}
+
+
 def load(e: ColdEvidence) -> Any:
-    """Slow-down under background load (Figure 11)."""
+    """Slow-down under background load (Figure 11); all panels start from the one baseline."""
     frame = runs.figure_11(e)
-    places = list(dict.fromkeys(frame["load_core"]))
+    places = [place for place in dict.fromkeys(frame["load_core"]) if place] or [""]
     figure, axes = canvas(5.0 + 4.0 * len(places), 4.2, len(places))
     for axis, place in zip(axes, places, strict=True):
-        for i, (setting, part) in enumerate(frame[frame["load_core"] == place].groupby("setting", sort=False)):
+        for i, (setting, part) in enumerate(frame[frame["load_core"].isin(["", place])].groupby("setting", sort=False)):
             ordered = part.sort_values("load_percent")
             axis.plot(ordered["load_percent"], ordered["slow_down"], f"{MARKERS[i]}-", color=PALETTE[i], label=setting)
-        axis.set_ylim(bottom=0)
-        name_axes(axis, "load (%)", "cold latency over no load", f"load on the {place} core")
+        axis.set_ylim(0, 1.08 * frame["slow_down"].max())
+        name_axes(axis, "load (%)", "cold latency over no load", f"load on the {place or 'core'}")
     legend(axes[0])
     return figure
 
@@ -134,19 +151,32 @@ def ablation(e: ColdEvidence) -> Any:
 
 
 def continuous(e: ColdEvidence) -> Any:
-    """The first inferences of a process (Figure 14)."""
-    frame = runs.figure_14(e)
-    models = list(dict.fromkeys(frame["model"]))
+    """The first inferences of a process (Figure 14), and by model what the mode takes over the same plan without it."""
+    frame = figure_14(e)
+    models = shown_models(e)
+    frame = frame[frame["model"].isin(models)]
     columns = [c for c in frame.columns if c.startswith("inference_")]
-    figure, axes = canvas(6.0 + 4.0 * len(models), 4.6, len(models))
-    for axis, model in zip(axes, models, strict=True):
-        for i, (_, row) in enumerate(frame[frame["model"] == model].iterrows()):
-            style, colour = MARKERS[i % len(MARKERS)], PALETTE[i % len(PALETTE)]
-            axis.plot(range(1, len(columns) + 1), row[columns].astype(float), f"{style}-", color=colour, label=row["setting"])
+    styles = _styles(frame["setting"])
+    try:
+        over = mode_over_without(e)
+    except NotMeasuredError:
+        over = pd.DataFrame()
+    figure, axes = canvas(4.8 * (len(models) + 1), 6.2, len(models) + (0 if over.empty else 1))
+    for axis, model in zip(axes, models, strict=False):
+        for _, row in frame[frame["model"] == model].iterrows():
+            axis.plot(range(1, len(columns) + 1), row[columns].astype(float), **styles[row["setting"]], label=row["setting"])
         axis.set_xticks(range(1, len(columns) + 1))
         log_scale(axis)
         name_axes(axis, "inference", "latency (ms)", model)
-    legend(axes[-1], beside=True)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=4, frameon=False)
+    if not over.empty:
+        for i, column in enumerate(c for c in (*columns[:2], "sum_ms") if c in over.columns):
+            style = series_style(i) | {"linestyle": ""}
+            axes[-1].plot(range(len(over)), over[column], **style, label=column.removesuffix("_ms").replace("_", " "))
+        axes[-1].axhline(1.0, color=INK, linewidth=1)
+        family_ticks(axes[-1], over.index.tolist())
+        name_axes(axes[-1], "", "with the mode / without", "continuous mode")
+        legend(axes[-1])
     return figure
 
 
@@ -164,9 +194,7 @@ def predicted(e: ColdEvidence) -> Any:
     axis.fill_between(line, line * 0.85, line / 0.85, color="#e8e8e8", linewidth=0)
     axis.plot(line, line, color=INK, linewidth=1)
     for i, (plan, part) in enumerate(frame.groupby("plan", sort=False)):
-        axis.plot(
-            part["predicted_ms"], part["measured_ms"], MARKERS[i % len(MARKERS)], color=PALETTE[i % len(PALETTE)], label=plan
-        )
+        axis.plot(part["predicted_ms"], part["measured_ms"], **(series_style(i) | {"linestyle": ""}), label=plan)
     log_scale(axis, x=True)
     name_axes(axis, "predicted makespan (ms)", "measured cold latency (ms)")
     legend(axis)
@@ -185,12 +213,13 @@ def _gantt(e: ColdEvidence) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ColdPicture:
-    """A figure: stem of its file, one line, what is drawn, and what draws it."""
+    """A figure: stem of its file, one line, what is drawn, what draws it, and what the measurements add to the caption."""
 
     id: str
     title: str
     caption: str
     function: Callable[[ColdEvidence], Any]
+    told: words.Words = words.nothing
 
 
 _ALL = (
@@ -204,20 +233,51 @@ _ALL = (
         speed,
     ),
     ColdPicture(
-        "cold_figure_02", "Cold over warm", "A mark a model, by engine (paper: Fig. 2, 1.5 to 12.7 on CPUs).", cold_over_warm
+        "cold_figure_02",
+        "Cold over warm",
+        "A mark a model, by engine (paper: Fig. 2, 1.5 to 12.7 on CPUs).",
+        cold_over_warm,
+        words.own_optimal,
     ),
-    ColdPicture("cold_figure_06", "Stages by the number of cores", "Everything in sequence (paper: Fig. 6).", stages),
-    ColdPicture("cold_figure_09", "Cold latency by the number of cores", "Page cache warm (paper: Fig. 9).", cores),
-    ColdPicture("cold_figure_11", "Background load", "Slow-down while one core is busy (paper: Fig. 11).", load),
     ColdPicture(
-        "cold_figure_13", "Ablation", "K: kernels, C: caching, P: pipeline; page cache warm (paper: Fig. 13).", ablation
+        "cold_figure_06",
+        "Stages by the number of cores",
+        "Page cache warm; memory allocation is part of the other stages (paper: Fig. 6).",
+        stages,
+        words.widths,
     ),
-    ColdPicture("cold_figure_14", "Continuous inference", "The first inferences of a process (paper: Fig. 14).", continuous),
+    ColdPicture("cold_figure_09", "Cold latency by the number of cores", "Page cache warm (paper: Fig. 9).", cores),
+    ColdPicture(
+        "cold_figure_11",
+        "Background load",
+        "Slow-down while one core is busy; which of our threads runs there is the scheduler's choice (paper: Fig. 11).",
+        load,
+        words.load_runs,
+    ),
+    ColdPicture(
+        "cold_figure_13",
+        "Ablation",
+        "K: kernels, C: caching, P: pipeline; page cache warm (paper: Fig. 13).",
+        ablation,
+        words.sequences("warm", "K", "K+C"),
+    ),
+    ColdPicture(
+        "cold_figure_14",
+        "Continuous inference",
+        "The first inferences of a process, page cache warm (paper: Fig. 14).",
+        continuous,
+        words.continuous,
+    ),
     ColdPicture("cold_predicted", "Predicted and measured", "Every executed plan; the band is +-15 %.", predicted),
 )
 
 #: Every figure by id, in the order of the report.
 COLD_FIGURES: Mapping[str, ColdPicture] = MappingProxyType({picture.id: picture for picture in _ALL})
+
+
+def figure_captions(evidence: ColdEvidence) -> dict[str, str]:
+    """All captions by id, with what the measurements add to them."""
+    return {name: words.caption_of(p.caption, p.told, evidence) for name, p in COLD_FIGURES.items()}
 
 
 def make_cold_figures(evidence: ColdEvidence) -> dict[str, bytes]:

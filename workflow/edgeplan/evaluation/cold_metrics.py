@@ -16,12 +16,15 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, ColdEvidence
+from edgeplan.evaluation.cold_evidence import FIXED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.summary import Bar
 
 CACHED, EVICTED = "cached", "evicted"
 #: The outputs of the runtime agree when they differ by at most this share of their largest magnitude.
 OUTPUT_TOLERANCE = 1e-4
+#: Plans that stand for their schedule: shown by their runs without work stealing where there are such, since an idle lane that
+#: steals makes another schedule of them.
+FOLLOWED = ("warm", "K", "K+C", "asymmetric", "asymmetric-nnv12")
 _NEAR = 0.15
 _KEYS = ["model", "setting", "plan", "state", "threads"]
 _DEFAULT = "onnxruntime"
@@ -50,31 +53,59 @@ def best_threads(runs: pd.DataFrame) -> pd.DataFrame:
     return ordered.drop_duplicates(_KEYS[:-1]).sort_values(_KEYS, ignore_index=True)
 
 
+def own(found: pd.DataFrame) -> pd.DataFrame:
+    """Of `medians`: those of our own runtime, one a model, plan, state and thread count (see `FOLLOWED`)."""
+    mine = found[(found["setting"] == OWN) | ((found["setting"] == FIXED) & found["plan"].isin(FOLLOWED))]
+    fixed_first = mine.sort_values("setting", key=lambda names: names != FIXED, kind="stable")
+    return fixed_first.drop_duplicates(["model", "plan", "state", "threads"]).sort_values(_KEYS, ignore_index=True)
+
+
+def own_cold(runs: pd.DataFrame, state: str, plan: str = OPTIMAL) -> pd.DataFrame:
+    """The row of `medians` with c(m, own), by model."""
+    found = own(medians(runs))
+    return _least(found[(found["plan"] == plan) & (found["state"] == state)], "cold_ms")
+
+
 def own_cold_ms(runs: pd.DataFrame, state: str, plan: str = OPTIMAL) -> pd.Series[float]:
     """c(m, own) by model."""
-    best = best_threads(runs)
-    return _by_model(best[(best["setting"] == OWN) & (best["plan"] == plan) & (best["state"] == state)], "cold_ms")
+    return own_cold(runs, state, plan)["cold_ms"]
+
+
+def stock_cold(runs: pd.DataFrame, state: str, setting: str = "") -> pd.DataFrame:
+    """The row of `medians` with c(m, setting), by model; without a setting with the best stock one's, min over s in B."""
+    found = medians(runs)
+    chosen = found[found["stock"] & (found["state"] == state) & ((found["setting"] == setting) if setting else True)]
+    return _least(chosen, "cold_ms")
 
 
 def stock_cold_ms(runs: pd.DataFrame, state: str, setting: str = "") -> pd.Series[float]:
     """c(m, setting) by model; without a setting the best stock one, min over s in B of c(m, s)."""
-    best = best_threads(runs)
-    chosen = best[best["stock"] & (best["state"] == state) & ((best["setting"] == setting) if setting else True)]
-    return chosen.groupby("model")["cold_ms"].min()
+    return stock_cold(runs, state, setting)["cold_ms"]
 
 
-def warm_ms(runs: pd.DataFrame, threads: int, *, stock: bool) -> pd.Series[float]:
-    """The least w(m, s, threads) by model: over the stock settings, or over our plans.
+def warm(runs: pd.DataFrame, threads: int, *, stock: bool) -> pd.DataFrame:
+    """The row of `medians` with the least w(m, s, threads), by model: over the stock settings, or over our plans.
 
     A plan for cold starts may hold slower kernels: the runtime is as fast warm as its fastest plan.
     """
     found = medians(runs)
-    chosen = found[(found["stock"] == stock) & (found["threads"] == threads)]
-    return chosen.groupby("model")["warm_ms"].min().dropna()
+    return _least(found[(found["stock"] == stock) & (found["threads"] == threads)], "warm_ms")
 
 
-def _by_model(frame: pd.DataFrame, column: str) -> pd.Series[float]:
-    return frame.set_index("model")[column]
+def warm_ms(runs: pd.DataFrame, threads: int, *, stock: bool) -> pd.Series[float]:
+    """The least w(m, s, threads) by model, see `warm`."""
+    return warm(runs, threads, stock=stock)["warm_ms"]
+
+
+def _least(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """The row with the least value of each model."""
+    ordered = frame.dropna(subset=[column]).sort_values(column, kind="stable")
+    return ordered.drop_duplicates("model").set_index("model").sort_index()
+
+
+def fewest_runs(*parts: pd.DataFrame) -> pd.Series[float]:
+    """By model: how many counted runs the medians rest on, the least over rows of `medians` indexed by model."""
+    return pd.concat([part["repeats"] for part in parts], axis=1).min(axis=1)
 
 
 def speedup_vs_ort_default(e: ColdEvidence) -> float:
@@ -152,16 +183,21 @@ def _largest(frame: pd.DataFrame, value: Callable[[pd.DataFrame], pd.Series[floa
 
 
 def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
-    """Every executed plan: model, plan, threads, predicted_ms (its makespan), measured_ms, ratio = measured / predicted.
+    """Every executed plan and how it compares with its makespan.
 
     Measured is the median cold latency with a warm page cache, for which the costs were profiled. It holds what a makespan
     leaves out: reading the plan, opening files.
+
+    Returns:
+        model, plan, threads, planner, costs, little_ratio, setting, runs, predicted_ms (its makespan), measured_ms, ratio =
+        measured / predicted, near (|predicted / measured - 1| <= 0.15).
     """
-    own = medians(e.runs)
-    own = own[(own["setting"] == OWN) & (own["state"] == CACHED)]
-    both = e.plans.merge(own, on=["model", "plan", "threads"])
-    frame = both[["model", "plan", "threads"]].assign(predicted_ms=both["makespan_ms"], measured_ms=both["cold_ms"])
-    return frame.assign(ratio=frame["measured_ms"] / frame["predicted_ms"]).reset_index(drop=True)
+    mine = own(medians(e.runs))
+    both = e.plans.merge(mine[mine["state"] == CACHED], on=["model", "plan", "threads"])
+    kept = both[["model", "plan", "threads", "planner", "costs", "little_ratio", "setting"]]
+    frame = kept.assign(runs=both["repeats"], predicted_ms=both["makespan_ms"], measured_ms=both["cold_ms"])
+    ratio = frame["measured_ms"] / frame["predicted_ms"]
+    return frame.assign(ratio=ratio, near=(1 / ratio - 1).abs() <= _NEAR).reset_index(drop=True)
 
 
 def predicted_within_15pct(e: ColdEvidence) -> float:
@@ -169,10 +205,9 @@ def predicted_within_15pct(e: ColdEvidence) -> float:
 
     Plans from predicted costs are left out: theirs is the error of the predictors.
     """
-    told = e.plans.loc[e.plans["costs"] == "profiled", ["model", "plan", "threads"]]
-    frame = predicted_and_measured(e).merge(told, on=["model", "plan", "threads"])
-    near = (frame["predicted_ms"] / frame["measured_ms"] - 1).abs() <= _NEAR
-    return float(near.mean()) if len(frame) else math.nan
+    frame = predicted_and_measured(e)
+    counted = frame[frame["costs"] == "profiled"]
+    return float(counted["near"].mean()) if len(counted) else math.nan
 
 
 def outputs_equal(e: ColdEvidence) -> float:

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from edgeplan.evaluation.cold_figures import COLD_FIGURES
+from edgeplan.evaluation import cold_words as words
+from edgeplan.evaluation.cold_evidence import ColdEvidence
+from edgeplan.evaluation.cold_figures import COLD_FIGURES, figure_captions
 from edgeplan.evaluation.cold_metrics import BARS, METRICS
-from edgeplan.evaluation.cold_tables import COLD_TABLES, REASON
+from edgeplan.evaluation.cold_tables import COLD_TABLES, REASON, table_captions
 from edgeplan.evaluation.report import Line, Section, table_section
 from edgeplan.evaluation.tables import cell_text
 
@@ -26,9 +28,9 @@ def headline(metrics: Mapping[str, float]) -> list[Line]:
     return lines
 
 
-def findings(tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, float]) -> list[str]:
-    """What bounds the starts where a bar is missed, from the table of bounds."""
-    told = []
+def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, float]) -> list[str]:
+    """What the medians rest on, what bounds the starts (from the table of bounds), and what the continuous mode gains."""
+    told = [text for words_of in (words.counts, words.continuous) if (text := words_of(evidence))]
     frame = tables.get("cold_bounds", pd.DataFrame())
     key = "cold.over_work_bound_cached"
     if "bounded_by" in frame.columns:
@@ -56,6 +58,7 @@ def _templates() -> Environment:
 
 
 def render_chapter(
+    evidence: ColdEvidence,
     tables: Mapping[str, pd.DataFrame],
     figures: Mapping[str, bytes],
     metrics: Mapping[str, float],
@@ -65,14 +68,16 @@ def render_chapter(
     """The chapter as an HTML fragment.
 
     Args:
+        evidence: the measurements, for what captions and findings say of them.
         tables: by id of `COLD_TABLES`.
         figures: PNG by id of `COLD_FIGURES`; what is absent is left out.
         metrics: of `cold_metrics`.
         remarks: findings written by people, shown before the computed ones.
         measured_at: when the measurements were made, as text.
     """
+    captions, drawn_captions = table_captions(evidence), figure_captions(evidence)
     drawn = [
-        Section(f"figure_{name}", p.title, p.caption, image=base64.b64encode(figures[name]).decode())
+        Section(f"figure_{name}", p.title, drawn_captions[name], image=base64.b64encode(figures[name]).decode())
         for name, p in COLD_FIGURES.items()
         if name in figures
     ]
@@ -83,8 +88,10 @@ def render_chapter(
             measured_at=measured_at,
             headline=headline(metrics),
             metrics=[(name, cell_text(metrics[name])) for name in METRICS if name in metrics],
-            findings=[*remarks, *findings(tables, metrics)],
-            tables=[table_section(name, t.title, t.caption, tables[name]) for name, t in COLD_TABLES.items() if name in tables],
+            findings=[*remarks, *findings(evidence, tables, metrics)],
+            tables=[
+                table_section(name, t.title, captions[name], tables[name]) for name, t in COLD_TABLES.items() if name in tables
+            ],
             figures=drawn,
         )
     )

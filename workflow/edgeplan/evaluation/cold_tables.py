@@ -9,9 +9,12 @@ from types import MappingProxyType
 
 import pandas as pd
 
+from edgeplan.evaluation import cold_tables_continuous as continuous
 from edgeplan.evaluation import cold_tables_plans as plans
+from edgeplan.evaluation import cold_tables_predictions as predictions
 from edgeplan.evaluation import cold_tables_runs as runs
 from edgeplan.evaluation import cold_tables_stages as stages
+from edgeplan.evaluation import cold_words as words
 from edgeplan.evaluation.cold_evidence import ColdEvidence
 from edgeplan.evaluation.cold_tables_stages import NotMeasuredError
 from edgeplan.evaluation.tables import write_table
@@ -22,12 +25,21 @@ REASON = "not measured"
 
 @dataclass(frozen=True, slots=True)
 class ColdTable:
-    """A table of the chapter: stem of its files, one line, what it shows (units, part of the paper), and what makes it."""
+    """A table of the chapter.
+
+    Attributes:
+        id: stem of its files.
+        title: one line.
+        caption: what it shows: units, part of the paper.
+        function: makes it.
+        told: what the caption adds that depends on the measurements.
+    """
 
     id: str
     title: str
     caption: str
     function: Callable[[ColdEvidence], pd.DataFrame]
+    told: words.Words = words.nothing
 
     def make(self, evidence: ColdEvidence) -> pd.DataFrame:
         """The table, or one that says why there is none."""
@@ -49,11 +61,12 @@ _ALL = (
     ColdTable(
         "cold_table_01",
         "Stages of a cold start",
-        "Medians over the repeats, all cores. `warm plan`: raw weights, the kernels that are fastest warm, everything in "
+        "Medians over the repeats, all cores. `warm plan`: raw weights, the kernels that are fastest warm, planned as a "
         "sequence, as stock engines start; `optimal plan`: stages overlap, so they do not add up to the total. Memory "
         "allocation is what the runtime tells, or the time to touch as much fresh memory, and is part of the other stages. "
         "`open` and `first_run` are all that stock engines tell (paper: Table 1, ResNet-50 on a Pixel 5).",
         stages.table_01,
+        words.stages_of_lanes,
     ),
     ColdTable(
         "cold_table_02",
@@ -66,7 +79,11 @@ _ALL = (
         "cold_table_04",
         "Models, storage and planning",
         "MB is 10^6 bytes. Storage is the plan's file of transformed weights; planning is the optimal planner's time from a "
-        "profile, over all home layouts (paper: Table 4).",
+        "profile, over all home layouts (paper: Table 4, planned on phones). Two models differ from the paper's row. "
+        "ShuffleNet: 1.5x with three groups is the width with its parameters; the paper's 1.9 GFLOPs are three times those of "
+        "any width with that many. CRNN-lite: the published model (chineseocr_lite, hidden size 256, 5,530 classes) has its "
+        "2.4 M parameters, which take 9.5 MB in single precision, the published file's size, and not 2.6 MB; FLOPs are those "
+        "of one line of 320 pixels, of which the paper's 3.1 G are more than four times.",
         plans.table_04,
     ),
     ColdTable(
@@ -90,12 +107,14 @@ _ALL = (
         "By engine over the models, page cache evicted where that was measured (paper: Fig. 2, stock engines on phones, and "
         "the mean of section 4.2 for its own).",
         runs.figure_02_summary,
+        words.own_optimal,
     ),
     ColdTable(
         "cold_figure_06",
         "Stages by the number of cores",
         "Page cache warm (paper: Fig. 6, big and little cores of phones; cores here are equal).",
         stages.figure_06,
+        words.widths,
     ),
     ColdTable(
         "cold_figure_09",
@@ -107,8 +126,10 @@ _ALL = (
     ColdTable(
         "cold_figure_11",
         "Background load",
-        "Cold latency (ms, page cache warm) while a process keeps one core busy for a share of the time; the slow-down is "
-        "against no load (paper: Fig. 11).",
+        "Cold latency (ms, page cache warm) while a process, pinned to one core, keeps it busy for a share of the time. The "
+        "names of the cores are nominal: equal cores are not pinned one by one, and the scheduler may move our threads (and an "
+        "engine's) between them, away from the load. The slow-down is against no load: all runs of a setting at 0 %, which are "
+        "alike whichever core the load was to be on (paper: Fig. 11).",
         runs.figure_11,
     ),
     ColdTable(
@@ -123,37 +144,65 @@ _ALL = (
         "warm: kernels fastest warm; K: kernels chosen for cold starts; C: transformed weights cached; P: pipelined. All "
         "cores (paper: Fig. 13).",
         runs.figure_13,
+        words.sequences("warm", "K", "K+C"),
     ),
     ColdTable(
         "cold_figure_14",
         "Continuous inference",
-        "Medians of the first five inferences of a process, page cache warm, all cores (paper: Fig. 14).",
-        runs.figure_14,
+        "Medians (ms) of the first inferences of a process, one right after the other, and of their sum, page cache warm, all "
+        "cores; `edgeplan` is the same plan without the mode; stock engines for the paper's two models (paper: Fig. 14).",
+        continuous.figure_14,
+        words.continuous,
     ),
     ColdTable(
         "cold_predicted",
         "Predicted against measured makespan",
-        "Every executed plan. Measured is the whole cold start, reading the plan included, page cache warm.",
-        plans.predicted_measured,
+        "Every executed plan. Measured is the whole cold start, reading the plan included, page cache warm. `setting`: "
+        "`edgeplan` steals work, so that what ran is not what was planned where a lane was late or idle; `edgeplan-fixed` does "
+        "not.",
+        predictions.predicted_measured,
+        words.sequences("warm", "K", "K+C"),
+    ),
+    ColdTable(
+        "cold_predicted_shares",
+        "Predicted within 15 %, by kind of plan",
+        "Plans with |predicted / measured - 1| <= 0.15, over the models; `measured_over_predicted` is the geometric mean. The "
+        "last row, all plans but those from predicted costs, is the figure of merit.",
+        predictions.predicted_shares,
+        words.sequences("warm", "K", "K+C"),
     ),
     ColdTable(
         "cold_planners",
         "Heuristic against optimal plan",
-        "Makespans as predicted and as measured; gaps are to the proven bound of the optimal planner. NNV12's Algorithm 1 "
-        "tries all combinations up to 2^12 and descends by coordinates beyond.",
+        "Makespans as predicted and as measured; gaps, makespan / bound - 1, are to the proven bound of the optimal planner. "
+        "`widen_from`: the step from which execution takes all cores (0: from the first; the number of steps: never). NNV12's "
+        "Algorithm 1 tries all combinations up to 2^12 and descends by coordinates beyond.",
         plans.planners,
     ),
     ColdTable(
         "cold_predictions",
         "Planning from predictions",
-        "The plan made from predicted costs, under the profiled costs and executed, against the plan made from profiled costs.",
-        plans.from_predictions,
+        "The plan made from predicted costs, under the profiled costs and executed, against the plan made from profiled costs. "
+        "`reason`: why a model has none.",
+        predictions.from_predictions,
     ),
     ColdTable(
         "cold_planning_time",
         "Planners' time",
-        "Without profiling; the gap is to the bound that each plan carries.",
+        "Without profiling; the gap, makespan / bound - 1, is to the bound that each plan carries, proven by the "
+        "optimal planner: `nnv12` and the plans of the ablation need not come near it.",
         plans.planning_time,
+    ),
+    ColdTable(
+        "cold_factors",
+        "Factors on profiled costs",
+        "`contention_prepare` (creation, transformation), `contention_read` and `contention_execute`: the stage beside work on "
+        "the other core / alone, in whole passes over the model, at least 1. `contention_main`: on all preparation on the "
+        "executing core while another one prepares, such that both get done what two preparations beside each other did. "
+        "`fresh_*`: a stage in a fresh process / in the profile with contention, at least 1 (`map`: weights mapped from the "
+        "cache); `fresh_hand_over_ms`: added to each step executed while others are prepared. `start_ms`: before any "
+        "step, whatever the plan. Medians over the home layouts; the last rows are over the models.",
+        plans.factors,
     ),
     ColdTable(
         "cold_candidates",
@@ -166,7 +215,8 @@ _ALL = (
         "cold_asymmetric",
         "An asymmetric chip, stood for by waiting",
         "One big core executes, one little core prepares, and waits until a preparation has taken `little_ratio` times its "
-        "own duration. Not a measurement of such a chip.",
+        "own duration. Not a measurement of such a chip. The gap is makespan / bound - 1. `setting`: `edgeplan` steals work, "
+        "so the big core may help the little one; `edgeplan-fixed` does not.",
         plans.asymmetric,
     ),
     ColdTable(
@@ -187,7 +237,12 @@ def make_cold_tables(evidence: ColdEvidence) -> dict[str, pd.DataFrame]:
     return {name: table.make(evidence) for name, table in COLD_TABLES.items()}
 
 
-def write_cold_tables(tables: Mapping[str, pd.DataFrame], folder: Path, measured_at: str) -> None:
+def table_captions(evidence: ColdEvidence) -> dict[str, str]:
+    """All captions by id, with what the measurements add to them."""
+    return {name: words.caption_of(table.caption, table.told, evidence) for name, table in COLD_TABLES.items()}
+
+
+def write_cold_tables(tables: Mapping[str, pd.DataFrame], captions: Mapping[str, str], folder: Path, measured_at: str) -> None:
     """Write tables as csv and md."""
     for name, frame in tables.items():
-        write_table(frame, folder / name, COLD_TABLES[name].title, COLD_TABLES[name].caption, measured_at)
+        write_table(frame, folder / name, COLD_TABLES[name].title, captions[name], measured_at)

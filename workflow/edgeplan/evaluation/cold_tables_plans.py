@@ -1,4 +1,4 @@
-"""Tables of profiles and plans: kernel alternatives, storage, planners against each other, predictions against measurements."""
+"""Tables of profiles and plans: kernel alternatives, storage, bounds, planners against each other, factors on costs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pandas as pd
 
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import paper_nnv12 as paper
-from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, TABLE2_CONV, ColdEvidence
-from edgeplan.evaluation.cold_metrics import CACHED
+from edgeplan.evaluation.cold_evidence import OPTIMAL, TABLE2_CONV, ColdEvidence
+from edgeplan.evaluation.cold_metrics import CACHED, EVICTED
 from edgeplan.evaluation.cold_tables_stages import NotMeasuredError
 from edgeplan.planning.cold_start.bounds import remaining_table
 from edgeplan.planning.cold_start.profile import BIG, Candidate
@@ -66,7 +66,7 @@ def table_02(e: ColdEvidence) -> pd.DataFrame:
 
 def table_04(e: ColdEvidence) -> pd.DataFrame:
     """Each model with its size, its FLOPs (two a multiply-add), what its plan stores beside it, and planning time."""
-    plans: dict[str, dict[str, Any]] = {str(p["model"]): p for p in _records(_of(e, OPTIMAL))}
+    plans: dict[str, dict[str, Any]] = {str(p["model"]): p for p in _records(plans_named(e, OPTIMAL))}
     rows = []
     for row in _records(e.models):
         model = str(row["model"])
@@ -84,6 +84,7 @@ def table_04(e: ColdEvidence) -> pd.DataFrame:
                 "paper_storage_mb": told.storage_mb,
                 "planning_ms": plan["planning_ms"] if plan else np.nan,
                 "paper_planning_meizu16t_ms": paper.TABLE4_PLANNING_MEIZU_MS[model],
+                "paper_planning_pixel5_ms": paper.TABLE4_PLANNING_PIXEL5_MS[model],
             }
         )
     if not rows:
@@ -95,28 +96,19 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(k): v for k, v in record.items()} for record in frame.to_dict("records")]
 
 
-def _of(e: ColdEvidence, plan: str) -> pd.DataFrame:
+def plans_named(e: ColdEvidence, plan: str) -> pd.DataFrame:
     """Plans of that name for all cores."""
     found: pd.DataFrame = e.plans[(e.plans["plan"] == plan) & (e.plans["threads"] == e.plans["threads"].max())]
     return found
 
 
-def predicted_measured(e: ColdEvidence) -> pd.DataFrame:
-    """Predicted against measured makespan of every executed plan."""
-    frame = metrics.predicted_and_measured(e)
-    if frame.empty:
-        raise NotMeasuredError("no plan was executed with a warm page cache")
-    near = (frame["predicted_ms"] / frame["measured_ms"] - 1).abs()
-    return frame.assign(error_percent=100 * near, within_15_percent=near <= 0.15)  # noqa: PLR2004  as the column says
-
-
 def planners(e: ColdEvidence) -> pd.DataFrame:
     """Heuristic against optimal plan: predicted, measured, the proven bound, and the planners' time."""
-    optimal, heuristic = (_of(e, name).set_index("model") for name in (OPTIMAL, "nnv12"))
+    optimal, heuristic = (plans_named(e, name).set_index("model") for name in (OPTIMAL, "nnv12"))
     if heuristic.empty or optimal.empty:
         raise NotMeasuredError("both planners have to plan: cold_start.plans names optimal and nnv12")
     own = e.runs[e.runs["threads"] == e.threads]
-    cold = {name: metrics.own_cold_ms(own, CACHED, name) for name in (OPTIMAL, "nnv12")}
+    cold = {name: metrics.own_cold(own, CACHED, name) for name in (OPTIMAL, "nnv12")}
     frame = pd.DataFrame(
         {
             "bound_ms": optimal["lower_bound_ms"],
@@ -124,33 +116,16 @@ def planners(e: ColdEvidence) -> pd.DataFrame:
             "optimal_gap_percent": 100 * (optimal["makespan_ms"] / optimal["lower_bound_ms"] - 1),
             "nnv12_ms": heuristic["makespan_ms"],
             "nnv12_gap_percent": 100 * (heuristic["makespan_ms"] / optimal["lower_bound_ms"] - 1),
-            "optimal_measured_ms": cold[OPTIMAL],
-            "nnv12_measured_ms": cold["nnv12"],
+            "optimal_measured_ms": cold[OPTIMAL]["cold_ms"],
+            "nnv12_measured_ms": cold["nnv12"]["cold_ms"],
+            "runs": metrics.fewest_runs(*cold.values()),
+            "steps": optimal["steps"],
+            "optimal_widen_from": optimal["widen_from"],
+            "nnv12_widen_from": heuristic["widen_from"],
             "optimal_planning_s": optimal["planning_ms"] / 1e3,
             "nnv12_planning_s": heuristic["planning_ms"] / 1e3,
             "layout": optimal["layout"],
             "nnv12_search": heuristic["note"],
-        }
-    )
-    return frame.reindex([m for m in e.names if m in frame.index]).rename_axis("model").reset_index()
-
-
-def from_predictions(e: ColdEvidence) -> pd.DataFrame:
-    """What planning from predicted costs loses: its plan under the profiled costs, and executed, over the profiled one's."""
-    predicted, profiled = (_of(e, name).set_index("model") for name in ("predicted", OPTIMAL))
-    if predicted.empty:
-        raise NotMeasuredError(e.notes.get("predicted", "no plan was made from predicted costs"))
-    own = e.runs[e.runs["threads"] == e.threads]
-    cold = {name: metrics.own_cold_ms(own, CACHED, name) for name in (OPTIMAL, "predicted")}
-    frame = pd.DataFrame(
-        {
-            "predicted_makespan_ms": predicted["makespan_ms"],
-            "under_profiled_costs_ms": predicted["profiled_makespan_ms"],
-            "profiled_makespan_ms": profiled["makespan_ms"],
-            "loss_percent": 100 * (predicted["profiled_makespan_ms"] / profiled["makespan_ms"] - 1),
-            "measured_ms": cold["predicted"],
-            "profiled_measured_ms": cold[OPTIMAL],
-            "measured_loss_percent": 100 * (cold["predicted"] / cold[OPTIMAL] - 1),
         }
     )
     return frame.reindex([m for m in e.names if m in frame.index]).rename_axis("model").reset_index()
@@ -189,8 +164,10 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
     """What bounds a cold start: disk or work; and the largest parts of the work."""
     if e.work_bound_ms.empty:
         raise NotMeasuredError("no model was profiled")
-    own = {state: metrics.own_cold_ms(e.runs, state) for state in ("cached", "evicted")}
-    warm = metrics.warm_ms(e.runs, e.threads, stock=False)
+    parts = {state: metrics.own_cold(e.runs, state) for state in (CACHED, EVICTED)}
+    own = {state: part["cold_ms"] for state, part in parts.items()}
+    warm = metrics.warm(e.runs, e.threads, stock=False)
+    fewest = metrics.fewest_runs(*parts.values(), warm)
     rows = []
     for model in [m for m in e.names if m in e.profiled]:
         work, read = e.work_bound_ms[model], e.read_bound_ms.get(model, np.nan)
@@ -200,11 +177,12 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
                 "work_bound_ms": work,
                 "disk_bound_ms": read,
                 "bounded_by": "disk" if read > work else "work",
-                "cached_ms": own["cached"].get(model, np.nan),
-                "cached_over_work": own["cached"].get(model, np.nan) / work,
-                "evicted_ms": own["evicted"].get(model, np.nan),
-                "evicted_over_bound": own["evicted"].get(model, np.nan) / np.nanmax([work, read]),
-                "warm_ms": warm.get(model, np.nan),
+                "cached_ms": own[CACHED].get(model, np.nan),
+                "cached_over_work": own[CACHED].get(model, np.nan) / work,
+                "evicted_ms": own[EVICTED].get(model, np.nan),
+                "evicted_over_bound": own[EVICTED].get(model, np.nan) / np.nanmax([work, read]),
+                "warm_ms": warm["warm_ms"].get(model, np.nan),
+                "runs": fewest.get(model, np.nan),
                 **_parts(e, model),
             }
         )
@@ -233,8 +211,22 @@ def asymmetric(e: ColdEvidence) -> pd.DataFrame:
     found = e.plans[e.plans["little_ratio"] > 1]
     if found.empty:
         raise NotMeasuredError(e.notes.get("asymmetric", "no plan for an asymmetric chip was made"))
-    cold = metrics.medians(e.runs)
-    cold = cold[(cold["setting"] == OWN) & (cold["state"] == CACHED)][["model", "plan", "threads", "cold_ms"]]
+    cold = metrics.own(metrics.medians(e.runs))
+    cold = cold[cold["state"] == CACHED][["model", "plan", "threads", "cold_ms", "setting", "repeats"]]
     frame = found.merge(cold, on=["model", "plan", "threads"], how="left")
-    columns = ["model", "plan", "little_ratio", "planner", "makespan_ms", "lower_bound_ms", "cold_ms", "note"]
-    return frame[columns].rename(columns={"cold_ms": "measured_ms"})
+    frame["gap_percent"] = 100 * (frame["makespan_ms"] / frame["lower_bound_ms"] - 1)
+    columns = ["model", "plan", "little_ratio", "planner", "makespan_ms", "lower_bound_ms", "gap_percent"]
+    columns += ["cold_ms", "repeats", "setting", "note"]
+    return frame[columns].rename(columns={"cold_ms": "measured_ms", "repeats": "runs"})
+
+
+def factors(e: ColdEvidence) -> pd.DataFrame:
+    """What multiplies the profiled costs of each model, and what is added to them; medians over the home layouts."""
+    profiles = e.profiles[e.profiles["model"].isin(e.names)]
+    if profiles.empty:
+        raise NotMeasuredError("no model was profiled")
+    names = [c for c in profiles.columns if c.startswith(("contention_", "fresh_"))]
+    found = profiles.groupby("model")[["start_ms", *names]].median()
+    found = found.reindex([m for m in e.names if m in found.index])
+    over = found.agg(["min", "median", "max"]).rename({"min": "least", "median": "median", "max": "largest"})
+    return pd.concat([found, over]).rename_axis("model").reset_index()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-
 import numpy as np
 import pandas as pd
 
@@ -13,7 +10,7 @@ from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import paper_nnv12 as paper
 from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.cold_metrics import CACHED, EVICTED
-from edgeplan.evaluation.cold_tables_stages import STATES, NotMeasuredError, focus, good, title
+from edgeplan.evaluation.cold_tables_stages import STATES, NotMeasuredError, title
 
 #: Stock settings in the order of the registry.
 STOCK = tuple(name for name, found in SETTINGS.items() if found.stock)
@@ -27,8 +24,9 @@ def figure_02(e: ColdEvidence) -> pd.DataFrame:
     best = best[best["plan"].isin(["", OPTIMAL]) & best["state"].isin(STATES)]
     if best.empty:
         raise NotMeasuredError("no run counts")
-    frame = best.assign(setting=best["setting"].map(title), cold_over_warm=best["cold_ms"] / best["warm_ms"])
-    return frame[["model", "setting", "state", "threads", "cold_ms", "warm_ms", "cold_over_warm"]]
+    names = best["setting"].map(title)
+    frame = best.assign(setting=names, cold_over_warm=best["cold_ms"] / best["warm_ms"], runs=best["repeats"])
+    return frame[["model", "setting", "state", "threads", "cold_ms", "warm_ms", "cold_over_warm", "runs"]]
 
 
 def figure_02_summary(e: ColdEvidence) -> pd.DataFrame:
@@ -43,6 +41,7 @@ def figure_02_summary(e: ColdEvidence) -> pd.DataFrame:
             "least": part["cold_over_warm"].min(),
             "largest": part["cold_over_warm"].max(),
             "geomean": metrics.geomean(part["cold_over_warm"]),
+            "runs": part["runs"].min(),
             "paper": f"{low} to {high}" if setting != OWN else f"{paper.COLD_OVER_WARM} (mean)",
         }
         for setting, part in frame.groupby("setting", sort=False)
@@ -55,9 +54,11 @@ def table_05(e: ColdEvidence) -> pd.DataFrame:
     rows = []
     names = [s for s in STOCK if s in set(e.runs["setting"])]
     for state in STATES:
-        own = metrics.own_cold_ms(e.runs, state)
+        own = metrics.own_cold(e.runs, state)
         for setting in [*names, ""]:
-            ratio = (metrics.stock_cold_ms(e.runs, state, setting) / own).dropna()
+            stock = metrics.stock_cold(e.runs, state, setting)
+            ratio = (stock["cold_ms"] / own["cold_ms"]).dropna()
+            runs = metrics.fewest_runs(stock, own).reindex(ratio.index)
             rows.append(
                 {
                     "baseline": title(setting) if setting else "best stock setting of each model",
@@ -66,6 +67,7 @@ def table_05(e: ColdEvidence) -> pd.DataFrame:
                     "least": ratio.min() if len(ratio) else np.nan,
                     "largest": ratio.max() if len(ratio) else np.nan,
                     "geomean": metrics.geomean(ratio),
+                    "runs": runs.min() if len(ratio) else np.nan,
                     "paper_min_max_avg": _paper_speedups(setting) if state == EVICTED else "",
                     "without": _reasons(e, setting),
                 }
@@ -104,6 +106,7 @@ def figure_08(e: ColdEvidence) -> pd.DataFrame:
         best = metrics.best_threads(e.runs)
         best = best[best["plan"].isin(["", OPTIMAL]) & (best["state"] == state)]
         wide = best.pivot_table(index="model", columns="setting", values="cold_ms")
+        fewest = best.groupby("model")["repeats"].min()
         bound = e.work_bound_ms if state == CACHED else evicted
         for model in [m for m in e.names if m in wide.index]:
             stock = metrics.stock_cold_ms(e.runs, state).get(model, np.nan)
@@ -117,6 +120,7 @@ def figure_08(e: ColdEvidence) -> pd.DataFrame:
                     "best_stock_over_own": stock / own,
                     "best_stock_over_bound": stock / bound.get(model, np.nan),
                     "own_over_bound": own / bound.get(model, np.nan),
+                    "runs": fewest[model],
                 }
             )
     if not rows:
@@ -125,18 +129,32 @@ def figure_08(e: ColdEvidence) -> pd.DataFrame:
 
 
 def figure_11(e: ColdEvidence) -> pd.DataFrame:
-    """Cold latency under a background load on one core, with and without work stealing, over the same without load."""
+    """Cold latency under a background load on one core, with and without work stealing, over the same without load.
+
+    The runs under a load of 0 % are alike whichever core the load was to be on: they are one baseline.
+    """
     runs = e.runs[(e.runs["reason"] == "") & (e.runs["load_core"] != "")]
     if runs.empty:
         raise NotMeasuredError(e.notes.get("load", "no run under a background load"))
-    keys = ["model", "setting", "plan", "load_core", "load_percent"]
-    frame = runs.groupby(keys, as_index=False)["cold_ms"].median()
-    idle = frame[frame["load_percent"] == 0].drop(columns="load_percent").rename(columns={"cold_ms": "idle_ms"})
+    places = {"executing": "first core", "preparing": "second core" if e.threads == 2 else "last core"}  # noqa: PLR2004
+    runs = runs.assign(load_core=runs["load_core"].replace(places).where(runs["load_percent"] > 0, ""))
+    keys = ["model", "setting", "plan"]
+    frame = runs.groupby([*keys, "load_core", "load_percent"], as_index=False).agg(
+        cold_ms=("cold_ms", "median"), runs=("cold_ms", "size")
+    )
+    idle = frame.loc[frame["load_percent"] == 0, [*keys, "cold_ms"]].rename(columns={"cold_ms": "idle_ms"})
+    frame = frame.merge(idle, on=keys, how="left")
     own = frame["setting"].str.startswith(OWN)
-    frame = frame.merge(idle, on=keys[:-1], how="left")
-    shown: pd.DataFrame = frame.assign(setting=frame["setting"].map(title), slow_down=frame["cold_ms"] / frame["idle_ms"])
     told = f"up to {paper.FIGURE11_WITHOUT_STEALING} without stealing, {paper.FIGURE11_WITH_STEALING:g} with (2 little cores)"
-    return shown.drop(columns="idle_ms").assign(paper_slow_down=np.where(own, told, ""))
+    return pd.DataFrame(
+        {
+            **{key: frame[key] for key in ("model", "plan", "load_core", "load_percent", "cold_ms")},
+            "setting": frame["setting"].map(title),
+            "slow_down": frame["cold_ms"] / frame["idle_ms"],
+            "runs": frame["runs"],
+            "paper_slow_down": np.where(own, told, ""),
+        }
+    )[["model", "setting", "plan", "load_core", "load_percent", "cold_ms", "slow_down", "runs", "paper_slow_down"]]
 
 
 def figure_12(e: ColdEvidence) -> pd.DataFrame:
@@ -144,25 +162,27 @@ def figure_12(e: ColdEvidence) -> pd.DataFrame:
     if e.energy.empty:
         raise NotMeasuredError(e.notes.get("energy", "energy was not measured"))
     wide = e.energy.pivot_table(index="model", columns="setting", values="joules", aggfunc="median")
+    fewest = e.energy.groupby(["model", "setting"])["joules"].count().groupby("model").min()
     frame = wide.add_suffix("_j").reset_index()
     low, high = paper.FIGURE12_ENERGY_OVER_NCNN
     for setting in wide.columns.drop(OWN, errors="ignore"):
         frame[f"own_over_{setting}"] = frame[f"{OWN}_j"] / frame[f"{setting}_j"]
-    return frame.assign(paper_over_ncnn=f"{low} to {high}")
+    return frame.assign(runs=frame["model"].map(fewest), paper_over_ncnn=f"{low} to {high}")
 
 
 def figure_13(e: ColdEvidence) -> pd.DataFrame:
     """The techniques added one after the other (ms)."""
     rows = []
     for state in STATES:
-        parts = {plan: metrics.own_cold_ms(e.runs[e.runs["threads"] == e.threads], state, plan) for plan in ABLATION}
+        wide = e.runs[e.runs["threads"] == e.threads]
+        parts = {f"{_ABLATION_PAPER[plan]}_ms": metrics.own_cold(wide, state, plan) for plan in ABLATION}
+        stock = metrics.stock_cold(e.runs, state, "onnxruntime")
+        fewest = metrics.fewest_runs(stock, *parts.values())
         for model in e.names:
-            times = {_ABLATION_PAPER[plan]: part.get(model, np.nan) for plan, part in parts.items()}
+            times = {name: part["cold_ms"].get(model, np.nan) for name, part in parts.items()}
             if not all(np.isnan(list(times.values()))):
-                stock = metrics.stock_cold_ms(e.runs, state, "onnxruntime").get(model, np.nan)
-                rows.append(
-                    {"model": model, "page_cache": state, "onnxruntime_ms": stock} | {f"{k}_ms": v for k, v in times.items()}
-                )
+                first = {"model": model, "page_cache": state, "onnxruntime_ms": stock["cold_ms"].get(model, np.nan)}
+                rows.append(first | times | {"runs": fewest[model]})
     if not rows:
         raise NotMeasuredError("no plan of the ablation was executed")
     rows.append(
@@ -170,27 +190,3 @@ def figure_13(e: ColdEvidence) -> pd.DataFrame:
         | {f"{k}_ms": v for k, v in paper.FIGURE13_TX2_MS.items()}
     )
     return pd.DataFrame(rows)
-
-
-def _series(e: ColdEvidence) -> Iterator[tuple[str, str, str, list[float]]]:
-    """Model, setting, plan and the medians of the 1st to 5th inference, page cache warm, all cores."""
-    runs = good(e)
-    runs = runs[(runs["state"] == CACHED) & (runs["threads"] == e.threads)]
-    for (model, setting, plan), part in runs.groupby(["model", "setting", "plan"], sort=False):
-        series = [[cold, *json.loads(warm)][:5] for cold, warm in zip(part["cold_ms"], part["warm_ms"], strict=True)]
-        length = min(map(len, series))
-        yield str(model), str(setting), str(plan), np.median(np.array([s[:length] for s in series]), axis=0).tolist()
-
-
-def figure_14(e: ColdEvidence) -> pd.DataFrame:
-    """The first five inferences of a process; the fastest stock engine of the later ones beside ours."""
-    models = {focus(e, "googlenet"), focus(e, "resnet50")}
-    rows = []
-    for model, setting, plan, series in _series(e):
-        if model in models and plan in ("", OPTIMAL, "continuous"):
-            shown = title(setting) + (f", {plan}" if plan else "")
-            rows.append({"model": model, "setting": shown} | {f"inference_{i + 1}_ms": v for i, v in enumerate(series)})
-    if not rows or "inference_2_ms" not in rows[0]:
-        raise NotMeasuredError("processes made no second inference: cold_start.warm_runs is 0")
-    told = "; ".join(f"inference {i}: {ratio}x ncnn's" for i, ratio in paper.FIGURE14_OVER_NCNN.items())
-    return pd.DataFrame(rows).assign(paper=told).sort_values(["model", "setting"], ignore_index=True)

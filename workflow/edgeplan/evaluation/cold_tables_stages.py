@@ -17,7 +17,7 @@ from edgeplan.evaluation.cold_metrics import CACHED, EVICTED
 STATES = (CACHED, EVICTED)
 #: Stages of a run that are parts of it, in their order; others that an engine tells are shown behind them.
 STAGES = ("read", "transform", "create", "execute")
-_ALLOCATION = "memory allocation"
+_ALLOCATION, _RUNS = "memory allocation", "runs"
 
 
 class NotMeasuredError(Exception):
@@ -52,13 +52,17 @@ def focus(e: ColdEvidence, wanted: str) -> str:
 def stage_medians(e: ColdEvidence, model: str, setting: str, plan: str, threads: int, state: str) -> Mapping[str, float]:
     """Median of each stage (ms) over the repeats: what the engine tells, memory allocation as first touch, total, warm.
 
+    Our own runs are those that `cold_metrics.own` takes. The last entry, `runs`, is their number.
+
     Raises:
         NotMeasuredError: there is no such run.
     """
     runs = good(e)
-    key = {"model": model, "setting": setting, "plan": plan, "threads": threads, "state": state}
-    for column, value in key.items():
-        runs = runs[runs[column] == value]
+    key = {"model": model, "plan": plan, "threads": threads, "state": state}
+    if setting == OWN:
+        mine = metrics.own(metrics.medians(e.runs))
+        setting = next(iter(_where(mine, key)["setting"]), OWN)
+    runs = _where(runs, key | {"setting": setting})
     if runs.empty:
         raise NotMeasuredError(f"no run of {title(setting)} {plan} on {model}, {threads} threads, page cache {state}")
     told = pd.DataFrame([json.loads(text) for text in runs["stages_ms"]]).median().to_dict()
@@ -71,7 +75,14 @@ def stage_medians(e: ColdEvidence, model: str, setting: str, plan: str, threads:
         **stages,
         "total cold": float(runs["cold_ms"].median()),
         "warm": float(runs["warm_min_ms"].median()),
+        _RUNS: len(runs),
     }
+
+
+def _where(frame: pd.DataFrame, key: Mapping[str, object]) -> pd.DataFrame:
+    for column, value in key.items():
+        frame = frame[frame[column] == value]
+    return frame
 
 
 def table_01(e: ColdEvidence) -> pd.DataFrame:
@@ -80,18 +91,13 @@ def table_01(e: ColdEvidence) -> pd.DataFrame:
     columns: dict[str, Mapping[str, float]] = {}
     for state in STATES:
         for plan in ("warm", OPTIMAL):
-            columns[f"{plan} plan, {state}, ms"] = _maybe(e, model, OWN, plan, state)
-        columns[f"{title('onnxruntime')}, {state}, ms"] = _maybe(e, model, "onnxruntime", "", state)
+            columns[f"{plan} plan, {state}, ms"] = maybe_stages(e, model, OWN, plan, state)
+        columns[f"{title('onnxruntime')}, {state}, ms"] = maybe_stages(e, model, "onnxruntime", "", state)
     if not any(columns.values()):
         raise NotMeasuredError(f"{model} was not run to its end by any engine")
     names = dict.fromkeys(name for part in columns.values() for name in part)
-    order = [
-        _ALLOCATION,
-        *STAGES,
-        *(n for n in names if n not in {_ALLOCATION, *STAGES, "total cold", "warm"}),
-        "total cold",
-        "warm",
-    ]
+    last = ("total cold", "warm")
+    order = [_ALLOCATION, *STAGES, *(n for n in names if n not in {_ALLOCATION, *STAGES, *last, _RUNS}), *last]
     rows = [
         {
             "stage": name,
@@ -101,32 +107,30 @@ def table_01(e: ColdEvidence) -> pd.DataFrame:
         for name in order
         if name in names
     ]
-    return pd.DataFrame(rows).assign(model=model)
+    return pd.DataFrame(rows).assign(model=model, runs=int(min(part[_RUNS] for part in columns.values() if part)))
 
 
-def _maybe(e: ColdEvidence, model: str, setting: str, plan: str, state: str) -> Mapping[str, float]:
+def maybe_stages(e: ColdEvidence, model: str, setting: str, plan: str, state: str) -> Mapping[str, float]:
+    """`stage_medians` on all cores; nothing where there is no such run."""
     try:
         return stage_medians(e, model, setting, plan, e.threads, state)
     except NotMeasuredError:
         return {}
 
 
-def _by_threads(e: ColdEvidence) -> pd.DataFrame:
-    found = metrics.medians(e.runs)
-    return found[found["plan"].isin(["", OPTIMAL, "warm"])]
-
-
 def figure_06(e: ColdEvidence) -> pd.DataFrame:
-    """Stages of a cold start by the number of cores: the plan of a stock engine (everything in sequence) on each."""
+    """Stages of a cold start by the number of cores: the plan of a stock engine (a sequence), and the optimal one."""
     model = focus(e, "resnet50")
     rows = []
-    for threads in sorted(set(e.runs["threads"])):
-        for plan in ("warm", OPTIMAL):
+    for plan in ("warm", OPTIMAL):
+        for threads in sorted(set(e.runs["threads"])):
             try:
-                stages = stage_medians(e, model, OWN, plan, int(threads), CACHED)
+                stages = dict(stage_medians(e, model, OWN, plan, int(threads), CACHED))
             except NotMeasuredError:
                 continue
-            rows.append({"model": model, "plan": plan, "cores": threads} | {f"{name}_ms": v for name, v in stages.items()})
+            runs = stages.pop(_RUNS)
+            times = {f"{name}_ms": v for name, v in stages.items()}
+            rows.append({"model": model, "plan": plan, "cores": threads} | times | {"runs": int(runs)})
     if not rows:
         raise NotMeasuredError(f"{model} was not run by the runtime")
     frame = pd.DataFrame(rows)
@@ -137,31 +141,20 @@ def figure_06(e: ColdEvidence) -> pd.DataFrame:
 def figure_09(e: ColdEvidence) -> pd.DataFrame:
     """Cold latency by the number of cores: every engine, and our plan on a chip of one big and one little core (by waiting)."""
     models = list(dict.fromkeys((focus(e, "googlenet"), focus(e, "resnet50"))))
-    found = _by_threads(e)
-    found = found[found["model"].isin(models) & found["plan"].isin(["", OPTIMAL])]
-    rows = [
-        {
-            "model": r.model,
-            "setting": title(str(r.setting)),
-            "page_cache": r.state,
-            "cores": str(r.threads),
-            "cold_ms": r.cold_ms,
-        }
-        for r in found.itertuples()
-    ]
-    uneven = metrics.medians(e.runs)
-    uneven = uneven[uneven["plan"].str.startswith("asymmetric") & uneven["model"].isin(models)]
-    rows += [
-        {
-            "model": r.model,
-            "setting": f"{title(str(r.setting))}, {r.plan}",
-            "page_cache": r.state,
-            "cores": "1+1, by waiting",
-            "cold_ms": r.cold_ms,
-        }
-        for r in uneven.itertuples()
-    ]
-    if not rows:
+    found = metrics.medians(e.runs)
+    found = found[found["model"].isin(models)]
+    uneven = metrics.own(found)
+    uneven = uneven[uneven["plan"].str.startswith("asymmetric")]
+    level = found[found["plan"].isin(["", OPTIMAL])]
+    frame = pd.concat(
+        [
+            level.assign(setting=level["setting"].map(title), cores=level["threads"].astype(str)),
+            uneven.assign(setting=uneven["setting"].map(title) + ", " + uneven["plan"], cores="1+1, by waiting"),
+        ]
+    )
+    if frame.empty:
         raise NotMeasuredError("no run counts")
     told = "; ".join(f"{device}: {cores}" for device, cores in paper.FIGURE9_BEST_CORES.items())
-    return pd.DataFrame(rows).assign(paper_best_cores_of_stock=told).sort_values(["model", "page_cache", "setting", "cores"])
+    shown = frame.rename(columns={"state": "page_cache", "repeats": "runs"}).assign(paper_best_cores_of_stock=told)
+    columns = ["model", "setting", "page_cache", "cores", "cold_ms", "runs", "paper_best_cores_of_stock"]
+    return shown[columns].sort_values(["model", "page_cache", "setting", "cores"])

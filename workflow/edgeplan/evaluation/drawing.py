@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 #: Okabe and Ito's palette, without yellow (too pale on white).
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", ":")
 INK, GRID = "#222222", "#dddddd"
 _FONT = 11
 
@@ -27,6 +28,13 @@ def canvas(width: float = 9.0, height: float = 4.6, columns: int = 1, rows: int 
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
     return figure, axes
+
+
+def series_style(i: int) -> dict[str, str]:
+    """Colour, marker and line of the i-th of many series: where the colours repeat, lines are broken and markers hollow."""
+    turn = i // len(PALETTE)
+    colour, marker, line = PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)], LINES[turn % len(LINES)]
+    return {"color": colour, "marker": marker, "linestyle": line, "fillstyle": "none" if turn else "full"}
 
 
 def name_axes(axis: Any, x: str, y: str, title: str = "") -> None:

@@ -58,6 +58,25 @@ TABLE4_PLANNING_MEIZU_MS: Mapping[str, float] = MappingProxyType(
     }
 )
 
+#: Table 4: the same on the CPU of a Pixel 5, in ms (MobileNet and MobileNetV2 are printed with the same time).
+TABLE4_PLANNING_PIXEL5_MS: Mapping[str, float] = MappingProxyType(
+    {
+        "alexnet": 4157.4,
+        "googlenet": 2304.3,
+        "mobilenet": 1796.5,
+        "mobilenetv2": 1796.5,
+        "resnet18": 1896.2,
+        "shufflenet": 1005.9,
+        "efficientnet_b0": 2446.0,
+        "resnet50": 2974.3,
+        "squeezenet": 1788.8,
+        "shufflenetv2": 920.7,
+        "mobilenetv2_yolov3": 2544.5,
+        "mobilenet_yolo": 2485.5,
+        "crnn_lite": 375.32,
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Speedup:

@@ -208,7 +208,7 @@ class _Stage:
             try:
                 costs = on_cores(self._tools.predict(model.path, graph, model.name, self._predictors), threads)
             except EdgeplanError as error:
-                self._notes["predicted"] = error.what
+                self._notes[f"predicted.{model.name}"] = error.what
                 return
         reprofiler = (lambda: self._tools.reprofiler(model.path, graph)) if variant.reprofile else None
         made = self._plans.make(name, costs, self._tools.target(model.path, threads), reprofiler)

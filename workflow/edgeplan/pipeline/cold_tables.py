@@ -9,7 +9,7 @@ from edgeplan.evaluation.cold_evidence import read_cold_evidence
 from edgeplan.evaluation.cold_figures import make_cold_figures
 from edgeplan.evaluation.cold_metrics import cold_metrics
 from edgeplan.evaluation.cold_report import render_chapter, render_page
-from edgeplan.evaluation.cold_tables import make_cold_tables, write_cold_tables
+from edgeplan.evaluation.cold_tables import make_cold_tables, table_captions, write_cold_tables
 from edgeplan.files import write_atomically, write_json, write_text
 from edgeplan.frames import write_csv
 from edgeplan.pipeline.report import remarks_of
@@ -27,11 +27,11 @@ def write_cold_start(*, device: str, measured: Path, chapters: Path, remarks: Pa
     evidence = read_cold_evidence(device, measured)
     measured_at = str(evidence.environment.get("measured_at", "unknown"))
     tables, figures, metrics = make_cold_tables(evidence), make_cold_figures(evidence), cold_metrics(evidence)
-    write_cold_tables(tables, measured / "tables", measured_at)
+    write_cold_tables(tables, table_captions(evidence), measured / "tables", measured_at)
     write_csv(evidence.plans, measured / "tables" / "plans.csv")
     for name, data in figures.items():
         write_atomically(measured / "figures" / f"{name}.png", partial(Path.write_bytes, data=data))
-    chapter = render_chapter(tables, figures, metrics, remarks_of(remarks, f"{device}-cold-start"), measured_at)
+    chapter = render_chapter(evidence, tables, figures, metrics, remarks_of(remarks, f"{device}-cold-start"), measured_at)
     write_json(chapters / "cold_start.json", metrics)
     write_text(chapters / "cold_start.html", chapter)
     write_text(measured / "report.html", render_page(device, chapter))

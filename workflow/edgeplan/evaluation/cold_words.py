@@ -1,0 +1,151 @@
+"""Sentences of captions and findings that follow from the measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pandas as pd
+
+from edgeplan.evaluation import cold_metrics as metrics
+from edgeplan.evaluation.cold_evidence import FIXED, OPTIMAL, OWN, ColdEvidence
+from edgeplan.evaluation.cold_metrics import CACHED
+from edgeplan.evaluation.cold_tables_continuous import inference, mode_over_without
+from edgeplan.evaluation.cold_tables_runs import figure_11
+from edgeplan.evaluation.cold_tables_stages import STAGES, NotMeasuredError, figure_06, focus, maybe_stages
+from edgeplan.evaluation.tables import cell_text
+
+#: A sentence, or "" where there is nothing to say.
+Words = Callable[[ColdEvidence], str]
+_RECLAIMED = "in the page cache, not as in state"
+_CELL = ["model", "setting", "plan", "threads", "state"]
+
+
+def nothing(e: ColdEvidence) -> str:
+    """No sentence: the caption says all."""
+    del e
+    return ""
+
+
+def caption_of(caption: str, told: Words, e: ColdEvidence) -> str:
+    """A caption with what the measurements add to it."""
+    try:
+        return f"{caption} {told(e)}".rstrip()
+    except NotMeasuredError:
+        return caption
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names as a sentence has them: a, b and c."""
+    *first, last = map(str, names)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def counts(e: ColdEvidence) -> str:
+    """On how many runs the medians rest, and why others do not count."""
+    runs = e.runs[(e.runs["load_core"] == "") & (e.runs["repeat"] >= 0)]
+    if runs.empty:
+        return ""
+    counted = (runs["reason"] == "").groupby([runs[name] for name in _CELL]).sum()
+    cells = counted.value_counts().sort_index(ascending=False)
+    (most, first), *others = cells.items()
+    text = (
+        f"{len(counted)} cells (model, setting, plan, threads, page cache) were measured without load: {first} rest on {most} "
+    )
+    text += ", ".join(["counted runs", *(f"{number} on {n}" for n, number in others)])
+    left_out = runs[runs["reason"] != ""]
+    if len(left_out):
+        reclaimed = left_out["reason"].str.contains(_RECLAIMED, regex=False) & (left_out["state"] == CACHED)
+        text += f". {len(left_out)} of {len(runs)} runs do not count, {reclaimed.sum()} of them since the kernel had reclaimed "
+        text += "pages of their files"
+    return f"{text}. `runs` in a table is that number, the least where a row merges several medians."
+
+
+def sequences(*plans: str) -> Words:
+    """How plans that are sequences were executed: with the second lane idle, as planned, or stealing."""
+
+    def told(e: ColdEvidence) -> str:
+        found = metrics.own(metrics.medians(e.runs))
+        found = found[found["plan"].isin(plans) & (found["threads"] > 1)]
+        by_setting = {name: [f"`{p}`" for p in plans if p in set(part["plan"])] for name, part in found.groupby("setting")}
+        text = []
+        if stealing := by_setting.get(OWN):
+            planned, whose = ("is a sequence", "its") if len(stealing) == 1 else ("are sequences", "their")
+            text.append(
+                f"{listed(stealing)} {planned} on the main lane as planned, the second lane idle, but ran with work stealing "
+                f"(setting `{OWN}`): an idle lane steals at once, so {whose} times contain pipelining."
+            )
+        if fixed := by_setting.get(FIXED):
+            text.append(f"{listed(fixed)} ran without work stealing (setting `{FIXED}`): the sequence is what was executed.")
+        return " ".join(text)
+
+    return told
+
+
+def stages_of_lanes(e: ColdEvidence) -> str:
+    """What Table 1's stages add up to."""
+    told = sequences("warm")(e)
+    stages = maybe_stages(e, focus(e, "resnet50"), OWN, "warm", CACHED)
+    if stages:
+        added = sum(stages.get(name, 0.0) for name in STAGES)
+        told += (
+            " Stages are core-time, summed over the lanes (execution on several cores counts once): with the page cache warm "
+            f"those of `warm plan` ({', '.join(STAGES)}) add up to {cell_text(added)} ms, its start took "
+            f"{cell_text(stages['total cold'])} ms."
+        )
+    return told
+
+
+def own_optimal(e: ColdEvidence) -> str:
+    """Under which setting our own plan of Figure 2 ran."""
+    found = metrics.own(metrics.medians(e.runs))
+    settings = sorted(set(found.loc[found["plan"] == OPTIMAL, "setting"]))
+    return f"Ours is the plan `{OPTIMAL}`, run with work stealing (setting `{OWN}`)." if settings == [OWN] else ""
+
+
+def widths(e: ColdEvidence) -> str:
+    """On how many cores the plans of Figure 6 were measured."""
+    counts_of = figure_06(e).groupby("plan", sort=False)["cores"].agg(list)
+    parts = [f"`{plan}` on {listed(cores)} core{'s' if cores[-1] > 1 else ''}" for plan, cores in counts_of.items()]
+    single = [f"`{plan}`" for plan, cores in counts_of.items() if len(cores) == 1]
+    text = f"Planned and measured: {'; '.join(parts)}."
+    if single:
+        text += f" {listed(single)} is there for one number of cores only, so it tells nothing of how stages scale with cores."
+    return f"{text} {sequences('warm')(e)}".rstrip()
+
+
+def continuous(e: ColdEvidence) -> str:
+    """What the mode for continuous inference gains or costs in the runs as they were made: one inference after another."""
+    try:
+        ratios = mode_over_without(e)
+    except NotMeasuredError:
+        return ""
+    number = sum(name != "sum_ms" for name in ratios.columns)
+    pays = metrics.geomean(ratios["sum_ms"]) < 1
+    parts = [f"all {number} together {_times(ratios['sum_ms'])}"]
+    parts += [f"inference {i} {_times(ratios[inference(i)])}" for i in range(1, min(number, 2) + 1)]
+    if number > 2:  # noqa: PLR2004  beyond the two that the paper tells of
+        later = ratios[[inference(i) for i in range(3, number + 1)]].prod(axis=1) ** (1 / (number - 2))
+        parts.append(f"each later one {_times(later)}")
+    return (
+        f"The mode for continuous inference {'pays' if pays else 'costs more than it gains'} when {number} inferences follow "
+        "each other at once. Its times over those of the same plan without it (geometric means; run one after the other, not "
+        f"in turns): {', '.join(parts)}."
+    )
+
+
+def _times(ratios: pd.Series[float]) -> str:
+    """Ratios of times in words."""
+    slower, known = int((ratios > 1).sum()), int(ratios.notna().sum())
+    return f"{cell_text(metrics.geomean(ratios))} (slower on {slower} of {known} models)"
+
+
+def load_runs(e: ColdEvidence) -> str:
+    """On how many runs Figure 11 rests."""
+    frame = figure_11(e)
+    idle = frame["load_percent"] == 0
+    told = [
+        f"{part.min()} to {part.max()} {where}"
+        for part, where in ((frame.loc[idle, "runs"], "without load"), (frame.loc[~idle, "runs"], "under each load"))
+        if len(part)
+    ]
+    return f"Runs of a setting: {', '.join(told)}."
