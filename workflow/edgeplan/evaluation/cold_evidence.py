@@ -19,6 +19,9 @@ from edgeplan.planning.cold_start.profile import Profile
 OWN, OPTIMAL = "edgeplan", "optimal"
 #: The same runtime without work stealing, and with the mode that prepares kernels of later runs in idle time.
 FIXED, CONTINUOUS = "edgeplan-fixed", "edgeplan-continuous"
+#: Plans that stand for their schedule, and run without stealing: an idle lane would turn a sequence into a pipeline, and one
+#: that stands for a slower core would prepare slowly what it takes. Older rows of them are of runs with stealing.
+FOLLOWED = ("warm", "K", "K+C", "asymmetric", "asymmetric-nnv12")
 #: Name of the single convolution of Table 2 among the profiled models.
 TABLE2_CONV = "conv_3x3_64_192"
 

@@ -16,15 +16,12 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from edgeplan.evaluation.cold_evidence import FIXED, OPTIMAL, OWN, ColdEvidence
+from edgeplan.evaluation.cold_evidence import FIXED, FOLLOWED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.summary import Bar
 
 CACHED, EVICTED = "cached", "evicted"
 #: The outputs of the runtime agree when they differ by at most this share of their largest magnitude.
 OUTPUT_TOLERANCE = 1e-4
-#: Plans that stand for their schedule: shown by their runs without work stealing where there are such, since an idle lane that
-#: steals makes another schedule of them.
-FOLLOWED = ("warm", "K", "K+C", "asymmetric", "asymmetric-nnv12")
 _NEAR = 0.15
 _KEYS = ["model", "setting", "plan", "state", "threads"]
 _DEFAULT = "onnxruntime"

@@ -35,8 +35,6 @@ class Variant:
         uneven: for one big and one little core, the little one stood for by waiting.
         continuous: with the kernels for later runs beside it (section 3.5).
         reprofile: what the planner tries is measured again while it plans (Algorithm 1, line 5).
-        stealing: whether idle lanes may take work. Not where the plan is a sequence, which an idle second lane would turn
-            into a pipeline, nor where a lane stands for a slower core, which would prepare slowly what it takes.
     """
 
     planner: str
@@ -44,7 +42,6 @@ class Variant:
     uneven: bool = False
     continuous: bool = False
     reprofile: bool = False
-    stealing: bool = True
 
 
 #: Plans by the name that they have in tables and in params.yaml.
@@ -53,13 +50,13 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
         "optimal": Variant("optimal"),
         "nnv12": Variant("nnv12"),
         "nnv12-reprofiled": Variant("nnv12", reprofile=True),
-        "warm": Variant("warm", stealing=False),
-        "K": Variant("K", stealing=False),
-        "K+C": Variant("K+C", stealing=False),
+        "warm": Variant("warm"),
+        "K": Variant("K"),
+        "K+C": Variant("K+C"),
         "predicted": Variant("optimal", costs="predicted"),
         "continuous": Variant("optimal", continuous=True),
-        "asymmetric": Variant("optimal", uneven=True, stealing=False),
-        "asymmetric-nnv12": Variant("nnv12", uneven=True, stealing=False),
+        "asymmetric": Variant("optimal", uneven=True),
+        "asymmetric-nnv12": Variant("nnv12", uneven=True),
     }
 )
 

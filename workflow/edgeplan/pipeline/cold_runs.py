@@ -21,15 +21,12 @@ from edgeplan.cold.process import ColdRunError, run_cold
 from edgeplan.cold.runs import ColdResults, ColdSettings, PlannedRun, measure
 from edgeplan.cold.settings import ColdStartSettings
 from edgeplan.errors import DeviceError
-from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN
+from edgeplan.evaluation.cold_evidence import CONTINUOUS, FIXED, FOLLOWED, OPTIMAL, OWN
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.store import state_folder
 from edgeplan.pipeline.cold_plans import VARIANTS, digest
 
 log = logging.getLogger(__name__)
-#: Our setting without work stealing (Figure 11, and plans that stealing would turn into others), and the one that prepares
-#: kernels of later runs in idle time (Figure 14).
-FIXED, CONTINUOUS = "edgeplan-fixed", "edgeplan-continuous"
 _STRONGEST_STOCK = "onnxruntime-optimised"
 _SEPARATOR = "--"
 _LOG_EVERY_SECONDS = 15.0
@@ -98,7 +95,7 @@ def _groups(wanted: Collection[str], plans: Plans) -> dict[tuple[str, int, bool]
     """Further plans that are run alike, by setting, threads, and whether they are for an asymmetric chip."""
     groups: dict[tuple[str, int, bool], list[str]] = {}
     for name, variant in VARIANTS.items():
-        setting = CONTINUOUS if variant.continuous else OWN if variant.stealing else FIXED
+        setting = CONTINUOUS if variant.continuous else FIXED if name in FOLLOWED else OWN
         for count in sorted({threads for _, plan, threads in plans if plan == name and name in wanted}):
             groups.setdefault((setting, count, variant.uneven), []).append(name)
     return groups
