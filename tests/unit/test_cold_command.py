@@ -13,11 +13,14 @@ from typer.testing import CliRunner
 
 from edgeplan.cli import app
 from edgeplan.cold.profiling.target import target_of
-from edgeplan.errors import EdgeplanError, ModelError
+from edgeplan.errors import EdgeplanError, ModelError, ParamsError
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import check_fits, read_plan
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.linked import read_linked
 from edgeplan.runtime.lowering import lower
+
+_ARGUMENTS = ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", "--layouts", "nhwc", "--accept-noise"]
 
 
 def _workspace(folder: Path, **fields: object) -> None:
@@ -33,18 +36,57 @@ def _cosh(path: Path) -> None:
     onnx.save(helper.make_model(helper.make_graph([node], "g", [values[0]], [values[1]])), path)
 
 
-def test_the_command_writes_a_plan(dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def profiled(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A workspace in which a small model was planned, and what the command said."""
+    assert dnnl
+    folder = tmp_path_factory.mktemp("workspace")
+    _workspace(folder)
+    save_onnx(tiny(), folder / "tiny.onnx")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        patch.chdir(folder)
+        done = CliRunner().invoke(app, _ARGUMENTS)
+    assert done.exit_code == 0, done.output
+    return folder, done.output
+
+
+def test_the_command_writes_a_plan(dnnl: Dnnl, profiled: tuple[Path, str]) -> None:
+    folder, output = profiled
+    assert "ms predicted" in output
+    planned = read_plan(folder / "plan" / "plan.json")
+    check_fits(planned, target_of(folder / "tiny.onnx", dnnl, planned.threads), tuple(s.name for s in lower(tiny()).steps))
+    assert planned.layout == "nhwc"
+    assert list((folder / "data/rows/dev/cold").glob("*.parquet"))
+
+
+def test_the_cache_is_limited(profiled: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, output = profiled
+    monkeypatch.chdir(folder)
+    whole = (folder / "plan" / "weights.cache").stat().st_size
+    assert f"weight cache    {whole / 1e6:.2f} MB, no limit" in output
+    cached = [s.weight_bytes for s in read_linked(folder / "plan" / "program.json").steps if s.cached]
+    for limit in (0.0, sum(cached) / 2e6, 1.0):
+        done = CliRunner().invoke(app, [*_ARGUMENTS, "-o", "limited", "--cache-limit", str(limit)])
+        assert done.exit_code == 0, done.output
+        kept = [s.weight_bytes for s in read_linked(folder / "limited" / "program.json").steps if s.cached]
+        cache = folder / "limited" / "weights.cache"
+        size = cache.stat().st_size if cache.exists() else 0
+        told = f"weight cache    {size / 1e6:.2f} MB, limit {limit:.2f} MB: "
+        left = f"{(sum(cached) - sum(kept)) / 1e6:.2f} MB of weights ({len(cached) - len(kept)} steps) left out"
+        assert told + (left if len(kept) < len(cached) else "everything planned is in it") in done.output
+        assert sum(kept) <= limit * 1e6
+        assert (len(kept) < len(cached)) == (limit < 1)
+
+
+@pytest.mark.parametrize("limit", ["-1", "nan", "inf", "1e7"])
+def test_limits_that_are_none_are_refused_before_any_work(limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _workspace(tmp_path)
-    save_onnx(tiny(), tmp_path / "tiny.onnx")
-    arguments = ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", "--layouts", "nhwc", "--accept-noise"]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    assert "ms predicted" in done.output
-    planned = read_plan(tmp_path / "plan" / "plan.json")
-    check_fits(planned, target_of(tmp_path / "tiny.onnx", dnnl, planned.threads), tuple(s.name for s in lower(tiny()).steps))
-    assert planned.layout == "nhwc"
-    assert list((tmp_path / "data/rows/dev/cold").glob("*.parquet"))
+    done = CliRunner().invoke(app, [*_ARGUMENTS, "--cache-limit", limit])
+    assert isinstance(done.exception, ParamsError)
+    assert done.exception.where == "--cache-limit"
+    assert not (tmp_path / "plan").exists()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
     from edgeplan.planning.cold_start.plan import Plan
     from edgeplan.planning.cold_start.profile import Profile
-    from edgeplan.runtime.dnnl import Dnnl
+    from edgeplan.runtime.linked import LinkedProgram
+
+_MB = 1e6
+_LARGEST_MB = 1_000_000  # whatever is above is a mistake
 
 plan_app = typer.Typer(help="Plan how to run a model.", no_args_is_help=True)
 
@@ -49,6 +52,13 @@ def plan_cold_start(
     planner: Annotated[str, typer.Option(help="optimal, nnv12, warm, K, K+C or K+C+P.")] = "optimal",
     layouts: Annotated[str, typer.Option(help="Home layouts to plan, separated by commas; all without.")] = "",
     reprofile: Annotated[bool, typer.Option(help="nnv12: measure what it tries again while it plans.")] = False,
+    cache_limit: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MB",
+            help="Most MB of weights in the cache; beyond it the largest are transformed at every start, which is slower.",
+        ),
+    ] = None,
     accept_noise: Annotated[bool, typer.Option(help="Keep what is measured on a busy machine.")] = False,
     rows: Annotated[Path, typer.Option(help="Folder of measured rows.")] = Path("data/rows"),
     results: Annotated[Path, typer.Option(help="Folder of the results, for predictors.")] = Path("results"),
@@ -60,6 +70,8 @@ def plan_cold_start(
     from edgeplan.devices.config import load_device  # noqa: PLC0415
     from edgeplan.planning.cold_start.planner import PLANNERS  # noqa: PLC0415
     from edgeplan.runtime.layouts import HOMES  # noqa: PLC0415
+    from edgeplan.runtime.linked import read_linked  # noqa: PLC0415
+    from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder  # noqa: PLC0415
 
     homes = tuple(filter(None, layouts.split(","))) or HOMES
     if unknown := [home for home in homes if home not in HOMES]:
@@ -67,6 +79,12 @@ def plan_cold_start(
     if planner not in PLANNERS:
         raise ParamsError(
             f"there is no planner {planner!r}", where="--planner", next_step=f"choose one of {', '.join(PLANNERS)}"
+        )
+    if cache_limit is not None and not 0 <= cache_limit <= _LARGEST_MB:
+        raise ParamsError(
+            f"{cache_limit:g} MB is no limit for a cache",
+            where="--cache-limit",
+            next_step=f"name 0 to {_LARGEST_MB} MB, or leave it out",
         )
     found = load_device(device)
     if found.engine != "onednn":
@@ -81,16 +99,35 @@ def plan_cold_start(
     if accept_noise:
         request = replace(request, settings=ProfileSettings(max_noisy_share=1.0))
     planned = plan_model(model, request)
-    path = _write(planned.dnnl, model, planned.plan, output)
-    for line in summary(planned.plan, planned.profiles, path):
+    limit_bytes = None if cache_limit is None else int(cache_limit * _MB)
+    path = build_plan_folder(planned.dnnl, model, planned.plan, output, limit_bytes=limit_bytes)
+    program = read_linked(path / PROGRAM_NAME)
+    for line in [*summary(planned.plan, planned.profiles, path), cache_line(planned.plan, program, limit_bytes)]:
         typer.echo(line)
 
 
-def _write(dnnl: Dnnl, model: Path, plan: Plan, folder: Path) -> Path:
-    """Write the plan folder: the plan, the program and the cache of transformed weights."""
-    from edgeplan.runtime.plan_folder import build_plan_folder  # noqa: PLC0415
+def cache_line(plan: Plan, program: LinkedProgram, limit_bytes: int | None) -> str:
+    """The cache that was written, and what its limit left out of it.
 
-    return build_plan_folder(dnnl, model, plan, folder)
+    Args:
+        plan: the plan, which knows no limit.
+        program: what was built from it.
+        limit_bytes: most bytes of weights in the cache; None without a limit.
+    """
+    from edgeplan.planning.cold_start.profile import SOURCES  # noqa: PLC0415  see `plan_cold_start`
+
+    steps = zip(plan.source, program.steps, strict=True)
+    left_out = [step.weight_bytes for source, step in steps if SOURCES[source].startswith("cached") and not step.cached]
+    line = f"  weight cache    {program.cache_bytes / _MB:.2f} MB, "
+    if limit_bytes is None:
+        return line + "no limit"
+    line += f"limit {limit_bytes / _MB:.2f} MB: "
+    if not left_out:
+        return line + "everything planned is in it"
+    return line + (
+        f"{sum(left_out) / _MB:.2f} MB of weights ({len(left_out)} steps) left out, transformed at every start: "
+        "the prediction does not hold"
+    )
 
 
 def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
@@ -105,7 +142,7 @@ def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
         f"  bound           {plan.lower_bound_ms:.2f} ms, gap {100 * plan.gap:.2f} % for these costs and this order",
         f"  layout          {plan.layout}",
         f"  all cores       {'never' if plan.widen_from == n else widen}",
-        f"  cached weights  {plan.cache_bytes / 1e6:.1f} MB of {plan.read_bytes / 1e6:.1f} MB read",
+        f"  cached weights  {plan.cache_bytes / _MB:.1f} MB of {plan.read_bytes / _MB:.1f} MB read, by the plan",
         f"  candidates      {table['remaining']} of {table['candidates']} undominated, {table['remaining_mean']:.1f} a step",
         f"  written to      {path}",
     ]

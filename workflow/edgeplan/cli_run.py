@@ -5,10 +5,18 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from edgeplan.errors import DeviceError
+
+if TYPE_CHECKING:
+    from edgeplan.cold.profiling.settings import Cores
+    from edgeplan.runtime.linked import LinkedProgram
 
 _MB = 1e6
 
@@ -23,6 +31,14 @@ def run(
     cold: Annotated[bool, typer.Option("--cold", help="A fresh process for each run.")] = False,
     evicted: Annotated[bool, typer.Option("--evicted", help="With --cold: drop the plan's files from the page cache.")] = False,
     repeat: Annotated[int, typer.Option(min=1, max=10_000, help="How many runs.")] = 1,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            "-d",
+            help="The device it was planned for, whose cores to take; without, the first processors this process may use.",
+        ),
+    ] = "",
 ) -> None:
     """Run a plan: its cold start, and warm runs after it; or cold starts only, each in a fresh process."""
     # imported here: `edgeplan --help` should not wait for the runtime
@@ -34,13 +50,69 @@ def run(
         f"{program.model}: {program.step_count} steps, layout {program.layout}, {program.threads} threads, "
         f"weight cache {program.cache_bytes / _MB:.1f} MB"
     )
-    if not cold:
-        _report("warm", _run_here(folder, repeat))
-        return
-    _report("cold", [_run_apart(folder, evicted) for _ in range(repeat)])
+    cores = _processors(program, device)
+    if cold:
+        _require_sorted(cores, device)
+    with _kept_on(cores):
+        if cold:
+            _report("cold", [_run_apart(folder, evicted, cores) for _ in range(repeat)])
+        else:
+            _report("warm", _run_here(folder, repeat, cores))
 
 
-def _run_here(folder: Path, repeat: int) -> list[float]:
+def _processors(program: LinkedProgram, device: str = "") -> Cores:
+    """The processors that a program takes: those that execute, and on asymmetric chips as many little ones as it has queues.
+
+    Args:
+        program: of a plan folder.
+        device: name or path of a device file; "" takes the lowest-numbered processors that this process may use, little ones
+            after those that execute, as a measured run does.
+
+    Raises:
+        DeviceError: there are too few of either, or the device is unknown or executes on another number of cores.
+    """
+    from edgeplan.cold.profiling.settings import Cores, cores_of  # noqa: PLC0415  see `run`
+    from edgeplan.devices.config import load_device  # noqa: PLC0415
+
+    executing, preparing = program.threads, 0 if program.equal_cores else len(program.queues)
+    if device:
+        found, where = cores_of(load_device(device)), f"device {device!r}"
+    else:
+        usable = tuple(sorted(os.sched_getaffinity(0)))
+        found, where = Cores(usable[:executing], usable[executing:]), "processors that this process may use"
+    if len(found.big) != executing or len(found.little) < preparing:
+        raise DeviceError(
+            f"the plan needs {executing} processors to execute and {preparing} beside them to prepare, "
+            f"there are {len(found.big)} and {len(found.little)}",
+            where=where,
+            next_step="name the device that it was planned for with --device, allow more processors, or plan the model again",
+        )
+    # sorted, as a fresh process takes them: cores of one class stand for each other
+    return Cores(tuple(sorted(found.big)), tuple(sorted(found.little[:preparing])))
+
+
+def _require_sorted(cores: Cores, device: str) -> None:
+    """A fresh process is told which processors it has, and takes the lowest-numbered ones to execute."""
+    if cores.little and cores.little[0] < cores.big[-1]:
+        raise DeviceError(
+            f"little core {cores.little[0]} is numbered below big core {cores.big[-1]}: a fresh process would execute on it",
+            where=f"device {device!r}, fields big_cores and little_cores",
+            next_step="run without --cold, which takes the cores as they are named",
+        )
+
+
+@contextmanager
+def _kept_on(cores: Cores) -> Iterator[None]:
+    """Keep this thread, and those it starts, on some cores and no others, as a fresh process is."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores.all)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _run_here(folder: Path, repeat: int, cores: Cores) -> list[float]:
     """A cold start and `repeat - 1` warm runs in this process; times in ms of the warm ones."""
     from edgeplan.cold.inputs import random_inputs  # noqa: PLC0415
     from edgeplan.devices.machine import fingerprint  # noqa: PLC0415
@@ -52,11 +124,10 @@ def _run_here(folder: Path, repeat: int) -> list[float]:
 
     program = read_linked(folder / PROGRAM_NAME)
     inputs = random_inputs({border.name: border.shape for border in program.inputs}, 0)
-    cores = tuple(sorted(os.sched_getaffinity(0)))[: program.threads]
     dnnl, machine = Dnnl(), fingerprint()
     share_heap()
     start = time.perf_counter()
-    with ColdSession(dnnl, folder, threads=program.threads, machine=machine, cores=cores) as session:
+    with ColdSession(dnnl, folder, threads=program.threads, machine=machine, cores=cores.big, little=cores.little) as session:
         session.run(inputs)
         _report("cold", [(time.perf_counter() - start) * 1e3])
         typer.echo("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in session.stages_ms().items()))
@@ -68,7 +139,7 @@ def _run_here(folder: Path, repeat: int) -> list[float]:
     return times
 
 
-def _run_apart(folder: Path, evicted: bool) -> float:
+def _run_apart(folder: Path, evicted: bool, cores: Cores) -> float:
     """A cold start in a fresh process, in ms."""
     from edgeplan.cold.baselines.edgeplan import prepared  # noqa: PLC0415
     from edgeplan.cold.jobs import RunJob  # noqa: PLC0415
@@ -80,7 +151,7 @@ def _run_apart(folder: Path, evicted: bool) -> float:
     fields = {
         "setting": "edgeplan",
         "threads": program.threads,
-        "cpus": sorted(os.sched_getaffinity(0))[: program.threads],
+        "cpus": cores.all,
         "inputs": {border.name: border.shape for border in program.inputs},
         "state": "evicted" if evicted else "cached",
     }
@@ -88,7 +159,7 @@ def _run_apart(folder: Path, evicted: bool) -> float:
         result = run_cold(RunJob.model_validate(fields | {"artefact": prepared(folder).artefact}))
         if result.cold_ms is not None:
             return result.cold_ms
-        _run_here(folder, 1)  # says what is wrong, and mends the weight cache if it is that
+        _run_here(folder, 1, cores)  # says what is wrong, and mends the weight cache if it is that
     typer.echo(f"cannot start cold: {result.reason}", err=True)
     raise typer.Exit(1)
 

@@ -1,0 +1,149 @@
+"""`edgeplan run` on asymmetric plans: the cores that it takes, in this process and in fresh ones, and plans it refuses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tiny_profiled import tiny
+from typer.testing import CliRunner, Result
+
+from edgeplan.cli import app
+from edgeplan.cold import process
+from edgeplan.cold.baselines.edgeplan import Edgeplan, prepared
+from edgeplan.cold.inputs import random_inputs
+from edgeplan.cold.jobs import RunJob, RunResult
+from edgeplan.errors import DeviceError
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.runtime import cold_executor, lanes
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.plan_folder import build_plan_folder
+
+Lanes = list[tuple[int, ...]]
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[int, int]]:
+    """Two processors, the lower number first; what this thread may use is put back."""
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("one processor only")
+    first, second, *_ = sorted(before)
+    yield first, second
+    os.sched_setaffinity(0, before)
+
+
+@pytest.fixture
+def folder(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config/devices").mkdir(parents=True)
+    model = save_onnx(tiny(), tmp_path / "tiny.onnx")
+    plan = planned(model, tiny(), widen_from=-1, equal_cores=False, little_ratio=1.5, threads=1)
+    return build_plan_folder(dnnl, model, plan, tmp_path / "plan")
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Lanes:
+    """The processors of every session's lanes, main first."""
+    found: Lanes = []
+    real = lanes.lanes_of
+
+    def spy(*given: object) -> tuple[lanes.Lane, ...]:
+        made = real(*given)  # type: ignore[arg-type]
+        found.extend(lane.cores for lane in made)
+        return made
+
+    monkeypatch.setattr(cold_executor, "lanes_of", spy)
+    return found
+
+
+def _device(**fields: object) -> None:
+    document = {"format_version": 1, "name": "dev", "engine": "onednn", **fields}
+    Path("config/devices/dev.yaml").write_text(yaml.safe_dump(document))
+
+
+def _run(folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["run", str(folder), *arguments])
+
+
+def _refused(done: Result, what: str) -> None:
+    assert isinstance(done.exception, DeviceError)
+    assert what in done.exception.what
+    assert done.exception.where
+    assert done.exception.next_step
+
+
+def test_without_a_device_the_next_processor_prepares(folder: Path, pair: tuple[int, int], seen: Lanes) -> None:
+    before = os.sched_getaffinity(0)
+    done = _run(folder)
+    assert done.exit_code == 0, done.output
+    assert seen == [(pair[0],), (pair[1],)]
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_device_names_the_cores(folder: Path, pair: tuple[int, int], seen: Lanes, swapped: bool) -> None:
+    big, little = reversed(pair) if swapped else pair
+    _device(big_cores=[big], little_cores=[little], little_ratio=1.5)
+    done = _run(folder, "--device", "dev")
+    assert done.exit_code == 0, done.output
+    assert seen == [(big,), (little,)]
+
+
+def test_a_fresh_process_takes_the_same_cores(
+    folder: Path, pair: tuple[int, int], seen: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[RunJob] = []
+    real = process.run_cold
+
+    def spy(job: RunJob) -> RunResult:
+        jobs.append(job)
+        return real(job)
+
+    monkeypatch.setattr(process, "run_cold", spy)
+    _device(big_cores=[pair[0]], little_cores=[pair[1]], little_ratio=1.5)
+    for arguments in ((), ("--device", "dev")):
+        done = _run(folder, "--cold", *arguments)
+        assert done.exit_code == 0, done.output
+        assert "cold: " in done.output
+    for job in jobs:  # what its process does with the processors that it is given
+        os.sched_setaffinity(0, job.cpus)
+        baseline = Edgeplan()
+        baseline.load_library(job.threads)
+        session = baseline.open(prepared(folder).artefact, random_inputs(job.inputs, 0), job.threads)
+        session.run()
+        session._session.close()
+    assert seen == [(pair[0],), (pair[1],)] * 2
+
+
+def test_cores_that_a_fresh_process_would_confuse_are_refused(folder: Path, pair: tuple[int, int]) -> None:
+    _device(big_cores=[pair[1]], little_cores=[pair[0]], little_ratio=1.5)
+    _refused(_run(folder, "--cold", "--device", "dev"), f"little core {pair[0]} is numbered below big core {pair[1]}")
+
+
+@pytest.mark.parametrize("how", [(), ("--cold",)])
+def test_too_few_processors_are_refused(folder: Path, pair: tuple[int, int], how: tuple[str, ...]) -> None:
+    os.sched_setaffinity(0, pair[:1])
+    _refused(_run(folder, *how), "needs 1 processors to execute and 1 beside them to prepare, there are 1 and 0")
+
+
+def test_devices_that_do_not_fit_are_refused(folder: Path, pair: tuple[int, int]) -> None:
+    _refused(_run(folder, "--device", "nosuch"), "unknown device")
+    _device(big_cores=list(pair))
+    _refused(_run(folder, "--device", "dev"), "there are 2 and 0")
+    _device(big_cores=[pair[0]], little_cores=[4096])
+    _refused(_run(folder, "--device", "dev"), "core 4096 does not exist")
+
+
+def test_plans_for_equal_cores_need_all_of_them(
+    dnnl: Dnnl, planned: Callable[..., Plan], folder: Path, pair: tuple[int, int]
+) -> None:
+    model = folder.parent / "tiny.onnx"
+    equal = build_plan_folder(dnnl, model, planned(model, tiny()), folder.parent / "equal")
+    assert _run(equal).exit_code == 0
+    os.sched_setaffinity(0, pair[1:])
+    _refused(_run(equal), "needs 2 processors to execute and 0 beside them to prepare, there are 1 and 0")
