@@ -12,6 +12,7 @@ from evaluation_evidence import full_evidence
 from edgeplan.errors import FormatError
 from edgeplan.evaluation import paper, summary, tables, tables_fusion, tables_prediction, tables_sampling
 from edgeplan.evaluation.artifacts import Evidence, read_evidence
+from edgeplan.pipeline import training
 from edgeplan.predictors.training_rows import trained_on
 
 
@@ -169,6 +170,34 @@ def test_whole_models_of_each_sampler_are_predicted_by_its_own_conv_predictor(ev
     assert list(table["AlexNets within 10 % (%)"]) == [0.0, 100.0, 100.0]
 
 
+def test_samplers_are_compared_on_all_labels_and_on_resolved_ones_alone(evidence: Evidence) -> None:
+    table = tables_sampling.table_10(evidence).set_index("sampler")
+    assert list(table["conv RMSPE, labels >= 1 us (%)"]) == [8.0, 40.0, 12.0]
+    assert list(table["lowest, labels >= 1 us"]) == ["yes", "no", "no"]
+    assert list(table["conv RMSPE, all labels (%)"]) == [26.0, 44.0, 21.0]
+    assert list(table["lowest, all labels"]) == ["no", "no", "yes"]
+    alone = replace(evidence, samplers=evidence.frame("samplers").iloc[:1])
+    assert list(tables_sampling.table_10(alone)["lowest, all labels"]) == [""]
+
+
+def test_training_judges_on_all_labels_and_on_resolved_ones_alone() -> None:
+    rows = pd.DataFrame({"measured_us": [0.5, 2.0], "predicted_us": [1.0, 2.2]})
+    found = training._judged(rows, 1.0)
+    assert (found["labels"], found["labels_all"]) == (1, 2)
+    assert found["rmspe"] == pytest.approx(10.0)
+    assert found["rmspe_all"] == pytest.approx(100 * np.sqrt((1 + 0.01) / 2))
+    assert np.isnan(training._judged(rows, 3.0)["rmspe"])
+
+
+def test_kernels_are_judged_on_all_labels_and_on_resolved_ones_alone(evidence: Evidence) -> None:
+    quality = pd.DataFrame(
+        {"kind": "conv", "split": "frozen", "measured_us": [0.5, 2.0], "predicted_us": [1.0, 2.2], "forest_us": [0.5, 2.0]}
+    )
+    row = tables_sampling.table_09(replace(evidence, quality=quality)).iloc[0]
+    assert row["RMSPE, labels >= 1 us (%)"] == pytest.approx(10.0)
+    assert row["RMSPE, all labels (%)"] == pytest.approx(100 * np.sqrt((1 + 0.01) / 2))
+
+
 def test_seen_share(evidence: Evidence) -> None:
     last = tables_sampling.table_seen(evidence).iloc[-1]
     assert last["configurations"] == 3
@@ -213,6 +242,7 @@ def test_metrics_are_exactly_the_keys_and_values(evidence: Evidence) -> None:
     assert tuple(values) == summary.KEYS
     assert values["prediction.models"] == 78
     assert values["sampling.adaptive_error"] == pytest.approx(0.08)
+    assert values["sampling.adaptive_error_all"] == pytest.approx(0.26)
     assert values["interval.width_90"] == pytest.approx(0.2)
     assert values["fusion.precision"] == pytest.approx(0.75)
 

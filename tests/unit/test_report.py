@@ -146,7 +146,10 @@ def test_headline_says_pass_and_miss(evidence: Evidence) -> None:
     assert lines["models evaluated"].verdict == "miss"
     assert lines["kernel measuring time (min)"].verdict == "pass"
     assert lines["operator sum beaten on every family"].verdict == "pass"
-    assert lines["conv RMSPE on the frozen set: adaptive, random, prior"].verdict == "pass"
+    resolved = lines["conv RMSPE on labels of at least 1 us of the frozen set: adaptive, random, prior"]
+    everything = lines["conv RMSPE on all labels of the frozen set: adaptive, random, prior"]
+    assert (resolved.value, resolved.verdict) == ("8 %, 40 %, 12 %", "pass")
+    assert (everything.value, everything.verdict) == ("26 %, 44 %, 21 %", "miss")
 
 
 def test_findings_name_a_biased_family(evidence: Evidence) -> None:
@@ -165,6 +168,12 @@ def test_findings_tell_unrepeatable_models_from_mispredicted_ones(evidence: Evid
     models.loc[:1, "repeat_ms"] *= 1.2
     told = analysis.findings(replace(evidence, models=models))
     assert any("2 of the 4 misses are models whose own measurement moved" in text for text in told)
+
+
+def test_findings_compare_samplers_on_both_sets_of_labels(evidence: Evidence) -> None:
+    told = next(text for text in analysis.findings(evidence) if text.startswith("Adaptive sampling"))
+    assert "on all 60 that are at least 1 us 8.0 %, 80% lower than random (40.0 %)" in told
+    assert told.endswith("24% higher than prior (21.0 %): not the lowest.")
 
 
 def test_errors_are_attributed_to_the_kind_that_causes_them(evidence: Evidence) -> None:

@@ -176,16 +176,25 @@ def _intervals(evidence: Evidence) -> list[str]:
 def _samplers(evidence: Evidence) -> list[str]:
     if not evidence.has("samplers"):
         return []
-    table = evidence.frame("samplers", "sampler", "rmspe").set_index("sampler")["rmspe"].dropna()
-    others = [name for name in ("random", "prior") if name in table.index]
-    if "adaptive" not in table.index or not others:
+    table = evidence.frame("samplers", "sampler", "resolved_us", "labels", "labels_all", "rmspe", "rmspe_all")
+    rows = {str(row["sampler"]): row for row in table.to_dict("records")}
+    others = [name for name in ("random", "prior") if name in rows]
+    if "adaptive" not in rows or not others:
         return []
-    ours = float(table["adaptive"])
-    texts = []
-    for name in others:
-        theirs = float(table[name])
-        texts.append(f"{abs(1 - ours / theirs):.0%} {'lower' if ours < theirs else 'higher'} than {name} ({theirs:.1f} %)")
-    return [f"Adaptive sampling: conv RMSPE {ours:.1f} % on the frozen set, " + " and ".join(texts) + "."]
+    found = []
+    sets = {"": f"that are at least {rows['adaptive']['resolved_us']:g} us", "_all": "there are"}
+    for suffix, which in sets.items():
+        ours, *theirs = (float(rows[name][f"rmspe{suffix}"]) for name in ("adaptive", *others))
+        if not np.isfinite(ours):
+            continue
+        texts = [
+            f"{abs(1 - ours / error):.0%} {'lower' if ours < error else 'higher'} than {name} ({error:.1f} %)"
+            for name, error in zip(others, theirs, strict=True)
+        ]
+        verdict = "the lowest" if ours < min(theirs) else "not the lowest"
+        labels = f"all {rows['adaptive'][f'labels{suffix}']:.0f} {which}"
+        found.append(f"on {labels} {ours:.1f} %, {' and '.join(texts)}: {verdict}")
+    return ["Adaptive sampling, conv RMSPE on frozen labels: " + "; ".join(found) + "."] if found else []
 
 
 def _baselines(evidence: Evidence) -> list[str]:

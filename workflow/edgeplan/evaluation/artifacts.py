@@ -32,8 +32,8 @@ class Evidence:
         sampling: the sampler's document, with `seconds` by part.
         features: features of each kernel kind's predictor.
         quality: held-out kernels: kind, measured_us, predicted_us, forest_us, split.
-        samplers: conv predictors by sampler: sampler, rows, seconds, rmse_ms, rmspe and rmspe_unresolved_too (percent),
-            within_5pct and within_10pct (shares).
+        samplers: conv predictors by sampler on frozen labels of at least resolved_us: sampler, rows, seconds, resolved_us,
+            labels, rmse_ms, rmspe (percent), within_10pct (share); the last four with the suffix _all on all frozen labels.
         models: evaluated variants: model_id, family, macs, memory_bytes, measured_ms, repeat_ms, predicted_ms, low_ms, high_ms,
             operator_sum_ms, forest_ms, isolated_ms, calibration; {adaptive,random,prior}_sampling_ms: with the Conv predictor
             of that sampler's samples alone.

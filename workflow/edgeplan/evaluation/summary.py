@@ -15,7 +15,11 @@ from edgeplan.evaluation.tables_sampling import kernel_minutes
 from edgeplan.files import write_json
 from edgeplan.fusion.verification import averages
 
+#: Samplers that are compared; figures are named in this order.
+SAMPLERS = ("adaptive", "random", "prior")
+
 #: The keys of metrics.json; a figure whose inputs are missing is left out. Shares and relative errors are 0..1.
+#: `sampling.*_error` is the conv RMSPE on frozen labels of at least `sampling.resolved_us` us, `sampling.*_error_all` on all.
 KEYS = (
     "prediction.within_10pct",
     "prediction.within_5pct",
@@ -23,9 +27,8 @@ KEYS = (
     "prediction.repeat_within_5pct",
     "prediction.models",
     "measuring.kernel_minutes",
-    "sampling.adaptive_error",
-    "sampling.random_error",
-    "sampling.prior_error",
+    "sampling.resolved_us",
+    *(f"sampling.{sampler}_error{suffix}" for suffix in ("", "_all") for sampler in SAMPLERS),
     "fusion.precision",
     "fusion.recall",
     "interval.coverage_90",
@@ -68,6 +71,20 @@ _BARS = (
 _WITHIN_10_BY_DEVICE: Mapping[str, float] = MappingProxyType({"cpu-openvino": 0.95})
 
 
+def sampling_bars(metrics: Mapping[str, float]) -> list[tuple[str, list[float]]]:
+    """The comparison of samplers on each set of frozen labels: its title, and the errors of `SAMPLERS`, ours first.
+
+    Both sets are shown, since the verdict may differ between them. A set without all errors is left out.
+    """
+    found = []
+    sets = {"": f"labels of at least {metrics.get('sampling.resolved_us', math.nan):g} us", "_all": "all labels"}
+    for suffix, which in sets.items():
+        keys = [f"sampling.{name}_error{suffix}" for name in SAMPLERS]
+        if all(key in metrics for key in keys):
+            found.append((f"conv RMSPE on {which} of the frozen set: {', '.join(SAMPLERS)}", [metrics[key] for key in keys]))
+    return found
+
+
 def bars(device: str) -> tuple[Bar, ...]:
     """The bars of a device, one for each figure that has one."""
     low = _WITHIN_10_BY_DEVICE.get(device)
@@ -102,10 +119,11 @@ def metrics(evidence: Evidence) -> dict[str, float]:
     if evidence.has("sampling") and evidence.sampling is not None:
         values["measuring.kernel_minutes"] = kernel_minutes(evidence.sampling)
     if evidence.has("samplers"):
-        table = evidence.frame("samplers", "sampler", "rmspe")
-        for name, percent in zip(table["sampler"], table["rmspe"], strict=True):
-            if f"sampling.{name}_error" in KEYS:
-                values[f"sampling.{name}_error"] = float(percent) / 100
+        table = evidence.frame("samplers", "sampler", "rmspe", "rmspe_all", "resolved_us").set_index("sampler")
+        values["sampling.resolved_us"] = float(table["resolved_us"].iloc[0])
+        for name in table.index.intersection(list(SAMPLERS)):
+            for suffix in ("", "_all"):
+                values[f"sampling.{name}_error{suffix}"] = float(table.loc[name, f"rmspe{suffix}"]) / 100
     if evidence.has("verification"):
         apart = ("bn_folding", "reshaping")
         rows = evidence.frame("verification", "fused_by_engine", "fused_by_rules", "precision", "recall", *apart)

@@ -83,17 +83,19 @@ _ALL = (
     Shown(
         "table_09",
         "Kernel predictors",
-        "Held-out kernels: `test` is the 7:1:2 split, `frozen` the set that the sampler never chose from. LightGBM against the "
-        "paper's method, a random forest, on the same rows (paper: Table 9).",
+        "Held-out kernels: `test` is the 7:1:2 split, `frozen` the set that the sampler never chose from. All labels of a set, "
+        "also the shortest, but for the column that says so. LightGBM against the paper's method, a random forest, on the same "
+        "rows (paper: Table 9).",
         sampling.table_09,
         ("quality",),
     ),
     Shown(
         "table_10",
         "Adaptive sampling against random sampling",
-        "Conv predictors of what each sampler measured within the same budget, tested on the frozen set, where labels below a "
-        "microsecond, the unit of the engines' counters, are left out but of the column that says so; then whole models, "
-        "with that Conv predictor in place of the device's, which learns from all of them (paper: Table 10 and section 7.3). "
+        "Conv predictors of what each sampler measured within the same budget, tested on all labels of the frozen set, and on "
+        "those of at least `training.resolved_us` alone, since the counters of stock engines have the unit of a microsecond; "
+        "then whole models, with that Conv predictor in place of the device's, which learns from all of them (paper: Table 10 "
+        "and section 7.3). "
         "The prior sampler starts from the initial sample of the adaptive one; here its minutes count for both, in the table "
         "of measuring costs once.",
         sampling.table_10,

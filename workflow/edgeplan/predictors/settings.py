@@ -18,6 +18,7 @@ class TrainingSettings(BaseModel):
         max_seconds: bound on all tuning; a safety net, since trials it cuts off make a training depend on the machine's speed.
         seeds: the first seeds folds and tuning; models of all seeds are averaged. The pipeline keeps their number and derives
             their values from its own seed.
+        resolved_us: labels of at least this many microseconds are those that the samplers are also compared on alone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -28,3 +29,4 @@ class TrainingSettings(BaseModel):
     interval: Annotated[float, Field(gt=0.5, lt=1)] = 0.9
     max_seconds: Annotated[float, Field(gt=0)] = 150.0
     seeds: Annotated[tuple[int, ...], Field(min_length=1, max_length=10)] = (0,)
+    resolved_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
