@@ -10,7 +10,7 @@ import pytest
 from evaluation_evidence import full_evidence
 
 from edgeplan.errors import FormatError
-from edgeplan.evaluation import paper, summary, tables, tables_fusion, tables_prediction, tables_sampling
+from edgeplan.evaluation import paper, registry, summary, tables, tables_fusion, tables_prediction, tables_sampling
 from edgeplan.evaluation.artifacts import Evidence, read_evidence
 from edgeplan.pipeline import training
 from edgeplan.predictors.training_rows import trained_on
@@ -23,7 +23,7 @@ def evidence() -> Evidence:
 
 def test_every_table_is_made_from_full_evidence_and_none_from_nothing(evidence: Evidence) -> None:
     made = tables.make_tables(evidence)
-    assert list(made) == list(tables.TABLES)
+    assert list(made) == list(registry.TABLES)
     assert all(len(frame) > 0 for frame in made.values())
     assert tables.make_tables(Evidence("cpu-test")) == {}
 
@@ -31,7 +31,7 @@ def test_every_table_is_made_from_full_evidence_and_none_from_nothing(evidence: 
 def test_a_missing_optional_column_drops_its_table_alone(evidence: Evidence) -> None:
     assert evidence.models is not None
     without = replace(evidence, models=evidence.models.drop(columns="repeat_ms"))
-    assert set(tables.TABLES) - set(tables.make_tables(without)) == {"table_repeat"}
+    assert set(registry.TABLES) - set(tables.make_tables(without)) == {"table_repeat"}
 
 
 def test_table_08_stands_beside_the_paper_and_leaves_calibration_models_out(evidence: Evidence) -> None:
@@ -273,7 +273,7 @@ def test_written_tables_read_back_whole(tmp_path: Path, evidence: Evidence) -> N
     written = tables.write_tables(evidence, tmp_path, "2024-05-06")
     back, measured_at = tables.read_tables(tmp_path)
     assert measured_at == "2024-05-06"
-    assert list(back) == list(tables.TABLES)
+    assert list(back) == list(registry.TABLES)
     for name, frame in written.items():
         assert list(back[name].columns) == list(frame.columns)
         assert tables.cell_text(back[name].iloc[0, 0]) == tables.cell_text(frame.iloc[0, 0])

@@ -14,8 +14,9 @@ from edgeplan.evaluation import analysis, report
 from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.evaluation.figures import FIGURES, make_figures, write_figures
 from edgeplan.evaluation.figures_kernels import shares_by_family
+from edgeplan.evaluation.registry import TABLES
 from edgeplan.evaluation.summary import metrics, write_metrics
-from edgeplan.evaluation.tables import TABLES, make_tables, write_tables
+from edgeplan.evaluation.tables import make_tables, write_tables
 
 MAX_FIGURE_BYTES = 150_000
 VOID = {"meta", "img", "link", "br"}

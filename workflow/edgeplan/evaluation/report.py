@@ -15,8 +15,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.figures import FIGURES
+from edgeplan.evaluation.registry import TABLES
 from edgeplan.evaluation.summary import bars, sampling_bars
-from edgeplan.evaluation.tables import TABLES, cell_text, read_tables
+from edgeplan.evaluation.tables import cell_text, read_tables
 from edgeplan.evaluation.tables_prediction import baseline_verdicts
 from edgeplan.evaluation.tables_sampling import environment_rows
 from edgeplan.files import write_json, write_text

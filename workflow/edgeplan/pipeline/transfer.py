@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from edgeplan.evaluation.artifacts import Evidence
-from edgeplan.evaluation.tables import TABLES, write_table
+from edgeplan.evaluation.registry import TABLES
+from edgeplan.evaluation.tables import write_table
 from edgeplan.params import Params
 
 
