@@ -231,6 +231,19 @@ def test_baseline_verdicts_name_the_families_that_are_lost(evidence: Evidence) -
     assert verdict.loc["operator sum", "not_worse_rmspe"] == "vgg"
 
 
+def test_repeated_measurements_say_how_much_later_they_were_made(evidence: Evidence) -> None:
+    gaps = evidence.frame("models")["family"].map({"vgg": 120.0}).fillna(600.0)
+    table = tables_prediction.table_repeat(replace(evidence, models=evidence.frame("models").assign(repeat_gap_s=gaps)))
+    minutes = table.set_index("family")["again after, median (min)"]
+    assert (minutes["VGGs"], minutes["AlexNets"], minutes["all"]) == (2.0, 10.0, 10.0)
+
+
+def test_blocks_of_a_model_say_how_far_apart_they_lie(evidence: Evidence) -> None:
+    row = tables_prediction.table_truth(evidence).iloc[-1]
+    assert (row["models"], row["blocks span, least (s)"], row["blocks span, median (s)"]) == (78, 20.0, 22.5)
+    assert row["noise, median (%)"] == pytest.approx(1.0)
+
+
 def test_missing_columns_are_named(evidence: Evidence) -> None:
     assert evidence.zoo is not None
     with pytest.raises(FormatError, match=r"lacks the columns macs(.|\n)*table `zoo`"):

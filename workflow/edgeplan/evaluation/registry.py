@@ -156,10 +156,21 @@ _ALL = (
         "table_repeat",
         "Repeatability ceiling",
         "The same models measured again later, held against their first measurement as if it were a prediction: no predictor "
-        "can be expected to do better.",
+        "can be expected to do better. The longer the time between the two, the more the machine may drift: ceilings of "
+        "different gaps, such as those of two devices, are not comparable.",
         prediction.table_repeat,
         ("models",),
-        ("repeat_ms",),
+        ("repeat_ms", "repeat_gap_s", "predicted_ms"),
+    ),
+    Shown(
+        "table_truth",
+        "How whole models were measured",
+        "Time from the first to the last block of one model's first measurement, whose median over blocks is the truth; where "
+        "it is short, the blocks meet the machine in the same state and say less about its drift. Noise is half the range of "
+        "the middle blocks over the latency.",
+        prediction.table_truth,
+        ("models",),
+        ("blocks_span_s", "noise"),
     ),
     Shown(
         "table_intervals",
