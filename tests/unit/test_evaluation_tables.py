@@ -10,7 +10,7 @@ import pytest
 from evaluation_evidence import full_evidence
 
 from edgeplan.errors import FormatError
-from edgeplan.evaluation import paper, registry, summary, tables, tables_fusion, tables_prediction, tables_sampling
+from edgeplan.evaluation import dates, paper, registry, summary, tables, tables_fusion, tables_prediction, tables_sampling
 from edgeplan.evaluation.artifacts import Evidence, read_evidence
 from edgeplan.pipeline import training
 from edgeplan.predictors.training_rows import trained_on
@@ -282,17 +282,51 @@ def test_metrics_file_is_sorted_rounded_and_refuses_unknown_keys(tmp_path: Path)
     assert [p.name for p in path.parent.iterdir()] == ["metrics.json"]
 
 
+RANGES = {stage: f"2024-05-06 0{i}:00 to 2024-05-06 0{i}:30 UTC" for i, stage in enumerate(dates.STAGES)}
+
+
 def test_written_tables_read_back_whole(tmp_path: Path, evidence: Evidence) -> None:
-    written = tables.write_tables(evidence, tmp_path, "2024-05-06")
+    written = tables.write_tables(evidence, tmp_path, RANGES)
     back, measured_at = tables.read_tables(tmp_path)
-    assert measured_at == "2024-05-06"
+    assert measured_at == "; ".join(f"{stage} {when}" for stage, when in RANGES.items())
     assert list(back) == list(registry.TABLES)
     for name, frame in written.items():
         assert list(back[name].columns) == list(frame.columns)
         assert tables.cell_text(back[name].iloc[0, 0]) == tables.cell_text(frame.iloc[0, 0])
-    tables.write_table(written["table_08"], tmp_path / "table_08", "", "", "2024-05-07")
-    with pytest.raises(FormatError, match="different measurements: 2024-05-06, 2024-05-07"):
+    tables.write_table(written["table_08"], tmp_path / "table_08", "", "", "truth 2024-05-07 to 2024-05-08 UTC")
+    with pytest.raises(FormatError, match=r"different measurements \(stage truth\): .* or 2024-05-07 to 2024-05-08"):
         tables.read_tables(tmp_path)
+
+
+def test_every_table_names_the_dates_of_the_stages_it_rests_on() -> None:
+    said = {name: dates.measured(table, RANGES) for name, table in registry.TABLES.items()}
+    assert said["table_05"] == "nothing"
+    assert said["table_fusion"] == f"fusion {RANGES['fusion']}"
+    assert said["table_12"] == f"sampling {RANGES['sampling']}"
+    assert said["table_08"] == dates.together([said["table_fusion"], said["table_12"], f"truth {RANGES['truth']}"])[0]
+    assert dates.measured(registry.TABLES["table_12"], {}) == "sampling not recorded"
+
+
+def test_dates_come_from_the_rows_behind_the_tables(tmp_path: Path, evidence: Evidence) -> None:
+    def store(stage: str, key: str, starts: dict[str, list[float]]) -> None:
+        (tmp_path / stage).mkdir(exist_ok=True)
+        frame = pd.DataFrame({"subject": list(starts), "measured_at": list(starts.values())})
+        frame.to_parquet(tmp_path / stage / f"{key}-rows-000.parquet")
+
+    store("fusion", "abc", {"x": [60.0, 120.0], "y": [7200.0]})
+    store("fusion", "other", {"x": [1e9]})  # of another machine
+    store("sampling", "abc", {"kept": [3600.0, 3720.0], "beyond the budget": [1e8]})
+    models = evidence.frame("models").iloc[:2].assign(measured_at_s=[0.0, 60.0], repeat_gap_s=[np.nan, 86400.0])
+    kernels = evidence.frame("kernels").assign(subject="kept")
+    assert dates.ranges(replace(evidence, models=models, kernels=kernels), tmp_path, "abc") == {
+        "fusion": "1970-01-01 00:01 to 1970-01-01 02:00 UTC",
+        "sampling": "1970-01-01 01:00 to 1970-01-01 01:02 UTC",
+        "truth": "1970-01-01 00:00 to 1970-01-02 00:01 UTC",
+    }
+    assert dates.ranges(Evidence("cpu-test"), tmp_path / "none", "abc") == {}
+    (tmp_path / "fusion" / "abc-rows-001.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(FormatError, match="abc-rows-001"):
+        dates.ranges(Evidence("cpu-test"), tmp_path, "abc")
 
 
 def test_bars_depend_on_the_device() -> None:

@@ -12,6 +12,7 @@ from evaluation_evidence import full_evidence
 from edgeplan.errors import FormatError
 from edgeplan.evaluation import analysis, report
 from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.evaluation.dates import STAGES
 from edgeplan.evaluation.figures import FIGURES, make_figures, write_figures
 from edgeplan.evaluation.figures_kernels import shares_by_family
 from edgeplan.evaluation.registry import TABLES
@@ -190,7 +191,7 @@ def test_errors_are_attributed_to_the_kind_that_causes_them(evidence: Evidence) 
 
 
 def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> None:
-    made = write_tables(replace(evidence, transfer=None), tmp_path / "tables", "2024-05-06")
+    made = write_tables(replace(evidence, transfer=None), tmp_path / "tables", dict.fromkeys(STAGES, "2024-05-06"))
     write_figures(evidence, tmp_path / "figures")
     write_metrics(metrics(evidence), tmp_path / "metrics.json")
     (tmp_path / "environment.json").write_text('{"cpu": "Example"}', encoding="utf-8")
@@ -213,7 +214,7 @@ def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> No
     text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert all(f'id="{name}"' in text for name in [*made, *FIGURES, "table_11"])
     assert 0 < text.index("Seen by a person.") < text.index("A finding.")
-    assert "Measured: 2024-05-06" in text
+    assert "Measured: fusion 2024-05-06; sampling 2024-05-06; truth 2024-05-06" in text
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["report.html"]
     (tmp_path / "findings.json").write_text("{", encoding="utf-8")
     with pytest.raises(FormatError, match=r"findings\.json"):

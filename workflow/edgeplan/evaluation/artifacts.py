@@ -168,20 +168,32 @@ def read_evidence(
     """
     parts: dict[str, Any] = {name: _table(results / path) for name, path in _FILES.items()}
     parts |= {name: _table(zoo / path) for name, path in _ZOO_FILES.items()}
-    parts |= {name: _document(results / path) for name, path in _DOCUMENTS.items()}
+    parts |= {name: read_document(results / path) for name, path in _DOCUMENTS.items()}
     return Evidence(device=device, resnet18_kernels=resnet18_kernels, **(parts | extra))
 
 
 def _table(path: Path) -> pd.DataFrame | None:
-    if not path.is_file():
-        return None
+    return read_frame(path) if path.is_file() else None
+
+
+def read_frame(path: Path, *columns: str) -> pd.DataFrame:
+    """A table from a file, parquet or csv; of parquet only the named columns if there are any.
+
+    Raises:
+        FormatError: it cannot be read, or lacks a column.
+    """
     try:
-        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        return pd.read_parquet(path, columns=list(columns) or None) if path.suffix == ".parquet" else pd.read_csv(path)
     except (ValueError, OSError) as error:
         raise FormatError(f"cannot read the table: {error}", where=str(path), next_step=_REBUILD) from error
 
 
-def _document(path: Path) -> Mapping[str, Any] | None:
+def read_document(path: Path) -> Mapping[str, Any] | None:
+    """A JSON object from a file; None where there is no such file.
+
+    Raises:
+        FormatError: it cannot be read, or is no object.
+    """
     if not path.is_file():
         return None
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.evaluation.dates import measured, together
 from edgeplan.evaluation.metrics import require
 from edgeplan.evaluation.registry import TABLES
 from edgeplan.files import write_text
@@ -81,22 +83,28 @@ def read_tables(folder: Path) -> tuple[dict[str, pd.DataFrame], str]:
     """Tables that `write_tables` wrote, by id in the order of `TABLES`, and when they were measured ("" when there are none).
 
     Raises:
-        FormatError: the tables were not all measured at the same time.
+        FormatError: two tables name different dates for the same measuring stage.
     """
     read = {name: read_table(path) for name in TABLES if (path := folder / f"{name}.csv").is_file()}
-    dates = {measured_at for _, measured_at in read.values()}
-    if len(dates) > 1:
+    text, differing = together(measured_at for _, measured_at in read.values())
+    if differing:
         raise FormatError(
-            f"tables of different measurements: {', '.join(sorted(dates))}",
+            f"tables of different measurements (stage {', '.join(differing)}): {text}",
             where=str(folder),
             next_step="run the evaluation stage again",
         )
-    return {name: frame for name, (frame, _) in read.items()}, next(iter(dates), "")
+    return {name: frame for name, (frame, _) in read.items()}, text
 
 
-def write_tables(evidence: Evidence, folder: Path, measured_at: str) -> dict[str, pd.DataFrame]:
-    """Make and write every table whose inputs are there; returns them by id."""
+def write_tables(evidence: Evidence, folder: Path, ranges: Mapping[str, str]) -> dict[str, pd.DataFrame]:
+    """Make and write every table whose inputs are there; returns them by id.
+
+    Args:
+        evidence: of the device.
+        folder: where they go.
+        ranges: when each measuring stage measured, see `edgeplan.evaluation.dates.ranges`.
+    """
     tables = make_tables(evidence)
     for name, frame in tables.items():
-        write_table(frame, folder / name, TABLES[name].title, TABLES[name].caption, measured_at)
+        write_table(frame, folder / name, TABLES[name].title, TABLES[name].caption, measured(TABLES[name], ranges))
     return tables

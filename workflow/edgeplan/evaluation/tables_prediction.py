@@ -172,7 +172,9 @@ def table_11(evidence: Evidence) -> pd.DataFrame:
     table = table.join(rebuilt.drop(columns=["family", "models"]))
     cells = [paper.TABLE_11.get(paper.family_key(f)) for f in table["family"]]
     for part, name in enumerate(("transferred", "rebuilt")):
+        table[f"paper {name}: RMSE (ms)"] = [c[part].rmse_ms if c else np.nan for c in cells]
         table[f"paper {name}: RMSPE (%)"] = [c[part].rmspe if c else np.nan for c in cells]
+        table[f"paper {name}: {_WITHIN_5}"] = [c[part].within_5pct if c else np.nan for c in cells]
         table[f"paper {name}: {_WITHIN_10}"] = [c[part].within_10pct if c else np.nan for c in cells]
     table.loc[table["family"] == OVERALL, f"paper rebuilt: {_WITHIN_10}"] = paper.TABLE_11_OVERALL_REBUILT
     table["family"] = table["family"].map(label)
