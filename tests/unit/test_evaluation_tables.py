@@ -83,8 +83,29 @@ def test_undecided_cases_say_why_and_whether_the_other_size_settled_them(evidenc
 
 
 def test_pairs_not_tested_are_listed_by_reason(evidence: Evidence) -> None:
-    table = tables_fusion.table_skipped(evidence)
-    assert list(table.itertuples(index=False, name=None)) == [("rows", 2, "conv_fc, fc_conv"), ("too little", 1, "gap_relu")]
+    extra = pd.DataFrame([("gap_relu", "single", 8, 6, 1), ("gap_relu", "multi-outbound", 2, 0, 0)]).set_axis(
+        ["pair", "connection", "edges", "fused_by_engine", "fused_by_rules"], axis=1
+    )
+    verification = pd.concat([evidence.frame("verification"), extra])
+    table = tables_fusion.table_skipped(replace(evidence, verification=verification))
+    assert list(table.itertuples(index=False, name=None)) == [
+        ("too little", 1, 10, 6, 1, "gap_relu"),
+        ("rows", 2, 0, 0, 0, "conv_fc, fc_conv"),
+    ]
+    black_box = tables_fusion.table_skipped(replace(evidence, verification=None))
+    assert list(black_box["which"]) == ["conv_fc, fc_conv", "gap_relu"]
+    assert black_box["edges in the zoo"].isna().all()
+
+
+def test_undecided_cases_are_counted_in_the_captions(tmp_path: Path, evidence: Evidence) -> None:
+    note = (
+        "Of 4 test cases 2 were given up undecided: 1 after 1 measurement (noise); 1 after 6 measurements (unclear after 6 "
+        "measurements). Settled on tensors of the other size: 1."
+    )
+    assert tables_fusion.undecided_note(evidence) == note
+    tables.write_tables(evidence, tmp_path, {})
+    assert note in (tmp_path / "table_fusion.md").read_text()
+    assert json.loads((tmp_path / tables.NOTES).read_text())["table_undecided"] == note
 
 
 def test_table_04_agrees_with_the_papers_gpu(evidence: Evidence) -> None:
@@ -99,7 +120,11 @@ def test_fusion_is_averaged_over_groups_without_batch_norm(evidence: Evidence) -
     assert table["precision (%)"][0] == pytest.approx(75)
     assert table["recall (%)"][0] == pytest.approx(100 * (80 / 90 + 1) / 2)
     assert table["edges"][0] == 110
-    assert list(table["pair"]) == ["macro average", "batch-norm folding", "reshapes", "conv_add", "conv_relu"]
+    # With reshapes recall has a third group, 0/4.
+    assert table["precision (%)"][1] == pytest.approx(75)
+    assert table["recall (%)"][1] == pytest.approx(100 * (80 / 90 + 1) / 3)
+    averages = ["macro average", "macro average, with reshapes", "batch-norm folding", "reshapes"]
+    assert list(table["pair"]) == [*averages, "conv_add", "conv_relu", "reshape_fc"]
 
 
 def test_conv_fusion_compares_equal_configurations(evidence: Evidence) -> None:
@@ -257,7 +282,8 @@ def test_metrics_are_exactly_the_keys_and_values(evidence: Evidence) -> None:
     assert values["sampling.adaptive_error"] == pytest.approx(0.08)
     assert values["sampling.adaptive_error_all"] == pytest.approx(0.26)
     assert values["interval.width_90"] == pytest.approx(0.2)
-    assert values["fusion.precision"] == pytest.approx(0.75)
+    assert values["fusion.precision"] == values["fusion.precision_all"] == pytest.approx(0.75)
+    assert values["fusion.recall_all"] == pytest.approx((80 / 90 + 1) / 3)
 
 
 def test_what_was_not_measured_is_absent_from_metrics(evidence: Evidence) -> None:

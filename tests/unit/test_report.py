@@ -143,8 +143,9 @@ def test_report_escapes_what_it_is_given(evidence: Evidence) -> None:
 
 def test_headline_says_pass_and_miss(evidence: Evidence) -> None:
     lines = {line.title: line for line in report.headline(evidence.device, metrics(evidence), make_tables(evidence))}
-    assert lines["fusion rules: precision"].verdict == "miss"
-    assert lines["fusion rules: precision"].value == "75 %"
+    assert lines["fusion rules: precision, without reshapes"].verdict == "miss"
+    assert lines["fusion rules: precision, without reshapes"].value == "75 %"
+    assert lines["fusion rules: recall, with reshapes"].value == "62.96 %"
     assert lines["models evaluated"].verdict == "miss"
     assert lines["kernel measuring time (min)"].verdict == "pass"
     assert lines["operator sum beaten on every family"].verdict == "pass"
@@ -170,6 +171,11 @@ def test_findings_tell_unrepeatable_models_from_mispredicted_ones(evidence: Evid
     models.loc[:1, "repeat_ms"] *= 1.2
     told = analysis.findings(replace(evidence, models=models))
     assert any("2 of the 4 misses are models whose own measurement moved" in text for text in told)
+
+
+def test_findings_judge_the_rules_with_and_without_reshapes(evidence: Evidence) -> None:
+    told = next(text for text in analysis.findings(evidence) if text.startswith("Fusion rules against"))
+    assert told.endswith("75.0 % / 94.4 % without edges at reshapes and 75.0 % / 63.0 % with edges at reshapes.")
 
 
 def test_findings_compare_samplers_on_both_sets_of_labels(evidence: Evidence) -> None:
@@ -214,6 +220,7 @@ def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> No
     text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert all(f'id="{name}"' in text for name in [*made, *FIGURES, "table_11"])
     assert 0 < text.index("Seen by a person.") < text.index("A finding.")
+    assert "Of 4 test cases 2 were given up undecided" in text
     assert "Measured: fusion 2024-05-06; sampling 2024-05-06; truth 2024-05-06" in text
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["report.html"]
     (tmp_path / "findings.json").write_text("{", encoding="utf-8")

@@ -7,7 +7,7 @@ import pandas as pd
 
 from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.evaluation.metrics import FloatArray, accuracy, coverage, relative_error
-from edgeplan.evaluation.tables_fusion import MACRO, table_fusion
+from edgeplan.evaluation.tables_fusion import MACRO, WITH_RESHAPES, table_fusion
 from edgeplan.evaluation.tables_prediction import baseline_verdicts, baselines, label
 
 _BOUND = 0.10
@@ -213,13 +213,20 @@ def _fusion(evidence: Evidence) -> list[str]:
     if not evidence.has("verification"):
         return []
     table = table_fusion(evidence)
+    hits = {row["pair"]: row for row in table.to_dict("records") if row["connection"] == ""}
+    texts = [
+        f"{hits[name]['precision (%)']:.1f} % / {hits[name]['recall (%)']:.1f} % {how} edges at reshapes"
+        for name, how in ((MACRO, "without"), (WITH_RESHAPES, "with"))
+        if name in hits
+    ]
+    told = [f"Fusion rules against the engine's own report: precision / recall {' and '.join(texts)}."] if texts else []
     groups = table[table["connection"] != ""]
     wrong = groups[(groups["precision (%)"] < 100) | (groups["recall (%)"] < 100)]  # noqa: PLR2004  percent
     if not len(wrong):
-        return []
+        return told
     names = [f"{pair} ({connection})" for pair, connection in zip(wrong["pair"], wrong["connection"], strict=True)]
     more = f" and {len(names) - 2 * _FEW} more" if len(names) > 2 * _FEW else ""
-    return [f"Fusion rules disagree with the engine on {', '.join(names[: 2 * _FEW])}{more} ({MACRO}: see the table)."]
+    return [*told, f"Fusion rules disagree with the engine on {', '.join(names[: 2 * _FEW])}{more}."]
 
 
 def _modes(evidence: Evidence) -> list[str]:

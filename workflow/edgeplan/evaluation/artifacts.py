@@ -117,6 +117,7 @@ class Shown:
         function: makes it.
         needs: parts of `Evidence` it cannot be made without.
         columns: columns of `Evidence.models` it cannot be made without.
+        note: what its caption adds from the data; "" for nothing.
     """
 
     id: str
@@ -125,6 +126,7 @@ class Shown:
     function: Callable[[Evidence], Any]
     needs: tuple[str, ...]
     columns: tuple[str, ...] = ()
+    note: Callable[[Evidence], str] | None = None
 
     def possible(self, evidence: Evidence) -> bool:
         """Whether everything it needs is there."""

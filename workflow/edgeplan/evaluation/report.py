@@ -17,7 +17,7 @@ from edgeplan.errors import FormatError
 from edgeplan.evaluation.figures import FIGURES
 from edgeplan.evaluation.registry import TABLES
 from edgeplan.evaluation.summary import bars, sampling_bars
-from edgeplan.evaluation.tables import cell_text, read_tables
+from edgeplan.evaluation.tables import NOTES, captioned, cell_text, read_tables
 from edgeplan.evaluation.tables_prediction import baseline_verdicts
 from edgeplan.evaluation.tables_sampling import environment_rows
 from edgeplan.files import write_json, write_text
@@ -108,6 +108,7 @@ def render(
     findings: Sequence[str],
     measured_at: str,
     chapters: Sequence[str] = (),
+    notes: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """The report as HTML.
 
@@ -120,8 +121,9 @@ def render(
         findings: where it misses and why, one paragraph each (`analysis.findings`).
         measured_at: when the measurements were made, as text.
         chapters: further chapters, as HTML fragments of this package.
+        notes: what the captions of tables add from the data, by id.
     """
-    shown = [table_section(name, t.title, t.caption, tables[name]) for name, t in TABLES.items() if name in tables]
+    shown = [table_section(name, t.title, captioned(t, notes), tables[name]) for name, t in TABLES.items() if name in tables]
     drawn = [
         Section(name, p.title, p.caption, image=base64.b64encode(figures[name]).decode())
         for name, p in FIGURES.items()
@@ -184,6 +186,7 @@ def write_report(
         [*remarks, *_read(findings, list)],
         measured_at,
         chapters,
+        _read(tables / NOTES, dict),
     )
     write_text(report, page)
 

@@ -11,11 +11,14 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.errors import FormatError
-from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.evaluation.artifacts import Evidence, Shown
 from edgeplan.evaluation.dates import measured, together
 from edgeplan.evaluation.metrics import require
 from edgeplan.evaluation.registry import TABLES
-from edgeplan.files import write_text
+from edgeplan.files import write_json, write_text
+
+#: File beside the tables: what the captions add from the data, by id of the table.
+NOTES = "notes.json"
 
 
 def make_tables(evidence: Evidence) -> dict[str, pd.DataFrame]:
@@ -105,6 +108,19 @@ def write_tables(evidence: Evidence, folder: Path, ranges: Mapping[str, str]) ->
         ranges: when each measuring stage measured, see `edgeplan.evaluation.dates.ranges`.
     """
     tables = make_tables(evidence)
+    notes = {name: note(evidence) for name in tables if (note := TABLES[name].note)}
     for name, frame in tables.items():
-        write_table(frame, folder / name, TABLES[name].title, TABLES[name].caption, measured(TABLES[name], ranges))
+        caption = captioned(TABLES[name], notes)
+        write_table(frame, folder / name, TABLES[name].title, caption, measured(TABLES[name], ranges))
+    write_json(folder / NOTES, notes)
     return tables
+
+
+def captioned(shown: Shown, notes: Mapping[str, str]) -> str:
+    """The caption of a table, with what the data adds to it.
+
+    Args:
+        shown: the table.
+        notes: as written by `write_tables` to the file `NOTES`: by id of the table.
+    """
+    return f"{shown.caption} {notes.get(shown.id, '')}".rstrip()
