@@ -214,6 +214,15 @@ def test_training_judges_on_all_labels_and_on_resolved_ones_alone() -> None:
     assert np.isnan(training._judged(rows, 3.0)["rmspe"])
 
 
+def test_kernels_of_the_paper_that_are_not_ours_have_rows(evidence: Evidence) -> None:
+    table = tables_sampling.table_09(evidence).set_index(["split", "kernel"])
+    row = table.loc[("paper only", "se")]
+    assert np.isnan(row["RMSE (ms)"])
+    assert (row["paper CPU: RMSE (ms)"], row["paper VPU: within 10 % (%)"]) == (0.45, 99.0)
+    assert ("paper only", "conv") not in table.index
+    assert table.loc[("frozen", "conv"), "rows"] == 15
+
+
 def test_kernels_are_judged_on_all_labels_and_on_resolved_ones_alone(evidence: Evidence) -> None:
     quality = pd.DataFrame(
         {"kind": "conv", "split": "frozen", "measured_us": [0.5, 2.0], "predicted_us": [1.0, 2.2], "forest_us": [0.5, 2.0]}
@@ -227,7 +236,7 @@ def test_seen_share(evidence: Evidence) -> None:
     last = tables_sampling.table_seen(evidence).iloc[-1]
     assert last["configurations"] == 3
     assert last["seen, exact (%)"] == pytest.approx(100 * 2 / 3)
-    assert last["paper CPU (%)"] == 5.9
+    assert [last[f"paper {device} (%)"] for device in paper.DEVICES] == [5.9, 9.4, 5.0]
 
 
 def test_measuring_cost_leaves_baselines_and_the_frozen_set_out(evidence: Evidence) -> None:

@@ -173,6 +173,20 @@ def test_findings_tell_unrepeatable_models_from_mispredicted_ones(evidence: Evid
     assert any("2 of the 4 misses are models whose own measurement moved" in text for text in told)
 
 
+def test_findings_name_families_whose_intervals_hold_too_few(evidence: Evidence) -> None:
+    models = evidence.frame("models").assign(
+        low_ms=lambda f: f["measured_ms"] * 0.9,
+        high_ms=lambda f: f["measured_ms"] * 1.1,
+        predicted_ms=lambda f: f["measured_ms"],
+    )
+    alexnet = models.index[models["family"] == "alexnet"]
+    models.loc[alexnet[:2], "low_ms"] = models.loc[alexnet[:2], "measured_ms"] * 1.05
+    told = [text for text in analysis.findings(replace(evidence, models=models)) if text.startswith("The 90 % intervals")]
+    overall, families = told
+    assert overall == "The 90 % intervals hold 97.4 % of the measurements: they are too wide."
+    assert families.endswith("AlexNets (66.7 % inside, 33.3 % below and 0.0 % above, median width 20.0 %).")
+
+
 def test_findings_judge_the_rules_with_and_without_reshapes(evidence: Evidence) -> None:
     told = next(text for text in analysis.findings(evidence) if text.startswith("Fusion rules against"))
     assert told.endswith("75.0 % / 94.4 % without edges at reshapes and 75.0 % / 63.0 % with edges at reshapes.")

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.evaluation.artifacts import Evidence
-from edgeplan.evaluation.metrics import FloatArray, accuracy, coverage, relative_error
+from edgeplan.evaluation.metrics import FloatArray, accuracy, relative_error
 from edgeplan.evaluation.tables_fusion import MACRO, WITH_RESHAPES, table_fusion
-from edgeplan.evaluation.tables_prediction import baseline_verdicts, baselines, label
+from edgeplan.evaluation.tables_prediction import baseline_verdicts, baselines, label, table_intervals
 
 _BOUND = 0.10
 _FEW = 3
@@ -17,6 +17,8 @@ _SIGNIFICANT = 2.0
 # A kind that takes less than this of the latency cannot be told from the others.
 _SMALL_SHARE = 0.02
 _NOMINAL = (0.85, 0.95)
+#: A family whose intervals hold fewer of its measurements is named, whatever the coverage of all.
+_POOR_COVERAGE = 0.8
 
 
 def findings(evidence: Evidence) -> list[str]:
@@ -161,16 +163,25 @@ def _kinds(evidence: Evidence, frame: pd.DataFrame) -> list[str]:
 
 
 def _intervals(evidence: Evidence) -> list[str]:
-    frame = evidence.optional("low_ms", "high_ms")
-    if frame is None:
+    if evidence.optional("low_ms", "high_ms") is None:
         return []
-    share = coverage(frame["measured_ms"], frame["low_ms"], frame["high_ms"])
-    low, high = _NOMINAL
-    if low <= share <= high:
-        return []
-    return [
-        f"The 90 % intervals hold {_percent(share)} of the measurements: they are too {'wide' if share > high else 'narrow'}."
+    table = table_intervals(evidence)
+    names, inside, below, above, width = (table.iloc[:, i].tolist() for i in (0, 2, 3, 4, 5))
+    low, high = (100 * bound for bound in _NOMINAL)
+    texts = []
+    if not low <= inside[-1] <= high:
+        way = "wide" if inside[-1] > high else "narrow"
+        texts.append(f"The 90 % intervals hold {inside[-1]:.1f} % of the measurements: they are too {way}.")
+    poor = [
+        f"{names[i]} ({inside[i]:.1f} % inside, {below[i]:.1f} % below and {above[i]:.1f} % above, "
+        f"median width {width[i]:.1f} %)"
+        for i in range(len(table) - 1)
+        if inside[i] < 100 * _POOR_COVERAGE
     ]
+    if poor:
+        bound = f"{100 * _POOR_COVERAGE:.0f} %"
+        texts.append(f"The 90 % intervals hold fewer than {bound} of the measurements of {'; '.join(poor)}.")
+    return texts
 
 
 def _samplers(evidence: Evidence) -> list[str]:

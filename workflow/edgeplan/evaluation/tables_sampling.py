@@ -146,12 +146,19 @@ def table_09(evidence: Evidence) -> pd.DataFrame:
             other = accuracy(known["measured_us"], known["forest_us"])
             row |= {"forest: RMSE (ms)": other.rmse / 1e3, "forest: RMSPE (%)": other.rmspe}
             row["forest: within 10 % (%)"] = 100 * other.within_10pct
-        published = paper.TABLES_6_9.get(str(kind))
-        for device in paper.DEVICES:
-            cell = published.quality.get(device) if published else None
-            row[f"paper {device}: RMSE (ms)"], row[f"paper {device}: within 10 % (%)"] = cell or (np.nan, np.nan)
-        rows.append(row)
+        rows.append(row | _published_quality(str(kind)))
+    missing = [kind for kind in paper.TABLES_6_9 if kind not in set(frame["kind"])]
+    rows += [{"split": "paper only", "kernel": kind, **_published_quality(kind)} for kind in missing]
     return pd.DataFrame(rows)
+
+
+def _published_quality(kind: str) -> dict[str, float]:
+    published = paper.TABLES_6_9.get(kind)
+    found: dict[str, float] = {}
+    for device in paper.DEVICES:
+        cell = published.quality.get(device) if published else None
+        found[f"paper {device}: RMSE (ms)"], found[f"paper {device}: within 10 % (%)"] = cell or (np.nan, np.nan)
+    return found
 
 
 def table_10(evidence: Evidence) -> pd.DataFrame:
@@ -270,8 +277,10 @@ def table_seen(evidence: Evidence) -> pd.DataFrame:
         shapes, known_shapes = {_shape(c) for c in wanted}, {_shape(c) for c in known}
         counts = np.array([len(wanted), len(wanted & known), len(shapes), len(shapes & known_shapes)], dtype=float)
         total += counts
-        rows.append((kind, int(counts[0]), 100 * counts[1] / counts[0], 100 * counts[3] / counts[2], np.nan))
+        unpublished = [np.nan] * len(paper.DEVICES)
+        rows.append((kind, int(counts[0]), 100 * counts[1] / counts[0], 100 * counts[3] / counts[2], *unpublished))
     if total[0]:
         overall = (int(total[0]), 100 * total[1] / total[0], 100 * total[3] / total[2])
-        rows.append(("all", *overall, paper.SEEN_CONFIGURATIONS["CPU"]))
-    return pd.DataFrame(rows, columns=["kernel", "configurations", "seen, exact (%)", "seen, shape (%)", "paper CPU (%)"])
+        rows.append(("all", *overall, *(paper.SEEN_CONFIGURATIONS[device] for device in paper.DEVICES)))
+    names = ["kernel", "configurations", "seen, exact (%)", "seen, shape (%)"]
+    return pd.DataFrame(rows, columns=[*names, *(f"paper {device} (%)" for device in paper.DEVICES)])
