@@ -189,7 +189,7 @@ def test_findings_name_families_whose_intervals_hold_too_few(evidence: Evidence)
 
 def test_findings_judge_the_rules_with_and_without_reshapes(evidence: Evidence) -> None:
     told = next(text for text in analysis.findings(evidence) if text.startswith("Fusion rules against"))
-    assert told.endswith("75.0 % / 94.4 % without edges at reshapes and 75.0 % / 63.0 % with edges at reshapes.")
+    assert told.endswith("75.00 % / 94.44 % without edges at reshapes and 75.00 % / 62.96 % with edges at reshapes.")
 
 
 def test_findings_compare_samplers_on_both_sets_of_labels(evidence: Evidence) -> None:

@@ -226,7 +226,7 @@ def _fusion(evidence: Evidence) -> list[str]:
     table = table_fusion(evidence)
     hits = {row["pair"]: row for row in table.to_dict("records") if row["connection"] == ""}
     texts = [
-        f"{hits[name]['precision (%)']:.1f} % / {hits[name]['recall (%)']:.1f} % {how} edges at reshapes"
+        f"{hits[name]['precision (%)']:.2f} % / {hits[name]['recall (%)']:.2f} % {how} edges at reshapes"
         for name, how in ((MACRO, "without"), (WITH_RESHAPES, "with"))
         if name in hits
     ]
