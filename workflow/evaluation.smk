@@ -22,11 +22,13 @@ rule evaluation:
         sweeps="results/{device}/evaluation/sweeps.parquet",
         modes="results/{device}/evaluation/modes.csv",
         conv_fusion="results/{device}/evaluation/conv_fusion.csv",
+        dates="results/{device}/evaluation/dates.json",
         metrics="results/{device}/chapters/prediction.json",
     log:
         "work/logs/evaluation-{device}.log",
     threads: workflow.cores
     params:
         sections=sections("seed", "evaluation"),
+        rows="data/rows/{device}",
     script:
         "scripts/evaluation.py"

@@ -7,6 +7,8 @@ rule transfer:
         target=f"results/{config['transfer']['target']}/evaluation/models.parquet",
         source_environment=f"results/{config['transfer']['source']}/evaluation/environment.json",
         target_environment=f"results/{config['transfer']['target']}/evaluation/environment.json",
+        source_dates=f"results/{config['transfer']['source']}/evaluation/dates.json",
+        target_dates=f"results/{config['transfer']['target']}/evaluation/dates.json",
     output:
         csv="results/transfer/table_11.csv",
     log:

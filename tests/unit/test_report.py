@@ -12,10 +12,12 @@ from evaluation_evidence import full_evidence
 from edgeplan.errors import FormatError
 from edgeplan.evaluation import analysis, report
 from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.evaluation.dates import STAGES
 from edgeplan.evaluation.figures import FIGURES, make_figures, write_figures
 from edgeplan.evaluation.figures_kernels import shares_by_family
+from edgeplan.evaluation.registry import TABLES
 from edgeplan.evaluation.summary import metrics, write_metrics
-from edgeplan.evaluation.tables import TABLES, make_tables, write_tables
+from edgeplan.evaluation.tables import make_tables, write_tables
 
 MAX_FIGURE_BYTES = 150_000
 VOID = {"meta", "img", "link", "br"}
@@ -141,12 +143,16 @@ def test_report_escapes_what_it_is_given(evidence: Evidence) -> None:
 
 def test_headline_says_pass_and_miss(evidence: Evidence) -> None:
     lines = {line.title: line for line in report.headline(evidence.device, metrics(evidence), make_tables(evidence))}
-    assert lines["fusion rules: precision"].verdict == "miss"
-    assert lines["fusion rules: precision"].value == "75 %"
+    assert lines["fusion rules: precision, without reshapes"].verdict == "miss"
+    assert lines["fusion rules: precision, without reshapes"].value == "75 %"
+    assert lines["fusion rules: recall, with reshapes"].value == "62.96 %"
     assert lines["models evaluated"].verdict == "miss"
     assert lines["kernel measuring time (min)"].verdict == "pass"
     assert lines["operator sum beaten on every family"].verdict == "pass"
-    assert lines["conv RMSPE on the frozen set: adaptive, random, prior"].verdict == "pass"
+    resolved = lines["conv RMSPE on labels of at least 1 us of the frozen set: adaptive, random, prior"]
+    everything = lines["conv RMSPE on all labels of the frozen set: adaptive, random, prior"]
+    assert (resolved.value, resolved.verdict) == ("8 %, 40 %, 12 %", "pass")
+    assert (everything.value, everything.verdict) == ("26 %, 44 %, 21 %", "miss")
 
 
 def test_findings_name_a_biased_family(evidence: Evidence) -> None:
@@ -167,6 +173,31 @@ def test_findings_tell_unrepeatable_models_from_mispredicted_ones(evidence: Evid
     assert any("2 of the 4 misses are models whose own measurement moved" in text for text in told)
 
 
+def test_findings_name_families_whose_intervals_hold_too_few(evidence: Evidence) -> None:
+    models = evidence.frame("models").assign(
+        low_ms=lambda f: f["measured_ms"] * 0.9,
+        high_ms=lambda f: f["measured_ms"] * 1.1,
+        predicted_ms=lambda f: f["measured_ms"],
+    )
+    alexnet = models.index[models["family"] == "alexnet"]
+    models.loc[alexnet[:2], "low_ms"] = models.loc[alexnet[:2], "measured_ms"] * 1.05
+    told = [text for text in analysis.findings(replace(evidence, models=models)) if text.startswith("The 90 % intervals")]
+    overall, families = told
+    assert overall == "The 90 % intervals hold 97.4 % of the measurements: they are too wide."
+    assert families.endswith("AlexNets (66.7 % inside, 33.3 % below and 0.0 % above, median width 20.0 %).")
+
+
+def test_findings_judge_the_rules_with_and_without_reshapes(evidence: Evidence) -> None:
+    told = next(text for text in analysis.findings(evidence) if text.startswith("Fusion rules against"))
+    assert told.endswith("75.00 % / 94.44 % without edges at reshapes and 75.00 % / 62.96 % with edges at reshapes.")
+
+
+def test_findings_compare_samplers_on_both_sets_of_labels(evidence: Evidence) -> None:
+    told = next(text for text in analysis.findings(evidence) if text.startswith("Adaptive sampling"))
+    assert "on all 60 that are at least 1 us 8.0 %, 80% lower than random (40.0 %)" in told
+    assert told.endswith("24% higher than prior (21.0 %): not the lowest.")
+
+
 def test_errors_are_attributed_to_the_kind_that_causes_them(evidence: Evidence) -> None:
     parts = evidence.frame("breakdown")
     factor = parts["kind"].map({"dwconv": 1.25}).fillna(1.0)
@@ -180,7 +211,7 @@ def test_errors_are_attributed_to_the_kind_that_causes_them(evidence: Evidence) 
 
 
 def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> None:
-    made = write_tables(replace(evidence, transfer=None), tmp_path / "tables", "2024-05-06")
+    made = write_tables(replace(evidence, transfer=None), tmp_path / "tables", dict.fromkeys(STAGES, "2024-05-06"))
     write_figures(evidence, tmp_path / "figures")
     write_metrics(metrics(evidence), tmp_path / "metrics.json")
     (tmp_path / "environment.json").write_text('{"cpu": "Example"}', encoding="utf-8")
@@ -203,7 +234,8 @@ def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> No
     text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert all(f'id="{name}"' in text for name in [*made, *FIGURES, "table_11"])
     assert 0 < text.index("Seen by a person.") < text.index("A finding.")
-    assert "Measured: 2024-05-06" in text
+    assert "Of 4 test cases 2 were given up undecided" in text
+    assert "Measured: fusion 2024-05-06; sampling 2024-05-06; truth 2024-05-06" in text
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["report.html"]
     (tmp_path / "findings.json").write_text("{", encoding="utf-8")
     with pytest.raises(FormatError, match=r"findings\.json"):

@@ -11,4 +11,5 @@ with stage(snakemake) as params:
         device=snakemake.wildcards.device,
         results=Path(snakemake.output.metrics).parents[1],
         zoo=Path(snakemake.input.models).parent,
+        rows=Path(snakemake.params.rows),
     )

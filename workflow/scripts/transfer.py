@@ -8,9 +8,7 @@ from stage import stage
 with stage(snakemake) as params:
     transfer(
         params,
-        source=Path(snakemake.input.source),
-        target=Path(snakemake.input.target),
-        source_environment=Path(snakemake.input.source_environment),
-        target_environment=Path(snakemake.input.target_environment),
+        source=Path(snakemake.input.source).parent,
+        target=Path(snakemake.input.target).parent,
         csv=Path(snakemake.output.csv),
     )

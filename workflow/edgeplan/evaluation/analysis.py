@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.evaluation.artifacts import Evidence
-from edgeplan.evaluation.metrics import FloatArray, accuracy, coverage, relative_error
-from edgeplan.evaluation.tables_fusion import MACRO, table_fusion
-from edgeplan.evaluation.tables_prediction import baseline_verdicts, baselines, label
+from edgeplan.evaluation.metrics import FloatArray, accuracy, relative_error
+from edgeplan.evaluation.tables_fusion import MACRO, WITH_RESHAPES, table_fusion
+from edgeplan.evaluation.tables_prediction import baseline_verdicts, baselines, label, table_intervals
 
 _BOUND = 0.10
 _FEW = 3
@@ -17,6 +17,8 @@ _SIGNIFICANT = 2.0
 # A kind that takes less than this of the latency cannot be told from the others.
 _SMALL_SHARE = 0.02
 _NOMINAL = (0.85, 0.95)
+#: A family whose intervals hold fewer of its measurements is named, whatever the coverage of all.
+_POOR_COVERAGE = 0.8
 
 
 def findings(evidence: Evidence) -> list[str]:
@@ -161,31 +163,49 @@ def _kinds(evidence: Evidence, frame: pd.DataFrame) -> list[str]:
 
 
 def _intervals(evidence: Evidence) -> list[str]:
-    frame = evidence.optional("low_ms", "high_ms")
-    if frame is None:
+    if evidence.optional("low_ms", "high_ms") is None:
         return []
-    share = coverage(frame["measured_ms"], frame["low_ms"], frame["high_ms"])
-    low, high = _NOMINAL
-    if low <= share <= high:
-        return []
-    return [
-        f"The 90 % intervals hold {_percent(share)} of the measurements: they are too {'wide' if share > high else 'narrow'}."
+    table = table_intervals(evidence)
+    names, inside, below, above, width = (table.iloc[:, i].tolist() for i in (0, 2, 3, 4, 5))
+    low, high = (100 * bound for bound in _NOMINAL)
+    texts = []
+    if not low <= inside[-1] <= high:
+        way = "wide" if inside[-1] > high else "narrow"
+        texts.append(f"The 90 % intervals hold {inside[-1]:.1f} % of the measurements: they are too {way}.")
+    poor = [
+        f"{names[i]} ({inside[i]:.1f} % inside, {below[i]:.1f} % below and {above[i]:.1f} % above, "
+        f"median width {width[i]:.1f} %)"
+        for i in range(len(table) - 1)
+        if inside[i] < 100 * _POOR_COVERAGE
     ]
+    if poor:
+        bound = f"{100 * _POOR_COVERAGE:.0f} %"
+        texts.append(f"The 90 % intervals hold fewer than {bound} of the measurements of {'; '.join(poor)}.")
+    return texts
 
 
 def _samplers(evidence: Evidence) -> list[str]:
     if not evidence.has("samplers"):
         return []
-    table = evidence.frame("samplers", "sampler", "rmspe").set_index("sampler")["rmspe"].dropna()
-    others = [name for name in ("random", "prior") if name in table.index]
-    if "adaptive" not in table.index or not others:
+    table = evidence.frame("samplers", "sampler", "resolved_us", "labels", "labels_all", "rmspe", "rmspe_all")
+    rows = {str(row["sampler"]): row for row in table.to_dict("records")}
+    others = [name for name in ("random", "prior") if name in rows]
+    if "adaptive" not in rows or not others:
         return []
-    ours = float(table["adaptive"])
-    texts = []
-    for name in others:
-        theirs = float(table[name])
-        texts.append(f"{abs(1 - ours / theirs):.0%} {'lower' if ours < theirs else 'higher'} than {name} ({theirs:.1f} %)")
-    return [f"Adaptive sampling: conv RMSPE {ours:.1f} % on the frozen set, " + " and ".join(texts) + "."]
+    found = []
+    sets = {"": f"that are at least {rows['adaptive']['resolved_us']:g} us", "_all": "there are"}
+    for suffix, which in sets.items():
+        ours, *theirs = (float(rows[name][f"rmspe{suffix}"]) for name in ("adaptive", *others))
+        if not np.isfinite(ours):
+            continue
+        texts = [
+            f"{abs(1 - ours / error):.0%} {'lower' if ours < error else 'higher'} than {name} ({error:.1f} %)"
+            for name, error in zip(others, theirs, strict=True)
+        ]
+        verdict = "the lowest" if ours < min(theirs) else "not the lowest"
+        labels = f"all {rows['adaptive'][f'labels{suffix}']:.0f} {which}"
+        found.append(f"on {labels} {ours:.1f} %, {' and '.join(texts)}: {verdict}")
+    return ["Adaptive sampling, conv RMSPE on frozen labels: " + "; ".join(found) + "."] if found else []
 
 
 def _baselines(evidence: Evidence) -> list[str]:
@@ -204,13 +224,20 @@ def _fusion(evidence: Evidence) -> list[str]:
     if not evidence.has("verification"):
         return []
     table = table_fusion(evidence)
+    hits = {row["pair"]: row for row in table.to_dict("records") if row["connection"] == ""}
+    texts = [
+        f"{hits[name]['precision (%)']:.2f} % / {hits[name]['recall (%)']:.2f} % {how} edges at reshapes"
+        for name, how in ((MACRO, "without"), (WITH_RESHAPES, "with"))
+        if name in hits
+    ]
+    told = [f"Fusion rules against the engine's own report: precision / recall {' and '.join(texts)}."] if texts else []
     groups = table[table["connection"] != ""]
     wrong = groups[(groups["precision (%)"] < 100) | (groups["recall (%)"] < 100)]  # noqa: PLR2004  percent
     if not len(wrong):
-        return []
+        return told
     names = [f"{pair} ({connection})" for pair, connection in zip(wrong["pair"], wrong["connection"], strict=True)]
     more = f" and {len(names) - 2 * _FEW} more" if len(names) > 2 * _FEW else ""
-    return [f"Fusion rules disagree with the engine on {', '.join(names[: 2 * _FEW])}{more} ({MACRO}: see the table)."]
+    return [*told, f"Fusion rules disagree with the engine on {', '.join(names[: 2 * _FEW])}{more}."]
 
 
 def _modes(evidence: Evidence) -> list[str]:

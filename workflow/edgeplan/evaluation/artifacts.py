@@ -32,11 +32,11 @@ class Evidence:
         sampling: the sampler's document, with `seconds` by part.
         features: features of each kernel kind's predictor.
         quality: held-out kernels: kind, measured_us, predicted_us, forest_us, split.
-        samplers: conv predictors by sampler: sampler, rows, seconds, rmse_ms, rmspe and rmspe_unresolved_too (percent),
-            within_5pct and within_10pct (shares).
-        models: evaluated variants: model_id, family, macs, memory_bytes, measured_ms, repeat_ms, predicted_ms, low_ms, high_ms,
-            operator_sum_ms, forest_ms, isolated_ms, calibration; {adaptive,random,prior}_sampling_ms: with the Conv predictor
-            of that sampler's samples alone.
+        samplers: conv predictors by sampler on frozen labels of at least resolved_us: sampler, rows, seconds, resolved_us,
+            labels, rmse_ms, rmspe (percent), within_10pct (share); the last four with the suffix _all on all frozen labels.
+        models: evaluated variants: model_id, family, macs, memory_bytes, measured_ms, noise, measured_at_s (since the epoch),
+            blocks_span_s, repeat_ms, repeat_gap_s, predicted_ms, low_ms, high_ms, operator_sum_ms, forest_ms, isolated_ms,
+            calibration; {adaptive,random,prior}_sampling_ms: with the Conv predictor of that sampler's samples alone.
         breakdown: model_id, kind, predicted_ms.
         evaluated_kernels: distinct kernels of the evaluated variants: kind, config.
         sweeps: sweep, x, kind, measured_us, predicted_us.
@@ -117,6 +117,7 @@ class Shown:
         function: makes it.
         needs: parts of `Evidence` it cannot be made without.
         columns: columns of `Evidence.models` it cannot be made without.
+        note: what its caption adds from the data; "" for nothing.
     """
 
     id: str
@@ -125,6 +126,7 @@ class Shown:
     function: Callable[[Evidence], Any]
     needs: tuple[str, ...]
     columns: tuple[str, ...] = ()
+    note: Callable[[Evidence], str] | None = None
 
     def possible(self, evidence: Evidence) -> bool:
         """Whether everything it needs is there."""

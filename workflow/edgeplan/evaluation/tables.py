@@ -1,201 +1,25 @@
-"""The registry of tables, and how a table is written. A new table is one function and one line of `TABLES`."""
+"""How tables are made, written and read back."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from edgeplan.errors import FormatError
-from edgeplan.evaluation import tables_fusion as fusion
-from edgeplan.evaluation import tables_prediction as prediction
-from edgeplan.evaluation import tables_sampling as sampling
 from edgeplan.evaluation.artifacts import Evidence, Shown
+from edgeplan.evaluation.dates import measured, together
 from edgeplan.evaluation.metrics import require
-from edgeplan.files import write_text
+from edgeplan.evaluation.registry import TABLES
+from edgeplan.files import write_json, write_text
 from edgeplan.frames import read_csv
 
-_ALL = (
-    Shown(
-        "table_01",
-        "MobileNetV2: operators and kernels summed",
-        "Latency of the whole model against the sums of its operators' and its kernels' predicted latencies (paper: Table 1).",
-        prediction.table_01,
-        ("models",),
-        ("predicted_ms", "operator_sum_ms"),
-    ),
-    Shown(
-        "table_02",
-        "Families of the zoo",
-        "Average multiply-adds (the paper's FLOPs) of the generated variants, and the range of measured latencies (paper: "
-        "Table 2). Base models are tested against published multiply-adds and parameters, but for two: of ProxylessNAS for a "
-        "CPU only the parameters are published (its builder is tested on two other networks), and of the ResNet cell of "
-        "NASBench201 neither (it is tested by its place between the least and the largest cell, which are).",
-        prediction.table_02,
-        ("zoo",),
-    ),
-    Shown(
-        "table_03",
-        "A fusion test: pool, relu",
-        "Measured times in us; fused if the pair saves more than alpha times the cheaper operator (paper: Table 3, inequation "
-        "1). On small tensors fusing saves the dispatch of a node, on a large one a map that is not written and read again; "
-        "the large one is asked where the small ones are unclear.",
-        fusion.table_03,
-        ("test_cases",),
-    ),
-    Shown(
-        "table_04",
-        "Kernels of ResNet18",
-        "Kernels found with the rules detected on this device, beside those of the paper's backends (paper: Table 4).",
-        fusion.table_04,
-        ("resnet18_kernels",),
-    ),
-    Shown(
-        "table_05",
-        "Sample space of Conv",
-        "Values that the prior models span; configurations is the product over the dimensions (paper: Table 5).",
-        sampling.table_05,
-        ("prior",),
-    ),
-    Shown(
-        "table_06",
-        "Kernels, features and measured rows",
-        "Labelled rows that the predictors learn from: those of the adaptive sampler, of both random ones and of the networks "
-        "of the prior (paper: Table 6). Squeeze-and-excite is one kernel in the paper and splits into pooling, convolutions "
-        "and a product here; its channel shuffle is the transpose.",
-        sampling.table_06,
-        ("kernels",),
-    ),
-    Shown("table_07", "Devices", "The measured device and the paper's (paper: Table 7).", sampling.table_07, ("environment",)),
-    Shown(
-        "table_08",
-        "Whole-model prediction by family",
-        "Evaluated variants only: no predictor or calibration saw them. The paper prints no overall RMSE, RMSPE or +-5 % "
-        "(paper: Table 8; overall +-10 %: section 7.2.2).",
-        prediction.table_08,
-        ("models",),
-        ("predicted_ms",),
-    ),
-    Shown(
-        "table_09",
-        "Kernel predictors",
-        "Held-out kernels: `test` is the 7:1:2 split, `frozen` the set that the sampler never chose from. LightGBM against the "
-        "paper's method, a random forest, on the same rows (paper: Table 9).",
-        sampling.table_09,
-        ("quality",),
-    ),
-    Shown(
-        "table_10",
-        "Adaptive sampling against random sampling",
-        "Conv predictors of what each sampler measured within the same budget, tested on the frozen set, where labels below a "
-        "microsecond, the unit of the engines' counters, are left out but of the column that says so; then whole models, "
-        "with that Conv predictor in place of the device's, which learns from all of them (paper: Table 10 and section 7.3). "
-        "The prior sampler starts from the initial sample of the adaptive one; here its minutes count for both, in the table "
-        "of measuring costs once.",
-        sampling.table_10,
-        ("samplers",),
-    ),
-    Shown(
-        "table_11",
-        "Predictors of another device",
-        "Models measured on this device, predicted by the other device's predictors and by rebuilt ones (paper: Table 11, "
-        "Adreno 640 on 630).",
-        prediction.table_11,
-        ("transfer",),
-    ),
-    Shown(
-        "table_12",
-        "Measuring cost",
-        "Wall-clock minutes with model building, references and rejected batches (paper: Table 12, 2.5, 1 and 4.4 days). "
-        "`prior` is what it measured beyond the initial sample that it shares with `adaptive`. `excess` is what the samplers "
-        "measured beyond their budgets, as batches are measured whole: it is discarded, and no predictor learns from it.",
-        sampling.table_12,
-        ("sampling",),
-    ),
-    Shown(
-        "table_fusion",
-        "Fusion rules against the engine's own report",
-        "The unit is an edge of the original graph whose ends the engine runs in one node; macro average over (type pair, "
-        "connection); batch-norm folding, and reshapes, which move no data, are counted apart. Pairs that neither side fuses "
-        "are left out here.",
-        fusion.table_fusion,
-        ("verification",),
-    ),
-    Shown(
-        "table_undecided",
-        "Fusion tests left undecided",
-        "What is saved (margin) and its standard error (noise), over the time of the cheaper operator; fused means that the "
-        "margin is clearly above alpha. The rules take these pairs as not fused, but relu as relu6 and chains as their pair.",
-        fusion.table_undecided,
-        ("test_cases",),
-    ),
-    Shown(
-        "table_skipped",
-        "Pairs not tested",
-        "Ordered pairs of kinds that no fusion test covers; the rules take them as not fused.",
-        fusion.table_skipped,
-        ("skipped_pairs",),
-    ),
-    Shown(
-        "table_baselines",
-        "Baselines on unseen families",
-        "The random forest is the paper's method: one a kernel kind on its features alone, trained on the rows that ours learn "
-        "from. FLOPs and FLOPs+MAC are linear regressions over the other families (paper: section 7.2.1). The paper's row: "
-        "means over its five families and three devices (Fig. 9); its operator sum is that of the CPU over all families "
-        "(Fig. 11).",
-        prediction.table_baselines,
-        ("models",),
-        ("predicted_ms", "macs", "memory_bytes"),
-    ),
-    Shown(
-        "table_modes",
-        "Measuring modes",
-        "Whole-model accuracy of predictors trained on labels of each mode, cut at the same measuring time; of isolated "
-        "kernels it includes that of the boundary cost.",
-        sampling.table_modes,
-        ("modes",),
-    ),
-    Shown(
-        "table_repeat",
-        "Repeatability ceiling",
-        "The same models measured again later, held against their first measurement as if it were a prediction: no predictor "
-        "can be expected to do better.",
-        prediction.table_repeat,
-        ("models",),
-        ("repeat_ms",),
-    ),
-    Shown(
-        "table_intervals",
-        "Intervals at 90 % nominal",
-        "Share of measured latencies inside the predicted interval, and the interval's median width.",
-        prediction.table_intervals,
-        ("models",),
-        ("predicted_ms", "low_ms", "high_ms"),
-    ),
-    Shown(
-        "table_seen",
-        "Configurations seen in training",
-        "Share of the evaluated, distinct kernel configurations that the training rows hold "
-        "(paper: section 7.2.1, 5.9 % on the CPU).",
-        sampling.table_seen,
-        ("evaluated_kernels", "kernels"),
-    ),
-    Shown(
-        "table_conv_fusion",
-        "Does Conv cost what Conv++bn++relu does?",
-        "Latency over the plain Conv of the same configuration (paper: section 6, 0.404, 0.404 and 0.405 ms on the GPU).",
-        fusion.table_conv_fusion,
-        ("conv_fusion",),
-    ),
-)
-
-#: Every table by id, in the order of the report.
-TABLES: Mapping[str, Shown] = MappingProxyType({table.id: table for table in _ALL})
+#: File beside the tables: what the captions add from the data, by id of the table.
+NOTES = "notes.json"
 
 
 def make_tables(evidence: Evidence) -> dict[str, pd.DataFrame]:
@@ -267,22 +91,41 @@ def read_tables(folder: Path) -> tuple[dict[str, pd.DataFrame], str]:
     """Tables that `write_tables` wrote, by id in the order of `TABLES`, and when they were measured ("" when there are none).
 
     Raises:
-        FormatError: the tables were not all measured at the same time.
+        FormatError: two tables name different dates for the same measuring stage.
     """
     read = {name: read_table(path) for name in TABLES if (path := folder / f"{name}.csv").is_file()}
-    dates = {measured_at for _, measured_at in read.values()}
-    if len(dates) > 1:
+    text, differing = together(measured_at for _, measured_at in read.values())
+    if differing:
         raise FormatError(
-            f"tables of different measurements: {', '.join(sorted(dates))}",
+            f"tables of different measurements (stage {', '.join(differing)}): {text}",
             where=str(folder),
             next_step="run the evaluation stage again",
         )
-    return {name: frame for name, (frame, _) in read.items()}, next(iter(dates), "")
+    return {name: frame for name, (frame, _) in read.items()}, text
 
 
-def write_tables(evidence: Evidence, folder: Path, measured_at: str) -> dict[str, pd.DataFrame]:
-    """Make and write every table whose inputs are there; returns them by id."""
+def write_tables(evidence: Evidence, folder: Path, ranges: Mapping[str, str]) -> dict[str, pd.DataFrame]:
+    """Make and write every table whose inputs are there; returns them by id.
+
+    Args:
+        evidence: of the device.
+        folder: where they go.
+        ranges: when each measuring stage measured, see `edgeplan.evaluation.dates.ranges`.
+    """
     tables = make_tables(evidence)
+    notes = {name: note(evidence) for name in tables if (note := TABLES[name].note)}
     for name, frame in tables.items():
-        write_table(frame, folder / name, TABLES[name].title, TABLES[name].caption, measured_at)
+        caption = captioned(TABLES[name], notes)
+        write_table(frame, folder / name, TABLES[name].title, caption, measured(TABLES[name], ranges))
+    write_json(folder / NOTES, notes)
     return tables
+
+
+def captioned(shown: Shown, notes: Mapping[str, str]) -> str:
+    """The caption of a table, with what the data adds to it.
+
+    Args:
+        shown: the table.
+        notes: as written by `write_tables` to the file `NOTES`: by id of the table.
+    """
+    return f"{shown.caption} {notes.get(shown.id, '')}".rstrip()

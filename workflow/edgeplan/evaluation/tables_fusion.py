@@ -16,6 +16,7 @@ from edgeplan.graph.kernels import CONTEXT
 
 #: Groups over which precision and recall are macro-averaged.
 MACRO = "macro average"
+WITH_RESHAPES = "macro average, with reshapes"
 BN_FOLDING = "batch-norm folding"
 RESHAPING = "reshapes"
 
@@ -73,11 +74,39 @@ def table_undecided(evidence: Evidence) -> pd.DataFrame:
     return table.rename(columns={"repeats": "measured", "settled": "settled by", "why": "why no more"}).reset_index(drop=True)
 
 
+def undecided_note(evidence: Evidence) -> str:
+    """How many test cases were given up undecided, after how many measurements, and why; "" where there are no cases."""
+    if not evidence.has("test_cases"):
+        return ""
+    cases, undecided = _cases(evidence), table_undecided(evidence)
+    if not len(undecided):
+        return f"All {len(cases)} test cases were decided."
+    counts = undecided.groupby(["measured", "why no more"]).size().reset_index(name="count")
+    told = [
+        f"{count} after {times} measurement{'s' * (times > 1)} ({why})"
+        for times, why, count in counts.itertuples(index=False, name=None)
+    ]
+    settled = int((undecided["settled by"] != "").sum())
+    text = f"Of {len(cases)} test cases {len(undecided)} were given up undecided: {'; '.join(told)}."
+    return f"{text} Settled on tensors of the other size: {settled}." if settled else text
+
+
 def table_skipped(evidence: Evidence) -> pd.DataFrame:
-    """Ordered pairs of kinds that are not tested, by reason."""
+    """Ordered pairs of kinds that are not tested: one by one where the zoo holds them, the others by reason.
+
+    Edges are those of the verification; they are missing where the engine does not report what it runs.
+    """
     skipped = evidence.frame("skipped_pairs", "pair", "reason")
-    rows = [(str(reason), len(part), ", ".join(part["pair"])) for reason, part in skipped.groupby("reason", sort=False)]
-    return pd.DataFrame(rows, columns=["reason", "pairs", "which"])
+    counts = ["edges", "fused_by_engine", "fused_by_rules"]
+    rows = []
+    if evidence.has("verification"):
+        found = evidence.frame("verification", "pair", *counts).groupby("pair")[counts].sum()
+        held = skipped.join(found[found["edges"] > 0], on="pair", how="inner").sort_values("edges", ascending=False)
+        rows = [(c["reason"], 1, *(int(c[name]) for name in counts), c["pair"]) for c in held.to_dict("records")]
+        skipped = skipped.drop(held.index)
+    none = (0, 0, 0) if rows or evidence.has("verification") else (np.nan, np.nan, np.nan)
+    rows += [(str(why), len(part), *none, ", ".join(part["pair"])) for why, part in skipped.groupby("reason", sort=False)]
+    return pd.DataFrame(rows, columns=["reason", "pairs", "edges in the zoo", "fused by engine", "fused by rules", "which"])
 
 
 def table_04(evidence: Evidence) -> pd.DataFrame:
@@ -113,13 +142,20 @@ def table_fusion(evidence: Evidence) -> pd.DataFrame:
     # A group that neither side ever fuses says nothing; it stays in the file, not in the table.
     fused = (rows["fused_by_engine"] > 0) | (rows["fused_by_rules"] > 0)
     parts = []
-    groups = {MACRO: rows[fused & judged], BN_FOLDING: rows[fused & folding], RESHAPING: rows[fused & reshaping]}
+    groups = {
+        MACRO: rows[fused & judged],
+        WITH_RESHAPES: rows[fused & ~folding],
+        BN_FOLDING: rows[fused & folding],
+        RESHAPING: rows[fused & reshaping],
+    }
     for name, part in groups.items():
         if len(part):
             precision, recall = averages(part.assign(**dict.fromkeys(apart, False)))
             total = {c: int(part[c].sum()) for c in counts}
             parts.append(pd.DataFrame([{"pair": name, "connection": "", **total, "precision": precision, "recall": recall}]))
-    parts.append(rows[fused & judged].sort_values(["pair", "connection"]).drop(columns=apart))
+    parts += [
+        rows[fused & group].sort_values(["pair", "connection"]).drop(columns=apart) for group in (judged, reshaping & ~folding)
+    ]
     table = pd.concat(parts, ignore_index=True)[["pair", "connection", *counts, "precision", "recall"]]
     table["precision (%)"], table["recall (%)"] = 100 * table["precision"], 100 * table["recall"]
     table = table.drop(columns=["precision", "recall"])

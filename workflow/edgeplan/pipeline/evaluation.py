@@ -12,11 +12,13 @@ import pandas as pd
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.analysis import findings
 from edgeplan.evaluation.artifacts import read_evidence
+from edgeplan.evaluation.dates import ranges
 from edgeplan.evaluation.figures import write_figures
 from edgeplan.evaluation.metrics import accuracy
 from edgeplan.evaluation.report import write_findings
 from edgeplan.evaluation.summary import metrics, write_metrics
 from edgeplan.evaluation.tables import write_tables
+from edgeplan.files import write_json
 from edgeplan.frames import read_document, read_parquet, write_csv, write_parquet
 from edgeplan.fusion.rules import FusionRules, read_rules
 from edgeplan.graph.ir import Graph
@@ -36,8 +38,10 @@ from edgeplan.zoo import prior_models
 _LABELLED = ("kind", "type", "config", "sampler", "mode", "subject", "latency_us")
 
 
-def evaluate(params: Params, *, device: str, results: Path, zoo: Path) -> None:
+def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Path) -> None:
     """Predict every evaluated variant with every predictor and write what follows from it below `results`.
+
+    The stored rows of the device (below `rows`) are asked only when they were measured.
 
     Raises:
         FormatError: the measured models are not those of the zoo.
@@ -79,8 +83,9 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path) -> None:
         speed=stored_speed(results / "metrics.json") if frozen else measure_speed(params, device, rules, predictor),
         features=dict.fromkeys(sorted(set(labelled["kind"])), FEATURES),
     )
-    measured_at = str((evidence.environment or {}).get("measured_at", "unknown"))
-    write_tables(evidence, results / "tables", measured_at)
+    dates = ranges(evidence, rows, rules.provenance.measurements)
+    write_json(evaluation / "dates.json", dates)
+    write_tables(evidence, results / "tables", dates)
     write_findings(findings(evidence), results / "tables" / "findings.json")
     write_figures(evidence, results / "figures")
     write_metrics(metrics(evidence), results / "chapters" / "prediction.json")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,6 @@ ISOLATED, SHORT, FOREST = "isolated", "in_situ_short", "forest"
 #: Samplers that are compared; each has a folder of its name with its Conv predictor among those of the device.
 COMPARED = ("adaptive", "random", "prior")
 _CONV = "conv"
-#: Samplers are compared on labels of at least this: stock engines count whole microseconds, and what is below one says how they
-#: round. The same for an engine that counts finer.
-_RESOLVED_US = 1.0
 #: What is read of the sampler's document.
 _ABOUT = (
     "mode",
@@ -42,6 +41,8 @@ _ABOUT = (
 
 def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, quality: Path, samplers: Path) -> None:
     """Train the predictors; hold the samplers against the frozen set; train what the evaluation compares.
+
+    The samplers are judged on all labels of the frozen set, and on those of at least `training.resolved_us` alone.
 
     The comparison predictors: Conv from each sampler's samples alone, the other kinds being those of the device; all kinds from
     isolated kernels; all kinds from as much measuring time in carriers as the isolated kernels took; and nn-Meter's random
@@ -63,19 +64,12 @@ def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, qua
             continue
         conv, judged = _train(part, params, about)
         judged = judged[judged["split"] == "frozen"]
-        resolved = judged[judged["measured_us"] >= _RESOLVED_US]
-        resolved = resolved if len(resolved) else judged
-        hit, all_hit = (accuracy(p["measured_us"] / 1e3, p["predicted_us"] / 1e3) for p in (resolved, judged))
         rows.append(
             {
                 "sampler": name,
                 "rows": int((part["sampler"] == name).sum()),
                 "seconds": about["sampler_seconds"][name],
-                "rmse_ms": hit.rmse,
-                "rmspe": hit.rmspe,
-                "rmspe_unresolved_too": all_hit.rmspe,
-                "within_5pct": hit.within_5pct,
-                "within_10pct": hit.within_10pct,
+                **_judged(judged, params.training.resolved_us),
             }
         )
         predictor.with_kinds_of(conv, [_CONV]).save(predictors / name)
@@ -87,6 +81,16 @@ def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, qua
             main["subject"].isin(set(about["mode_subjects"])) & (main["sampler"] == "adaptive") | (main["sampler"] == LACKING)
         ]
         _train(short, params, about)[0].save(predictors / SHORT)
+
+
+def _judged(rows: pd.DataFrame, resolved_us: float) -> dict[str, float]:
+    """Accuracy on all held-out rows and, NaN where there are none, on those whose label is at least `resolved_us`."""
+    found: dict[str, float] = {"resolved_us": resolved_us}
+    for suffix, part in (("_all", rows), ("", rows[rows["measured_us"] >= resolved_us])):
+        hit = asdict(accuracy(part["measured_us"] / 1e3, part["predicted_us"] / 1e3)) if len(part) else {}
+        values = (hit.get(name, math.nan) for name in ("models", "rmse", "rmspe", "within_10pct"))
+        found |= dict(zip((f"{name}{suffix}" for name in ("labels", "rmse_ms", "rmspe", "within_10pct")), values, strict=True))
+    return found
 
 
 def _settings(params: Params) -> TrainingSettings:

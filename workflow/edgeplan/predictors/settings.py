@@ -17,6 +17,7 @@ class TrainingSettings(BaseModel):
         interval: nominal coverage of the intervals.
         seeds: the first seeds folds and tuning; models of all seeds are averaged. The pipeline keeps their number and derives
             their values from its own seed.
+        resolved_us: labels of at least this many microseconds are those that the samplers are also compared on alone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -26,3 +27,4 @@ class TrainingSettings(BaseModel):
     min_rows_per_implementation: Annotated[int, Field(ge=2)] = 30
     interval: Annotated[float, Field(gt=0.5, lt=1)] = 0.9
     seeds: Annotated[tuple[int, ...], Field(min_length=1, max_length=10)] = (0,)
+    resolved_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
