@@ -17,7 +17,7 @@ from edgeplan.errors import EdgeplanError, ModelError, ParamsError
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import check_fits, read_plan
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import read_linked
+from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.lowering import lower
 
 _ARGUMENTS = ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", "--layouts", "nhwc", "--accept-noise"]

@@ -23,7 +23,7 @@ from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.runtime import lanes, native
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import read_linked, read_reserve
+from edgeplan.runtime.linked_file import read_linked, read_reserve
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
@@ -105,7 +105,7 @@ def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Plan
             deadline = time.monotonic() + 60
             while (store.ready == 0).sum() > 1 and time.monotonic() < deadline:
                 time.sleep(1e-3)
-            self._prepare_slowly(lane, k)
+            self._objects.publish(k, lane.preparer.take_over(k, lane.by_hand))
         real(self, lane)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -157,18 +157,19 @@ def test_equal_steps_share_primitives(dnnl: Dnnl, planned: Planned, graph: Graph
     assert len(set(called)) < len(called)
 
 
+@pytest.mark.parametrize("source", ["raw", "cached_read", "cached_mmap"])
 def test_asymmetric_cores_wait(
-    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray]
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], source: str
 ) -> None:
-    plan = planned(model, graph, widen_from=-1, equal_cores=False, little_ratio=3.0, threads=1)
+    plan = planned(model, graph, sources=[source], widen_from=-1, equal_cores=False, little_ratio=40.0, threads=1)
     folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
     with ColdSession(dnnl, folder, threads=1, stealing=False) as session:
         _close(session.run(random_inputs(graph)), wanted)
         lane = session._preparation.marks[1]
     by_step = {k: [m for m in lane if m[1] == k] for k in plan.queues[0]}
     for marks in by_step.values():
-        work = sum(end - start for _, _, start, end in marks[:-1])
-        assert marks[-1][3] - marks[0][2] >= 3 * work
+        work = sum(end - start for _, _, start, end in marks[:-1]) if len(marks) > 1 else 1
+        assert marks[-1][3] - marks[0][2] >= 40 * work
 
 
 def test_the_interpreter_is_left_as_it_was(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:

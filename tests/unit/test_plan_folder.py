@@ -28,7 +28,7 @@ from edgeplan.planning.cold_start.plan import Plan, read_plan
 from edgeplan.runtime import raw_weights, weight_cache
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import read_linked
+from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.tape_file import tape_of

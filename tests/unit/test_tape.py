@@ -18,7 +18,8 @@ from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.runtime import native
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import LinkedProgram, read_linked
+from edgeplan.runtime.linked import LinkedProgram
+from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Tape
 from edgeplan.runtime.objects import Objects

@@ -70,7 +70,7 @@ def plan_cold_start(
     from edgeplan.devices.config import load_device  # noqa: PLC0415
     from edgeplan.planning.cold_start.planner import PLANNERS  # noqa: PLC0415
     from edgeplan.runtime.layouts import HOMES  # noqa: PLC0415
-    from edgeplan.runtime.linked import read_linked  # noqa: PLC0415
+    from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415
     from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder  # noqa: PLC0415
 
     homes = tuple(filter(None, layouts.split(","))) or HOMES

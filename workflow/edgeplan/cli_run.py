@@ -42,7 +42,7 @@ def run(
 ) -> None:
     """Run a plan: its cold start, and warm runs after it; or cold starts only, each in a fresh process."""
     # imported here: `edgeplan --help` should not wait for the runtime
-    from edgeplan.runtime.linked import read_linked  # noqa: PLC0415
+    from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415
     from edgeplan.runtime.plan_folder import PROGRAM_NAME  # noqa: PLC0415
 
     program = read_linked(folder / PROGRAM_NAME)
@@ -118,7 +118,7 @@ def _run_here(folder: Path, repeat: int, cores: Cores) -> list[float]:
     from edgeplan.devices.machine import fingerprint  # noqa: PLC0415
     from edgeplan.runtime.cold_executor import ColdSession  # noqa: PLC0415
     from edgeplan.runtime.dnnl import Dnnl  # noqa: PLC0415
-    from edgeplan.runtime.linked import read_linked  # noqa: PLC0415
+    from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415
     from edgeplan.runtime.memory import share_heap  # noqa: PLC0415
     from edgeplan.runtime.plan_folder import PROGRAM_NAME  # noqa: PLC0415
 
@@ -144,7 +144,7 @@ def _run_apart(folder: Path, evicted: bool, cores: Cores) -> float:
     from edgeplan.cold.baselines.edgeplan import prepared  # noqa: PLC0415
     from edgeplan.cold.jobs import RunJob  # noqa: PLC0415
     from edgeplan.cold.process import run_cold  # noqa: PLC0415
-    from edgeplan.runtime.linked import read_linked  # noqa: PLC0415
+    from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415
     from edgeplan.runtime.plan_folder import PROGRAM_NAME  # noqa: PLC0415
 
     program = read_linked(folder / PROGRAM_NAME)

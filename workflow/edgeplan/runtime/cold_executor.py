@@ -23,11 +23,13 @@ from edgeplan.files import read_whole
 from edgeplan.planning.cold_start.machine import Span, core_name
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
-from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram, read_linked, write_linked
+from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram
+from edgeplan.runtime.linked_file import read_linked, write_linked
 from edgeplan.runtime.memory import in_memory
 from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Numbers
-from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME, preparation_order, stamped
+from edgeplan.runtime.placement import preparation_order
+from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME, stamped
 from edgeplan.runtime.preparation import Executor, Mark, Preparer, Shared
 
 Array = npt.NDArray[np.float32]
@@ -93,7 +95,7 @@ class ColdSession:
         """One inference: outputs by tensor name. The first is the cold start.
 
         Raises:
-            ModelError: an input does not fit, or raw weights cannot be read.
+            ModelError: an input does not fit, raw weights cannot be read, or weights were changed meanwhile.
             DeviceError: oneDNN reports a failure.
         """
         for border in self.program.inputs:
@@ -107,8 +109,11 @@ class ColdSession:
             np.copyto(self._activation(border), value)
         if not self._ran:
             self._run_cold()
+            copied = True
         else:
-            self._run_later()
+            self._shared.require_unchanged(copied=False)  # to touch what was cut off would end the process
+            copied = self._run_later()
+        self._shared.require_unchanged(copied=copied)
         return {border.name: np.array(self._activation(border)) for border in self.program.outputs}
 
     def _run_cold(self) -> None:
@@ -132,9 +137,14 @@ class ColdSession:
             os.sched_setaffinity(0, self._affinity)
             self._pace.restore()
 
-    def _run_later(self) -> None:
-        """A run with the kernels for later runs; while some of them are still being prepared, with those that are there."""
+    def _run_later(self) -> bool:
+        """A run with the kernels for later runs; while some of them are still being prepared, with those that are there.
+
+        Returns:
+            whether any were prepared meanwhile, from the model's files.
+        """
         preparation, program = self._preparation, self.program
+        preparing = preparation.unfinished
         switching = preparation.switching()
         self._dnnl.set_threads(narrow_width(program) if switching else program.threads)
         for k in range(program.step_count):
@@ -142,6 +152,7 @@ class ColdSession:
                 switching = False
                 self._dnnl.set_threads(program.threads)
             self._executor.execute(preparation.later.get(k) or preparation.ready(k))
+        return preparing
 
     def _activation(self, border: Border) -> Array:
         size = 4 * int(np.prod(border.shape, dtype=np.int64))

@@ -139,12 +139,8 @@ class Preparation:
         """Prepare a lane's steps, and those of others where it steals, until there are none."""
         objects, own = self._objects, lane.preparer.own
         given = (objects.tape, objects.store, objects.places, own, lane.preparer.marks, lane.number, self._stealing)
-        while not self._stopping and lane.ratio > 1:
-            if (k := native.take(objects.store, lane.number, self._stealing)) < 0:
-                return
-            self._prepare_slowly(lane, k)
         while not self._stopping:
-            found = native.drive(*given)
+            found = native.drive(*given, lane.ratio - 1)
             if found == words.DONE:
                 return
             self._left(lane, found)
@@ -153,15 +149,12 @@ class Preparation:
         """What compiled code left to Python, or failed at."""
         if found != words.LEFT_TO_PYTHON:
             self._objects.fail(lane.preparer.own)
-        lane.preparer.take_over(int(lane.preparer.own[words.OWN_STEP]), lane.by_hand)
-
-    def _prepare_slowly(self, lane: Lane, k: int) -> None:
-        """Stand for a slower core: wait (ratio - 1) times as long as the preparation took."""
-        start = perf_counter_ns()
-        calls = lane.preparer.prepare(k, self._shared.program.steps[k], lane.by_hand)
-        time.sleep((lane.ratio - 1) * (perf_counter_ns() - start) / 1e9)
-        stage, step, begun, _ = lane.by_hand[-1]
-        lane.by_hand[-1] = (stage, step, begun, perf_counter_ns())
+        k, start = int(lane.preparer.own[words.OWN_STEP]), perf_counter_ns()
+        calls = lane.preparer.take_over(k, lane.by_hand)
+        if lane.ratio > 1:  # as `native.drive` stands for a slower core
+            time.sleep((lane.ratio - 1) * (perf_counter_ns() - start) / 1e9)
+            stage, step, begun, _ = lane.by_hand[-1]
+            lane.by_hand[-1] = (stage, step, begun, perf_counter_ns())
         self._objects.publish(k, calls)
 
     def _prepare_later(self, lane: Lane, k: int, step: LinkedStep) -> None:
@@ -218,6 +211,11 @@ class Preparation:
         self._threads.clear()
         if self._failure is not None:
             raise self._failure
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether kernels for later runs are still to be prepared, or are being."""
+        return bool(self._ahead) or any(thread.is_alive() for thread in self._threads)
 
     def switching(self) -> bool:
         """Whether kernels for later runs are still being prepared; goes on with it beside a run, if the mode is continuous."""

@@ -9,17 +9,13 @@ tenth of the time.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from edgeplan.errors import FormatError
-from edgeplan.files import read_whole, write_atomically
 
 #: Stand for the engine and for no handle among the arguments of a primitive descriptor.
 ENGINE, NOTHING = -2, -1
@@ -30,8 +26,6 @@ AGAIN = "plan the model again: edgeplan plan cold-start"
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Numbers = tuple[int, ...]
 Argument = int | float | Numbers | None
-_HEAD = '{{"format_version":2,"body_sha256":"{digest}","body":'
-_HEAD_BYTES = len(_HEAD.format(digest="0" * 64))
 
 
 class RawWeight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,6 +118,10 @@ class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return len(self.descriptors), len(self.attributes), len(self.primitives), len(self.memories), len(self.steps)
 
 
+#: Made once, when this module is imported: this builds the schema.
+_TABLES = msgspec.json.Decoder(Tables)
+
+
 class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """A plan's calls, and what they hold for.
 
@@ -196,7 +194,7 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
             FormatError: they do not fit.
         """
         try:
-            found: Tables = _DECODERS[Tables].decode(self.tables_json)
+            found: Tables = _TABLES.decode(self.tables_json)
             self._check(found)
         except (msgspec.DecodeError, ValueError) as error:
             raise FormatError(f"the program does not fit: {error}", where=f"model {self.model}", next_step=AGAIN) from error
@@ -271,21 +269,7 @@ class Reserve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     later: tuple[LinkedStep | None, ...]
 
 
-#: Made once, when this module is imported: this builds the schemas.
-_DECODERS: Mapping[type[Any], msgspec.json.Decoder[Any]] = MappingProxyType(
-    {kind: msgspec.json.Decoder(kind) for kind in (LinkedProgram, Tables, Reserve)}
-)
-Document = TypeVar("Document", LinkedProgram, Reserve)
 Row = TypeVar("Row", Tables, Reserve, LinkedStep)
-
-
-def write_linked(document: LinkedProgram | Reserve, path: Path) -> str:
-    """Write a linked program or its reserve, with a digest of it, atomically; returns the digest."""
-    body = msgspec.json.encode(document)
-    digest = hashlib.sha256(body).hexdigest()
-    content = b"".join((_HEAD.format(digest=digest).encode(), body, b"}\n"))
-    write_atomically(path, lambda temporary: temporary.write_bytes(content))
-    return digest
 
 
 def converted(document: dict[str, Any], kind: type[Row]) -> Row:
@@ -295,45 +279,3 @@ def converted(document: dict[str, Any], kind: type[Row]) -> Row:
         msgspec.ValidationError: it does not fit.
     """
     return msgspec.convert(document, kind)
-
-
-def read_reserve(path: Path, program: LinkedProgram) -> Reserve:
-    """Read the reserve of a program.
-
-    Raises:
-        FormatError: as for `read_linked`, or it is another program's.
-    """
-    reserve = read_linked(path, Reserve, program.reserve_sha256)
-    if len(reserve.raw) != program.step_count or len(reserve.later) != program.step_count:
-        raise FormatError("the reserve has other steps than the program", where=str(path), next_step=AGAIN)
-    for step in reserve.later:
-        if step is not None:
-            check_step(step, program)
-    return reserve
-
-
-def read_linked(path: Path, document: type[Document] = LinkedProgram, wanted: str = "") -> Document:  # type: ignore[assignment]
-    """Read a linked program, or its reserve: one digest, one parse.
-
-    Args:
-        path: of the file.
-        document: what it holds.
-        wanted: the digest it must have, if that is known.
-
-    Raises:
-        FormatError: missing, of another format version, changed since it was written, or not fitting.
-    """
-    try:
-        content = read_whole(path)
-    except OSError as error:
-        raise FormatError(f"cannot read the program: {error.strerror}", where=str(path), next_step=AGAIN) from error
-    head, body = bytes(content[:_HEAD_BYTES]), memoryview(content)[_HEAD_BYTES:-2]
-    digest = hashlib.sha256(body).hexdigest()
-    if head != _HEAD.format(digest=digest).encode() or content[-2:] != b"}\n" or (wanted and digest != wanted):
-        what = "is of another format version" if b'"format_version":2,' not in head else "was changed after it was written"
-        raise FormatError(f"the program {what}", where=str(path), next_step=AGAIN)
-    try:
-        found: Document = _DECODERS[document].decode(body)
-    except msgspec.DecodeError as error:
-        raise FormatError(f"the program does not fit: {error}", where=str(path), next_step=AGAIN) from error
-    return found

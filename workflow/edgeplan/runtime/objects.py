@@ -25,7 +25,6 @@ _SYSTEM = MappingProxyType(
         words.FN_YIELD: "sched_yield",
         words.FN_READ: "pread",
         words.FN_ADVISE: "madvise",
-        words.FN_SYSTEM: "syscall",
     }
 )
 _LIBRARY = MappingProxyType(

@@ -13,9 +13,11 @@ from typing import Self
 
 import numpy as np
 
+from edgeplan.errors import ModelError
 from edgeplan.runtime import native
 from edgeplan.runtime.dnnl import Dnnl, Handle
-from edgeplan.runtime.linked import LinkedProgram, LinkedStep, RawWeight, Reserve, read_reserve
+from edgeplan.runtime.linked import LinkedProgram, LinkedStep, RawWeight, Reserve
+from edgeplan.runtime.linked_file import read_reserve
 from edgeplan.runtime.memory import Bytes, Region
 from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Numbers
@@ -95,6 +97,23 @@ class Shared:
         if step.source == "cached_mmap":
             return mapped + step.segment
         return self.memory.address + self.program.arena_bytes + step.place
+
+    def require_unchanged(self, *, copied: bool) -> None:
+        """Weights in use are those that were there when the files were opened.
+
+        Args:
+            copied: whether any were copied from the files since this was asked last; what is mapped is read by every run.
+
+        Raises:
+            ModelError: somebody wrote to a file, or cut it.
+        """
+        changed = self.cache.changed(copied=copied) or (self.raw.changed() if copied else "")
+        if changed:
+            raise ModelError(
+                "weights were changed while they were in use: outputs may be wrong",
+                where=changed,
+                next_step="open the plan again; put other files in place by renaming, never write into those in use",
+            )
 
     def close(self) -> None:
         """Close the files and free the library's objects."""
@@ -179,8 +198,8 @@ class Preparer:
             self._checked(found)
         return address
 
-    def take_over(self, index: int, marks: list[Mark]) -> None:
-        """Prepare one of the program's own steps that compiled code left to Python.
+    def take_over(self, index: int, marks: list[Mark]) -> Calls:
+        """Prepare one of the program's own steps that compiled code left to Python; it is still to be published.
 
         Raises:
             ModelError, DeviceError: as above.
@@ -190,7 +209,7 @@ class Preparer:
         block = objects.store.blocks.ctypes.data + words.WORD * int(arrays.tape.records[at + words.HEAD_BLOCK])
         step = self._shared.program.steps[index]
         self._prepare_by_hand(index, step, arrays.tape.records[at:], int(block), marks)
-        objects.publish(index, int(block))
+        return int(block)
 
     def _prepare_by_hand(self, index: int, step: LinkedStep, record: Numbers, block: int, marks: list[Mark]) -> None:
         """What needs Python: raw weights, weights to be checked, weights that are there already."""

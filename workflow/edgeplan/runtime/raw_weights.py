@@ -14,7 +14,7 @@ from edgeplan.errors import FormatError, ModelError
 from edgeplan.runtime import constants
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, ModelFile, RawWeight
-from edgeplan.runtime.memory import Bytes, Region, read_fully
+from edgeplan.runtime.memory import Bytes, Region, contents_stamp, read_fully
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.steps import Step
@@ -45,9 +45,12 @@ class RawFiles:
     def __init__(self, program: LinkedProgram, folder: Path) -> None:
         self._program = program
         self._descriptors: list[int] = []
+        self._opened: list[tuple[int, int]] = []
         self._missing = ""
         for file in program.files:
-            self._descriptors.append(self._open(file, folder))
+            descriptor = self._open(file, folder)
+            self._descriptors.append(descriptor)
+            self._opened.append(contents_stamp(descriptor) if descriptor >= 0 else (0, 0))
 
     def _open(self, file: ModelFile, folder: Path) -> int:
         path = Path(file.path)
@@ -68,6 +71,13 @@ class RawFiles:
             return descriptor
         self._missing = self._missing or problem  # no matter while all weights come from the cache
         return -1
+
+    def changed(self) -> str:
+        """Where a file lies whose contents changed since it was opened; "" if none."""
+        for file, descriptor, opened in zip(self._program.files, self._descriptors, self._opened, strict=True):
+            if descriptor >= 0 and contents_stamp(descriptor) != opened:
+                return file.path
+        return ""
 
     def close(self) -> None:
         """Close all files."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from edgeplan.files import write_atomically
 from edgeplan.runtime.linked import LinkedProgram, LinkedStep
-from edgeplan.runtime.memory import PAGE_BYTES, Bytes, MappedFile, Region, checksum, read_fully
+from edgeplan.runtime.memory import PAGE_BYTES, Bytes, MappedFile, Region, checksum, contents_stamp, read_fully
 
 _LOG = logging.getLogger(__name__)
 _CLOCK_SECONDS = 0.02  # more than a tick of the slowest kernel clock (10 ms)
@@ -126,6 +126,7 @@ class WeightCache:
         self.descriptor = -1
         self._untouched = False
         self._mapped: MappedFile | None = None
+        self._opened = (0, 0)
         if program.cache_bytes and not absent:
             self._open()
 
@@ -134,7 +135,7 @@ class WeightCache:
         try:
             self.descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             status = os.fstat(self.descriptor)
-            size = status.st_size
+            self._opened = size, _ = status.st_size, status.st_mtime_ns
             self._untouched = stamp(status) == program.cache_stamp
             if size != program.cache_bytes:
                 self._reject(f"has {size} bytes, not {program.cache_bytes}", unusable=True)
@@ -151,6 +152,15 @@ class WeightCache:
         if not self._untouched or self.descriptor < 0:
             return -1, 0
         return self.descriptor, self._mapped.address if self._mapped is not None else 0
+
+    def changed(self, *, copied: bool) -> str:
+        """Where the file lies, if its contents changed since it was opened; "" if not, or where that does not matter any more.
+
+        Args:
+            copied: whether weights were copied from it since; what is mapped matters always.
+        """
+        matters = self.descriptor >= 0 and (copied or self._mapped is not None)
+        return str(self._path) if matters and contents_stamp(self.descriptor) != self._opened else ""
 
     def close(self) -> None:
         """Close the file; what is mapped stays as long as something points to it."""

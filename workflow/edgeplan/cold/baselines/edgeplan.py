@@ -14,7 +14,7 @@ from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError, FormatError
 from edgeplan.runtime import cold_executor
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import read_linked
+from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.memory import share_heap
 from edgeplan.runtime.objects import library_places
 from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME

@@ -23,7 +23,8 @@ from edgeplan.cold.profiling.trials import Trials
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import LinkedStep, read_linked, write_linked
+from edgeplan.runtime.linked import LinkedStep
+from edgeplan.runtime.linked_file import read_linked, write_linked
 from edgeplan.runtime.plan_folder import PROGRAM_NAME
 from edgeplan.runtime.preparation import Executor, Preparer, Shared
 from edgeplan.runtime.steps import Step

@@ -18,10 +18,12 @@ from numba import types
 from edgeplan.runtime.native.checks import groups_fit, operations_fit, records_fit
 from edgeplan.runtime.native.lanes import advance, drive, publish, take
 from edgeplan.runtime.native.making import ensure
+from edgeplan.runtime.native.mixing import LANES, mix
 from edgeplan.runtime.native.stages import bind, create, execute, fetch, prepare
 from edgeplan.runtime.native.words import FLOATS, INTEGERS, OWN_WORDS, PLACES, Store, Tape
 
 __all__ = [
+    "LANES",
     "advance",
     "bind",
     "create",
@@ -30,6 +32,7 @@ __all__ = [
     "execute",
     "fetch",
     "groups_fit",
+    "mix",
     "operations_fit",
     "prepare",
     "publish",
@@ -55,9 +58,10 @@ def _compile() -> None:
         (prepare, (tape, store, *thread, words, words, word, word, word)),
         (take, (store, word, types.boolean)),
         (publish, (store, word, word)),
-        (drive, (tape, store, *thread, words, word, types.boolean)),
+        (drive, (tape, store, *thread, words, word, types.boolean, types.float64)),
         (execute, (*thread, word)),
         (groups_fit, (words, word, word)),
+        (mix, (types.uint64[::1], types.uint64[::1])),
         (records_fit, (words, words, words)),
         (operations_fit, (words, words, words, i1, types.int64[:, ::1], types.int64[:, ::1], words)),
         (advance, (tape, store, *thread, words, words, word, word, word, types.boolean, word)),
@@ -76,7 +80,7 @@ def _rehearse() -> None:
     groups_fit(np.zeros(1, np.int64), 0, 0)
     records_fit(none, none, np.zeros(8, np.int64))
     operations_fit(none, none, none, tape.roles, pairs, pairs, none)
-    drive(tape, store, places, own, none, 0, stealing=True)
+    drive(tape, store, places, own, none, 0, stealing=True, slower=0.0)
     advance(tape, store, places, own, none, none, 0, 0, 1, True, 0)  # noqa: FBT003
 
 

@@ -6,7 +6,19 @@ from edgeplan.runtime.native.compiled import compiled
 from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, next_number, store_word
 from edgeplan.runtime.native.making import now_ns
 from edgeplan.runtime.native.stages import execute, prepare
-from edgeplan.runtime.native.words import DONE, FAILED, FN_THREADS, FN_YIELD, HEAD_BLOCK, OWN_STEP, WORD, Numbers, Store, Tape
+from edgeplan.runtime.native.words import (
+    DONE,
+    FAILED,
+    FN_THREADS,
+    FN_YIELD,
+    HEAD_BLOCK,
+    OWN_MARKS,
+    OWN_STEP,
+    WORD,
+    Numbers,
+    Store,
+    Tape,
+)
 
 _SPINS = 100
 
@@ -32,24 +44,53 @@ def publish(store: Store, step: int, block: int) -> int:
 
 
 @compiled
-def _prepare_taken(tape: Tape, store: Store, places: Numbers, own: Numbers, marks: Numbers, step: int) -> int:
+def _linger(places: Numbers, own: Numbers, marks: Numbers, begun: int, slower: float) -> None:
+    """Wait so many times as long as what began then has taken; the last mark ends with it."""
+    now = now_ns(places, own)
+    end = now + int(slower * (now - begun))
+    while now < end:
+        invoke_with_four(places[FN_YIELD], 0, 0, 0, 0)
+        now = now_ns(places, own)
+    last = own[OWN_MARKS] * 4 - 1
+    if 0 <= last < len(marks):
+        marks[last] = now
+
+
+@compiled
+def _prepare_taken(tape: Tape, store: Store, places: Numbers, own: Numbers, marks: Numbers, step: int, slower: float) -> int:
+    begun = now_ns(places, own)
     at = tape.record_starts[step]
     block = store.blocks.ctypes.data + tape.records[at + HEAD_BLOCK] * WORD
     found = prepare(tape, store, places, own, marks, tape.records, at, step, block)
     if found == DONE:
+        if slower > 0:
+            _linger(places, own, marks, begun, slower)
         publish(store, step, block)
     return found
 
 
 @compiled
-def drive(tape: Tape, store: Store, places: Numbers, own: Numbers, marks: Numbers, lane: int, stealing: bool) -> int:
-    """Prepare a lane's steps until there are none. Otherwise the step at hand is in `own`."""
+def drive(
+    tape: Tape, store: Store, places: Numbers, own: Numbers, marks: Numbers, lane: int, stealing: bool, slower: float
+) -> int:
+    """Prepare a lane's steps until there are none. Otherwise the step at hand is in `own`.
+
+    Args:
+        tape: see above.
+        store: see above.
+        places: see above.
+        own: see above.
+        marks: of preparations.
+        lane: its number.
+        stealing: whether to prepare what is other lanes', once there is nothing left.
+        slower: stand for a slower core: wait so many times as long as each preparation took.
+    """
     while store.flags[0] == 0:
         step = take(store, lane, stealing)
         if step < 0:
             return DONE
         own[OWN_STEP] = step
-        found = _prepare_taken(tape, store, places, own, marks, step)
+        found = _prepare_taken(tape, store, places, own, marks, step, slower)
         if found != DONE:
             return found
     return DONE
@@ -98,7 +139,7 @@ def advance(  # noqa: C901  the one loop that a cold start runs in
                 own[OWN_STEP] = step
                 if narrow > 1:
                     invoke_with_four(places[FN_THREADS], 1, 0, 0, 0)
-                found = _prepare_taken(tape, store, places, own, marks, step)
+                found = _prepare_taken(tape, store, places, own, marks, step, 0.0)
                 if narrow > 1:
                     invoke_with_four(places[FN_THREADS], narrow, 0, 0, 0)
                 if found != DONE:

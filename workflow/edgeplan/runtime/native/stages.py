@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgeplan.runtime.native.compiled import compiled
-from edgeplan.runtime.native.intrinsics import invoke, invoke_with_four, load_word, store_word
+from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, store_word
 from edgeplan.runtime.native.making import ensure, now_ns, status_of
 from edgeplan.runtime.native.words import (
     AT_ENGINE,
@@ -21,7 +21,6 @@ from edgeplan.runtime.native.words import (
     FN_EXECUTE,
     FN_MEMORY,
     FN_READ,
-    FN_SYSTEM,
     HEAD,
     HEAD_BYTES,
     HEAD_CALLS,
@@ -33,13 +32,10 @@ from edgeplan.runtime.native.words import (
     LEFT_TO_PYTHON,
     MAPPED,
     NO_WEIGHTS,
-    OWN_CALL,
     OWN_MARKS,
     OWN_OPERATION,
-    OWN_PART,
     OWN_STATUS,
     OWN_STREAM,
-    OWN_TOLD,
     READ,
     WORD,
     Numbers,
@@ -49,34 +45,12 @@ from edgeplan.runtime.native.words import (
 )
 
 _POPULATE_READ, _POPULATED_AT_ONCE, _PAGE = 22, 2 << 20, 4096
-_CACHESTAT = 451  # of Linux 6.5, the same number on all processors; older ones refuse it
-_FAULTED_AT_ONCE = 64 << 10  # Linux maps so much around a page that is touched: the aligned part that it is in
 _memories_at = compiled(memories_at)
 
 
 @compiled
-def _in_memory(places: Numbers, own: Numbers, first: int, last: int) -> bool:
-    """Whether all pages of a part of the cache are in memory."""
-    own[OWN_PART], own[OWN_PART + 1] = first, last - first
-    own[OWN_CALL], own[OWN_CALL + 1] = _CACHESTAT, places[CACHE_FILE]
-    own[OWN_CALL + 2], own[OWN_CALL + 3] = own[OWN_PART:].ctypes.data, own[OWN_TOLD:].ctypes.data
-    own[OWN_CALL + 4] = 0
-    words = own[OWN_CALL:].ctypes.data
-    return invoke(places[FN_SYSTEM], words, words) == 0 and own[OWN_TOLD] * _PAGE >= last - first
-
-
-@compiled
-def _map(places: Numbers, own: Numbers, first: int, last: int) -> bool:
-    """Have the pages of a part of the cache mapped.
-
-    Touching what is in memory takes two thirds of the time of a request; touching what cannot be read would end the process.
-    """
-    if _in_memory(places, own, first, last):
-        address, end = places[AT_MAP] + first, places[AT_MAP] + last
-        while address < end:
-            load_word(address)
-            address = (address // _FAULTED_AT_ONCE + 1) * _FAULTED_AT_ONCE
-        return True
+def _map(places: Numbers, first: int, last: int) -> bool:
+    """Have the pages of a part of the cache mapped: what cannot be read is told, where touching it would end the process."""
     for part in range(first, last, _POPULATED_AT_ONCE):
         length = min(_POPULATED_AT_ONCE, last - part)
         if status_of(invoke_with_four(places[FN_ADVISE], places[AT_MAP] + part, length, _POPULATE_READ, 0)) != 0:
@@ -85,13 +59,13 @@ def _map(places: Numbers, own: Numbers, first: int, last: int) -> bool:
 
 
 @compiled
-def _fetch(places: Numbers, own: Numbers, records: Numbers, at: int) -> int:
+def _fetch(places: Numbers, records: Numbers, at: int) -> int:
     """The address of a step's weights from the cache; `LEFT_TO_PYTHON` where something is not as usual."""
     source, segment, size = records[at + HEAD_SOURCE], records[at + HEAD_SEGMENT], records[at + HEAD_BYTES]
     if source == NO_WEIGHTS:
         return 0
     if source == MAPPED and places[AT_MAP] != 0:
-        if not _map(places, own, segment // _PAGE * _PAGE, segment + size):
+        if not _map(places, segment // _PAGE * _PAGE, segment + size):
             return LEFT_TO_PYTHON
         return int(places[AT_MAP] + segment)
     if source == COPIED and places[CACHE_FILE] >= 0:
@@ -169,7 +143,7 @@ def prepare(
     start = now_ns(places, own)
     weights = 0
     if records[at + HEAD_SOURCE] != NO_WEIGHTS:
-        weights = _fetch(places, own, records, at)
+        weights = _fetch(places, records, at)
         if weights < 0:
             return LEFT_TO_PYTHON
         read = now_ns(places, own)
@@ -186,7 +160,7 @@ def prepare(
 def fetch(places: Numbers, own: Numbers, marks: Numbers, records: Numbers, at: int, step: int) -> int:
     """The address of a step's weights from the cache, as a part of its preparation."""
     start = now_ns(places, own)
-    weights = _fetch(places, own, records, at)
+    weights = _fetch(places, records, at)
     _mark(own, marks, READ, step, start, now_ns(places, own))
     return weights
 

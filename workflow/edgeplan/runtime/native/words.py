@@ -34,17 +34,13 @@ NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
     FN_YIELD,
     FN_READ,
     FN_ADVISE,
-    FN_SYSTEM,
     FN_THREADS,
     WHAT_NAME,
     PLACES,
-) = range(18)
-#: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, words for calls, a part of a file and
-#: what the system says of it.
+) = range(17)
+#: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, words for calls.
 OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_MARKS, OWN_CALL = range(6)
-OWN_PART = OWN_CALL + INTEGERS
-OWN_TOLD = OWN_PART + 2
-OWN_WORDS = OWN_TOLD + 5
+OWN_WORDS = OWN_CALL + INTEGERS
 #: What became of a step.
 DONE, LEFT_TO_PYTHON, FAILED = 0, -2, -3
 #: Stand for an operation where something else failed.

@@ -1,0 +1,74 @@
+"""Files of linked programs and their reserves: one digest, one parse."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import msgspec
+
+from edgeplan.errors import FormatError
+from edgeplan.files import read_whole, write_atomically
+from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve, check_step
+
+_HEAD = '{{"format_version":2,"body_sha256":"{digest}","body":'
+_HEAD_BYTES = len(_HEAD.format(digest="0" * 64))
+#: Made once, when this module is imported: this builds the schemas.
+_DECODERS: Mapping[type[Any], msgspec.json.Decoder[Any]] = MappingProxyType(
+    {kind: msgspec.json.Decoder(kind) for kind in (LinkedProgram, Reserve)}
+)
+Document = TypeVar("Document", LinkedProgram, Reserve)
+
+
+def write_linked(document: LinkedProgram | Reserve, path: Path) -> str:
+    """Write a linked program or its reserve, with a digest of it, atomically; returns the digest."""
+    body = msgspec.json.encode(document)
+    digest = hashlib.sha256(body).hexdigest()
+    content = b"".join((_HEAD.format(digest=digest).encode(), body, b"}\n"))
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    return digest
+
+
+def read_reserve(path: Path, program: LinkedProgram) -> Reserve:
+    """Read the reserve of a program.
+
+    Raises:
+        FormatError: as for `read_linked`, or it is another program's.
+    """
+    reserve = read_linked(path, Reserve, program.reserve_sha256)
+    if len(reserve.raw) != program.step_count or len(reserve.later) != program.step_count:
+        raise FormatError("the reserve has other steps than the program", where=str(path), next_step=AGAIN)
+    for step in reserve.later:
+        if step is not None:
+            check_step(step, program)
+    return reserve
+
+
+def read_linked(path: Path, document: type[Document] = LinkedProgram, wanted: str = "") -> Document:  # type: ignore[assignment]
+    """Read a linked program, or its reserve: one digest, one parse.
+
+    Args:
+        path: of the file.
+        document: what it holds.
+        wanted: the digest it must have, if that is known.
+
+    Raises:
+        FormatError: missing, of another format version, changed since it was written, or not fitting.
+    """
+    try:
+        content = read_whole(path)
+    except OSError as error:
+        raise FormatError(f"cannot read the program: {error.strerror}", where=str(path), next_step=AGAIN) from error
+    head, body = bytes(content[:_HEAD_BYTES]), memoryview(content)[_HEAD_BYTES:-2]
+    digest = hashlib.sha256(body).hexdigest()
+    if head != _HEAD.format(digest=digest).encode() or content[-2:] != b"}\n" or (wanted and digest != wanted):
+        what = "is of another format version" if b'"format_version":2,' not in head else "was changed after it was written"
+        raise FormatError(f"the program {what}", where=str(path), next_step=AGAIN)
+    try:
+        found: Document = _DECODERS[document].decode(body)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"the program does not fit: {error}", where=str(path), next_step=AGAIN) from error
+    return found

@@ -1,0 +1,68 @@
+"""Places for the weights of a program: in its cache in the order in which they are prepared, and in the session's memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.runtime.creation import aligned
+from edgeplan.runtime.linked import LinkedProgram, Reserve, converted, linked_program
+from edgeplan.runtime.weight_cache import description, paged, segments
+
+_LOG = logging.getLogger(__name__)
+_WIDEST = (1 << 56) - 1
+
+
+def placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> tuple[LinkedProgram, Reserve]:
+    """The program with places for all weights: in the cache in the order in which they are prepared, and in memory."""
+    steps: list[dict[str, Any]] = document["steps"]
+    _limit(steps, limit_bytes)
+    at = 0
+    for row in (*steps, *(row for row in document["later"] if row is not None)):
+        if row["source"] in ("raw", "cached_read"):  # what is mapped or shared has a place
+            row["place"] = at
+            at += aligned(row["weight_bytes"])
+    cached = [steps[k] for k in preparation_order(plan.main, plan.queues) if steps[k]["source"].startswith("cached")]
+    names: tuple[str, ...] = ("model", "model_sha256", "library_version", "isa", "machine", "threads", "layout")
+    names += ("equal_cores", "little_ratio", "main", "queues", "widen_from")
+    given = {name: getattr(plan, name) for name in names}
+    raw = [row["raw"] for row in steps]
+    for row in steps:
+        row["raw"] = () if row["source"].startswith("cached") else row["raw"]
+    later = document.pop("later")
+    reserve = converted({"raw": raw, "later": later}, Reserve)
+    given |= {"plan_sha256": "", "reserve_sha256": "", "weights_bytes": at, "cache_key": "", "cache_bytes": 0}
+    size = 0
+    if cached:
+        for row in cached:
+            row["segment"] = row["checksum"] = _WIDEST  # the room for the description depends on them
+        longest = linked_program({**document, **given, "cache_bytes": 2 * _WIDEST})
+        start = paged(len(description(longest)))
+        for row, offset in zip(cached, segments((row["weight_bytes"] for row in cached), start), strict=True):
+            row["segment"] = offset
+            size = offset + paged(row["weight_bytes"])
+    return linked_program({**document, **given, "cache_bytes": size}), reserve
+
+
+def _limit(steps: Sequence[dict[str, Any]], limit_bytes: int | None) -> None:
+    """Keep the smallest weights in the cache while they fit, so that most steps are spared their transformation."""
+    cached = sorted((row for row in steps if row["source"].startswith("cached")), key=lambda row: row["weight_bytes"])
+    total = 0
+    dropped = 0
+    for row in cached:
+        total += paged(row["weight_bytes"])
+        if limit_bytes is not None and total > limit_bytes:
+            row["source"] = "raw"
+            dropped += 1
+    if dropped:
+        _LOG.warning(
+            "%d of %d steps do not fit into a cache of %d bytes: slower than planned", dropped, len(cached), limit_bytes
+        )
+
+
+def preparation_order(main: Sequence[int], queues: Sequence[Sequence[int]]) -> list[int]:
+    """All steps, roughly as they are prepared: the first of each queue, the second of each, and so on."""
+    lanes = [list(main), *map(list, queues)]
+    return [lane[i] for i in range(max(map(len, lanes), default=0)) for lane in lanes if i < len(lane)]
