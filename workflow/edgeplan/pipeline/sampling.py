@@ -137,8 +137,11 @@ def _in_carriers(sampler: CarrierSampler, found: _Found) -> None:
     if settings.networks:
         fixed_sets = {NETWORK: [simplify(build()) for build in prior_models().values()], **fixed_sets}
     if sampler.bench.spending:
-        each = measured["adaptive"].seconds / len(measured["adaptive"].graphs)
-        sampler.bench.spending.plan(each * (settings.frozen_carriers + sum(map(len, fixed_sets.values()))))
+        sampled = measured["adaptive"]
+        operators = sum(len(graph.operators) for graph in sampled.graphs)
+        frozen = settings.frozen_carriers * operators / len(sampled.graphs)
+        fixed = sum(len(graph.operators) for graphs in fixed_sets.values() for graph in graphs)  # networks are large
+        sampler.bench.spending.plan(sampled.seconds / operators * (frozen + fixed))
     if settings.baselines:
         measured |= {"random": sampler.uniform(), "prior": sampler.prior_only(measured["adaptive"])}
     kept = {name: sampled.within(settings.budget_seconds) for name, sampled in measured.items()}
