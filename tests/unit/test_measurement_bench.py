@@ -203,12 +203,15 @@ def test_a_full_disk_keeps_the_batches_before(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_machine_too_noisy_is_refused(tmp_path: Path) -> None:
-    bench = open_bench(tmp_path, max_noise=1e-9, max_noisy_share=1e-9, extra_blocks=1, retries=1)
+    noisy = {"max_noise": 1e-9, "max_noisy_share": 1e-9, "extra_blocks": 1, "retries": 1, "batch_size": 4}
+    bench = open_bench(tmp_path, **noisy)
     with pytest.raises(NoiseError, match=r"too noisy to measure: .* after 2 attempts") as caught:
-        bench.measure(subjects(1))
+        bench.measure(subjects(4))
     assert "dev" in caught.value.where
     assert caught.value.next_step.endswith("edgeplan device check dev")
     assert not list(tmp_path.rglob("*.parquet"))
+    with open_bench(tmp_path, "few", **noisy) as bench:  # of so few, chance decides which share is noisy
+        assert all(m.noise > 1e-9 for m in bench.measure(subjects(3)))
 
 
 HOLD = """

@@ -29,7 +29,7 @@ class MeasurementSettings(BaseModel):
         min_gap_seconds: least time between two blocks of one subject.
         max_noise: half-range of a subject's normalised blocks, relative; noisier subjects get further blocks.
         extra_blocks: at most this many further blocks.
-        max_noisy_share: a batch with a larger share of subjects still too noisy is rejected and repeated.
+        max_noisy_share: a batch with a larger share of subjects still too noisy, and more than three, is rejected and repeated.
         retries: repeats of a rejected batch before the machine is called too noisy.
         reference_exponents: see `ReferenceExponents`.
     """

@@ -137,11 +137,7 @@ def _in_carriers(sampler: CarrierSampler, found: _Found) -> None:
     if settings.networks:
         fixed_sets = {NETWORK: [simplify(build()) for build in prior_models().values()], **fixed_sets}
     if sampler.bench.spending:
-        sampled = measured["adaptive"]
-        operators = sum(len(graph.operators) for graph in sampled.graphs)
-        frozen = settings.frozen_carriers * operators / len(sampled.graphs)
-        fixed = sum(len(graph.operators) for graphs in fixed_sets.values() for graph in graphs)  # networks are large
-        sampler.bench.spending.plan(sampled.seconds / operators * (frozen + fixed))
+        sampler.bench.spending.plan(_fixed_seconds(measured["adaptive"], settings.frozen_carriers, fixed_sets))
     if settings.baselines:
         measured |= {"random": sampler.uniform(), "prior": sampler.prior_only(measured["adaptive"])}
     kept = {name: sampled.within(settings.budget_seconds) for name, sampled in measured.items()}
@@ -157,6 +153,13 @@ def _in_carriers(sampler: CarrierSampler, found: _Found) -> None:
     short = found.adaptive.within(settings.mode_seconds)
     found.mode_subjects = [m.subject for m in short.measurements] if settings.mode_seconds else []
     found.mode_seconds["in_situ"] = short.seconds
+
+
+def _fixed_seconds(sampled: Sampled, frozen: int, fixed_sets: Mapping[str, Sequence[Graph]]) -> float:
+    """Seconds that the frozen carriers and the fixed sets will take: as many an operator as the carriers so far took."""
+    operators = sum(len(graph.operators) for graph in sampled.graphs)
+    fixed = sum(len(graph.operators) for graphs in fixed_sets.values() for graph in graphs)  # networks are large
+    return sampled.seconds * (frozen / len(sampled.graphs) + fixed / operators)
 
 
 def _own_seconds(name: str, sampled: Sampled) -> float:
