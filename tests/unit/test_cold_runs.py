@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from edgeplan.cold import runs
 from edgeplan.cold.baselines.registry import SETTINGS, setting
-from edgeplan.cold.jobs import Artefact, PrepareResult, RunResult
+from edgeplan.cold.jobs import Artefact, PrepareResult, RunJob, RunResult
+from edgeplan.cold.offline import ColdModel
 from edgeplan.cold.results import RUN_COLUMNS, at_best_threads, result_frame
 from edgeplan.cold.runs import ColdSettings, plan_runs
 from edgeplan.errors import DeviceError
@@ -106,3 +108,28 @@ def test_a_setting_is_taken_at_its_best_threads() -> None:
     best = at_best_threads(runs).set_index("setting")
     assert best.loc["onnxruntime", ["threads", "cold_ms", "repeats"]].tolist() == [1, 60.0, 3]
     assert "openvino" not in best.index, "a run with wrong outputs does not count"
+
+
+def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel reclaims pages between their reading and the clock; a run that fails is not tried again."""
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"model")
+    reached, made = iter([False, False, True]), []
+
+    def run_cold(job: RunJob, _: float) -> RunResult:
+        made.append(job.setting)
+        return RunResult(cold_ms=float(len(made)), state_reached=next(reached), reason="" if len(made) < 4 else "crashed")
+
+    class Store:
+        def prepare(self, *_: object) -> PrepareResult:
+            return PrepareResult(engine_version="1", artefact=Artefact(main=model, files=(model,)))
+
+        def reference(self, *_: object) -> Path:
+            return tmp_path / "reference.npz"
+
+    monkeypatch.setattr(runs, "run_cold", run_cold)
+    monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "lock")
+    knobs = ColdSettings(settings=("onnxruntime",), threads=(1,), states=("cached",), repeats=1)
+    found = runs.measure([ColdModel("m", model, {"x": (1,)})], knobs, Store(), tmp_path / "runs.jsonl")  # type: ignore[arg-type]
+    assert found.runs[["cold_ms", "reason"]].to_numpy().tolist() == [[3.0, ""]]
+    assert len(made) == 3

@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedProgram
-from edgeplan.runtime.linked_file import read_linked
+from edgeplan.runtime.linked_file import read_linked, read_reserve
 from edgeplan.runtime.plan_folder import build_plan_folder
 
 # A line for each size that the cache is cut to: whether the outputs are right, and what was said of the cache; or the error.
@@ -28,7 +29,6 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from edgeplan.errors import EdgeplanError
-from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 
@@ -104,10 +104,6 @@ def test_weights_that_cannot_be_read_are_done_without(folder: Path) -> None:
     assert (folder / "weights.cache").read_bytes() == whole
 
 
-_UNNOTICED = "a cache is looked at when it is opened, not again: docs/cold-executing.md"
-_FATAL = "touching a mapped page that is gone ends the process: docs/cold-executing.md"
-
-
 def test_a_cache_cut_within_the_last_page_of_weights_is_told(folder: Path) -> None:
     """What is left of the page is there, and zeros follow: outputs would be wrong."""
     whole = (folder / "weights.cache").read_bytes()
@@ -122,3 +118,57 @@ def test_a_cache_cut_between_two_runs_is_told(folder: Path) -> None:
     """Kernels read weights where they are mapped; to touch a page that is gone would end the process."""
     (found,) = _runs(folder, "prepared", 0)
     assert found.startswith("refused weights were changed while they were in use")
+
+
+def _session(folder: Path, **changes: bool) -> ColdSession:
+    return ColdSession(Dnnl(), folder, threads=2, **changes)
+
+
+def _zeros(session: ColdSession) -> dict[str, np.ndarray]:
+    return {b.name: np.zeros(b.shape, np.float32) for b in session.program.inputs}
+
+
+def _flip(path: Path, place: int) -> None:
+    """Change a byte in place, as no program of the package does."""
+    with path.open("r+b") as file:
+        file.seek(place)
+        (old,) = file.read(1)
+        file.seek(place)
+        file.write(bytes([old ^ 0x40]))
+
+
+def test_a_cache_is_not_built_again_from_another_model(folder: Path) -> None:
+    """A damaged cache sends the run to the model, which somebody overwrites meanwhile: nothing of that is kept."""
+    cache, model = folder / "weights.cache", folder.parent / "net.onnx"
+    program = read_linked(folder / "program.json")
+    _flip(cache, max(s.segment for s in program.steps) + 3)
+    damaged = cache.read_bytes()
+    weights = [weight for raw in read_reserve(folder / "reserve.json", program).raw for weight in raw]
+    run_cold = ColdSession._run_cold
+
+    def overwritten(session: ColdSession) -> None:
+        run_cold(session)
+        for weight in weights:
+            _flip(model, weight.offset + weight.size - 1)
+
+    with pytest.MonkeyPatch.context() as patch, _session(folder) as session:
+        patch.setattr(ColdSession, "_run_cold", overwritten)
+        with pytest.raises(ModelError, match="changed while they were in use"):
+            session.run(_zeros(session))
+    assert cache.read_bytes() == damaged
+
+
+def test_a_model_that_was_not_read_may_change(folder: Path) -> None:
+    with _session(folder) as session:
+        os.utime(folder.parent / "net.onnx")
+        assert session.run(_zeros(session))
+
+
+def test_kernels_of_later_runs_are_checked_though_they_were_prepared_between_two_runs(folder: Path) -> None:
+    with _session(folder, continuous=True) as session:
+        session.run(_zeros(session))
+        session._copying = True  # a lane was still at work when the run ended
+        session._shared.raw._used.add(0)
+        os.utime(folder.parent / "net.onnx")
+        with pytest.raises(ModelError, match="changed while they were in use"):
+            session.run(_zeros(session))

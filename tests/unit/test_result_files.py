@@ -50,13 +50,12 @@ RULES: dict[str, dict[str, dict[str, object]]] = {
     "evaluation": {
         "input": {"models": "data/zoo/models.parquet"},
         "output": {"metrics": RESULTS / "chapters/prediction.json"},
+        "params": {"rows": "data/rows/dev"},
     },
     "transfer": {
         "input": {
             "source": RESULTS / "evaluation/models.parquet",
             "target": RESULTS / "evaluation/models.parquet",
-            "source_environment": RESULTS / "evaluation/environment.json",
-            "target_environment": RESULTS / "evaluation/environment.json",
         },
         "output": {"csv": "results/transfer/table_11.csv"},
     },
@@ -98,7 +97,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_parquet(models, results / "evaluation/models.parquet")
     write_json(results / "evaluation/environment.json", {"cpu": "Example", "measured_at": "2024-05-06"})
     write_json(results / "chapters/prediction.json", {"prediction.models": 78})
-    write_tables(chapter, results / "tables", "2024-05-06")
+    write_json(results / "evaluation/dates.json", {"truth": "2024-05-06 07:08 to 2024-05-06 07:09 UTC"})
+    write_tables(chapter, results / "tables", {"truth": "2024-05-06 07:08 to 2024-05-06 07:09 UTC"})
     write_findings(["A finding."], results / "tables/findings.json")
     for name in frame_names():
         write_parquet(getattr(cold, name), results / f"cold/{name}.parquet")
@@ -167,7 +167,8 @@ READ = (
     ("evaluation", Path("data/zoo/models.parquet"), "memory_bytes"),
     ("evaluation", RESULTS / "evaluation/truth.parquet", "measured_ms"),
     ("transfer", RESULTS / "evaluation/models.parquet", "predicted_ms"),
-    ("transfer", RESULTS / "evaluation/environment.json", "measured_at"),
+    ("transfer", RESULTS / "evaluation/environment.json", ""),
+    ("transfer", RESULTS / "evaluation/dates.json", ""),
     ("cold_tables", RESULTS / "cold/runs.parquet", "cold_ms"),
     ("cold_tables", RESULTS / "cold/notes.json", ""),
     ("report", RESULTS / "evaluation/environment.json", ""),

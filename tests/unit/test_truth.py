@@ -26,6 +26,8 @@ def measured(folder: Path, repeat: list[str]) -> pd.DataFrame:
             "family": family.id,
             "index": [spec.index for spec in specs],
             "spec": [spec.to_json() for spec in specs],
+            "macs": 0,
+            "memory_bytes": 0,
         }
     )
     write_parquet(table, folder / "models.parquet")

@@ -262,6 +262,8 @@ class Bench:
             count = sum(m.noise > self.settings.max_noise for m in found)
             noisy = count / len(found)
             if count <= max(_FEW, self.settings.max_noisy_share * len(found)):
+                if noisy > self.settings.max_noisy_share:
+                    log.warning("%d of %d subjects stayed too noisy: too few to judge by, they are kept", count, len(found))
                 share = (time.monotonic() - began) / len(found)
                 named = zip(found, batch, strict=True)
                 return [replace(m, subject=self._stored_id(subject), seconds=share) for m, subject in named]

@@ -52,7 +52,7 @@ def measured_timeline(
     """
     if prepared.artefact is None:
         return pd.DataFrame(columns=list(COLUMNS))
-    path = kept / f"{digest([prepared.engine_version, threads, runs, seed])}.parquet"
+    path = kept / f"{digest([prepared.engine_version, threads, runs, seed, Path(__file__).read_text()])}.parquet"
     if path.is_file():
         return read_parquet(path, *COLUMNS, next_step=KEPT)
     files = prepared.artefact.files

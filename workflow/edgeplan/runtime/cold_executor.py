@@ -84,7 +84,7 @@ class ColdSession:
         lanes[0].preparer.own = self._executor.own  # one thread does both
         self._preparation = Preparation(self._shared, lanes, stealing=stealing, continuous=continuous)
         self._times: Numbers = np.zeros(2 * self.program.step_count, np.int64)
-        self._ran = False
+        self._ran = self._copying = False
         self._pinned = () if self.program.equal_cores else tuple(cores)
         self._preparation.start()
         self._opened_ns = perf_counter_ns()
@@ -111,9 +111,10 @@ class ColdSession:
             self._run_cold()
             copied = True
         else:
-            self._shared.require_unchanged(copied=False)  # to touch what was cut off would end the process
+            self._shared.require_unchanged(copied=self._copying)  # to touch what was cut off would end the process
             copied = self._run_later()
-        self._shared.require_unchanged(copied=copied)
+        self._copying = self._preparation.working  # beyond this run, up to the next one
+        self._shared.require_unchanged(copied=copied or self._copying)
         return {border.name: np.array(self._activation(border)) for border in self.program.outputs}
 
     def _run_cold(self) -> None:

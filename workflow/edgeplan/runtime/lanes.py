@@ -213,13 +213,18 @@ class Preparation:
             raise self._failure
 
     @property
+    def working(self) -> bool:
+        """Whether a lane is at work."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    @property
     def unfinished(self) -> bool:
-        """Whether kernels for later runs are still to be prepared, or are being."""
-        return bool(self._ahead) or any(thread.is_alive() for thread in self._threads)
+        """Whether kernels for later runs are still to be prepared, or are being; reads the reserve of the program."""
+        return bool(self._ahead) or self.working
 
     def switching(self) -> bool:
         """Whether kernels for later runs are still being prepared; goes on with it beside a run, if the mode is continuous."""
-        if self._ahead and not any(thread.is_alive() for thread in self._threads):
+        if self._ahead and not self.working:
             self._idle_allowed = self._continuous
             if self._continuous and len(self._lanes) > 1:
                 self._threads.clear()
@@ -230,7 +235,7 @@ class Preparation:
                     self._prepare_later(self._lanes[0], *self._ahead.popleft())
         if self._failure is not None:
             raise self._failure
-        return any(thread.is_alive() for thread in self._threads)
+        return self.working
 
     def stop(self) -> None:
         """End the threads."""

@@ -46,6 +46,7 @@ class RawFiles:
         self._program = program
         self._descriptors: list[int] = []
         self._opened: list[tuple[int, int]] = []
+        self._used: set[int] = set()
         self._missing = ""
         for file in program.files:
             descriptor = self._open(file, folder)
@@ -73,10 +74,10 @@ class RawFiles:
         return -1
 
     def changed(self) -> str:
-        """Where a file lies whose contents changed since it was opened; "" if none."""
-        for file, descriptor, opened in zip(self._program.files, self._descriptors, self._opened, strict=True):
-            if descriptor >= 0 and contents_stamp(descriptor) != opened:
-                return file.path
+        """Where a file lies that weights were read from and whose contents changed since it was opened; "" if none."""
+        for number in sorted(self._used):
+            if contents_stamp(self._descriptors[number]) != self._opened[number]:
+                return self._program.files[number].path
         return ""
 
     def close(self) -> None:
@@ -128,6 +129,7 @@ class RawFiles:
         name = self._program.files[file].path
         if self._descriptors[file] < 0:
             raise ModelError(self._missing, where=name, next_step="put the model back, or plan again")
+        self._used.add(file)
         try:
             read_fully(self._descriptors[file], target, offset)
         except OSError as error:

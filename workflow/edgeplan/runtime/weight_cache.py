@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from edgeplan.errors import StoreError
 from edgeplan.files import write_atomically
-from edgeplan.runtime.linked import LinkedProgram, LinkedStep
+from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep
 from edgeplan.runtime.memory import PAGE_BYTES, Bytes, MappedFile, Region, checksum, contents_stamp, read_fully
 
 _LOG = logging.getLogger(__name__)
@@ -209,9 +210,20 @@ class WeightCache:
         """Write the cache again.
 
         Raises:
-            StoreError: see `write_cache`.
+            StoreError: see `write_cache`; or the weights are not those that the plan was made with.
         """
-        write_cache(self._program, self._path, weights)
+
+        def checked(index: int) -> Bytes:
+            data, step = weights(index), self._program.steps[index]
+            if checksum(data) != step.checksum:
+                raise StoreError(
+                    f"the model's weights are not those that the plan was made with (step {step.name!r})",
+                    where=str(self._path),
+                    next_step=AGAIN,
+                )
+            return data
+
+        write_cache(self._program, self._path, checked)
 
 
 def segments(sizes: Iterable[int], start: int) -> list[int]:
