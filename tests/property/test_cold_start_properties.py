@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from edgeplan.planning.cold_start.bounds import work_bound_ms
+from edgeplan.planning.cold_start.dominance import pareto
 from edgeplan.planning.cold_start.frame import from_frame, to_frame
 from edgeplan.planning.cold_start.local_search import carried_bounds, cheap_bounds
 from edgeplan.planning.cold_start.machine import MAIN, Schedule, Span, costs_of, makespan_ms, makespans_ms, simulate
@@ -18,7 +19,7 @@ from edgeplan.planning.cold_start.nnv12 import balanced
 from edgeplan.planning.cold_start.optimal import Search, optimal
 from edgeplan.planning.cold_start.plan import Plan, Target
 from edgeplan.planning.cold_start.planner import PLANNERS, Options, outcomes, plan
-from edgeplan.planning.cold_start.profile import Profile, check, pareto
+from edgeplan.planning.cold_start.profile import Disk, Profile, check
 
 _quick = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 _TARGET = Target("m", "0" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2)
@@ -53,8 +54,8 @@ def assert_valid(profile: Profile, schedule: Schedule, spans: tuple[Span, ...]) 
 @settings(_quick, max_examples=60)
 @given(profile=profiles(steps=9, candidates=4))
 def test_every_plan_respects_dependencies_and_cores(planner: str, profile: Profile) -> None:
-    outcome = outcomes([profile], planner)["nhwc"]
-    makespan, spans = simulate(outcome.profile, outcome.schedule)
+    outcome = outcomes([profile], planner, Options(disk=Disk(1e-5, 0.5)))["nhwc"]
+    makespan, spans = simulate(outcome.profile, outcome.schedule, outcome.disk)
     assert_valid(outcome.profile, outcome.schedule, spans)
     assert math.isclose(makespan, outcome.makespan_ms, abs_tol=1e-9)
     assert math.isclose(makespan, max(s.end_ms for s in spans), abs_tol=1e-9)
@@ -88,7 +89,7 @@ def test_bound_and_plan_enclose_the_optimum(profile: Profile) -> None:
         assert planned.makespan_ms <= best * (1 + gap) + _ROUNDING
         assert planned.gap <= gap + _ROUNDING or planned.lower_bound_ms == 0
     for planner in PLANNERS:
-        assert outcomes([profile], planner)["nhwc"].makespan_ms >= best - _ROUNDING
+        assert outcomes([profile], planner, Options(disk=Disk(1e-5)))["nhwc"].makespan_ms >= best - _ROUNDING
 
 
 @settings(_quick, max_examples=200)
@@ -144,7 +145,7 @@ def test_algorithm_1_places_every_preparation_once(profile: Profile) -> None:
 @settings(_quick, max_examples=40)
 @given(profile=profiles(steps=5, candidates=3), planner=st.sampled_from(sorted(PLANNERS)))
 def test_documents_survive_writing_and_reading(profile: Profile, planner: str) -> None:
-    written = plan([profile], planner, _TARGET, options=Options(Search(time_limit_s=5)))
+    written = plan([profile], planner, _TARGET, options=Options(Search(time_limit_s=5), disk=Disk(1e-5, 0.5)))
     assert Plan.model_validate_json(written.model_dump_json()) == written
     assert {written.step(k).name for k in range(len(profile.layers))} == {layer.name for layer in profile.layers}
     (again,) = from_frame(to_frame([check(profile)]))

@@ -98,6 +98,16 @@ def test_speedups_are_told_by_baseline(tables: dict[str, pd.DataFrame]) -> None:
     assert "Meizu 16T 1.1 to 10.3 (3.7)" in missing["paper_min_max_avg"]
 
 
+def test_plans_for_both_states_stand_beside_each_other(e: ColdEvidence, tables: dict[str, pd.DataFrame]) -> None:
+    row = tables["cold_states"].set_index(["model", "threads"]).loc[("squeezenet", 2)]
+    names = ["optimal_evicted_ms", "optimal_cached_ms", "evicted_evicted_ms", "evicted_cached_ms"]
+    assert row[names].tolist() == [40.0, 10.0, 31.5, 11.5]
+    assert row[["evicted_gain", "cached_gain"]].tolist() == pytest.approx([40 / 31.5, 10 / 11.5])
+    assert row["runs"] == 3
+    bare = replace(e, plans=e.plans[e.plans["plan"] != "evicted"], notes={"disk": "the model cannot be evicted"})
+    assert make_cold_tables(bare)["cold_states"][REASON].tolist() == ["the model cannot be evicted"]
+
+
 def test_load_is_told_against_no_load(tables: dict[str, pd.DataFrame]) -> None:
     table = tables["cold_figure_11"]
     assert table.loc[table["load_percent"] == 50, "slow_down"].tolist() == pytest.approx([1.5] * 3)

@@ -79,6 +79,20 @@ def test_the_cache_is_limited(profiled: tuple[Path, str], monkeypatch: pytest.Mo
         assert (len(kept) < len(cached)) == (limit < 1)
 
 
+def test_a_plan_for_an_evicted_page_cache_says_so(profiled: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, output = profiled
+    assert "page cache      warm" in output
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    done = CliRunner().invoke(app, [*_ARGUMENTS, "-o", "streamed", "--planner", "evicted"])
+    assert done.exit_code == 0, done.output
+    planned = read_plan(folder / "streamed" / "plan.json")
+    assert planned.disk is not None
+    assert planned.disk.mb_per_s > 0
+    assert f"page cache      evicted: {planned.disk.mb_per_s:.0f} MB/s" in done.output
+    assert planned.makespan_ms >= planned.disk.latency_ms + planned.disk.transfer_ms(planned.read_bytes)
+
+
 @pytest.mark.parametrize("limit", ["-1", "nan", "inf", "1e7"])
 def test_limits_that_are_none_are_refused_before_any_work(limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

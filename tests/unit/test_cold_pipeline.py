@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from cold_start_instances import layouts, realistic
 
@@ -26,16 +27,18 @@ from edgeplan.pipeline.cold_runs import SharedJournal
 from edgeplan.pipeline.cold_start import table2_graph
 from edgeplan.planning.cold_start.optimal import Search
 from edgeplan.planning.cold_start.plan import Target
+from edgeplan.planning.cold_start.profile import Disk
 from edgeplan.runtime.dnnl import Dnnl
 
 TARGET = Target("net.onnx", "a" * 64, "onednn", "3.2.0", "avx2", "here", 2)
 
 
-@pytest.mark.parametrize("name", ["optimal", "nnv12", "warm", "K", "K+C"])
+@pytest.mark.parametrize("name", ["optimal", "evicted", "nnv12", "warm", "K", "K+C"])
 def test_a_plan_is_found_again_in_its_profile(tmp_path: Path, name: str) -> None:
     profiles = layouts(12, 3)
     store = cold_plans.PlanStore(tmp_path, Search())
-    made = store.make(name, profiles, TARGET)
+    made = store.make(name, profiles, TARGET, disk=Disk(900.0, 0.2) if name == "evicted" else None)
+    assert (made.disk is not None) == (name == "evicted")
     profile = cold_plans.profile_for(made, profiles)
     schedule = cold_plans.schedule_of(made, profile)
     assert schedule is not None
@@ -53,7 +56,9 @@ def test_a_plan_is_made_once_for_the_same_costs(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
     cold_plans.PlanStore(tmp_path, Search()).make("optimal", layouts(10, 2), TARGET)
     cold_plans.PlanStore(tmp_path, Search(gap=0.05)).make("optimal", profiles, TARGET)
-    assert len(list(tmp_path.iterdir())) == 3
+    for disk in (Disk(900.0), Disk(1800.0)):
+        cold_plans.PlanStore(tmp_path, Search()).make("evicted", profiles, TARGET, disk=disk)
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_other_costs_are_charged_to_the_same_schedule(tmp_path: Path) -> None:
@@ -114,15 +119,26 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
 def test_plans_are_grouped_by_how_they_are_run() -> None:
     """Sequences and plans for asymmetric chips are run as they are: an idle lane would take work, and make them others."""
     made = {("m", name, threads): PrepareResult(reason="") for name, threads in (
-        ("optimal", 2), ("nnv12", 2), ("warm", 1), ("warm", 2), ("K", 2), ("continuous", 2), ("asymmetric", 1)
+        ("optimal", 2), ("evicted", 2), ("nnv12", 2), ("warm", 1), ("warm", 2), ("K", 2), ("continuous", 2), ("asymmetric", 1)
     )}  # fmt: skip
-    assert cold_runs._groups(["nnv12", "warm", "K", "continuous", "asymmetric"], made) == {
+    assert cold_runs._groups(["evicted", "nnv12", "warm", "K", "continuous", "asymmetric"], made) == {
         ("edgeplan", 2, False): ["nnv12"],
         ("edgeplan-fixed", 1, False): ["warm"],
         ("edgeplan-fixed", 2, False): ["warm", "K"],
         ("edgeplan-continuous", 2, False): ["continuous"],
         ("edgeplan-fixed", 1, True): ["asymmetric"],
     }
+
+
+def test_runs_are_told_apart_by_their_plan() -> None:
+    rows = [("net", "onnxruntime"), ("net", "edgeplan"), ("net", "edgeplan-evicted"), ("net--K", "edgeplan-fixed")]
+    found = cold_runs._labelled(pd.DataFrame(rows, columns=["model", "setting"]))
+    assert found[["model", "setting", "plan"]].to_numpy().tolist() == [
+        ["net", "onnxruntime", ""],
+        ["net", "edgeplan", "optimal"],
+        ["net", "edgeplan", "evicted"],
+        ["net", "edgeplan-fixed", "K"],
+    ]
 
 
 def test_journals_are_brought_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

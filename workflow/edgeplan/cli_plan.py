@@ -49,7 +49,9 @@ def plan_cold_start(
         str, typer.Option("--device", "-d", help="Name of a device file in config/devices, or a path.")
     ] = "cpu-onednn",
     costs: Annotated[Costs, typer.Option(help="Measure this model, or predict from others.")] = Costs.profiled,
-    planner: Annotated[str, typer.Option(help="optimal, nnv12, warm, K, K+C or K+C+P.")] = "optimal",
+    planner: Annotated[
+        str, typer.Option(help="optimal, evicted (for weights on the disk), nnv12, warm, K, K+C or K+C+P.")
+    ] = "optimal",
     layouts: Annotated[str, typer.Option(help="Home layouts to plan, separated by commas; all without.")] = "",
     reprofile: Annotated[bool, typer.Option(help="nnv12: measure what it tries again while it plans.")] = False,
     cache_limit: Annotated[
@@ -137,8 +139,11 @@ def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
     table = remaining_table(profiles).set_index("layout").loc[plan.layout]
     n = len(plan.steps)
     widen = "from the first step on" if plan.widen_from == 0 else f"from step {plan.widen_from} of {n} on"
+    disk = plan.disk
+    state = "warm" if disk is None else f"evicted: {disk.mb_per_s:.0f} MB/s, {disk.latency_ms:.2f} ms until the first byte"
     return [
         f"{plan.model}: {plan.makespan_ms:.2f} ms predicted ({plan.costs} costs, planner {plan.planner}: {plan.note})",
+        f"  page cache      {state}",
         f"  bound           {plan.lower_bound_ms:.2f} ms, gap {100 * plan.gap:.2f} % for these costs and this order",
         f"  layout          {plan.layout}",
         f"  all cores       {'never' if plan.widen_from == n else widen}",

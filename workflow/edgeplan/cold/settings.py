@@ -12,6 +12,7 @@ from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 #: Plans beside the optimal one, which is always made.
 PlanName = Literal[
+    "evicted",
     "nnv12",
     "nnv12-reprofiled",
     "warm",
@@ -36,8 +37,9 @@ class ColdStartSettings(BaseModel):
         states: page cache evicted, cached or both.
         repeats: fresh processes for each combination.
         warm_runs: runs after the cold one in each process; 4 are needed for Figure 14.
-        plans: plans to execute beside the optimal one: Algorithm 1 without and with re-profiling, the ablation (warm, K, K+C),
-            from predicted costs, for continuous inference, and on an asymmetric chip stood for by waiting.
+        plans: plans to execute beside the optimal one: for an evicted page cache, Algorithm 1 without and with re-profiling,
+            the ablation (warm, K, K+C), from predicted costs, for continuous inference, and on an asymmetric chip stood for by
+            waiting.
         little_ratio: on that chip a preparation takes this many times as long on the little core.
         gap, time_limit_s: the optimal planner's relative gap to prove, and its time limit for a model.
         profile_blocks, profile_warm_runs: samples of every candidate, and executions after the first in each.

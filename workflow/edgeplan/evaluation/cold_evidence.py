@@ -17,6 +17,8 @@ from edgeplan.planning.cold_start.profile import Profile
 
 #: Setting of the package's own runtime in the runs, and its plan that is held against the stock engines.
 OWN, OPTIMAL = "edgeplan", "optimal"
+#: The plan for an evicted page cache. It is run among the others under a setting of its own, and is `OWN`'s in the tables.
+EVICTED_PLAN, EVICTED_SETTING = "evicted", "edgeplan-evicted"
 #: The same runtime without work stealing, and with the mode that prepares kernels of later runs in idle time.
 FIXED, CONTINUOUS = "edgeplan-fixed", "edgeplan-continuous"
 #: Plans that stand for their schedule, and run without stealing: an idle lane would turn a sequence into a pipeline, and one

@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from edgeplan.evaluation.cold_evidence import FIXED, FOLLOWED, OPTIMAL, OWN, ColdEvidence
+from edgeplan.evaluation.cold_evidence import EVICTED_PLAN, FIXED, FOLLOWED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.summary import Bar
 
 CACHED, EVICTED = "cached", "evicted"
@@ -57,14 +57,19 @@ def own(found: pd.DataFrame) -> pd.DataFrame:
     return fixed_first.drop_duplicates(["model", "plan", "state", "threads"]).sort_values(_KEYS, ignore_index=True)
 
 
-def own_cold(runs: pd.DataFrame, state: str, plan: str = OPTIMAL) -> pd.DataFrame:
-    """The row of `medians` with c(m, own), by model."""
+def plan_for(runs: pd.DataFrame, state: str) -> str:
+    """Our plan that is held against stock engines in a state of the page cache: plans are made for one."""
+    return EVICTED_PLAN if state == EVICTED and (runs["plan"] == EVICTED_PLAN).any() else OPTIMAL
+
+
+def own_cold(runs: pd.DataFrame, state: str, plan: str = "") -> pd.DataFrame:
+    """The row of `medians` with c(m, own), by model; of the plan for that state unless another is named."""
     found = own(medians(runs))
-    return _least(found[(found["plan"] == plan) & (found["state"] == state)], "cold_ms")
+    return _least(found[(found["plan"] == (plan or plan_for(runs, state))) & (found["state"] == state)], "cold_ms")
 
 
-def own_cold_ms(runs: pd.DataFrame, state: str, plan: str = OPTIMAL) -> pd.Series[float]:
-    """c(m, own) by model."""
+def own_cold_ms(runs: pd.DataFrame, state: str, plan: str = "") -> pd.Series[float]:
+    """c(m, own) by model, see `own_cold`."""
     return own_cold(runs, state, plan)["cold_ms"]
 
 
@@ -190,7 +195,8 @@ def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
         measured / predicted, near (|predicted / measured - 1| <= 0.15).
     """
     mine = own(medians(e.runs))
-    both = e.plans.merge(mine[mine["state"] == CACHED], on=["model", "plan", "threads"])
+    planned = e.plans[e.plans["plan"] != EVICTED_PLAN]  # what it foretells is of another state
+    both = planned.merge(mine[mine["state"] == CACHED], on=["model", "plan", "threads"])
     kept = both[["model", "plan", "threads", "planner", "costs", "little_ratio", "setting"]]
     frame = kept.assign(runs=both["repeats"], predicted_ms=both["makespan_ms"], measured_ms=both["cold_ms"])
     ratio = frame["measured_ms"] / frame["predicted_ms"]

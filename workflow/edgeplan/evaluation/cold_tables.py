@@ -212,6 +212,14 @@ _ALL = (
         plans.candidates,
     ),
     ColdTable(
+        "cold_states",
+        "Plans for the state of the page cache",
+        "`optimal` is planned for weights in memory, `evicted` for weights that stream from the disk in the order of execution "
+        "(bandwidth and latency measured once, before planning). Both are started in both states (ms); a gain is optimal / "
+        "evicted. `widen_from`: the step from which all cores execute. The gap is that of `evicted` to its proven bound.",
+        plans.states,
+    ),
+    ColdTable(
         "cold_asymmetric",
         "An asymmetric chip, stood for by waiting",
         "One big core executes, one little core prepares, and waits until a preparation has taken `little_ratio` times its "

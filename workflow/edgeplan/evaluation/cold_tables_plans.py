@@ -9,7 +9,7 @@ import pandas as pd
 
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import paper_nnv12 as paper
-from edgeplan.evaluation.cold_evidence import OPTIMAL, TABLE2_CONV, ColdEvidence
+from edgeplan.evaluation.cold_evidence import EVICTED_PLAN, OPTIMAL, TABLE2_CONV, ColdEvidence
 from edgeplan.evaluation.cold_metrics import CACHED, EVICTED
 from edgeplan.evaluation.cold_tables_stages import NotMeasuredError
 from edgeplan.planning.cold_start.bounds import remaining_table
@@ -218,6 +218,39 @@ def asymmetric(e: ColdEvidence) -> pd.DataFrame:
     columns = ["model", "plan", "little_ratio", "planner", "makespan_ms", "lower_bound_ms", "gap_percent"]
     columns += ["cold_ms", "repeats", "setting", "note"]
     return frame[columns].rename(columns={"cold_ms": "measured_ms", "repeats": "runs"})
+
+
+def states(e: ColdEvidence) -> pd.DataFrame:
+    """Plans for weights in memory and for weights on the disk, each started in both states."""
+    found = e.plans[e.plans["plan"] == EVICTED_PLAN]
+    if found.empty:
+        raise NotMeasuredError(e.notes.get("disk", "no plan for an evicted page cache was made"))
+    warm = e.plans[e.plans["plan"] == OPTIMAL].set_index(["model", "threads"])
+    cold = metrics.own(metrics.medians(e.runs)).set_index(["model", "threads", "plan", "state"]).sort_index()
+    rows = []
+    for plan in found.to_dict("records"):
+        model, threads = plan["model"], plan["threads"]
+        cells = {
+            (name, state): cold["cold_ms"].get((model, threads, name, state), np.nan)
+            for name in (OPTIMAL, EVICTED_PLAN)
+            for state in (EVICTED, CACHED)
+        }
+        rows.append(
+            {
+                "model": model,
+                "threads": threads,
+                "widen_from": warm["widen_from"].get((model, threads), np.nan),
+                "widen_from_evicted": plan["widen_from"],
+                "predicted_evicted_ms": plan["makespan_ms"],
+                "gap_percent": 100 * (plan["makespan_ms"] / plan["lower_bound_ms"] - 1),
+                "planning_s": plan["planning_ms"] / 1e3,
+                **{f"{name}_{state}_ms": time for (name, state), time in cells.items()},
+                "evicted_gain": cells[OPTIMAL, EVICTED] / cells[EVICTED_PLAN, EVICTED],
+                "cached_gain": cells[OPTIMAL, CACHED] / cells[EVICTED_PLAN, CACHED],
+                "runs": min((cold["repeats"].get((model, threads, *cell), 0) for cell in cells), default=0),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def factors(e: ColdEvidence) -> pd.DataFrame:

@@ -21,7 +21,8 @@ _ABLATION_PAPER = {"warm": "warm", "K": "K", "K+C": "K+C", OPTIMAL: "K+C+P"}
 def figure_02(e: ColdEvidence) -> pd.DataFrame:
     """Cold and warm of every setting and model, each at its best thread count."""
     best = metrics.best_threads(e.runs)
-    best = best[best["plan"].isin(["", OPTIMAL]) & best["state"].isin(STATES)]
+    plans = best["state"].map({state: metrics.plan_for(e.runs, state) for state in STATES})
+    best = best[(best["plan"] == "") | (best["plan"] == plans)]
     if best.empty:
         raise NotMeasuredError("no run counts")
     names = best["setting"].map(title)
@@ -104,7 +105,7 @@ def figure_08(e: ColdEvidence) -> pd.DataFrame:
     evicted = metrics.evicted_bound_ms(e)
     for state in STATES:
         best = metrics.best_threads(e.runs)
-        best = best[best["plan"].isin(["", OPTIMAL]) & (best["state"] == state)]
+        best = best[best["plan"].isin(["", metrics.plan_for(e.runs, state)]) & (best["state"] == state)]
         wide = best.pivot_table(index="model", columns="setting", values="cold_ms")
         fewest = best.groupby("model")["repeats"].min()
         bound = e.work_bound_ms if state == CACHED else evicted

@@ -14,12 +14,12 @@ from typing import Any, Literal
 import edgeplan
 from edgeplan.errors import FormatError
 from edgeplan.planning.cold_start.frame import to_frame
-from edgeplan.planning.cold_start.machine import MAIN, Schedule, Span, costs_of, makespan_ms, simulate
+from edgeplan.planning.cold_start.machine import MAIN, Schedule, Span, simulate
 from edgeplan.planning.cold_start.nnv12 import Reprofile
 from edgeplan.planning.cold_start.optimal import Search
 from edgeplan.planning.cold_start.plan import Plan, Target, read_plan, write_plan
 from edgeplan.planning.cold_start.planner import Options, plan
-from edgeplan.planning.cold_start.profile import SOURCES, Profile
+from edgeplan.planning.cold_start.profile import SOURCES, Disk, Profile
 
 #: Opens what measures a combination again.
 Reprofiling = Callable[[], AbstractContextManager[Reprofile]]
@@ -34,6 +34,7 @@ class Variant:
         costs: where its costs come from.
         uneven: for one big and one little core, the little one stood for by waiting.
         continuous: with the kernels for later runs beside it (section 3.5).
+        disk: for weights that come from the disk.
         reprofile: what the planner tries is measured again while it plans (Algorithm 1, line 5).
     """
 
@@ -41,6 +42,7 @@ class Variant:
     costs: Literal["profiled", "predicted"] = "profiled"
     uneven: bool = False
     continuous: bool = False
+    disk: bool = False
     reprofile: bool = False
 
 
@@ -48,6 +50,7 @@ class Variant:
 VARIANTS: Mapping[str, Variant] = MappingProxyType(
     {
         "optimal": Variant("optimal"),
+        "evicted": Variant("evicted", disk=True),
         "nnv12": Variant("nnv12"),
         "nnv12-reprofiled": Variant("nnv12", reprofile=True),
         "warm": Variant("warm"),
@@ -84,7 +87,14 @@ class PlanStore:
         self._folder, self._options = folder, Options(search=search)
         self._sources = source_digest("planning/cold_start")
 
-    def make(self, name: str, profiles: Sequence[Profile], target: Target, reprofiler: Reprofiling | None = None) -> Plan:
+    def make(
+        self,
+        name: str,
+        profiles: Sequence[Profile],
+        target: Target,
+        reprofiler: Reprofiling | None = None,
+        disk: Disk | None = None,
+    ) -> Plan:
         """The plan of a variant.
 
         Args:
@@ -92,16 +102,18 @@ class PlanStore:
             profiles: of one model, one a home layout, on the cores that the variant is for.
             target: what it is for.
             reprofiler: opens what measures again while planning; only asked when the plan is not there yet.
+            disk: where weights come from, for the variant that asks for it.
         """
         variant = VARIANTS[name]
         search = (self._options.search.gap, self._options.search.time_limit_s)
         costs = to_frame(profiles).to_json(orient="split", double_precision=12)
-        parts = [variant.planner, variant.costs, variant.reprofile, search, costs, _fields(target), self._sources]
+        come = [disk.mb_per_s, disk.latency_ms] if disk is not None else None
+        parts = [variant.planner, come, variant.costs, variant.reprofile, search, costs, _fields(target), self._sources]
         path = self._folder / f"{Path(target.model).stem}-{name}-{target.threads}-{digest(parts)}.json"
         if path.is_file():
             return read_plan(path)
         with reprofiler() if reprofiler is not None else nullcontext() as reprofile:
-            options = replace(self._options, reprofile=reprofile)
+            options = replace(self._options, reprofile=reprofile, disk=disk)
             made = plan(profiles, variant.planner, target, costs=variant.costs, options=options)
         write_plan(made, path)
         return made
@@ -136,14 +148,14 @@ def makespan_under(made: Plan, profiles: Sequence[Profile]) -> float:
     """What the plan takes under other costs than those it was made from (ms); not a number where a candidate has none."""
     profile = profile_for(made, profiles)
     schedule = schedule_of(made, profile)
-    return profile.start_ms + makespan_ms(costs_of(profile), schedule) if schedule is not None else float("nan")
+    return simulate(profile, schedule, made.disk)[0] if schedule is not None else float("nan")
 
 
 def planned_timeline(made: Plan, profiles: Sequence[Profile]) -> tuple[Span, ...]:
     """What runs where and when, as planned."""
     profile = profile_for(made, profiles)
     schedule = schedule_of(made, profile)
-    return simulate(profile, schedule)[1] if schedule is not None else ()
+    return simulate(profile, schedule, made.disk)[1] if schedule is not None else ()
 
 
 def fastest_warm(made: Plan, profiles: Sequence[Profile]) -> tuple[str, ...]:

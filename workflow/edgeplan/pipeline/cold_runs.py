@@ -21,7 +21,7 @@ from edgeplan.cold.process import ColdRunError, run_cold
 from edgeplan.cold.runs import ColdResults, ColdSettings, PlannedRun, measure
 from edgeplan.cold.settings import ColdStartSettings
 from edgeplan.errors import DeviceError
-from edgeplan.evaluation.cold_evidence import CONTINUOUS, FIXED, FOLLOWED, OPTIMAL, OWN
+from edgeplan.evaluation.cold_evidence import CONTINUOUS, EVICTED_PLAN, EVICTED_SETTING, FIXED, FOLLOWED, OPTIMAL, OWN
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.store import state_folder
 from edgeplan.pipeline.cold_plans import VARIANTS, digest
@@ -77,8 +77,17 @@ def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tupl
     """
     threads = max(bench.settings.threads)
     absent = PrepareResult(reason="no plan: execution was not profiled at this width")
-    own = {(m.name, OWN, t): plans.get((m.name, OPTIMAL, t), absent) for m in models for t in bench.settings.threads}
-    main = measure(models, bench.knobs(), bench.store, bench.journal, reporter("cold starts"), own)
+    ours = {OWN: OPTIMAL}
+    if any(plan == EVICTED_PLAN for _, plan, _ in plans):
+        ours[EVICTED_SETTING] = EVICTED_PLAN
+    own = {
+        (m.name, setting, t): plans.get((m.name, plan, t), absent)
+        for m in models
+        for setting, plan in ours.items()
+        for t in bench.settings.threads
+    }
+    knobs = bench.knobs(settings=(*bench.settings.settings, *ours))
+    main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), own)
     parts = [_labelled(main.runs)]
     probes = [main.bandwidth]
     for (setting, count, uneven), names in _groups(bench.settings.plans, plans).items():
@@ -95,6 +104,8 @@ def _groups(wanted: Collection[str], plans: Plans) -> dict[tuple[str, int, bool]
     """Further plans that are run alike, by setting, threads, and whether they are for an asymmetric chip."""
     groups: dict[tuple[str, int, bool], list[str]] = {}
     for name, variant in VARIANTS.items():
+        if name in (OPTIMAL, EVICTED_PLAN):  # run among the stock engines
+            continue
         setting = CONTINUOUS if variant.continuous else FIXED if name in FOLLOWED else OWN
         for count in sorted({threads for _, plan, threads in plans if plan == name and name in wanted}):
             groups.setdefault((setting, count, variant.uneven), []).append(name)
@@ -124,8 +135,10 @@ def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.Dat
     """Plan and model apart, from the names under which they were run."""
     parts = runs["model"].str.partition(_SEPARATOR)
     own = runs["setting"].str.startswith(OWN)
-    plan = parts[2].where(parts[2] != "", OPTIMAL).where(own, "")
-    return runs.assign(model=parts[0], plan=plan, load_percent=percent, load_core=core)
+    streamed = runs["setting"] == EVICTED_SETTING
+    plan = parts[2].where(parts[2] != "", OPTIMAL).where(~streamed, EVICTED_PLAN).where(own, "")
+    setting = runs["setting"].where(~streamed, OWN)
+    return runs.assign(model=parts[0], setting=setting, plan=plan, load_percent=percent, load_core=core)
 
 
 def _under_load(bench: Bench, models: Sequence[ColdModel], plans: Plans, threads: int) -> pd.DataFrame:

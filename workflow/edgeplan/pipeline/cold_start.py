@@ -16,8 +16,8 @@ from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.offline import ArtefactStore, ColdModel
 from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import environment
-from edgeplan.errors import EdgeplanError, StoreError
-from edgeplan.evaluation.cold_evidence import FRAMES, OPTIMAL, TABLE2_CONV
+from edgeplan.errors import DeviceError, EdgeplanError, StoreError
+from edgeplan.evaluation.cold_evidence import EVICTED_PLAN, FRAMES, OPTIMAL, TABLE2_CONV
 from edgeplan.files import write_atomically, write_json
 from edgeplan.frames import write_parquet
 from edgeplan.graph.builder import GraphBuilder
@@ -43,7 +43,7 @@ from edgeplan.pipeline.cold_tools import Tools
 from edgeplan.planning.cold_start.frame import to_frame
 from edgeplan.planning.cold_start.optimal import Search
 from edgeplan.planning.cold_start.plan import Plan, write_plan
-from edgeplan.planning.cold_start.profile import Profile
+from edgeplan.planning.cold_start.profile import Disk, Profile
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,7 @@ class _Stage:
         self._tools, self._rows, self._work = tools, rows, work
         self._plans = PlanStore(rows / "plans", Search(self._settings.gap, self._settings.time_limit_s))
         self._notes: dict[str, str] = {}
+        self._disk: Disk | None = None
         self._predictors = predictors
 
     def write(self, measured: Path) -> None:
@@ -177,6 +178,7 @@ class _Stage:
         self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], profiles: Mapping[str, Sequence[Profile]]
     ) -> _Planned:
         planned = _Planned()
+        self._disk = self._measured_disk(models)
         for model in models:
             mine = profiles[model.name]
             for name in (OPTIMAL, *(n for n in VARIANTS if n in self._settings.plans)):
@@ -184,9 +186,20 @@ class _Stage:
                     self._plan_one(planned, model, graphs[model.name], name, threads, mine)
         return planned
 
+    def _measured_disk(self, models: Sequence[ColdModel]) -> Disk | None:
+        """The disk, read through the largest model; None where it cannot be measured, or no plan asks for it."""
+        if not any(VARIANTS[name].disk for name in self._settings.plans):
+            return None
+        largest = max(models, key=lambda m: sum(path.stat().st_size for path in m.files))
+        try:
+            return self._tools.disk(largest.files)
+        except DeviceError as error:
+            self._notes["disk"] = error.what
+            return None
+
     def _thread_counts(self, name: str) -> tuple[int, ...]:
         """For every count where figures compare counts, else for all cores; uneven ones for the one big core."""
-        if name in (OPTIMAL, _WARM):
+        if name in (OPTIMAL, EVICTED_PLAN, _WARM):
             return self._settings.threads
         return (1,) if VARIANTS[name].uneven else (max(self._settings.threads),)
 
@@ -201,7 +214,7 @@ class _Stage:
             known = uneven(profiles, self._settings.little_ratio)
         else:
             known = on_cores(profiles, threads)
-        if not known:
+        if not known or (variant.disk and self._disk is None):
             return
         costs = known
         if variant.costs == "predicted":
@@ -211,7 +224,8 @@ class _Stage:
                 self._notes[f"predicted.{model.name}"] = error.what
                 return
         reprofiler = (lambda: self._tools.reprofiler(model.path, graph)) if variant.reprofile else None
-        made = self._plans.make(name, costs, self._tools.target(model.path, threads), reprofiler)
+        disk = self._disk if variant.disk else None
+        made = self._plans.make(name, costs, self._tools.target(model.path, threads), reprofiler, disk)
         warm = fastest_warm(made, known) if variant.continuous else None
         folder = self._work / "plans" / f"{model.name}-{name}-{threads}"
         planned.folders[model.name, name, threads] = self._tools.plan_folder(model, made, folder, warm)

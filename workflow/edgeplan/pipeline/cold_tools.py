@@ -19,7 +19,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.pipeline.cold_plans import digest, source_digest
 from edgeplan.planning.cold_start.nnv12 import Reprofile
 from edgeplan.planning.cold_start.plan import Plan, Target
-from edgeplan.planning.cold_start.profile import Profile
+from edgeplan.planning.cold_start.profile import Disk, Profile
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import locate_weights
@@ -100,6 +100,16 @@ class Tools:
             store=self._store,
             predictors=predictors,
         )
+
+    def disk(self, files: Sequence[Path]) -> Disk:
+        """What weights cost that come from the disk, measured once for the machine.
+
+        Raises:
+            DeviceError: the files cannot be evicted.
+        """
+        from edgeplan.cold.profiling.disk import kept_disk  # noqa: PLC0415
+
+        return kept_disk(self.profiles / "disk.json", files, lock_timeout_seconds=self.settings.lock_timeout_seconds)
 
     @contextmanager
     def reprofiler(self, model: Path, graph: Graph) -> Iterator[Reprofile]:

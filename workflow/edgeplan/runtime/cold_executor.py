@@ -25,12 +25,10 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
 from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram
 from edgeplan.runtime.linked_file import read_linked, write_linked
-from edgeplan.runtime.memory import in_memory
-from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Numbers
-from edgeplan.runtime.placement import preparation_order
 from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME, stamped
 from edgeplan.runtime.preparation import Executor, Mark, Preparer, Shared
+from edgeplan.runtime.reading_ahead import reading_ahead
 
 Array = npt.NDArray[np.float32]
 _LOG = logging.getLogger(__name__)
@@ -163,25 +161,7 @@ class ColdSession:
     # Reading ahead
 
     def _reading_ahead(self) -> threading.Thread | None:
-        """Ask for all weights in the order of their preparation, where they are not in memory yet."""
-        shared = self._shared
-        wanted = [shared.cache.descriptor] if shared.cache.descriptor >= 0 else []
-        if "raw" in self.program.sources:
-            wanted += shared.raw.descriptors
-        if all(in_memory(descriptor, os.fstat(descriptor).st_size) for descriptor in wanted):
-            return None
-        thread = threading.Thread(target=self._read_ahead, name="read-ahead", daemon=True)
-        thread.start()
-        return thread
-
-    def _read_ahead(self) -> None:
-        shared, tape = self._shared, self._shared.tape.tape
-        for k in preparation_order(self.program.main, self.program.queues):
-            source, segment, size = tape.records[tape.record_starts[k] :][: words.HEAD_PLACE].tolist()
-            if source in (words.COPIED, words.MAPPED) and shared.cache.descriptor >= 0:
-                os.posix_fadvise(shared.cache.descriptor, segment, size, os.POSIX_FADV_WILLNEED)
-            elif source == words.BY_PYTHON:
-                shared.raw.read_ahead(self.program.steps[k])
+        return reading_ahead(self._shared)
 
     # What was measured
 

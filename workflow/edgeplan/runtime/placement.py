@@ -1,4 +1,4 @@
-"""Places for the weights of a program: in its cache in the order in which they are prepared, and in the session's memory."""
+"""Places for the weights of a program: in its cache in the order of execution, and in the session's memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDEST = (1 << 56) - 1
 
 
 def placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> tuple[LinkedProgram, Reserve]:
-    """The program with places for all weights: in the cache in the order in which they are prepared, and in memory."""
+    """The program with places for all weights: in the cache in the order of execution, and in memory."""
     steps: list[dict[str, Any]] = document["steps"]
     _limit(steps, limit_bytes)
     at = 0
@@ -24,7 +24,7 @@ def placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> tup
         if row["source"] in ("raw", "cached_read"):  # what is mapped or shared has a place
             row["place"] = at
             at += aligned(row["weight_bytes"])
-    cached = [steps[k] for k in preparation_order(plan.main, plan.queues) if steps[k]["source"].startswith("cached")]
+    cached = [row for row in steps if row["source"].startswith("cached")]
     names: tuple[str, ...] = ("model", "model_sha256", "library_version", "isa", "machine", "threads", "layout")
     names += ("equal_cores", "little_ratio", "main", "queues", "widen_from")
     given = {name: getattr(plan, name) for name in names}
@@ -60,9 +60,3 @@ def _limit(steps: Sequence[dict[str, Any]], limit_bytes: int | None) -> None:
         _LOG.warning(
             "%d of %d steps do not fit into a cache of %d bytes: slower than planned", dropped, len(cached), limit_bytes
         )
-
-
-def preparation_order(main: Sequence[int], queues: Sequence[Sequence[int]]) -> list[int]:
-    """All steps, roughly as they are prepared: the first of each queue, the second of each, and so on."""
-    lanes = [list(main), *map(list, queues)]
-    return [lane[i] for i in range(max(map(len, lanes), default=0)) for lane in lanes if i < len(lane)]

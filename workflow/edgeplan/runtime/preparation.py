@@ -31,6 +31,7 @@ CACHE_NAME, RESERVE_NAME, TAPE_NAME = "weights.cache", "reserve.json", "program.
 #: Address of a step's prepared calls (`native.bind`).
 Calls = int
 _STAGES = ("read", "create")
+_MARKS = 3  # of a step: its kernels are made, its weights fetched, its calls written down
 #: Stage of which step, from when to when (`time.perf_counter_ns`).
 Mark = tuple[str, int, int, int]
 
@@ -167,7 +168,7 @@ class Preparer:
         self._shared = shared
         self._staging = staging or Staging()
         self.own: Numbers = np.zeros(words.OWN_WORDS, np.int64)
-        self.marks: Numbers = np.zeros(4 * (2 * shared.program.step_count + 2), np.int64)
+        self.marks: Numbers = np.zeros(4 * (_MARKS * shared.program.step_count + 2), np.int64)
 
     @cached_property
     def _stream(self) -> Handle:

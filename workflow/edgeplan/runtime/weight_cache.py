@@ -1,4 +1,4 @@
-"""The weight cache of a plan: transformed weights in one file, in the order of preparation, each step's at a page.
+"""The weight cache of a plan: transformed weights in one file, in the order of execution, each step's at a page.
 
 The header says what the weights are for and holds a checksum of every segment. A program knows the digest of the header, so a
 cache of anything else is foreign. Every segment is checked when it is fetched, unless the file system vouches that the file was

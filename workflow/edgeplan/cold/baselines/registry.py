@@ -57,6 +57,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
         "litert": Setting(_RT, "LiteRt", "ai-edge-litert", "LiteRT"),
         "litert-cached": Setting(_RT, "LiteRtCached", "ai-edge-litert", "LiteRT, weight cache", stores_work=True),
         "edgeplan": Setting(_OWN, "Edgeplan", _ONEDNN, "edgeplan", stores_work=True, stock=False),
+        "edgeplan-evicted": Setting(_OWN, "Edgeplan", _ONEDNN, "edgeplan, planned for the disk", stores_work=True, stock=False),
         "edgeplan-fixed": Setting(_OWN, "EdgeplanFixed", _ONEDNN, "edgeplan, no stealing", stores_work=True, stock=False),
         "edgeplan-continuous": Setting(
             _OWN, "EdgeplanContinuous", _ONEDNN, "edgeplan, continuous mode", stores_work=True, stock=False

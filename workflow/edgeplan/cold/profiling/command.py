@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, cast
 
+from edgeplan.cold.baselines.base import model_files
+from edgeplan.cold.profiling.disk import measure_disk
 from edgeplan.cold.profiling.predicted import predicted_profiles
 from edgeplan.cold.profiling.profiler import profile_model
 from edgeplan.cold.profiling.reprofile import Reprofiler
@@ -19,7 +21,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_import import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.planning.cold_start.plan import Plan
-from edgeplan.planning.cold_start.planner import Options, plan
+from edgeplan.planning.cold_start.planner import EVICTED, Options, plan
 from edgeplan.planning.cold_start.profile import Profile
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
@@ -83,9 +85,9 @@ def plan_model(model: Path, request: Request) -> Planned:
         profiles = profile_model(dnnl, model, graph, settings, cores=cores, name=name, store=store, layouts=request.layouts)
     target = target_of(model, dnnl, len(cores.big))
     with ExitStack() as stack:
-        options = Options()
+        options = Options(disk=measure_disk(model_files(model)) if request.planner == EVICTED else None)
         if request.reprofile:
-            options = Options(reprofile=stack.enter_context(_reprofiler(dnnl, model, graph, settings, cores, store)))
+            options = replace(options, reprofile=stack.enter_context(_reprofiler(dnnl, model, graph, settings, cores, store)))
         costs = cast("Literal['profiled', 'predicted']", request.costs)
         return Planned(plan(profiles, request.planner, target, costs=costs, options=options), profiles, dnnl)
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from edgeplan.planning.cold_start.profile import BIG, LITTLE, Candidate, Fresh, Profile, prepare_ms, undominated
+from edgeplan.planning.cold_start.dominance import undominated
+from edgeplan.planning.cold_start.profile import BIG, LITTLE, Candidate, Fresh, Profile, prepare_ms
 
 
 def work_bound_ms(profile: Profile) -> float:

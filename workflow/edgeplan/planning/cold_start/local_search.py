@@ -8,7 +8,7 @@ import numpy as np
 
 from edgeplan.planning.cold_start.machine import MAIN, Costs, Floats, Ints, Schedule, makespan_ms
 
-_MULTIPLIERS = 65
+_MULTIPLIERS, _DISK_STEPS = 65, 16
 _SHAKEN = 4
 _ABSENT_MS = 1e12  # infinity times zero is not a number: absent candidates are merely out of the question here
 
@@ -17,18 +17,27 @@ def _finite(costs: Costs, times: Floats) -> Floats:
     return np.where(costs.present, times, _ABSENT_MS)
 
 
-def cheap_bounds(costs: Costs) -> tuple[Floats, Floats]:
+def cheap_bounds(costs: Costs, read: Floats | None = None, latency_ms: float = 0.0) -> tuple[Floats, Floats]:
     """A lower bound on the makespan for each step from which execution can widen, all in one sweep.
 
-    Lagrangian relaxation with two rows, the main core's work (multiplier u) and the end of all preparations (1 - u): each step
-    then chooses its candidate and place alone. The best of a grid of u is taken.
+    Lagrangian relaxation with two rows, the main core's work (multiplier u) and the end of all preparations, and a third one
+    where weights come from the disk, the end of all reading; the multipliers add up to 1. Each step then chooses its candidate
+    and place alone. The best of a grid of multipliers is taken.
+
+    Args:
+        costs: of the profile.
+        read: time of the disk by step and candidate (ms); without it the weights are in memory.
+        latency_ms: of the disk.
 
     Returns:
-        Bounds (ms) and the best u, both in the order of `costs.widenings()`.
+        Bounds (ms) and the best multipliers (main core, preparing cores, disk), both in the order of `costs.widenings()`.
     """
-    u = np.linspace(0.0, 1.0, _MULTIPLIERS)[:, None, None]
+    grid = _multipliers(disk=read is not None)
+    u, queued, streamed = (column[:, None, None] for column in grid.T)
     main, queue, narrow = (_finite(costs, a) for a in (costs.main, costs.queue, costs.narrow))
-    place = main * u if costs.queues == 0 else np.minimum(main * u, queue / costs.queues * (1 - u))
+    place = main * u if costs.queues == 0 else np.minimum(main * u, queue / costs.queues * queued)
+    if read is not None:
+        place = place + _finite(costs, read) * streamed
     before = (place + narrow * u).min(axis=2)
     total = np.cumsum(before, axis=1)
     if costs.wide is None:
@@ -37,7 +46,17 @@ def cheap_bounds(costs: Costs) -> tuple[Floats, Floats]:
         after = (place + _finite(costs, costs.wide)).min(axis=2)
         zero = np.zeros((len(u), 1))
         bounds = np.hstack([zero, total]) + np.hstack([np.cumsum(after[:, ::-1], axis=1)[:, ::-1], zero])
-    return bounds.max(axis=0), u[bounds.argmax(axis=0), 0, 0]
+    bounds = bounds + latency_ms * streamed[:, :, 0]
+    return bounds.max(axis=0), grid[bounds.argmax(axis=0)]
+
+
+def _multipliers(*, disk: bool) -> Floats:
+    """A grid of multipliers that add up to 1: rows of main core, preparing cores, disk."""
+    if disk:
+        points = [(i, j, _DISK_STEPS - i - j) for i in range(_DISK_STEPS + 1) for j in range(_DISK_STEPS + 1 - i)]
+        return np.array(points) / _DISK_STEPS
+    u = np.linspace(0.0, 1.0, _MULTIPLIERS)
+    return np.stack([u, 1 - u, np.zeros_like(u)], axis=1)
 
 
 def carried_bounds(costs: Costs, wide: Floats, main: float, due: Floats) -> Floats:
@@ -66,14 +85,22 @@ def carried_bounds(costs: Costs, wide: Floats, main: float, due: Floats) -> Floa
     return bounds
 
 
-def priced(costs: Costs, widen_from: int, u: float) -> Schedule:
-    """The schedule in which each step chooses alone at the multiplier `u` of `cheap_bounds`, improved by single changes."""
+def picked(costs: Costs, widen_from: int, multipliers: Floats, read: Floats | None = None) -> tuple[Ints, Ints]:
+    """Candidate and place (0: a queue) of each step, each chosen alone at multipliers of `cheap_bounds`."""
+    u, queued, streamed = multipliers.tolist()
     weight = np.where(np.arange(costs.steps) < widen_from, u, 1.0)[:, None]
-    execution = _finite(costs, costs.execution(widen_from)) * weight
+    alone = _finite(costs, costs.execution(widen_from)) * weight
+    if read is not None:
+        alone = alone + _finite(costs, read) * streamed
     main, queue = (_finite(costs, a) for a in (costs.main, costs.queue))
-    both = np.stack([execution + queue / max(costs.queues, 1) * (1 - u), execution + main * u], axis=2).reshape(costs.steps, -1)
+    both = np.stack([alone + queue / max(costs.queues, 1) * queued, alone + main * u], axis=2).reshape(costs.steps, -1)
     best = both.argmin(axis=1)
-    return assigned(costs, best // 2, np.where(best % 2 == 0, 0, MAIN), widen_from)
+    return best // 2, np.where(best % 2 == 0, 0, MAIN)
+
+
+def priced(costs: Costs, widen_from: int, multipliers: Floats) -> Schedule:
+    """The schedule that is `picked` at these multipliers, improved by single changes."""
+    return assigned(costs, *picked(costs, widen_from, multipliers), widen_from)
 
 
 def improved(costs: Costs, schedule: Schedule) -> Schedule:

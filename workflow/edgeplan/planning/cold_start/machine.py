@@ -27,7 +27,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.planning.cold_start.profile import BIG, LITTLE, Profile, execute_ms, prepare_ms
+from edgeplan.planning.cold_start.profile import BIG, LITTLE, Disk, Profile, early_ms, execute_ms, prepare_ms
 
 MAIN = -1
 Floats = npt.NDArray[np.float64]
@@ -166,25 +166,40 @@ def core_name(place: int) -> str:
     return "main" if place == MAIN else f"prepare:{place}"
 
 
-def simulate(profile: Profile, schedule: Schedule) -> tuple[float, tuple[Span, ...]]:
+def simulate(profile: Profile, schedule: Schedule, disk: Disk | None = None) -> tuple[float, tuple[Span, ...]]:
     """Run a schedule on the machine model, event by event, from `Profile.start_ms` on.
+
+    Args:
+        profile: what everything costs.
+        schedule: what to run.
+        disk: where weights come from, in the order of the steps, ahead of everything; without it they are in memory. What waits
+            for it counts as reading.
 
     Returns:
         The makespan (ms) and the timeline, for a Gantt picture; an execution on all equal cores has a span on each of them.
     """
     chosen = [layer.candidates[o] for layer, o in zip(profile.layers, schedule.choice, strict=True)]
     in_sequence = schedule.widen_from == (0 if profile.equal else len(chosen)) and set(schedule.place) == {MAIN}
-    overlapped = not in_sequence  # only then is there no contention
+    overlapped = not in_sequence if disk is None else profile.queues > 0  # else there is no contention
     spans: list[Span] = []
     ready = [0.0] * len(chosen)
+    sizes = np.cumsum([c.read_bytes for c in chosen]).tolist()
+    arrivals = [0.0] * len(chosen)  # of weights; what has none waits for none
+    if disk is not None:
+        come = [profile.start_ms + disk.latency_ms + disk.transfer_ms(size) for size in sizes]
+        arrivals = [arrival if c.read_bytes else 0.0 for arrival, c in zip(come, chosen, strict=True)]
 
     def prepare(k: int, place: int, now: float) -> float:
         core = LITTLE if place != MAIN and not profile.equal else BIG
-        times = prepare_ms(profile, chosen[k], core, overlapped=overlapped, main=place == MAIN)
-        for stage, time in zip(("read", "create", "transform"), times, strict=True):
-            if time > 0:
-                spans.append(Span(core_name(place), k, stage, now, now + time))
-            now += time
+        read, create, transform = prepare_ms(profile, chosen[k], core, overlapped=overlapped, main=place == MAIN)
+        stages = [("read", read), ("create", create), ("transform", transform)]
+        if early_ms(profile, chosen[k], core, overlapped=overlapped, main=place == MAIN):
+            stages = [("create", create), ("read", read), ("transform", transform)]
+        for stage, time in stages:
+            end = (max(now, arrivals[k]) if stage == "read" else now) + time
+            if end > now:
+                spans.append(Span(core_name(place), k, stage, now, end))
+            now = end
         ready[k] = now
         return now
 

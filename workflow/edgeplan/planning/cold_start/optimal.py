@@ -73,7 +73,7 @@ def optimal(costs: Costs, search: Search | None = None, *, beat_ms: float = np.i
     widenings = costs.widenings()
     bounds, multipliers = cheap_bounds(costs)
     for i in np.argsort(bounds, kind="stable")[:_FIRST]:
-        found.offer(priced(costs, widenings[i], float(multipliers[i])))
+        found.offer(priced(costs, widenings[i], multipliers[i]))
     relaxed = solved = 0
     waiting = np.ones(len(bounds), dtype=bool)
     while waiting.any():

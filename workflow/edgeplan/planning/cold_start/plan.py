@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from edgeplan.errors import FormatError
 from edgeplan.files import write_text
 from edgeplan.planning.cold_start.machine import MAIN, core_name
-from edgeplan.planning.cold_start.profile import SOURCES
+from edgeplan.planning.cold_start.profile import SOURCES, Disk
 
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
@@ -82,6 +82,7 @@ class Plan(BaseModel):
             were planned.
         planning_ms: time taken to plan.
         read_bytes, cache_bytes: read from disk in a cold start, stored beside the model.
+        disk_mb_per_s, disk_latency_ms: of the disk that weights were planned to come from; None for weights in memory.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -112,6 +113,8 @@ class Plan(BaseModel):
     planning_ms: Milliseconds
     read_bytes: Count
     cache_bytes: Count
+    disk_mb_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    disk_latency_ms: Milliseconds | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
@@ -129,12 +132,21 @@ class Plan(BaseModel):
             raise ValueError("widen_from: at most the number of steps, which it is unless cores are equal")
         if self.makespan_ms < self.lower_bound_ms - _ROUGH_MS:
             raise ValueError("makespan_ms: below lower_bound_ms")
+        if (self.disk_mb_per_s is None) != (self.disk_latency_ms is None):
+            raise ValueError("disk_mb_per_s, disk_latency_ms: both or none")
         return self
 
     @property
     def gap(self) -> float:
         """Relative distance of the predicted makespan to the proven bound."""
         return self.makespan_ms / self.lower_bound_ms - 1 if self.lower_bound_ms > 0 else 0.0
+
+    @property
+    def disk(self) -> Disk | None:
+        """Where the weights were planned to come from, if not from memory."""
+        if self.disk_mb_per_s is None or self.disk_latency_ms is None:
+            return None
+        return Disk(self.disk_mb_per_s, self.disk_latency_ms)
 
     @property
     def target(self) -> Target:

@@ -12,6 +12,7 @@ import numpy as np
 
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.cold_start.bounds import cache_bytes, read_bytes
+from edgeplan.planning.cold_start.dominance import pareto, restricted
 from edgeplan.planning.cold_start.machine import (
     MAIN,
     Costs,
@@ -26,7 +27,8 @@ from edgeplan.planning.cold_start.machine import (
 from edgeplan.planning.cold_start.nnv12 import Reprofile, nnv12
 from edgeplan.planning.cold_start.optimal import Search, optimal
 from edgeplan.planning.cold_start.plan import Plan, Target
-from edgeplan.planning.cold_start.profile import SOURCES, Candidate, Profile, check, pareto, restricted
+from edgeplan.planning.cold_start.profile import SOURCES, Candidate, Disk, Profile, check
+from edgeplan.planning.cold_start.streamed import streamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Options:
         exhaustive: largest number of kernel combinations that Algorithm 1 tries one by one.
         reprofile: measures a combination while Algorithm 1 plans, None to trust the profile.
         beat_ms: the best makespan of another layout; only faster plans are of interest.
+        disk: where the weights are when the page cache is evicted, for the planner of that name.
     """
 
     search: Search = field(default_factory=Search)
@@ -46,6 +49,7 @@ class Options:
     exhaustive: int = 2**12
     reprofile: Reprofile | None = None
     beat_ms: float = math.inf
+    disk: Disk | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class Outcome:
         note: how the planner searched.
         lower_bound_ms: what no schedule of this layout beats, if the planner proved something; beside a faster layout planned
             before, no more than is needed to give this one up.
+        disk: where the weights come from, if not from memory.
     """
 
     profile: Profile
@@ -66,6 +71,7 @@ class Outcome:
     makespan_ms: float
     note: str
     lower_bound_ms: float | None = None
+    disk: Disk | None = None
 
     @property
     def chosen(self) -> tuple[Candidate, ...]:
@@ -74,7 +80,7 @@ class Outcome:
 
     def timeline(self) -> tuple[Span, ...]:
         """What runs where and when, for a Gantt picture."""
-        return simulate(self.profile, self.schedule)[1]
+        return simulate(self.profile, self.schedule, self.disk)[1]
 
 
 Planner = Callable[[Profile, Options], Outcome]
@@ -85,6 +91,17 @@ def _optimal(profile: Profile, options: Options) -> Outcome:
     start = profile.start_ms
     planned = optimal(costs_of(profile), options.search, beat_ms=options.beat_ms - start)
     return Outcome(profile, planned.schedule, start + planned.makespan_ms, planned.note, start + planned.lower_bound_ms)
+
+
+def _evicted(profile: Profile, options: Options) -> Outcome:
+    if options.disk is None:
+        raise ParamsError("the planner for an evicted page cache needs the disk's bandwidth", next_step="give Options.disk")
+    profile = pareto(profile, disk=True)
+    start = profile.start_ms
+    found = streamed(profile, options.disk, options.search, beat_ms=options.beat_ms - start)
+    return Outcome(
+        profile, found.schedule, start + found.makespan_ms, found.note, start + found.lower_bound_ms, disk=options.disk
+    )
 
 
 def _nnv12(profile: Profile, options: Options) -> Outcome:
@@ -117,9 +134,12 @@ def _kernels_caching(profile: Profile, _: Options) -> Outcome:
     return _in_sequence(profile, lambda c: c.alone_prepare + c.alone_execute, "in sequence")
 
 
+#: The planner that needs `Options.disk`.
+EVICTED = "evicted"
 # Figure 13's ablation: K chooses kernels, C caches transformed weights, P pipelines.
 PLANNERS: dict[str, Planner] = {
     "optimal": _optimal,
+    EVICTED: _evicted,
     "nnv12": _nnv12,
     "warm": _warm,
     "K": _kernels,
@@ -235,4 +255,6 @@ def document(
         planning_ms=round(planning_ms, 3),
         read_bytes=read_bytes(chosen),
         cache_bytes=cache_bytes(chosen),
+        disk_mb_per_s=outcome.disk.mb_per_s if outcome.disk is not None else None,
+        disk_latency_ms=outcome.disk.latency_ms if outcome.disk is not None else None,
     )

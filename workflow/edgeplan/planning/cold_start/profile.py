@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from edgeplan.errors import FormatError
 
@@ -99,6 +99,23 @@ class Fresh:
     transform: float = 1.0
     execute: float = 1.0
     hand_over_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Where weights come from with the page cache evicted.
+
+    Attributes:
+        mb_per_s: sequential bandwidth, 10^6 bytes a second.
+        latency_ms: before the first byte of a file that is opened.
+    """
+
+    mb_per_s: float
+    latency_ms: float = 0.0
+
+    def transfer_ms(self, size: int) -> float:
+        """Time for so many bytes, once they flow."""
+        return size / 1e3 / self.mb_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,64 +243,14 @@ def prepare_ms(
     return read * slow * c.read, create * slow * c.prepare, transform * slow * c.prepare
 
 
+def early_ms(profile: Profile, candidate: Candidate, core: str, *, overlapped: bool, main: bool = False) -> float:
+    """The part of a preparation that needs no weights: kernels of cached weights are made before these are fetched."""
+    if candidate.source not in ("cached_read", "cached_mmap"):
+        return 0.0
+    return prepare_ms(profile, candidate, core, overlapped=overlapped, main=main)[1]
+
+
 def execute_ms(profile: Profile, candidate: Candidate, width: int, *, overlapped: bool) -> float:
     """Execution time, the one place where factors and the handing over enter execution."""
     time = candidate.execute_ms[width] * profile.fresh.execute
     return time * profile.contention.execute + profile.fresh.hand_over_ms if overlapped else time
-
-
-def _costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
-    """Every cost through which a candidate can enter a plan of this machine."""
-    core = BIG if profile.equal else LITTLE
-    return (
-        sum(prepare_ms(profile, c, BIG, overlapped=False)),
-        sum(prepare_ms(profile, c, core, overlapped=True)),
-        *(c.execute_ms[w] for w in sorted({profile.narrow, profile.big_cores})),  # the same factors for all
-    )
-
-
-def undominated(profile: Profile) -> tuple[tuple[int, ...], ...]:
-    """Positions of the candidates of each step that no other beats in both preparation and execution (Algorithm 1, line 1).
-
-    Of equal ones the first stays. A plan never gets worse by exchanging a candidate for one that dominates it, so no optimum is
-    lost.
-    """
-    kept = []
-    for layer in profile.layers:
-        costs = [_costs(profile, c) for c in layer.candidates]
-        kept.append(
-            tuple(
-                i
-                for i, mine in enumerate(costs)
-                if not any(
-                    all(a <= b for a, b in zip(other, mine, strict=True)) and (other != mine or j < i)
-                    for j, other in enumerate(costs)
-                    if j != i
-                )
-            )
-        )
-    return tuple(kept)
-
-
-def pareto(profile: Profile) -> Profile:
-    """The profile with undominated candidates only (Algorithm 1, line 1)."""
-    layers = tuple(
-        replace(layer, candidates=tuple(layer.candidates[i] for i in kept))
-        for layer, kept in zip(profile.layers, undominated(profile), strict=True)
-    )
-    return replace(profile, layers=layers)
-
-
-def restricted(profile: Profile, keep: Callable[[Candidate], bool]) -> Profile:
-    """The profile with those candidates that `keep` accepts.
-
-    Raises:
-        FormatError: a step is left without any.
-    """
-    layers = tuple(replace(layer, candidates=tuple(filter(keep, layer.candidates))) for layer in profile.layers)
-    for layer in layers:
-        if not layer.candidates:
-            raise _misfit(
-                "no candidate is left for this planner", f"{profile.model}, layout {profile.layout}, step {layer.name}"
-            )
-    return replace(profile, layers=layers)

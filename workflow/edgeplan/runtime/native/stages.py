@@ -137,21 +137,26 @@ def _mark(own: Numbers, marks: Numbers, stage: int, step: int, start: int, end: 
 def prepare(
     tape: Tape, store: Store, places: Numbers, own: Numbers, marks: Numbers, records: Numbers, at: int, step: int, block: int
 ) -> int:
-    """Everything before a step's execution, if its weights come from the cache and all is well."""
+    """Everything before a step's execution, if its weights come from the cache and all is well.
+
+    Its kernels are made before its weights are fetched: with the page cache evicted these are on their way meanwhile.
+    """
     if records[at + HEAD_SOURCE] == BY_PYTHON:
         return LEFT_TO_PYTHON
     start = now_ns(places, own)
+    found = _create(tape, store, places, own, records, at)
+    if found != DONE:
+        return found
     weights = 0
     if records[at + HEAD_SOURCE] != NO_WEIGHTS:
+        made = now_ns(places, own)
+        _mark(own, marks, CREATE, step, start, made)
         weights = _fetch(places, records, at)
         if weights < 0:
             return LEFT_TO_PYTHON
-        read = now_ns(places, own)
-        _mark(own, marks, READ, step, start, read)
-        start = read
-    found = _create(tape, store, places, own, records, at)
-    if found == DONE:
-        found = _bind(store, places, own, records, at, block, weights)
+        start = now_ns(places, own)
+        _mark(own, marks, READ, step, made, start)
+    found = _bind(store, places, own, records, at, block, weights)
     _mark(own, marks, CREATE, step, start, now_ns(places, own))
     return found
 
