@@ -51,31 +51,75 @@ def test_a_damaged_measurement_is_refused(file: Path, text: str) -> None:
         disk.kept_disk(kept, [file])
 
 
-def _program(rows: list[tuple[int, int, int]]) -> SimpleNamespace:
+def _shared(files: list[tuple[int, ...]], descriptors: tuple[int, int]) -> SimpleNamespace:
     """A session's shared part, as far as reading ahead looks at it: rows of source, segment and bytes of each step."""
     size = words.HEAD_PLACE
-    records = np.zeros(size * len(rows), np.int64)
-    for k, row in enumerate(rows):
+    records = np.zeros(size * len(files), np.int64)
+    for k, row in enumerate(files):
         records[size * k : size * k + 3] = row
-    tape = SimpleNamespace(records=records, record_starts=np.arange(len(rows)) * size)
-    program = SimpleNamespace(step_count=len(rows), steps=list(range(len(rows))))
-    return SimpleNamespace(program=program, tape=SimpleNamespace(tape=tape), cache=SimpleNamespace(descriptor=7))
+    tape = SimpleNamespace(records=records, record_starts=np.arange(len(files)) * size)
+    program = SimpleNamespace(step_count=len(files), steps=list(range(len(files))), sources=("raw", "cached_mmap"))
+    cached, raw = descriptors
+    weights = SimpleNamespace(places=lambda step: [(raw, step * _MB, step * _MB + 8)], descriptors=(raw,))
+    return SimpleNamespace(
+        program=program, tape=SimpleNamespace(tape=tape), cache=SimpleNamespace(descriptor=cached), raw=weights
+    )
 
 
-def test_weights_are_asked_for_in_large_pieces_in_the_order_of_execution(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int] | str] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda fd, at, size, _: asked.append((at // _MB, size // _MB)) or fd)
-    rows = [
-        (words.MAPPED, 1 * _MB, 1 * _MB),
-        (words.NO_WEIGHTS, 0, 0),
-        (words.COPIED, 2 * _MB, 1 * _MB),
-        (words.BY_PYTHON, 0, 0),  # raw weights, of the model's file
-        (words.MAPPED, 3 * _MB, 2 * _MB),
-        (words.MAPPED, 5 * _MB, 2 * _MB),
-        (words.MAPPED, 7 * _MB, 10 * _MB),
-        (words.MAPPED, 17 * _MB, 1 * _MB),
+_ROWS = [
+    (words.MAPPED, 0, _MB // 2),
+    (words.NO_WEIGHTS, 0, 0),
+    (words.COPIED, _MB // 2, _MB // 4),  # beside the first: read together
+    (words.BY_PYTHON, 0, 0),  # raw weights, of the model's file
+    (words.MAPPED, 3 * _MB // 4, 5 * _MB // 2),
+]
+
+
+def test_weights_are_read_in_the_order_of_execution(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def read(descriptor: int, buffers: list[memoryview], at: int) -> int:
+        asked.append((descriptor, at, len(buffers[0])))
+        return len(buffers[0])
+
+    monkeypatch.setattr(os, "preadv", read)
+    reading_ahead.ReadingAhead(_shared(_ROWS, (7, 8))).run()
+    half, quarter = _MB // 2, _MB // 4
+    assert asked == [
+        (7, 0, half + quarter),
+        (8, 3 * _MB, 8),
+        (7, half + quarter, _MB),
+        (7, half + quarter + _MB, _MB),
+        (7, half + quarter + 2 * _MB, half),
     ]
-    shared = _program(rows)
-    shared.raw = SimpleNamespace(read_ahead=lambda step: asked.append(f"raw of {step}"))
-    reading_ahead._read_ahead(shared)
-    assert asked == [(1, 2), "raw of 3", (3, 4), (7, 4), (11, 4), (15, 2), (17, 1)]
+
+
+def test_only_what_is_not_in_memory_is_read_ahead(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        shared = _shared(_ROWS, (descriptor, descriptor))
+        page_cache.read_through([file])
+        assert reading_ahead.reading_ahead(shared) is None
+        assert page_cache.evict([file]) == 0.0
+        reader = reading_ahead.reading_ahead(shared)
+        assert reader is not None
+        reader.join(60)
+        assert page_cache.cached_share([file]) == 1.0
+    finally:
+        os.close(descriptor)
+
+
+def test_reading_ahead_ends_when_it_is_told_to_or_the_disk_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def failing(*_: object) -> int:
+        calls.append(1)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", failing)
+    reading_ahead.ReadingAhead(_shared(_ROWS, (7, 8))).run()  # whoever fetches the weights tells of it
+    assert len(calls) == 1
+    reader = reading_ahead.ReadingAhead(_shared(_ROWS, (7, 8)))
+    reader._ended = True
+    reader.run()
+    assert len(calls) == 1

@@ -7,7 +7,6 @@ import hashlib
 import logging
 import os
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter_ns
@@ -28,7 +27,7 @@ from edgeplan.runtime.linked_file import read_linked, write_linked
 from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME, stamped
 from edgeplan.runtime.preparation import Executor, Mark, Preparer, Shared
-from edgeplan.runtime.reading_ahead import reading_ahead
+from edgeplan.runtime.reading_ahead import ReadingAhead, reading_ahead
 
 Array = npt.NDArray[np.float32]
 _LOG = logging.getLogger(__name__)
@@ -160,7 +159,7 @@ class ColdSession:
 
     # Reading ahead
 
-    def _reading_ahead(self) -> threading.Thread | None:
+    def _reading_ahead(self) -> ReadingAhead | None:
         return reading_ahead(self._shared)
 
     # What was measured
@@ -207,7 +206,7 @@ class ColdSession:
         self._pace.end()
         self._preparation.stop()
         if self._reader is not None:
-            self._reader.join()
+            self._reader.end()
         if self._shared.cache.problem and self._ran:
             try:
                 self._shared.cache.rebuild(Preparer(self._shared).transformed)

@@ -87,11 +87,10 @@ class RawFiles:
                 os.close(descriptor)
         self._descriptors.clear()
 
-    def read_ahead(self, step: LinkedStep) -> None:
-        """Ask for a step's weights to be brought into the page cache."""
-        for weight in step.raw:
-            if self._descriptors[weight.file] >= 0:
-                os.posix_fadvise(self._descriptors[weight.file], weight.offset, weight.size, os.POSIX_FADV_WILLNEED)
+    def places(self, step: LinkedStep) -> list[tuple[int, int, int]]:
+        """Where a step's weights lie: descriptor, first byte and the one after the last, of files that are there."""
+        found = [(self._descriptors[w.file], w.offset, w.offset + w.size) for w in step.raw]
+        return [place for place in found if place[0] >= 0]
 
     @property
     def descriptors(self) -> tuple[int, ...]:

@@ -1,52 +1,85 @@
-"""Asking for weights before they are fetched: they stream from the disk in the order of execution while kernels are made."""
+"""Reading weights before they are fetched: they come from the disk in the order of execution while kernels are made.
+
+The thread reads into a small buffer that nobody looks at, so that the kernel's own reading ahead works: it asks the disk for no
+more than its window at once, in large pages. Asking for everything by POSIX_FADV_WILLNEED is no good: a disk with a long queue
+serves all of it at the same time, what is needed first comes late, and small pages take two to three times the processor's time.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 
 from edgeplan.runtime.memory import in_memory
 from edgeplan.runtime.native import words
 from edgeplan.runtime.preparation import Shared
 
-#: Asked for at once. A request costs the processor about as much as reading a quarter of this, however small it is.
-_AT_ONCE_BYTES = 4 << 20
+_AT_ONCE_BYTES = 1 << 20
 
 
-def reading_ahead(shared: Shared) -> threading.Thread | None:
-    """Start to ask for all weights of a program, where they are not in memory yet.
-
-    Returns:
-        The thread that asks; None if there is nothing to ask for.
-    """
+def reading_ahead(shared: Shared) -> ReadingAhead | None:
+    """Start to read all weights of a program, where they are not in memory yet; None if there is nothing to read."""
     wanted = [shared.cache.descriptor] if shared.cache.descriptor >= 0 else []
     if "raw" in shared.program.sources:
         wanted += shared.raw.descriptors
     if all(in_memory(descriptor, os.fstat(descriptor).st_size) for descriptor in wanted):
         return None
-    thread = threading.Thread(target=_read_ahead, args=(shared,), name="read-ahead", daemon=True)
-    thread.start()
-    return thread
+    reader = ReadingAhead(shared)
+    reader.start()
+    return reader
 
 
-def _read_ahead(shared: Shared) -> None:
+class ReadingAhead(threading.Thread):
+    """The thread that reads.
+
+    Args:
+        shared: whose weights.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(name="read-ahead", daemon=True)
+        self._shared, self._ended = shared, False
+
+    def end(self) -> None:
+        """Stop reading and wait for it: the files are about to be closed."""
+        self._ended = True
+        self.join()
+
+    def run(self) -> None:
+        """Read; what cannot be read is told by whoever fetches it."""
+        buffer = memoryview(bytearray(_AT_ONCE_BYTES))
+        try:
+            for descriptor, first, last in _together(_wanted(self._shared)):
+                for at in range(first, last, _AT_ONCE_BYTES):
+                    if self._ended:
+                        return
+                    os.preadv(descriptor, [buffer[: last - at]], at)
+        except OSError:
+            return
+
+
+def _wanted(shared: Shared) -> Iterator[tuple[int, int, int]]:
+    """Descriptor, first byte and the one after the last of the weights of each step, in the order of execution."""
     program, tape = shared.program, shared.tape.tape
-    first = last = 0  # what lies together in the cache is asked for together
     for k in range(program.step_count):
         source, segment, size = tape.records[tape.record_starts[k] :][: words.HEAD_PLACE].tolist()
         if source in (words.COPIED, words.MAPPED):
-            first, last = (first if last else segment), segment + size
-            if last - first >= _AT_ONCE_BYTES:
-                _ask(shared.cache.descriptor, first, last)
-                last = 0
+            if shared.cache.descriptor >= 0:
+                yield shared.cache.descriptor, segment, segment + size
         elif source == words.BY_PYTHON:
-            _ask(shared.cache.descriptor, first, last)
-            last = 0
-            shared.raw.read_ahead(program.steps[k])
-    _ask(shared.cache.descriptor, first, last)
+            yield from shared.raw.places(program.steps[k])
 
 
-def _ask(descriptor: int, first: int, last: int) -> None:
-    if descriptor >= 0:
-        for at in range(first, last, _AT_ONCE_BYTES):  # Linux reads no more for one request than its window is wide
-            os.posix_fadvise(descriptor, at, min(_AT_ONCE_BYTES, last - at), os.POSIX_FADV_WILLNEED)
+def _together(wanted: Iterator[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Pieces that lie next to each other joined, as long as none grows beyond what is read at once."""
+    known: tuple[int, int, int] | None = None
+    for descriptor, first, last in wanted:
+        if known and known[0] == descriptor and 0 <= first - known[2] < _AT_ONCE_BYTES and last - known[1] <= _AT_ONCE_BYTES:
+            known = (descriptor, known[1], last)
+            continue
+        if known:
+            yield known
+        known = (descriptor, first, last)
+    if known:
+        yield known
