@@ -2,7 +2,7 @@
 
 The thread reads into a small buffer that nobody looks at, so that the kernel's own reading ahead works: it asks the disk for no
 more than its window at once, in large pages. Asking for everything by POSIX_FADV_WILLNEED is no good: a disk with a long queue
-serves all of it at the same time, what is needed first comes late, and small pages take two to three times the processor's time.
+serves all of it at the same time, what is needed first comes late, and small pages take two to three times the processor time.
 """
 
 from __future__ import annotations
