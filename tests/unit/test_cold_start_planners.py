@@ -16,7 +16,7 @@ from edgeplan.planning.cold_start.optimal import Search, optimal
 from edgeplan.planning.cold_start.plan import Target
 from edgeplan.planning.cold_start.planner import PLANNERS, Options, lower_bound_ms, outcomes, plan
 from edgeplan.planning.cold_start.profile import Candidate, Contention, Disk, Fresh, Layer, Profile
-from edgeplan.planning.cold_start.streamed import streamed
+from edgeplan.planning.cold_start.streamed import _start, streamed, streamed_bounds, streams_of
 
 ON_DISK = Options(disk=Disk(1000.0, 0.3))  # of the planner for an evicted page cache; the others have no disk
 TARGET = Target("m.onnx", "a" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2)
@@ -191,6 +191,27 @@ def test_fewer_bytes_beat_a_faster_kernel_on_a_slow_disk() -> None:
     for mb_per_s, kernel in ((200.0, "small"), (1e6, "large")):
         options = Options(disk=Disk(mb_per_s))
         assert [c.implementation for c in outcomes([profile], "evicted", options)["nhwc"].chosen] == [kernel]
+
+
+def test_several_queues_share_what_is_prepared_for_the_disk() -> None:
+    profile = realistic(30, 2)
+    layers = tuple(
+        replace(x, candidates=tuple(replace(c, execute_ms={**c.execute_ms, 4: 0.6 * c.execute_ms[2]}) for c in x.candidates))
+        for x in profile.layers
+    )
+    profile = replace(profile, big_cores=4, layers=layers)  # two execute while two prepare
+    assert profile.queues == 2
+    s = streams_of(profile, Disk(1e6))
+    bounds, multipliers = streamed_bounds(s)
+    start = _start(s, s.costs.widenings()[int(bounds.argmin())], multipliers[int(bounds.argmin())])
+    assert {0, 1} <= set(start.place)
+
+
+def test_a_layout_that_is_given_up_is_priced() -> None:
+    fast = realistic(8, 1)
+    slow = replace(fast, layout="nchw", start_ms=1e4)
+    found = outcomes([fast, slow], "evicted", ON_DISK)
+    assert 1e4 < found["nchw"].makespan_ms < 1e5
 
 
 def test_the_planner_for_the_disk_asks_for_one() -> None:

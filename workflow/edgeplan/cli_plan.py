@@ -136,7 +136,7 @@ def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
     """What a user wants to know about a plan."""
     from edgeplan.planning.cold_start.bounds import remaining_table  # noqa: PLC0415
 
-    table = remaining_table(profiles).set_index("layout").loc[plan.layout]
+    table = remaining_table(profiles, disk=plan.disk is not None).set_index("layout").loc[plan.layout]
     n = len(plan.steps)
     widen = "from the first step on" if plan.widen_from == 0 else f"from step {plan.widen_from} of {n} on"
     disk = plan.disk

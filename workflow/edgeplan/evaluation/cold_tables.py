@@ -57,13 +57,15 @@ _ALL = (
         "step, summed, over the cores. Disk: the fewest bytes any candidates read, over the bandwidth probed among the runs. "
         "The last columns are the parts of the optimal plan's work in core-milliseconds: create is JIT compilation.",
         plans.bounds,
+        words.own_optimal,
     ),
     ColdTable(
         "cold_table_01",
         "Stages of a cold start",
         "Medians over the repeats, all cores. `warm plan`: raw weights, the kernels that are fastest warm, planned as a "
-        "sequence, as stock engines start; `optimal plan`: stages overlap, so they do not add up to the total. Memory "
-        "allocation is what the runtime tells, or the time to touch as much fresh memory, and is part of the other stages. "
+        "sequence, as stock engines start; `optimal plan`, `evicted plan` (for an evicted page cache): stages overlap, so they "
+        "do not add up to the total. Memory allocation is what the runtime tells, or the time to touch as much fresh memory, "
+        "and is part of the other stages. "
         "`open` and `first_run` are all that stock engines tell (paper: Table 1, ResNet-50 on a Pixel 5).",
         stages.table_01,
         words.stages_of_lanes,
@@ -93,6 +95,7 @@ _ALL = (
         "the page cache. `without` says which models an engine cannot start. AsyMo has no public code and is left out (paper: "
         "Table 5).",
         runs.table_05,
+        words.own_optimal,
     ),
     ColdTable(
         "cold_figure_08",
@@ -100,6 +103,7 @@ _ALL = (
         "ms, each engine at its best thread count; beside it the bound (work; with an evicted page cache the larger of work "
         "and disk) (paper: Fig. 8).",
         runs.figure_08,
+        words.own_optimal,
     ),
     ColdTable(
         "cold_figure_02",
@@ -122,6 +126,7 @@ _ALL = (
         "`1+1, by waiting` stands for a little core: each preparation on it waits until it has taken its profiled ratio. It "
         "is no measurement of an asymmetric chip (paper: Fig. 9).",
         stages.figure_09,
+        words.own_optimal,
     ),
     ColdTable(
         "cold_figure_11",
@@ -141,8 +146,8 @@ _ALL = (
     ColdTable(
         "cold_figure_13",
         "Ablation",
-        "warm: kernels fastest warm; K: kernels chosen for cold starts; C: transformed weights cached; P: pipelined. All "
-        "cores (paper: Fig. 13).",
+        "warm: kernels fastest warm; K: kernels chosen for cold starts; C: transformed weights cached; P: pipelined, planned "
+        "for the state of the page cache. All cores (paper: Fig. 13).",
         runs.figure_13,
         words.sequences("warm", "K", "K+C"),
     ),
@@ -157,9 +162,9 @@ _ALL = (
     ColdTable(
         "cold_predicted",
         "Predicted against measured makespan",
-        "Every executed plan. Measured is the whole cold start, reading the plan included, page cache warm. `setting`: "
-        "`edgeplan` steals work, so that what ran is not what was planned where a lane was late or idle; `edgeplan-fixed` does "
-        "not.",
+        "Every executed plan, in the state of the page cache that it is for. Measured is the whole cold start, reading the "
+        "plan included. `setting`: `edgeplan` steals work, so that what ran is not what was planned where a lane was late or "
+        "idle; `edgeplan-fixed` does not.",
         predictions.predicted_measured,
         words.sequences("warm", "K", "K+C"),
     ),
@@ -167,7 +172,7 @@ _ALL = (
         "cold_predicted_shares",
         "Predicted within 15 %, by kind of plan",
         "Plans with |predicted / measured - 1| <= 0.15, over the models; `measured_over_predicted` is the geometric mean. The "
-        "last row, all plans but those from predicted costs, is the figure of merit.",
+        "last row is the figure of merit: without plans from predicted costs and for an evicted page cache.",
         predictions.predicted_shares,
         words.sequences("warm", "K", "K+C"),
     ),

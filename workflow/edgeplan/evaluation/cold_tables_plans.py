@@ -247,7 +247,9 @@ def states(e: ColdEvidence) -> pd.DataFrame:
                 **{f"{name}_{state}_ms": time for (name, state), time in cells.items()},
                 "evicted_gain": cells[OPTIMAL, EVICTED] / cells[EVICTED_PLAN, EVICTED],
                 "cached_gain": cells[OPTIMAL, CACHED] / cells[EVICTED_PLAN, CACHED],
-                "runs": min((cold["repeats"].get((model, threads, *cell), 0) for cell in cells), default=0),
+                "runs": min(
+                    (cold["repeats"][model, threads, *cell] for cell, time in cells.items() if time > 0), default=np.nan
+                ),
             }
         )
     return pd.DataFrame(rows)

@@ -12,14 +12,14 @@ from edgeplan.evaluation.cold_metrics import CACHED
 from edgeplan.evaluation.cold_tables_plans import plans_named
 from edgeplan.evaluation.cold_tables_stages import NotMeasuredError
 
-_SEARCHED = ("optimal", "nnv12")
+_SEARCHED = ("optimal", "evicted", "nnv12")
 
 
 def predicted_measured(e: ColdEvidence) -> pd.DataFrame:
     """Predicted against measured makespan of every executed plan."""
     frame = _compared(e)
     error = 100 * (frame["predicted_ms"] / frame["measured_ms"] - 1).abs()
-    shown = frame[["model", "plan", "threads", "setting", "predicted_ms", "measured_ms", "ratio"]]
+    shown = frame[["model", "plan", "threads", "setting", "state", "predicted_ms", "measured_ms", "ratio"]]
     return shown.assign(error_percent=error, within_15_percent=frame["near"], runs=frame["runs"])
 
 
@@ -28,7 +28,7 @@ def predicted_shares(e: ColdEvidence) -> pd.DataFrame:
     frame = _compared(e)
     frame = frame.assign(kind=[_kind(row) for row in frame.to_dict("records")])
     parts: list[tuple[str, pd.DataFrame]] = [(str(k), part) for k, part in frame.groupby("kind", sort=False)]
-    parts.append(("all from profiled costs", frame[frame["costs"] == "profiled"]))
+    parts.append(("all from profiled costs, page cache warm", metrics.foretold(frame)))
     return pd.DataFrame(
         [
             {
@@ -48,7 +48,7 @@ def predicted_shares(e: ColdEvidence) -> pd.DataFrame:
 def _compared(e: ColdEvidence) -> pd.DataFrame:
     frame = metrics.predicted_and_measured(e)
     if frame.empty:
-        raise NotMeasuredError("no plan was executed with a warm page cache")
+        raise NotMeasuredError("no plan was executed in the state that it is for")
     return frame
 
 

@@ -8,21 +8,19 @@ import pandas as pd
 from edgeplan.cold.baselines.registry import SETTINGS
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import paper_nnv12 as paper
-from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, ColdEvidence
+from edgeplan.evaluation.cold_evidence import OWN, ColdEvidence
 from edgeplan.evaluation.cold_metrics import CACHED, EVICTED
 from edgeplan.evaluation.cold_tables_stages import STATES, NotMeasuredError, title
 
 #: Stock settings in the order of the registry.
 STOCK = tuple(name for name, found in SETTINGS.items() if found.stock)
-ABLATION = ("warm", "K", "K+C", OPTIMAL)
-_ABLATION_PAPER = {"warm": "warm", "K": "K", "K+C": "K+C", OPTIMAL: "K+C+P"}
+#: Plan -> its name in Figure 13; "" is the pipelined one for the state of the page cache.
+_ABLATION = {"warm": "warm", "K": "K", "K+C": "K+C", "": "K+C+P"}
 
 
 def figure_02(e: ColdEvidence) -> pd.DataFrame:
     """Cold and warm of every setting and model, each at its best thread count."""
-    best = metrics.best_threads(e.runs)
-    plans = best["state"].map({state: metrics.plan_for(e.runs, state) for state in STATES})
-    best = best[(best["plan"] == "") | (best["plan"] == plans)]
+    best = metrics.beside(metrics.best_threads(e.runs), e.runs)
     if best.empty:
         raise NotMeasuredError("no run counts")
     names = best["setting"].map(title)
@@ -104,8 +102,8 @@ def figure_08(e: ColdEvidence) -> pd.DataFrame:
     rows = []
     evicted = metrics.evicted_bound_ms(e)
     for state in STATES:
-        best = metrics.best_threads(e.runs)
-        best = best[best["plan"].isin(["", metrics.plan_for(e.runs, state)]) & (best["state"] == state)]
+        best = metrics.beside(metrics.best_threads(e.runs), e.runs)
+        best = best[best["state"] == state]
         wide = best.pivot_table(index="model", columns="setting", values="cold_ms")
         fewest = best.groupby("model")["repeats"].min()
         bound = e.work_bound_ms if state == CACHED else evicted
@@ -176,7 +174,7 @@ def figure_13(e: ColdEvidence) -> pd.DataFrame:
     rows = []
     for state in STATES:
         wide = e.runs[e.runs["threads"] == e.threads]
-        parts = {f"{_ABLATION_PAPER[plan]}_ms": metrics.own_cold(wide, state, plan) for plan in ABLATION}
+        parts = {f"{name}_ms": metrics.own_cold(wide, state, plan) for plan, name in _ABLATION.items()}
         stock = metrics.stock_cold(e.runs, state, "onnxruntime")
         fewest = metrics.fewest_runs(stock, *parts.values())
         for model in e.names:

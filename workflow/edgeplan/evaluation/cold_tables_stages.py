@@ -90,7 +90,7 @@ def table_01(e: ColdEvidence) -> pd.DataFrame:
     model = focus(e, "resnet50")
     columns: dict[str, Mapping[str, float]] = {}
     for state in STATES:
-        for plan in ("warm", OPTIMAL):
+        for plan in ("warm", metrics.plan_for(e.runs, state)):
             columns[f"{plan} plan, {state}, ms"] = maybe_stages(e, model, OWN, plan, state)
         columns[f"{title('onnxruntime')}, {state}, ms"] = maybe_stages(e, model, "onnxruntime", "", state)
     if not any(columns.values()):
@@ -145,7 +145,7 @@ def figure_09(e: ColdEvidence) -> pd.DataFrame:
     found = found[found["model"].isin(models)]
     uneven = metrics.own(found)
     uneven = uneven[uneven["plan"].str.startswith("asymmetric")]
-    level = found[found["plan"].isin(["", OPTIMAL])]
+    level = metrics.beside(found, e.runs)
     frame = pd.concat(
         [
             level.assign(setting=level["setting"].map(title), cores=level["threads"].astype(str)),

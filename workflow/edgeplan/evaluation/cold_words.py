@@ -102,7 +102,8 @@ def own_optimal(e: ColdEvidence) -> str:
     if settings != [OWN]:
         return ""
     if metrics.plan_for(e.runs, EVICTED) == OPTIMAL:
-        return f"Ours is the plan `{OPTIMAL}`, run with work stealing (setting `{OWN}`)."
+        text = f"Ours is the plan `{OPTIMAL}`, run with work stealing (setting `{OWN}`)."
+        return f"{text} There is no plan for an evicted page cache: {e.notes['disk']}." if "disk" in e.notes else text
     return (
         f"Ours is the plan made for the state: `{OPTIMAL}` with the page cache warm, `{EVICTED_PLAN}` with an evicted one, "
         f"run with work stealing (setting `{OWN}`)."

@@ -97,8 +97,12 @@ def _planned(settings: SamplingSettings, mode: str) -> float:
     """Seconds of measuring by the budgets; the fixed sets are added once the first sampler tells what a carrier takes."""
     if mode != "in_situ":
         return settings.budget_seconds
-    baselines = 1 + (1 - settings.initial_share) if settings.baselines else 0.0
-    return settings.budget_seconds * (1 + baselines) + settings.mode_seconds
+    return settings.budget_seconds * _samplers(settings) + settings.mode_seconds
+
+
+def _samplers(settings: SamplingSettings) -> float:
+    """How many times a sampler's time is spent: the prior baseline shares the initial sample."""
+    return 1.0 + (1.0 + (1.0 - settings.initial_share) if settings.baselines else 0.0)
 
 
 @dataclass
@@ -137,7 +141,9 @@ def _in_carriers(sampler: CarrierSampler, found: _Found) -> None:
     if settings.networks:
         fixed_sets = {NETWORK: [simplify(build()) for build in prior_models().values()], **fixed_sets}
     if sampler.bench.spending:
-        sampler.bench.spending.plan(_fixed_seconds(measured["adaptive"], settings.frozen_carriers, fixed_sets))
+        beyond = measured["adaptive"].seconds - settings.budget_seconds  # a batch is measured to its end, by every sampler
+        later = _fixed_seconds(measured["adaptive"], settings.frozen_carriers, fixed_sets)
+        sampler.bench.spending.plan(later + beyond * _samplers(settings))
     if settings.baselines:
         measured |= {"random": sampler.uniform(), "prior": sampler.prior_only(measured["adaptive"])}
     kept = {name: sampled.within(settings.budget_seconds) for name, sampled in measured.items()}

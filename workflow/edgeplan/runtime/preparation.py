@@ -1,4 +1,4 @@
-"""Preparing the steps of a linked program: read, create, transform, bind. A `Preparer` for each thread around shared parts.
+"""Preparing the steps of a linked program: create, read, transform, bind. A `Preparer` for each thread around shared parts.
 
 What is as usual is done by compiled code (`native`); raw weights, and weights that must be looked at, by Python.
 """
@@ -215,6 +215,7 @@ class Preparer:
     def _prepare_by_hand(self, index: int, step: LinkedStep, record: Numbers, block: int, marks: list[Mark]) -> None:
         """What needs Python: raw weights, weights to be checked, weights that are there already."""
         shared, objects = self._shared, self._shared.objects
+        self._checked(native.create(objects.tape, objects.store, objects.places, self.own, self.marks, record, 0, index))
         start = perf_counter_ns()
         address, raw = 0, None
         if step.source == "shared":
@@ -224,12 +225,11 @@ class Preparer:
         if not address:
             raw = shared.raw.read(shared.raw_of(index, step), self._staging)
         marks.append(("read", index, start, perf_counter_ns()))
-        self._checked(native.create(objects.tape, objects.store, objects.places, self.own, self.marks, record, 0, index))
         if raw is not None:
             address = self._place(step)
-            created = perf_counter_ns()
+            start = perf_counter_ns()
             transform(shared.dnnl, objects, self._stream, step, raw, address)
-            marks.append(("transform", index, created, perf_counter_ns()))
+            marks.append(("transform", index, start, perf_counter_ns()))
         shared.weights[index] = shared.weights[index] or address
         self._checked(native.bind(objects.store, objects.places, self.own, self.marks, record, 0, index, block, address))
         marks += self.taken_marks()

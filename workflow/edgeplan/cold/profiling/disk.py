@@ -19,6 +19,7 @@ from edgeplan.planning.cold_start.profile import Disk
 
 _PROBES = 7
 _FIRST_BYTES = 4096
+_LEAST_SHARE = 0.1  # of the time to read a small file: what is not latency is not known better
 
 
 class _Row(BaseModel):
@@ -34,7 +35,7 @@ def measure_disk(files: Sequence[Path], *, lock_timeout_seconds: float = 0.0) ->
     """Read evicted files from end to end, and the first page of one, several times each; medians.
 
     Args:
-        files: what to read; large enough that the latency does not count.
+        files: what to read; the latency is taken off, so that a small model will do.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
 
     Raises:
@@ -42,22 +43,24 @@ def measure_disk(files: Sequence[Path], *, lock_timeout_seconds: float = 0.0) ->
         DeviceError: the files cannot be evicted.
     """
     with machine_lock(lock_timeout_seconds):
-        found = [page_cache.read_bandwidth_mb_per_s(files) for _ in range(_PROBES)]
-        latency = [_first_page_ms(files[0]) for _ in range(_PROBES)]
-    if min(found) <= 0:
+        latencies = [_first_page_ms(files[0]) for _ in range(_PROBES) if page_cache.evict(files) == 0.0]
+        reads = [page_cache.read_through(files) for _ in range(_PROBES) if page_cache.evict(files) == 0.0]
+    if not latencies or not reads:
         raise DeviceError(
             "the model cannot be evicted from the page cache: what its weights cost from the disk cannot be measured",
             where=str(files[0]),
             next_step="put the model on a local disk that no other process reads it from",
         )
-    return Disk(statistics.median(found), statistics.median(latency))
+    latency = statistics.median(latencies)
+    size, taken = reads[0][0], statistics.median(milliseconds for _, milliseconds in reads)
+    return Disk(size / 1e3 / max(taken - latency * len(files), _LEAST_SHARE * taken), latency)
 
 
 def kept_disk(path: Path, files: Sequence[Path], *, lock_timeout_seconds: float = 0.0) -> Disk:
     """`measure_disk`, once for a machine: plans that change with every probe would have to be measured again.
 
     Args:
-        path: where it is kept.
+        path: where it is kept; delete it after moving to another disk.
         files: what to read.
         lock_timeout_seconds: see `measure_disk`.
 
@@ -80,7 +83,6 @@ def kept_disk(path: Path, files: Sequence[Path], *, lock_timeout_seconds: float 
 
 
 def _first_page_ms(file: Path) -> float:
-    page_cache.evict([file])
     start = time.perf_counter()
     with file.open("rb", buffering=0) as opened:
         opened.read(_FIRST_BYTES)

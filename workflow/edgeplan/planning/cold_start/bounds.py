@@ -44,11 +44,11 @@ def cache_bytes(candidates: Iterable[Candidate]) -> int:
     return sum(c.cache_bytes for c in candidates)
 
 
-def remaining_table(profiles: Iterable[Profile]) -> pd.DataFrame:
+def remaining_table(profiles: Iterable[Profile], *, disk: bool = False) -> pd.DataFrame:
     """How many candidates the filter leaves (section 3.3 reports 1-2 kernels an operator), a row a model and layout."""
     rows = []
     for p in profiles:
-        kept = [len(positions) for positions in undominated(p)]
+        kept = [len(positions) for positions in undominated(p, disk=disk)]
         all_of_them = [len(layer.candidates) for layer in p.layers]
         rows.append(
             {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from edgeplan.errors import FormatError
-from edgeplan.planning.cold_start.profile import BIG, LITTLE, Candidate, Profile, early_ms, prepare_ms
+from edgeplan.planning.cold_start.profile import BIG, LITTLE, Candidate, Profile, prepare_ms
 
 
 def _costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
@@ -21,20 +21,17 @@ def _costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
 
 def _disk_costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
     """What else counts where weights come from the disk: bytes, and the preparation after their arrival."""
-    core = BIG if profile.equal else LITTLE
-    places = ((BIG, True), (core, False))
-    late = (
-        sum(prepare_ms(profile, c, core, overlapped=True, main=main)) - early_ms(profile, c, core, overlapped=True, main=main)
-        for core, main in places
-    )
-    return (float(c.read_bytes), *late)
+    places = ((BIG, True), (BIG if profile.equal else LITTLE, False))
+    stages = [prepare_ms(profile, c, core, overlapped=True, main=main) for core, main in places]
+    return (float(c.read_bytes), *(read + transform for read, _, transform in stages))
 
 
 def undominated(profile: Profile, *, disk: bool = False) -> tuple[tuple[int, ...], ...]:
     """Positions of the candidates of each step that no other beats in both preparation and execution (Algorithm 1, line 1).
 
-    Of equal ones the first stays. A plan never gets worse by exchanging a candidate for one that dominates it, so no optimum is
-    lost.
+    Of equal ones the first stays. With weights in memory, a plan never gets worse by exchanging a candidate for one that
+    dominates it, so no optimum is lost. With a disk the bounds stay, but what is prepared sooner may make the main core begin
+    another preparation that waits: an optimum may be lost, which has not been seen.
 
     Args:
         profile: of the model.

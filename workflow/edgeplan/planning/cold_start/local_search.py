@@ -143,7 +143,12 @@ def improved(costs: Costs, schedule: Schedule) -> Schedule:
 
 
 def assigned(costs: Costs, choice: Ints, place: Ints, widen_from: int) -> Schedule:
-    """Split the preparations off the main core over the queues, then improve by single changes.
+    """`spread`, then improve by single changes."""
+    return improved(costs, spread(costs, choice, place, widen_from))
+
+
+def spread(costs: Costs, choice: Ints, place: Ints, widen_from: int) -> Schedule:
+    """Split the preparations off the main core over the queues.
 
     Steps before widening go in their order to the queue that is free first (their tails shrink with the order); the others,
     which all wait for the same moment, longest first.
@@ -155,7 +160,7 @@ def assigned(costs: Costs, choice: Ints, place: Ints, widen_from: int) -> Schedu
         for k in sorted(np.flatnonzero(place != MAIN), key=lambda k: (k, 0.0) if k < widen_from else (costs.steps, -time[k])):
             places[k] = int(np.argmin(free))
             free[places[k]] += time[k]
-    return improved(costs, Schedule(tuple(choice.tolist()), tuple(places.tolist()), widen_from))
+    return Schedule(tuple(choice.tolist()), tuple(places.tolist()), widen_from)
 
 
 def shaken(costs: Costs, schedule: Schedule, *, rounds: int, goal_ms: float, until: float) -> Schedule:

@@ -27,7 +27,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.planning.cold_start.profile import BIG, LITTLE, Disk, Profile, early_ms, execute_ms, prepare_ms
+from edgeplan.planning.cold_start.profile import BIG, LITTLE, Disk, Profile, execute_ms, prepare_ms
 
 MAIN = -1
 Floats = npt.NDArray[np.float64]
@@ -192,10 +192,7 @@ def simulate(profile: Profile, schedule: Schedule, disk: Disk | None = None) -> 
     def prepare(k: int, place: int, now: float) -> float:
         core = LITTLE if place != MAIN and not profile.equal else BIG
         read, create, transform = prepare_ms(profile, chosen[k], core, overlapped=overlapped, main=place == MAIN)
-        stages = [("read", read), ("create", create), ("transform", transform)]
-        if early_ms(profile, chosen[k], core, overlapped=overlapped, main=place == MAIN):
-            stages = [("create", create), ("read", read), ("transform", transform)]
-        for stage, time in stages:
+        for stage, time in (("create", create), ("read", read), ("transform", transform)):  # as the executor does
             end = (max(now, arrivals[k]) if stage == "read" else now) + time
             if end > now:
                 spans.append(Span(core_name(place), k, stage, now, end))

@@ -243,13 +243,6 @@ def prepare_ms(
     return read * slow * c.read, create * slow * c.prepare, transform * slow * c.prepare
 
 
-def early_ms(profile: Profile, candidate: Candidate, core: str, *, overlapped: bool, main: bool = False) -> float:
-    """The part of a preparation that needs no weights: kernels of cached weights are made before these are fetched."""
-    if candidate.source not in ("cached_read", "cached_mmap"):
-        return 0.0
-    return prepare_ms(profile, candidate, core, overlapped=overlapped, main=main)[1]
-
-
 def execute_ms(profile: Profile, candidate: Candidate, width: int, *, overlapped: bool) -> float:
     """Execution time, the one place where factors and the handing over enter execution."""
     time = candidate.execute_ms[width] * profile.fresh.execute

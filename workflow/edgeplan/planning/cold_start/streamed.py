@@ -5,9 +5,10 @@ asks for them, and with the weights of step k come
 
     A_k = latency + bytes of steps <= k / bandwidth.
 
-A preparation makes the kernel of cached weights first, then waits for A_k, then fetches; raw weights are waited for at once. So
-a core that prepares may stand still, the main core too, and the closed form of `machine` is no longer the makespan: schedules
-are priced by `streamed_ms`, event by event, as `machine.simulate` does with a disk.
+A preparation makes its kernel first, then waits for A_k, then fetches. So a core that prepares may stand still, the main core
+too, and the closed form of `machine` is no longer the makespan: schedules are priced by `streamed_ms`, event by event, as
+`machine.simulate` does with a disk. That order is the model's, and the bound holds for it: a core that prepares a later step
+reads its weights at once, which puts them before others.
 
 Planning is a search with a proven lower bound. The bounds are those of `local_search`, the disk being one more row, for each
 widening the larger one of that and of max over k of (least A_k + least executions of steps >= k), and what the optimal planner
@@ -24,10 +25,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edgeplan.planning.cold_start.local_search import cheap_bounds, picked
+from edgeplan.planning.cold_start.local_search import cheap_bounds, picked, spread
 from edgeplan.planning.cold_start.machine import MAIN, Costs, Floats, Schedule, costs_of
 from edgeplan.planning.cold_start.optimal import Planned, Search, optimal
-from edgeplan.planning.cold_start.profile import BIG, LITTLE, Disk, Profile, early_ms
+from edgeplan.planning.cold_start.profile import BIG, LITTLE, Disk, Profile, prepare_ms
 
 _STARTS = 6
 _ROUNDS, _SHAKEN = 50, 3
@@ -63,8 +64,8 @@ def streams_of(profile: Profile, disk: Disk) -> Streams:
     for k, layer in enumerate(profile.layers):
         for o, c in enumerate(layer.candidates):
             read[k, o] = disk.transfer_ms(c.read_bytes)
-            early_main[k, o] = early_ms(profile, c, BIG, overlapped=not alone, main=True)
-            early_queue[k, o] = early_ms(profile, c, core, overlapped=True)
+            _, early_main[k, o], _ = prepare_ms(profile, c, BIG, overlapped=not alone, main=True)
+            _, early_queue[k, o], _ = prepare_ms(profile, c, core, overlapped=True)
     return Streams(costs, read, early_main, early_queue, disk.latency_ms)
 
 
@@ -144,7 +145,7 @@ def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat
         starts += [_start(s, widenings[i], multipliers[i]) for i in nearest]
     ranked = sorted(((streamed_ms(s, schedule), schedule) for schedule in starts), key=lambda pair: pair[0])
     bound = max(float(bounds.min()), in_memory.lower_bound_ms)
-    best_ms, best = np.inf, ranked[0][1]
+    best_ms, best = ranked[0]
     tried = 0
     for start_ms, schedule in ranked:
         if min(best_ms, beat_ms) <= bound * (1 + search.gap) or (tried and time.monotonic() > until):
@@ -168,7 +169,7 @@ def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat
 
 def _start(s: Streams, widen_from: int, multipliers: Floats) -> Schedule:
     choice, place = picked(s.costs, widen_from, multipliers, s.read)
-    return Schedule(tuple(choice.tolist()), tuple(place.tolist()), widen_from)
+    return spread(s.costs, choice, place, widen_from)
 
 
 def _shaken(s: Streams, schedule: Schedule, random: np.random.Generator) -> Schedule:

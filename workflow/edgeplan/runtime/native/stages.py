@@ -1,4 +1,4 @@
-"""The stages of a step: its weights fetched, its objects made, its calls written down and executed."""
+"""The stages of a step: its objects made, its weights fetched, its calls written down and executed."""
 
 from __future__ import annotations
 
