@@ -95,4 +95,6 @@ def spending(description: str, seconds: float) -> Iterator[Spending]:
 
 
 def _left(spent: float, planned: float) -> str:
-    return f"{spent:.0f} of {planned:.0f} s measured, about {max(planned - spent, 0.0):.0f} s left"
+    if spent > planned:
+        return f"{spent:.0f} s measured, longer than the {planned:.0f} s estimated"
+    return f"{spent:.0f} of {planned:.0f} s measured, about {planned - spent:.0f} s left"
