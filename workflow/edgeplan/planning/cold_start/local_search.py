@@ -163,6 +163,16 @@ def spread(costs: Costs, choice: Ints, place: Ints, widen_from: int) -> Schedule
     return Schedule(tuple(choice.tolist()), tuple(places.tolist()), widen_from)
 
 
+def changed_at_random(costs: Costs, schedule: Schedule, count: int, random: np.random.Generator) -> Schedule:
+    """Other candidates and places for so many steps: where no single change helps, several may."""
+    choice, place = list(schedule.choice), list(schedule.place)
+    candidates = costs.present.sum(axis=1)
+    for k in random.integers(costs.steps, size=count):
+        choice[k] = int(random.integers(candidates[k]))
+        place[k] = int(random.integers(MAIN, costs.queues))
+    return Schedule(tuple(choice), tuple(place), schedule.widen_from)
+
+
 def shaken(costs: Costs, schedule: Schedule, *, rounds: int, goal_ms: float, until: float) -> Schedule:
     """Iterated local search: change a few steps at random, improve, keep what is faster.
 
@@ -175,15 +185,10 @@ def shaken(costs: Costs, schedule: Schedule, *, rounds: int, goal_ms: float, unt
     """
     random = np.random.default_rng(0)
     best_ms = makespan_ms(costs, schedule)
-    candidates = costs.present.sum(axis=1)
     for _ in range(rounds):
         if best_ms <= goal_ms or time.monotonic() > until:
             break
-        choice, place = list(schedule.choice), list(schedule.place)
-        for k in random.integers(costs.steps, size=_SHAKEN):
-            choice[k] = int(random.integers(candidates[k]))
-            place[k] = int(random.integers(MAIN, costs.queues))
-        other = improved(costs, Schedule(tuple(choice), tuple(place), schedule.widen_from))
+        other = improved(costs, changed_at_random(costs, schedule, _SHAKEN, random))
         if (other_ms := makespan_ms(costs, other)) < best_ms:
             schedule, best_ms = other, other_ms
     return schedule

@@ -22,10 +22,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 
 import numpy as np
 
-from edgeplan.planning.cold_start.local_search import cheap_bounds, picked, spread
+from edgeplan.planning.cold_start.local_search import changed_at_random, cheap_bounds, picked, spread
 from edgeplan.planning.cold_start.machine import MAIN, Costs, Floats, Schedule, costs_of
 from edgeplan.planning.cold_start.optimal import Planned, Search, optimal
 from edgeplan.planning.cold_start.profile import BIG, LITTLE, Disk, Profile, prepare_ms
@@ -131,7 +132,7 @@ def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat
         profile: with all candidates: one that is slower everywhere may have fewer bytes to read.
         disk: where the weights are.
         search: how hard to search.
-        beat_ms: a makespan that is at hand already: bounds above it are as good as infinite.
+        beat_ms: a makespan that is at hand already: where the bound is not below it (but for the gap), search no further.
     """
     search = search or Search()
     until = time.monotonic() + search.time_limit_s
@@ -146,20 +147,12 @@ def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat
     ranked = sorted(((streamed_ms(s, schedule), schedule) for schedule in starts), key=lambda pair: pair[0])
     bound = max(float(bounds.min()), in_memory.lower_bound_ms)
     best_ms, best = ranked[0]
-    tried = 0
-    for start_ms, schedule in ranked:
+    random, tried = np.random.default_rng(0), 0
+    for start in chain((schedule for _, schedule in ranked), repeat(None, _ROUNDS)):
         if min(best_ms, beat_ms) <= bound * (1 + search.gap) or (tried and time.monotonic() > until):
             break
-        found_ms, found = _descended(s, schedule, start_ms, until)
-        tried += 1
-        if found_ms < best_ms:
-            best_ms, best = found_ms, found
-    random = np.random.default_rng(0)
-    for _ in range(_ROUNDS):
-        if min(best_ms, beat_ms) <= bound * (1 + search.gap) or time.monotonic() > until:
-            break
-        other = _shaken(s, best, random)
-        found_ms, found = _descended(s, other, streamed_ms(s, other), until)
+        schedule = start or _shaken(s, best, random)
+        found_ms, found = _descended(s, schedule, streamed_ms(s, schedule), until)
         tried += 1
         if found_ms < best_ms:
             best_ms, best = found_ms, found
@@ -173,13 +166,8 @@ def _start(s: Streams, widen_from: int, multipliers: Floats) -> Schedule:
 
 
 def _shaken(s: Streams, schedule: Schedule, random: np.random.Generator) -> Schedule:
-    """A few changes at random: where no single one helps, several may."""
-    choice, place = list(schedule.choice), list(schedule.place)
-    candidates = s.costs.present.sum(axis=1)
-    for k in random.integers(s.costs.steps, size=_SHAKEN).tolist():
-        choice[k] = int(random.integers(candidates[k]))
-        place[k] = int(random.integers(MAIN, s.costs.queues))
-    return Schedule(tuple(choice), tuple(place), int(random.choice(s.costs.widenings())))
+    other = changed_at_random(s.costs, schedule, _SHAKEN, random)
+    return replace(other, widen_from=int(random.choice(s.costs.widenings())))
 
 
 def _descended(s: Streams, schedule: Schedule, now_ms: float, until: float) -> tuple[float, Schedule]:
@@ -197,8 +185,8 @@ def _descended(s: Streams, schedule: Schedule, now_ms: float, until: float) -> t
 
 
 def _widened(s: Streams, schedule: Schedule) -> Iterator[Schedule]:
-    for jump in (0, *_JUMPS, *(-jump for jump in _JUMPS)):
-        if jump and schedule.widen_from + jump in s.costs.widenings():
+    for jump in (*_JUMPS, *(-jump for jump in _JUMPS)):
+        if schedule.widen_from + jump in s.costs.widenings():
             yield Schedule(schedule.choice, schedule.place, schedule.widen_from + jump)
 
 
