@@ -103,7 +103,7 @@ def test_only_what_is_not_in_memory_is_read_ahead(file: Path) -> None:
         assert page_cache.evict([file]) == 0.0
         reader = reading_ahead.reading_ahead(shared)
         assert reader is not None
-        reader.join(60)
+        reader.join()
         assert page_cache.cached_share([file]) == 1.0
     finally:
         os.close(descriptor)

@@ -8,9 +8,9 @@ serves all of it at the same time, what is needed first comes late, and small pa
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 
+from edgeplan.runtime.lanes import LaneThread
 from edgeplan.runtime.memory import in_memory
 from edgeplan.runtime.native import words
 from edgeplan.runtime.preparation import Shared
@@ -30,21 +30,30 @@ def reading_ahead(shared: Shared) -> ReadingAhead | None:
     return reader
 
 
-class ReadingAhead(threading.Thread):
-    """The thread that reads.
+class ReadingAhead:
+    """Reads on a thread of its own.
 
     Args:
         shared: whose weights.
     """
 
     def __init__(self, shared: Shared) -> None:
-        super().__init__(name="read-ahead", daemon=True)
         self._shared, self._ended = shared, False
+        self._thread: LaneThread | None = None
+
+    def start(self) -> None:
+        """Begin; not waited for."""
+        self._thread = LaneThread(self.run)
 
     def end(self) -> None:
         """Stop reading and wait for it: the files are about to be closed."""
         self._ended = True
         self.join()
+
+    def join(self) -> None:
+        """Wait until everything is read, or the reading has ended otherwise."""
+        if self._thread:
+            self._thread.join()
 
     def run(self) -> None:
         """Read; what cannot be read is told by whoever fetches it."""
