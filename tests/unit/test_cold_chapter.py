@@ -296,6 +296,16 @@ def test_verdicts_follow_the_bars(e: ColdEvidence) -> None:
     assert cold_report.headline({})[0].value == "not measured"
 
 
+def test_a_start_that_beats_its_bound_breaks_the_bound_not_the_bar(e: ColdEvidence, tables: dict[str, pd.DataFrame]) -> None:
+    key, title = "cold.over_work_bound_cached", "cold over the work bound, page cache warm"
+    for value, verdict in ((0.89, "miss"), (1.2, "pass"), (1.4, "miss")):
+        metrics = {key: value}
+        (line,) = (line for line in cold_report.headline(metrics) if line.title == title)
+        assert (line.verdict, line.bar) == (verdict, ">= 1, <= 1.3")
+        told = [text for text in cold_report.findings(e, tables, metrics) if "which none can" in text]
+        assert len(told) == (value < 1)
+
+
 def test_figures_of_the_paper_cover_the_models() -> None:
     assert TABLE4_PLANNING_MEIZU_MS.keys() == TABLE4_PLANNING_PIXEL5_MS.keys() == TABLE4.keys()
     # Section 4.4: the extremes over both phones, but for CRNN-lite, which it leaves out.

@@ -255,15 +255,15 @@ METRICS: Mapping[str, Callable[[ColdEvidence], float]] = MappingProxyType(
     }
 )
 
-#: What the figures have to reach.
+#: What the figures have to reach. A start that takes less than its bound shows that the bound is none.
 BARS = (
     Bar("cold.speedup_vs_ort_default", "speed-up over ONNX Runtime as shipped, page cache warm", low=4, aim=">= 8"),
     Bar("cold.speedup_vs_best_stock_cached", "speed-up over the best stock setting, page cache warm", low=1.3, aim=">= 2"),
     Bar(
         "cold.speedup_vs_best_stock_evicted", "speed-up over the best stock setting, page cache evicted", low=1.05, aim=">= 1.3"
     ),
-    Bar("cold.over_work_bound_cached", "cold over the work bound, page cache warm", high=1.3, aim="<= 1.1"),
-    Bar("cold.evicted_over_bound", "cold over the bound of disk and work, page cache evicted", high=1.3, aim="<= 1.1"),
+    Bar("cold.over_work_bound_cached", "cold over the work bound, page cache warm", low=1, high=1.3, aim="<= 1.1"),
+    Bar("cold.evicted_over_bound", "cold over the bound of disk and work, page cache evicted", low=1, high=1.3, aim="<= 1.1"),
     Bar("runtime.warm_vs_best_stock", "warm latency over the best stock engine's", high=1.15, aim="<= 1"),
     Bar(
         "cold.plan_gap_max", "largest gap of an optimal plan (weights in memory) to its proven bound", high=0.01, aim="<= 0.002"

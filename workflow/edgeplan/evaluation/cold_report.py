@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from math import isfinite
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -21,7 +22,8 @@ def headline(metrics: Mapping[str, float]) -> list[Line]:
     """The figures with a bar, each with its verdict; what was not measured is missed."""
     lines = []
     for bar in BARS:
-        bounds = f">= {bar.low:g}" if bar.low > float("-inf") else f"<= {bar.high:g}"
+        limits = (f">= {bar.low:g}" if isfinite(bar.low) else "", f"<= {bar.high:g}" if isfinite(bar.high) else "")
+        bounds = ", ".join(limit for limit in limits if limit)
         value = metrics.get(bar.key)
         verdict = "pass" if value is not None and bar.reached(value) else "miss"
         lines.append(Line(bar.title, "not measured" if value is None else cell_text(value), bounds, bar.aim, verdict))
@@ -47,6 +49,11 @@ def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics
         if key in metrics and len(slowest):
             model, ratio = slowest["model"].iloc[0], slowest["cached_over_work"].iloc[0]
             told.append(f"Farthest from its work bound is {model}: {cell_text(float(ratio))} times.")
+    if metrics.get(key, 1.0) < 1.0:
+        told.append(
+            f"Starts take {cell_text(metrics[key])} times their work bound, which none can: the profiles were measured when "
+            "the machine was slower than during the runs. What rests on them (bounds, predictions) does not hold here."
+        )
     told += [
         f"{COLD_TABLES[n].title}: not measured, {f[REASON].iloc[0]}." for n, f in tables.items() if list(f.columns) == [REASON]
     ]
