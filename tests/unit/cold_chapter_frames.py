@@ -65,6 +65,7 @@ def run_row(model: str, setting: str, plan: str, threads: int, state: str, repea
         "plan": plan,
         "load_percent": 0,
         "load_core": "",
+        "slowness": 1.0,
     }
 
 

@@ -45,6 +45,18 @@ def test_every_figure_with_a_bar_is_calculated(e: ColdEvidence) -> None:
     assert {bar.key for bar in metrics.BARS} <= set(metrics.cold_metrics(e))
 
 
+def test_costs_are_held_against_starts_at_the_speed_that_the_machine_had(e: ColdEvidence) -> None:
+    slow = replace(e, runs=e.runs.assign(slowness=2.0))
+    assert metrics.over_work_bound_cached(slow) == pytest.approx(metrics.over_work_bound_cached(e) / 2)
+    assert metrics.ceiling_vs_best_stock_cached(slow) == pytest.approx(metrics.ceiling_vs_best_stock_cached(e) / 2)
+    assert metrics.evicted_over_bound(slow) == pytest.approx(metrics.evicted_over_bound(e))  # bounded by the disk
+    usual, slowed = (metrics.predicted_and_measured(one).set_index(["model", "plan", "threads"]) for one in (e, slow))
+    grown = slowed["predicted_ms"] / usual["predicted_ms"]
+    assert (grown[usual["state"] == "cached"] == 2).all()
+    assert (grown[usual["state"] == "evicted"] == 1).all()
+    assert metrics.speedup_vs_best_stock_cached(slow) == metrics.speedup_vs_best_stock_cached(e)
+
+
 def test_predicted_makespans_within_15_percent(e: ColdEvidence) -> None:
     """On both models: optimal 9 / 10 and 10.1 / 12 (off by 16 %); asymmetric both far off; nnv12, warm, K, K+C 10 % off;
     from predicted costs left out, and the continuous mode, which prepares more than it was planned with."""

@@ -47,11 +47,14 @@ def test_every_setting_names_a_class_that_exists() -> None:
         assert found.create().version
 
 
+REFERENCES = {"compute_us": 300.0, "bandwidth_us": 400.0}
+
+
 def _record(name: str, threads: int, cold_ms: float, *, repeat: int = 0, **changes: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {"cold_ms": cold_ms, "warm_ms": (4.0, 2.0, 3.0), "state_reached": True, "output_error": 1e-6}
     result = RunResult.model_validate({**fields, **changes})
     place = {"model": "a", "setting": name, "threads": threads, "state": "cached", "repeat": repeat, "measured_at": 1.0}
-    return {"key": "", **place, "result": json.loads(result.model_dump_json())}
+    return {"key": "", **place, "result": json.loads(result.model_dump_json()), "references": REFERENCES}
 
 
 PREPARED = {

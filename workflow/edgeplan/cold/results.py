@@ -16,7 +16,7 @@ from edgeplan.cold.jobs import PrepareResult, RunResult
 OUTPUT_TOLERANCE = 1e-3
 
 #: Columns of the runs; one row a process. `reason` is "" for a run that counts; `stages_ms` is a JSON object, `warm_ms` a JSON
-#: list of the warm runs in their order.
+#: list of the warm runs in their order; `compute_us` and `bandwidth_us` are the references timed around the run.
 RUN_COLUMNS: Mapping[str, str] = {
     "model": "str",
     "setting": "str",
@@ -45,6 +45,8 @@ RUN_COLUMNS: Mapping[str, str] = {
     "cached_before": "float64",
     "output_error": "float64",
     "prepare_ms": "float64",
+    "compute_us": "float64",
+    "bandwidth_us": "float64",
     "measured_at": "float64",
     "reason": "str",
 }
@@ -138,6 +140,7 @@ def _row(record: Mapping[str, Any], prepared: Mapping[tuple[str, str, int], Prep
         "first_run_ms": result.stages_ms.get("first_run"),
         "stages_ms": json.dumps(result.stages_ms),
         "reason": _reason(record["state"], result),
+        **record["references"],
     }
 
 

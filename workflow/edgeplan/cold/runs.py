@@ -7,7 +7,8 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -17,13 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.cold import page_cache
 from edgeplan.cold.baselines.registry import SETTINGS, setting
+from edgeplan.cold.clock import LOOK_RUNS, least
 from edgeplan.cold.jobs import PrepareResult, RunJob, RunResult, State
 from edgeplan.cold.journal import Journal
 from edgeplan.cold.offline import ArtefactStore, ColdModel, protocol_digest
 from edgeplan.cold.process import ColdRunError, run_cold
+from edgeplan.cold.profiling.memory import pinned
 from edgeplan.cold.results import bandwidth_frame, result_frame
 from edgeplan.devices.machine import fingerprint
 from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.references import References, ReferenceTimes
 
 #: How often a run is made whose pages came or went between the preparation of the page cache and the clock: it does not count.
 _ATTEMPTS = 3
@@ -148,7 +152,7 @@ class _Measuring:
             for threads in knobs.threads
         }
         self._references = {model.name: store.reference(model, knobs.seed) for model in models}
-        self._machine = fingerprint()
+        self._machine, self._clocked = fingerprint(), References()
         self._protocols = {name: protocol_digest(name) for name in ("", *knobs.settings)}
 
     def go(self, on_run: Callable[[PlannedRun, int, int], None] | None) -> ColdResults:
@@ -194,6 +198,7 @@ class _Measuring:
                 "reference": self._references[run.model],
             }
         )
+        before = self._look()
         for _ in range(_ATTEMPTS):
             try:
                 result = run_cold(job, self._knobs.run_timeout_seconds)
@@ -201,7 +206,13 @@ class _Measuring:
                 result = RunResult(reason=error.reason)
             if result.state_reached or result.reason:
                 break
-        return {"result": json.loads(result.model_dump_json())}
+        beside = least((before, self._look()))
+        return {"result": json.loads(result.model_dump_json()), "references": asdict(beside)}
+
+    def _look(self) -> ReferenceTimes:
+        """The references, on the first processor of a run: how slow the machine is now."""
+        with pinned(*self._knobs.cpus[:1]) if self._knobs.cpus else nullcontext():
+            return self._clocked.time(LOOK_RUNS)
 
     def _probe(self, run: PlannedRun) -> dict[str, Any]:
         files = self._models[run.model].files

@@ -40,6 +40,7 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
         "warm_min_ms",
         "stock",
         "reason",
+        "slowness",
         "load_percent",
         "load_core",
     ),
@@ -63,7 +64,8 @@ class ColdEvidence:
     Attributes:
         device: name of the device.
         runs: one row a process (`cold.results.RUN_COLUMNS`), with `plan` ("" of stock engines), `load_percent` and `load_core`
-            (of a background load), `warm_ms` (JSON list of the warm runs).
+            (of a background load), `warm_ms` (JSON list of the warm runs), `slowness` (how many times its profiled cost work
+            took around the run, by the references timed beside both).
         bandwidth: the disk, probed among the runs: model, repeat, file_bytes, mb_per_s.
         profiles: `planning.cold_start.frame`; beside the models, the convolution of Table 2.
         plans: one row a plan document: model, plan, threads, little_ratio, planner, costs, layout, steps, widen_from,
@@ -98,7 +100,7 @@ class ColdEvidence:
 
     @cached_property
     def work_bound_ms(self) -> pd.Series[float]:
-        """By model: the least work bound of any home layout (ms)."""
+        """By model: the least work bound of any home layout (ms), at the speed that profiled costs are brought to."""
         bounds = {model: min(map(work_bound_ms, profiles)) for model, profiles in self.profiled.items()}
         return pd.Series(bounds, dtype="float64")
 

@@ -34,11 +34,12 @@ def geomean(values: pd.Series[float]) -> float:
 
 
 def medians(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a model, setting, plan, state and thread count: medians `cold_ms`, `warm_ms` (least warm run), `repeats`."""
+    """One row a model, setting, plan, state and thread count: medians of cold, least warm and slowness; `repeats`."""
     good = runs[(runs["reason"] == "") & (runs["load_core"] == "")]
     return good.groupby(_KEYS, as_index=False).agg(
         cold_ms=("cold_ms", "median"),
         warm_ms=("warm_min_ms", "median"),
+        slowness=("slowness", "median"),
         stock=("stock", "first"),
         repeats=("repeat", "nunique"),
     )
@@ -127,9 +128,25 @@ def speedup_vs_best_stock_cached(e: ColdEvidence) -> float:
     return geomean(stock_cold_ms(e.runs, CACHED) / own_cold_ms(e.runs, CACHED))
 
 
+def slowness(runs: pd.DataFrame, state: str) -> pd.Series[float]:
+    """By model: how many times its profiled cost work took, the median over the runs that are held against each other."""
+    counted = runs[(runs["reason"] == "") & (runs["load_core"] == "") & (runs["state"] == state)]
+    return beside(counted, runs).groupby("model")["slowness"].median()
+
+
+def work_bound_ms(e: ColdEvidence, state: str) -> pd.Series[float]:
+    """W(m), at the speed that the machine had during the runs in a state of the page cache.
+
+    W(m) = slowness x the sum over the steps of the least (preparation + execution) core-time of any candidate, divided by the
+    cores; the least over the home layouts (`planning.cold_start.bounds.work_bound_ms`).
+    """
+    bound = e.work_bound_ms * slowness(e.runs, state)
+    return bound.dropna()
+
+
 def ceiling_vs_best_stock_cached(e: ColdEvidence) -> float:
     """G of min over s in B of c(m, s) / W(m), page cache warm: the speed-up of a start that takes the work bound W."""
-    return geomean(stock_cold_ms(e.runs, CACHED) / e.work_bound_ms)
+    return geomean(stock_cold_ms(e.runs, CACHED) / work_bound_ms(e, CACHED))
 
 
 def speedup_vs_best_stock_evicted(e: ColdEvidence) -> float:
@@ -143,17 +160,13 @@ def ceiling_vs_best_stock_evicted(e: ColdEvidence) -> float:
 
 
 def over_work_bound_cached(e: ColdEvidence) -> float:
-    """G of c(m, own) / W(m), page cache warm.
-
-    W(m) = sum over the steps of the least (preparation + execution) core-time of any candidate, divided by the cores; the least
-    over the home layouts (`planning.cold_start.bounds.work_bound_ms`).
-    """
-    return geomean(own_cold_ms(e.runs, CACHED) / e.work_bound_ms)
+    """G of c(m, own) / W(m), page cache warm."""
+    return geomean(own_cold_ms(e.runs, CACHED) / work_bound_ms(e, CACHED))
 
 
 def evicted_bound_ms(e: ColdEvidence) -> pd.Series[float]:
     """max(R(m), W(m)) by model, R(m) = fewest bytes any candidates read / bandwidth of the disk among the runs of m."""
-    both = pd.concat([e.read_bound_ms, e.work_bound_ms], axis=1, join="inner")
+    both = pd.concat([e.read_bound_ms, work_bound_ms(e, EVICTED)], axis=1, join="inner")
     return both.max(axis=1)
 
 
@@ -194,18 +207,21 @@ def _largest(frame: pd.DataFrame, value: Callable[[pd.DataFrame], pd.Series[floa
 def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
     """Every executed plan and how it compares with its makespan.
 
-    Measured is the median cold latency in the state of the page cache that the plan is for. It holds what a makespan leaves
-    out: reading the plan, opening files.
+    Predicted is the makespan times the slowness of the machine during the runs; of a plan that reads from the disk the
+    makespan, since the references say nothing of disks. Measured is the median cold latency in the state of the page cache that
+    the plan is for. It holds what a makespan leaves out: reading the plan, opening files.
 
     Returns:
-        model, plan, threads, state, planner, costs, little_ratio, setting, runs, predicted_ms (its makespan), measured_ms,
+        model, plan, threads, state, planner, costs, little_ratio, setting, runs, slowness, predicted_ms, measured_ms,
         ratio = measured / predicted, near (|predicted / measured - 1| <= 0.15).
     """
     mine = own(medians(e.runs))
     planned = e.plans.assign(state=np.where(e.plans["plan"] == EVICTED_PLAN, EVICTED, CACHED))
     both = planned.merge(mine, on=["model", "plan", "threads", "state"])
     kept = both[["model", "plan", "threads", "state", "planner", "costs", "little_ratio", "setting"]]
-    frame = kept.assign(runs=both["repeats"], predicted_ms=both["makespan_ms"], measured_ms=both["cold_ms"])
+    slow = both["slowness"].where(both["state"] == CACHED, 1.0)
+    predicted = both["makespan_ms"] * slow
+    frame = kept.assign(runs=both["repeats"], slowness=slow, predicted_ms=predicted, measured_ms=both["cold_ms"])
     ratio = frame["measured_ms"] / frame["predicted_ms"]
     return frame.assign(ratio=ratio, near=(1 / ratio - 1).abs() <= _NEAR).reset_index(drop=True)
 

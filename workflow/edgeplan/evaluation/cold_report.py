@@ -51,8 +51,8 @@ def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics
             told.append(f"Farthest from its work bound is {model}: {cell_text(float(ratio))} times.")
     if metrics.get(key, 1.0) < 1.0:
         told.append(
-            f"Starts take {cell_text(metrics[key])} times their work bound, which none can: the profiles were measured when "
-            "the machine was slower than during the runs. What rests on them (bounds, predictions) does not hold here."
+            f"Starts take {cell_text(metrics[key])} times their work bound, which none can: when the models were profiled "
+            "the machine was slower than its references told. What rests on profiles (bounds, predictions) does not hold here."
         )
     told += [
         f"{COLD_TABLES[n].title}: not measured, {f[REASON].iloc[0]}." for n, f in tables.items() if list(f.columns) == [REASON]

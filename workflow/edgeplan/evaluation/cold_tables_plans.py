@@ -162,7 +162,8 @@ def candidates(e: ColdEvidence) -> pd.DataFrame:
 
 def bounds(e: ColdEvidence) -> pd.DataFrame:
     """What bounds a cold start: disk or work; and the largest parts of the work."""
-    if e.work_bound_ms.empty:
+    works, evicted = metrics.work_bound_ms(e, CACHED), metrics.evicted_bound_ms(e)
+    if works.empty:
         raise NotMeasuredError("no model was profiled")
     parts = {state: metrics.own_cold(e.runs, state) for state in (CACHED, EVICTED)}
     own = {state: part["cold_ms"] for state, part in parts.items()}
@@ -170,7 +171,7 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
     fewest = metrics.fewest_runs(*parts.values(), warm)
     rows = []
     for model in [m for m in e.names if m in e.profiled]:
-        work, read = e.work_bound_ms[model], e.read_bound_ms.get(model, np.nan)
+        work, read = works.get(model, np.nan), e.read_bound_ms.get(model, np.nan)
         rows.append(
             {
                 "model": model,
@@ -180,7 +181,7 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
                 "cached_ms": own[CACHED].get(model, np.nan),
                 "cached_over_work": own[CACHED].get(model, np.nan) / work,
                 "evicted_ms": own[EVICTED].get(model, np.nan),
-                "evicted_over_bound": own[EVICTED].get(model, np.nan) / np.nanmax([work, read]),
+                "evicted_over_bound": own[EVICTED].get(model, np.nan) / evicted.get(model, np.nan),
                 "warm_ms": warm["warm_ms"].get(model, np.nan),
                 "runs": fewest.get(model, np.nan),
                 **_parts(e, model),

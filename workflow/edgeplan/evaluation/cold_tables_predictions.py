@@ -19,7 +19,7 @@ def predicted_measured(e: ColdEvidence) -> pd.DataFrame:
     """Predicted against measured makespan of every executed plan."""
     frame = _compared(e)
     error = 100 * (frame["predicted_ms"] / frame["measured_ms"] - 1).abs()
-    shown = frame[["model", "plan", "threads", "setting", "state", "predicted_ms", "measured_ms", "ratio"]]
+    shown = frame[["model", "plan", "threads", "setting", "state", "slowness", "predicted_ms", "measured_ms", "ratio"]]
     return shown.assign(error_percent=error, within_15_percent=frame["near"], runs=frame["runs"])
 
 

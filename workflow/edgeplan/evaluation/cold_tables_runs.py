@@ -106,7 +106,7 @@ def figure_08(e: ColdEvidence) -> pd.DataFrame:
         best = best[best["state"] == state]
         wide = best.pivot_table(index="model", columns="setting", values="cold_ms")
         fewest = best.groupby("model")["repeats"].min()
-        bound = e.work_bound_ms if state == CACHED else evicted
+        bound = metrics.work_bound_ms(e, CACHED) if state == CACHED else evicted
         for model in [m for m in e.names if m in wide.index]:
             stock = metrics.stock_cold_ms(e.runs, state).get(model, np.nan)
             own = wide.loc[model].get(OWN, np.nan)

@@ -133,7 +133,7 @@ class _Stage:
         spans = self._timelines(models, profiles, planned)
         every = [p for model in models for p in profiles[model.name]] + list(alone)
         frames = {
-            "runs": runs,
+            "runs": runs.assign(slowness=self._slowness(runs)),
             "bandwidth": bandwidth,
             "profiles": to_frame(every),
             "plans": pd.DataFrame(planned.rows),
@@ -150,6 +150,11 @@ class _Stage:
         latest = float(runs["measured_at"].max()) if len(runs) else time.time()
         about = environment() | {"load_1min": None, "measured_at": time.strftime("%Y-%m-%d", time.gmtime(latest))}
         write_json(measured / "environment.json", about | {"library": f"oneDNN {self._tools.dnnl.info.version}"})
+
+    def _slowness(self, runs: pd.DataFrame) -> pd.Series[float]:
+        """Of runs under a background load apart: the references are slowed by it."""
+        parts = [self._tools.slowness(part) for _, part in runs.groupby(runs["load_percent"] > 0)]
+        return pd.concat(parts).reindex(runs.index) if parts else pd.Series(dtype="float64")
 
     def _export(self, name: str, graph: Graph) -> ColdModel:
         """The ONNX file of a model, written unless it is there: plan folders know it by its time stamp."""

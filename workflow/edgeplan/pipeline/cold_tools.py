@@ -10,6 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
+from edgeplan.cold.clock import slowness_of
 from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.offline import ColdModel
 from edgeplan.cold.settings import ColdStartSettings
@@ -81,6 +84,12 @@ class Tools:
         from edgeplan.cold.profiling.profiler import profile_model  # noqa: PLC0415
 
         return profile_model(self.dnnl, model, graph, self._profile_settings, cores=self.cores, name=name, store=self._store)
+
+    def slowness(self, runs: pd.DataFrame) -> pd.Series[float]:
+        """How many times its profiled cost work took around each run; for runs after models were profiled."""
+        constants = self._store.constants()
+        assert constants is not None  # noqa: S101  profiled before
+        return slowness_of(runs, constants.nominal)
 
     def predict(self, model: Path, graph: Graph, name: str, predictors: Path) -> tuple[Profile, ...]:
         """Profiles from the device's predictors and from profiled steps of other models.

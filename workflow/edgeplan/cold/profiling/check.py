@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeplan.cold.baselines.edgeplan import prepared
-from edgeplan.cold.jobs import RunJob
+from edgeplan.cold.clock import Clock
+from edgeplan.cold.jobs import RunJob, RunResult
 from edgeplan.cold.process import ColdRunError, run_cold
 from edgeplan.planning.cold_start.machine import MAIN, Schedule, core_name, simulate
 from edgeplan.planning.cold_start.plan import Plan
@@ -57,6 +58,7 @@ def check(
     *,
     cpus: tuple[int, ...],
     repeats: int = 9,
+    clock: Clock | None = None,
 ) -> Check:
     """Start a plan folder cold in fresh processes, the page cache warm, and hold the medians against the prediction.
 
@@ -67,6 +69,7 @@ def check(
         inputs: shape of each input of the model.
         cpus: processors to run on.
         repeats: fresh processes.
+        clock: the profile's; what is measured is brought to its nominal speed. Without it the runs count as they are.
 
     Raises:
         ColdRunError: a run failed.
@@ -83,10 +86,14 @@ def check(
             "state": "cached",
         }
     )
-    runs = [run_cold(job) for _ in range(repeats)]
-    for run in runs:
+    runs: list[tuple[float, RunResult]] = []
+    for _ in range(repeats):
+        before = clock and clock.now()
+        run = run_cold(job)
+        slowness = clock.slowness(before, clock.now()) if clock and before else 1.0
         if run.cold_ms is None:
             raise ColdRunError(f"the plan was not run: {run.reason}", where=str(folder), next_step="plan the model again")
-    measured = {"total": statistics.median(run.cold_ms or 0.0 for run in runs)}
-    measured |= {stage: statistics.median(run.stages_ms[stage] for run in runs) for stage in STAGES}
+        runs.append((slowness, run))
+    measured = {"total": statistics.median((run.cold_ms or 0.0) / slowness for slowness, run in runs)}
+    measured |= {stage: statistics.median(run.stages_ms[stage] / slowness for slowness, run in runs) for stage in STAGES}
     return Check(plan.model, predicted_ms(profile, plan), measured)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeplan.cold.clock import Clock
 from edgeplan.cold.profiling.check import Check, check, predicted_ms
 from edgeplan.cold.profiling.settings import Cores
 from edgeplan.cold.profiling.store import Row
@@ -60,7 +61,15 @@ def fresh_row(signed: Sequence[str], start: float, fresh: Fresh) -> Row:
 
 
 def measure_fresh(
-    dnnl: Dnnl, model: Path, profile: Profile, inputs: Mapping[str, tuple[int, ...]], cores: Cores, scratch: Path, repeats: int
+    dnnl: Dnnl,
+    model: Path,
+    profile: Profile,
+    inputs: Mapping[str, tuple[int, ...]],
+    *,
+    cores: Cores,
+    scratch: Path,
+    repeats: int,
+    clock: Clock,
 ) -> tuple[float, Fresh]:
     """Start two plans of a model in fresh processes.
 
@@ -72,6 +81,7 @@ def measure_fresh(
         cores: of the device.
         scratch: folder to write to.
         repeats: fresh processes of each plan.
+        clock: the profile's.
 
     Returns:
         Milliseconds from opening a plan to its first work on a step, and the factors.
@@ -85,7 +95,7 @@ def measure_fresh(
     for source, plan in plans.items():
         folder = scratch / f"fresh-{profile.layout}-{source}"
         build_plan_folder(dnnl, model, plan, folder)
-        checks[source] = check([plain], plan, folder, inputs, cpus=cores.all, repeats=repeats)
+        checks[source] = check([plain], plan, folder, inputs, cpus=cores.all, repeats=repeats, clock=clock)
     mapped, raw = checks["cached_mmap"], checks["raw"]
     factors = Fresh(
         read=_factor(raw, "read"),

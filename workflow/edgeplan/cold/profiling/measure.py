@@ -8,58 +8,23 @@ every round and divided out. The first block is a quick look: candidates that ca
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from edgeplan.cold.clock import Clock
 from edgeplan.cold.profiling.memory import waited_ms
 from edgeplan.cold.profiling.rounds import Rig, Round, Times
 from edgeplan.cold.profiling.settings import ProfileSettings
 from edgeplan.cold.profiling.store import Row
 from edgeplan.cold.profiling.subjects import Group
 from edgeplan.errors import NoiseError
-from edgeplan.measurement.references import References, ReferenceTimes
 
 log = logging.getLogger(__name__)
-_NOMINAL_SECONDS = 1.0
 _REPEAT_BLOCKS = 2  # blocks in which the second creation of equal steps is timed
 Samples = dict[str, list[float]]
-
-
-@dataclass
-class Clock:
-    """The references with their nominal times: how much slower than usual the machine is now.
-
-    Attributes:
-        references: the loads.
-        nominal: their times when the machine is quiet.
-        runs: of each load, each time.
-    """
-
-    references: References
-    nominal: ReferenceTimes
-    runs: int
-
-    def scale(self, before: ReferenceTimes, after: ReferenceTimes) -> float:
-        """Factor that normalises times measured between the two."""
-        compute = min(before.compute_us, after.compute_us) / self.nominal.compute_us
-        bandwidth = min(before.bandwidth_us, after.bandwidth_us) / self.nominal.bandwidth_us
-        return 1.0 / math.sqrt(compute * bandwidth)
-
-    def now(self) -> ReferenceTimes:
-        """Time the references."""
-        return self.references.time(self.runs)
-
-
-def calibrate(references: References, runs: int) -> ReferenceTimes:
-    """The least times of the references within a second."""
-    times, end = [], time.monotonic() + _NOMINAL_SECONDS
-    while time.monotonic() < end:
-        times.append(references.time(runs))
-    return ReferenceTimes(min(t.compute_us for t in times), min(t.bandwidth_us for t in times))
 
 
 @dataclass
@@ -130,14 +95,14 @@ def _quiet(rig: Rig, what: Round, settings: ProfileSettings, clock: Clock) -> tu
         times = rig.run(what, settings.warm_runs)
         share = (waited_ms() - waited) / ((time.perf_counter() - start) * 1e3)
         after = clock.now()
-        pairs = ((before.compute_us, after.compute_us), (before.bandwidth_us, after.bandwidth_us))
-        drift = max(max(pair) / min(pair) - 1 for pair in pairs)
+        ends = clock.slowness(before), clock.slowness(after)
+        drift = max(ends) / min(ends) - 1
         quiet = drift <= settings.max_drift and share <= settings.max_waiting
         if quiet:
             break
-        drifted = f"the references moved by {100 * drift:.0f} %, threads waited {100 * share:.0f} % of the time"
+        drifted = f"the machine's speed moved by {100 * drift:.0f} %, threads waited {100 * share:.0f} % of the time"
         log.info("round rejected: %s (attempt %d)", drifted, attempt + 1)
-    return times, clock.scale(before, after), quiet
+    return times, 1 / clock.slowness(before, after), quiet
 
 
 def _collect(opened: Sequence[_Open], choice: Mapping[int, int], times: Times, scale: float) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from edgeplan.cold.clock import Clock
 from edgeplan.cold.process import environment
 from edgeplan.cold.profiling.store import Row
 from edgeplan.cold.profiling.trials import Trials
@@ -55,13 +56,14 @@ def once_ms(rows: Iterable[Row]) -> Mapping[str, float]:
     return {row.implementation: row.samples_ms[_STAGE][0] for row in rows if row.signature.startswith(ONCE)}
 
 
-def measure_once(trials: Trials, known: Collection[str], scratch: Path) -> list[Row]:
+def measure_once(trials: Trials, known: Collection[str], scratch: Path, clock: Clock) -> list[Row]:
     """Measure the kernels of a model that are not known yet, each by the candidate with the least weights.
 
     Args:
         trials: the candidates.
         known: kernels that were measured.
         scratch: folder to write to.
+        clock: of the machine.
 
     Raises:
         DeviceError: the process failed.
@@ -82,7 +84,7 @@ def measure_once(trials: Trials, known: Collection[str], scratch: Path) -> list[
     chosen = {kernel: (index, trials.step(index, position, 1)) for kernel, (_, index, position) in sorted(smallest.items())}
     lines = [msgspec.json.encode(chosen_step) for chosen_step in chosen.values()]
     (folder / _STEPS_NAME).write_bytes(b"\n".join(lines))
-    times_ms = [_in_fresh_process(folder, number) for number in range(len(chosen))]
+    times_ms = [_in_fresh_process(folder, number, clock) for number in range(len(chosen))]
     now = time.time()
     return [
         Row(ONCE + kernel, kernel, 0, 0, 0, 0, {_STAGE: (_stored(time_ms),)}, now)
@@ -94,8 +96,9 @@ def _stored(time_ms: float) -> float:
     return float(np.float32(time_ms)) if time_ms >= _LEAST_MS else 0.0  # as rows are stored
 
 
-def _in_fresh_process(folder: Path, number: int) -> float:
-    """One kernel in a process of its own: some share what they generate."""
+def _in_fresh_process(folder: Path, number: int, clock: Clock) -> float:
+    """One kernel in a process of its own, since some share what they generate; at nominal speed."""
+    before = clock.now()
     command = [sys.executable, "-m", "edgeplan.cold.profiling.once", str(folder), str(number)]
     done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
         command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, env=environment(), check=False
@@ -106,7 +109,7 @@ def _in_fresh_process(folder: Path, number: int) -> float:
             where=str(folder),
             next_step="run it again",
         )
-    return float(done.stdout)
+    return float(done.stdout) / clock.slowness(before, clock.now())
 
 
 def _first_execution_ms(folder: Path, number: int) -> float:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from edgeplan.cold.clock import Clock, calibrate
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.profiling.contention import contention_of, contention_row, contention_signature, measure_contention
 from edgeplan.cold.profiling.fresh import fresh_of, fresh_row, measure_fresh, start_ms, start_signature
-from edgeplan.cold.profiling.measure import Clock, calibrate, measure
+from edgeplan.cold.profiling.measure import measure
 from edgeplan.cold.profiling.memory import first_touch, fix_allocator, pinned
 from edgeplan.cold.profiling.once import measure_once, once_ms
 from edgeplan.cold.profiling.profiles import profile_of
@@ -24,7 +25,7 @@ from edgeplan.cold.profiling.subjects import signatures, subject, touched_pages
 from edgeplan.devices.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.measurement.references import References, ReferenceTimes
+from edgeplan.measurement.references import References
 from edgeplan.planning.cold_start.profile import Profile
 from edgeplan.progress import progress
 from edgeplan.runtime.dnnl import Dnnl
@@ -147,7 +148,10 @@ def _measure(model: _Model, layouts: Sequence[str], store: ProfileStore, setting
         constants = store.constants()
         if constants is None:
             nominal = calibrate(references, settings.reference_runs)
+            clock = Clock(references, nominal, settings.reference_runs)
+            before = clock.now()
             touch_ms, page_bytes = min(first_touch() for _ in range(5))
+            touch_ms /= clock.slowness(before, clock.now())
             constants = Constants(
                 nominal_compute_us=nominal.compute_us,
                 nominal_bandwidth_us=nominal.bandwidth_us,
@@ -155,8 +159,7 @@ def _measure(model: _Model, layouts: Sequence[str], store: ProfileStore, setting
                 page_bytes=page_bytes,
             )
             store.keep_constants(constants)
-    times = ReferenceTimes(constants.nominal_compute_us, constants.nominal_bandwidth_us)
-    clock = Clock(references, times, settings.reference_runs)
+        clock = Clock(references, constants.nominal, settings.reference_runs)
     description = f"profiling {model.path.name}"
     with (
         progress(description, _THOUSANDTHS * len(layouts)) as advance,
@@ -187,12 +190,15 @@ def _layout(
         missing = [group for group in found.groups if not store.known(group.digest)]
         if missing:
             measured = measure(rig, missing, settings, clock, advance)
-            store.add([*measured, *measure_once(rig.trials, once_ms(store.all_rows()), scratch)])
+            store.add([*measured, *measure_once(rig.trials, once_ms(store.all_rows()), scratch, clock)])
         signed = [rig.group[index].digest for index in range(len(model.lowered.steps))]
         if not store.known(contention_signature(signed)):
             store.add([contention_row(signed, measure_contention(rig, cores))])
     if not store.known(start_signature(signed)):
         profile = _profile(model, home, store, settings, cores, constants)
         shapes = {name: values.shape for name, values in model.inputs.items()}
-        start, fresh = measure_fresh(model.dnnl, model.path, profile, shapes, cores, scratch, max(settings.blocks - 1, 1))
+        repeats = max(settings.blocks - 1, 1)
+        start, fresh = measure_fresh(
+            model.dnnl, model.path, profile, shapes, cores=cores, scratch=scratch, repeats=repeats, clock=clock
+        )
         store.add([fresh_row(signed, start, fresh)])

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from edgeplan.cold.clock import Clock
 from edgeplan.cold.inputs import Array
-from edgeplan.cold.profiling.measure import Clock
 from edgeplan.cold.profiling.memory import fix_allocator
 from edgeplan.cold.profiling.once import once_ms, work_of
 from edgeplan.cold.profiling.profiles import Charge, candidates_of, shares
@@ -20,7 +20,7 @@ from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.cold.profiling.store import ProfileStore, Row
 from edgeplan.cold.profiling.subjects import signatures, subject, touched_pages
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.measurement.references import References, ReferenceTimes
+from edgeplan.measurement.references import References
 from edgeplan.planning.cold_start.profile import Candidate, Profile
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.steps import Lowered
@@ -60,8 +60,7 @@ class Reprofiler:
         constants = store.constants()
         assert constants is not None  # noqa: S101  profiled before
         self._constants = constants
-        nominal = ReferenceTimes(constants.nominal_compute_us, constants.nominal_bandwidth_us)
-        self._clock = Clock(References(), nominal, settings.reference_runs)
+        self._clock = Clock(References(), constants.nominal, settings.reference_runs)
         self._rigs: dict[str, Rig] = {}
         self._rows: dict[tuple[str, str], Row] = {}  # measured again: (signature, implementation)
         self._stack = ExitStack()
@@ -109,7 +108,7 @@ class Reprofiler:
         for width in self._cores.widths:
             before = self._clock.now()
             times = rig.run(Round(choice, width, frozenset()), self._settings.warm_runs)
-            scale = self._clock.scale(before, self._clock.now())
+            scale = 1 / self._clock.slowness(before, self._clock.now())
             for index, pair in new.items():
                 old = self._rows.get(pair) or next(r for r in self._store.rows(pair[0]) if r.implementation == pair[1])
                 samples = {stage: list(values) for stage, values in old.samples_ms.items()}

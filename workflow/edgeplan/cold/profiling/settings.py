@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from edgeplan.cold.clock import LOOK_RUNS
 from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import DeviceError
 
@@ -19,7 +20,7 @@ class ProfileSettings(BaseModel):
         blocks: samples of every candidate, in blocks that go through the whole model and so lie apart in time.
         warm_runs: executions after the first one of a block, at each width.
         reference_runs: runs of each reference before and after a round.
-        max_drift: a round whose references differ by more than this (relative) between its start and its end is repeated.
+        max_drift: a round is repeated if the machine's slowness differs by more than this (relative) between start and end.
         max_waiting: likewise one during which the threads waited for processors for more than this share of its time.
         retries: repeats of such a round; the last one counts, with its noise.
         max_noisy_share: the share of rounds that may stay bad; beyond it nothing is stored.
@@ -36,8 +37,8 @@ class ProfileSettings(BaseModel):
 
     blocks: Annotated[int, Field(ge=2, le=50)] = 6
     warm_runs: Annotated[int, Field(ge=1, le=100)] = 1
-    reference_runs: Annotated[int, Field(ge=1, le=100)] = 2
-    max_drift: Annotated[float, Field(gt=0, le=10)] = 1.0
+    reference_runs: Annotated[int, Field(ge=1, le=100)] = LOOK_RUNS
+    max_drift: Annotated[float, Field(gt=0, le=10)] = 0.3
     max_waiting: Annotated[float, Field(gt=0, le=10)] = 0.1
     retries: Annotated[int, Field(ge=0, le=20)] = 3
     max_noisy_share: Annotated[float, Field(ge=0, le=1)] = 0.2

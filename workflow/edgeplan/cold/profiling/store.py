@@ -23,12 +23,14 @@ from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError
 from edgeplan.files import read_json, write_atomically, write_json
+from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.store import state_folder
 from edgeplan.runtime.library import LibraryInfo
 
 FORMAT_VERSION = 1
 #: What is timed, and how. The other files of the runtime decide what is linked.
 _SOURCES = (
+    "cold/clock.py",
     "cold/grounds.py",
     *(f"cold/profiling/{name}.py" for name in ("rounds", "memory", "trials", "fresh", "once")),
     *(f"runtime/{name}.py" for name in ("cold_executor", "lanes", "linked", "preparation", "objects", "weight_cache")),
@@ -56,7 +58,7 @@ class Constants(BaseModel):
     """What is measured once for a machine.
 
     Attributes:
-        nominal_compute_us, nominal_bandwidth_us: the references' times when the machine is quiet; rows are normalised by them.
+        nominal_compute_us, nominal_bandwidth_us: usual times of the references; rows are normalised by them (`cold.clock`).
         touch_ms_per_page: first write to a page of a session's region.
         page_bytes: size of such a page.
     """
@@ -67,6 +69,11 @@ class Constants(BaseModel):
     nominal_bandwidth_us: Annotated[float, Field(gt=0)]
     touch_ms_per_page: Annotated[float, Field(ge=0)]
     page_bytes: Annotated[int, Field(gt=0)]
+
+    @property
+    def nominal(self) -> ReferenceTimes:
+        """The references' times at nominal speed."""
+        return ReferenceTimes(self.nominal_compute_us, self.nominal_bandwidth_us)
 
     @property
     def touch_ms_per_byte(self) -> float:
