@@ -121,13 +121,15 @@ def test_plans_are_grouped_by_how_they_are_run() -> None:
     made = {("m", name, threads): PrepareResult(reason="") for name, threads in (
         ("optimal", 2), ("evicted", 2), ("nnv12", 2), ("warm", 1), ("warm", 2), ("K", 2), ("continuous", 2), ("asymmetric", 1)
     )}  # fmt: skip
-    assert cold_runs._groups(["evicted", "nnv12", "warm", "K", "continuous", "asymmetric"], made) == {
-        ("edgeplan", 2, False): ["nnv12"],
-        ("edgeplan-fixed", 1, False): ["warm"],
-        ("edgeplan-fixed", 2, False): ["warm", "K"],
-        ("edgeplan-continuous", 2, False): ["continuous"],
-        ("edgeplan-fixed", 1, True): ["asymmetric"],
+    wanted, both = ["evicted", "nnv12", "warm", "K", "continuous", "asymmetric"], ("evicted", "cached")
+    assert cold_runs._groups(wanted, made, both) == {
+        ("edgeplan", 2, False, ("cached",)): ["nnv12"],
+        ("edgeplan-fixed", 1, False, both): ["warm"],
+        ("edgeplan-fixed", 2, False, both): ["warm", "K"],
+        ("edgeplan-continuous", 2, False, ("cached",)): ["continuous"],
+        ("edgeplan-fixed", 1, True, ("cached",)): ["asymmetric"],
     }
+    assert cold_runs._groups(["nnv12"], made, ("evicted",)) == {("edgeplan", 2, False, ("evicted",)): ["nnv12"]}
 
 
 def test_runs_are_told_apart_by_their_plan() -> None:

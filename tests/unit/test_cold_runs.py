@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgeplan.cold import runs
+from edgeplan.cold import attempts, runs
 from edgeplan.cold.baselines.registry import SETTINGS, setting
 from edgeplan.cold.jobs import Artefact, PrepareResult, RunJob, RunResult
 from edgeplan.cold.offline import ColdModel
@@ -54,7 +54,7 @@ def _record(name: str, threads: int, cold_ms: float, *, repeat: int = 0, **chang
     fields: dict[str, Any] = {"cold_ms": cold_ms, "warm_ms": (4.0, 2.0, 3.0), "state_reached": True, "output_error": 1e-6}
     result = RunResult.model_validate({**fields, **changes})
     place = {"model": "a", "setting": name, "threads": threads, "state": "cached", "repeat": repeat, "measured_at": 1.0}
-    return {"key": "", **place, "result": json.loads(result.model_dump_json()), "references": REFERENCES}
+    return {"key": "", **place, "result": json.loads(result.model_dump_json()), "references": REFERENCES, "interference": 1.0}
 
 
 PREPARED = {
@@ -120,8 +120,8 @@ def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytes
     reached, made = iter([False, False, True]), []
 
     def run_cold(job: RunJob, _: float) -> RunResult:
-        made.append(job.setting)
-        return RunResult(cold_ms=float(len(made)), state_reached=next(reached), reason="" if len(made) < 4 else "crashed")
+        made.append(job.usual_us)
+        return RunResult(cold_ms=float(len(made)), state_reached=next(reached))
 
     class Store:
         def prepare(self, *_: object) -> PrepareResult:
@@ -130,9 +130,10 @@ def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytes
         def reference(self, *_: object) -> Path:
             return tmp_path / "reference.npz"
 
-    monkeypatch.setattr(runs, "run_cold", run_cold)
+    monkeypatch.setattr(attempts, "run_cold", run_cold)
     monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "lock")
     knobs = ColdSettings(settings=("onnxruntime",), threads=(1,), states=("cached",), repeats=1)
     found = runs.measure([ColdModel("m", model, {"x": (1,)})], knobs, Store(), tmp_path / "runs.jsonl")  # type: ignore[arg-type]
     assert found.runs[["cold_ms", "reason"]].to_numpy().tolist() == [[3.0, ""]]
     assert len(made) == 3
+    assert all(usual_us > 0 for usual_us in made)

@@ -1,7 +1,8 @@
 """How slow the machine is now: references timed beside profiles and beside cold starts.
 
 Other guests of a host slow a machine for minutes or hours, and profiles and cold starts lie that far apart. So that costs are
-held against starts at one speed, both are timed beside the same references, by the same statistic.
+held against starts at one speed, both are timed beside the same references, by the same statistic. What slows some of the
+processors for seconds is another matter (`interference.py`): it is waited for, and what falls into it is made again.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import pandas as pd
-
+from edgeplan.cold.interference import Interference
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 
@@ -23,8 +23,6 @@ LOOK_RUNS = 8
 #: starts with the page cache warm the exponents were .8 to 1 and about 0.
 EXPONENTS = ReferenceExponents(compute=0.8, bandwidth=0.05)
 _NOMINAL_SECONDS = 3.0
-#: Runs, some 20 s, whose looks tell together how slow the machine was: one look scatters more than that drifts.
-NEIGHBOURS = 25
 
 
 @dataclass(frozen=True)
@@ -34,14 +32,14 @@ class Clock:
     Attributes:
         references: the loads.
         nominal: what slowness is relative to.
+        watch: of the processors that measure.
         runs: of each load, each time.
-        exponents: how strongly times follow the references.
     """
 
     references: References
     nominal: ReferenceTimes
+    watch: Interference
     runs: int = LOOK_RUNS
-    exponents: ReferenceExponents = EXPONENTS
 
     def now(self) -> ReferenceTimes:
         """Time the references."""
@@ -49,35 +47,15 @@ class Clock:
 
     def slowness(self, *looks: ReferenceTimes) -> float:
         """How many times the nominal time work takes that was done between looks at the references."""
-        return slowness(least(looks), self.nominal, self.exponents)
+        now = least(looks)
+        compute, bandwidth = now.compute_us / self.nominal.compute_us, now.bandwidth_us / self.nominal.bandwidth_us
+        return float(EXPONENTS.scaled(compute, bandwidth))
 
 
 def least(looks: Iterable[ReferenceTimes]) -> ReferenceTimes:
     """Of several looks the least time of each reference."""
     found = tuple(looks)
     return ReferenceTimes(min(look.compute_us for look in found), min(look.bandwidth_us for look in found))
-
-
-def slowness(now: ReferenceTimes, nominal: ReferenceTimes, exponents: ReferenceExponents = EXPONENTS) -> float:
-    """How many times the nominal time work takes now."""
-    compute = (now.compute_us / nominal.compute_us) ** exponents.compute
-    return float(compute * (now.bandwidth_us / nominal.bandwidth_us) ** exponents.bandwidth)
-
-
-def slowness_of(runs: pd.DataFrame, nominal: ReferenceTimes) -> pd.Series[float]:
-    """How slow the machine was around each run, from the references timed beside it and beside its neighbours in time.
-
-    Args:
-        runs: `measured_at`, `compute_us`, `bandwidth_us`.
-        nominal: what slowness is relative to.
-
-    Returns:
-        Running medians over `NEIGHBOURS` runs, in the order and with the index of the runs; not a number where none was timed.
-    """
-    compute = (runs["compute_us"] / nominal.compute_us) ** EXPONENTS.compute
-    single = compute * (runs["bandwidth_us"] / nominal.bandwidth_us) ** EXPONENTS.bandwidth
-    ordered = single[runs["measured_at"].sort_values(kind="stable").index]
-    return ordered.rolling(NEIGHBOURS, center=True, min_periods=1).median().reindex(runs.index)
 
 
 def calibrate(references: References, runs: int) -> ReferenceTimes:

@@ -62,6 +62,7 @@ class RunJob(_Job):
         seed: seed of the inputs.
         state: what the page cache holds when the clock starts.
         warm_runs: runs after the cold one.
+        usual_us: time of the load of `interference.py` on one processor; 0 starts whether or not the processors are free.
         reference: an .npz of expected outputs to compare with, or nothing.
         save_outputs: where to write the outputs as .npz, or nothing.
     """
@@ -72,6 +73,7 @@ class RunJob(_Job):
     seed: Annotated[int, Field(ge=0)] = 0
     state: State
     warm_runs: Annotated[int, Field(ge=0, le=100_000)] = 0
+    usual_us: Annotated[float, Field(ge=0)] = 0.0
     reference: Path | None = None
     save_outputs: Path | None = None
 
@@ -129,6 +131,8 @@ class RunResult(_Document):
         file_bytes: size of the files the run may read.
         cached_before: share of those files in the page cache when the clock started, 0 to 1.
         state_reached: whether the page cache was as the job asked.
+        interference: that load on all processors of the run at once, just before the clock started, over its usual time; 1
+            where it was not looked at.
         output_digest: digest of the first outputs.
         output_error: max|a - b| / max|b| over the outputs against the reference; nothing without one.
     """
@@ -149,6 +153,7 @@ class RunResult(_Document):
     file_bytes: int = 0
     cached_before: float = 0.0
     state_reached: bool = False
+    interference: float = 1.0
     output_digest: str = ""
     output_error: float | None = None
 

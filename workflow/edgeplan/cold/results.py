@@ -16,7 +16,8 @@ from edgeplan.cold.jobs import PrepareResult, RunResult
 OUTPUT_TOLERANCE = 1e-3
 
 #: Columns of the runs; one row a process. `reason` is "" for a run that counts; `stages_ms` is a JSON object, `warm_ms` a JSON
-#: list of the warm runs in their order; `compute_us` and `bandwidth_us` are the references timed around the run.
+#: list of the warm runs in their order; `compute_us` and `bandwidth_us` are the references timed around the run, `interference`
+#: is what was seen of its processors (`attempts.Attempt`).
 RUN_COLUMNS: Mapping[str, str] = {
     "model": "str",
     "setting": "str",
@@ -48,6 +49,7 @@ RUN_COLUMNS: Mapping[str, str] = {
     "compute_us": "float64",
     "bandwidth_us": "float64",
     "measured_at": "float64",
+    "interference": "float64",
     "reason": "str",
 }
 _BANDWIDTH_COLUMNS: Mapping[str, str] = {
@@ -140,6 +142,7 @@ def _row(record: Mapping[str, Any], prepared: Mapping[tuple[str, str, int], Prep
         "first_run_ms": result.stages_ms.get("first_run"),
         "stages_ms": json.dumps(result.stages_ms),
         "reason": _reason(record["state"], result),
+        "interference": record["interference"],
         **record["references"],
     }
 

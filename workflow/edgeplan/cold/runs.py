@@ -17,20 +17,19 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.cold import page_cache
+from edgeplan.cold.attempts import Attempt, start_cold
 from edgeplan.cold.baselines.registry import SETTINGS, setting
-from edgeplan.cold.clock import LOOK_RUNS, least
+from edgeplan.cold.clock import LOOK_RUNS
+from edgeplan.cold.interference import Interference
 from edgeplan.cold.jobs import PrepareResult, RunJob, RunResult, State
 from edgeplan.cold.journal import Journal
 from edgeplan.cold.offline import ArtefactStore, ColdModel, protocol_digest
-from edgeplan.cold.process import ColdRunError, run_cold
+from edgeplan.cold.process import ColdRunError
 from edgeplan.cold.profiling.memory import pinned
 from edgeplan.cold.results import bandwidth_frame, result_frame
 from edgeplan.devices.machine import fingerprint
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.references import References, ReferenceTimes
-
-#: How often a run is made whose pages came or went between the preparation of the page cache and the clock: it does not count.
-_ATTEMPTS = 3
 
 
 class ColdSettings(BaseModel):
@@ -46,6 +45,7 @@ class ColdSettings(BaseModel):
         seed: seed of inputs and of the order of runs.
         run_timeout_seconds: bound on one process.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
+        loaded: whether other work runs on the processors on purpose; else runs that it disturbs are made again.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,6 +59,7 @@ class ColdSettings(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 0
     run_timeout_seconds: Annotated[float, Field(gt=0)] = 120.0
     lock_timeout_seconds: Annotated[float, Field(ge=0)] = 0.0
+    loaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ class _Measuring:
         }
         self._references = {model.name: store.reference(model, knobs.seed) for model in models}
         self._machine, self._clocked = fingerprint(), References()
+        self._watch = None if knobs.loaded else Interference(knobs.cpus)
         self._protocols = {name: protocol_digest(name) for name in ("", *knobs.settings)}
 
     def go(self, on_run: Callable[[PlannedRun, int, int], None] | None) -> ColdResults:
@@ -198,16 +200,12 @@ class _Measuring:
                 "reference": self._references[run.model],
             }
         )
-        before = self._look()
-        for _ in range(_ATTEMPTS):
-            try:
-                result = run_cold(job, self._knobs.run_timeout_seconds)
-            except ColdRunError as error:
-                result = RunResult(reason=error.reason)
-            if result.state_reached or result.reason:
-                break
-        beside = least((before, self._look()))
-        return {"result": json.loads(result.model_dump_json()), "references": asdict(beside)}
+        try:
+            made = start_cold(job, self._look, self._watch, self._knobs.run_timeout_seconds)
+        except ColdRunError as error:
+            made = Attempt(RunResult(reason=error.reason), self._look(), 1.0)
+        record = {"result": json.loads(made.result.model_dump_json()), "references": asdict(made.references)}
+        return record | {"interference": made.interference}
 
     def _look(self) -> ReferenceTimes:
         """The references, on the first processor of a run: how slow the machine is now."""

@@ -21,6 +21,7 @@ from edgeplan.cold.baselines.base import Baseline, ColdSession, UnsupportedError
 from edgeplan.cold.baselines.registry import setting
 from edgeplan.cold.counters import Counters, first_touch_ms, reset_peak
 from edgeplan.cold.inputs import Array, digest, random_inputs, relative_error
+from edgeplan.cold.interference import wait_until_free
 from edgeplan.cold.jobs import PrepareJob, PrepareResult, RunJob, RunResult
 
 Job = PrepareJob | RunJob
@@ -68,6 +69,7 @@ def run(job: RunJob) -> RunResult:
         grounds.back_memory(sum(path.stat().st_size for path in files))
         if job.state == "evicted":  # after the imports, since some engines peek at what lies in a cache folder
             page_cache.evict(files)
+        free = wait_until_free(job.cpus or sorted(os.sched_getaffinity(0)), job.usual_us) if job.usual_us else 1.0
         cached = page_cache.cached_share(files)
         stamps = _stamps(files)
         gc.collect()  # to go through all that was imported takes longer than some cold starts, and is no engine's work
@@ -88,6 +90,7 @@ def run(job: RunJob) -> RunResult:
             "first_touch_ms": first_touch_ms(timed.anonymous_bytes),
             "file_bytes": sum(path.stat().st_size for path in files),
             "cached_before": cached,
+            "interference": free,
             "state_reached": cached == (1.0 if job.state == "cached" else 0.0),
             "output_digest": digest(outputs),
             "output_error": None if job.reference is None else _error(outputs, job.reference),

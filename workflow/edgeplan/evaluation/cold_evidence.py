@@ -24,6 +24,10 @@ FIXED, CONTINUOUS = "edgeplan-fixed", "edgeplan-continuous"
 #: Plans that stand for their schedule, and run without stealing: an idle lane would turn a sequence into a pipeline, and one
 #: that stands for a slower core would prepare slowly what it takes. Older rows of them are of runs with stealing.
 FOLLOWED = ("warm", "K", "K+C", "asymmetric", "asymmetric-nnv12")
+#: Plans of the ablation besides the pipelined one (Figure 13): shown in both states of the page cache.
+ABLATION = ("warm", "K", "K+C")
+#: States of the page cache.
+CACHED, EVICTED = "cached", "evicted"
 #: Name of the single convolution of Table 2 among the profiled models.
 TABLE2_CONV = "conv_3x3_64_192"
 

@@ -13,9 +13,8 @@ import pandas as pd
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import cold_tables_runs as runs
 from edgeplan.evaluation import cold_words as words
-from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, ColdEvidence
+from edgeplan.evaluation.cold_evidence import CACHED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.cold_gantt import gantt
-from edgeplan.evaluation.cold_metrics import CACHED
 from edgeplan.evaluation.cold_tables_continuous import figure_14, mode_over_without, shown_models
 from edgeplan.evaluation.cold_tables_stages import STAGES, NotMeasuredError, figure_06, figure_09, focus, title
 from edgeplan.evaluation.drawing import (

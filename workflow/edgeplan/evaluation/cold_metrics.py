@@ -16,10 +16,9 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from edgeplan.evaluation.cold_evidence import EVICTED_PLAN, FIXED, FOLLOWED, OPTIMAL, OWN, ColdEvidence
+from edgeplan.evaluation.cold_evidence import CACHED, EVICTED, EVICTED_PLAN, FIXED, FOLLOWED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.summary import Bar
 
-CACHED, EVICTED = "cached", "evicted"
 #: The outputs of the runtime agree when they differ by at most this share of their largest magnitude.
 OUTPUT_TOLERANCE = 1e-4
 _NEAR = 0.15

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.evaluation import paper_nnv12 as paper
-from edgeplan.evaluation.cold_evidence import CONTINUOUS, OPTIMAL, OWN, ColdEvidence
-from edgeplan.evaluation.cold_metrics import CACHED
+from edgeplan.evaluation.cold_evidence import CACHED, CONTINUOUS, OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.cold_tables_stages import NotMeasuredError, focus, good, title
 
 

@@ -9,8 +9,7 @@ import pandas as pd
 
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import paper_nnv12 as paper
-from edgeplan.evaluation.cold_evidence import EVICTED_PLAN, OPTIMAL, TABLE2_CONV, ColdEvidence
-from edgeplan.evaluation.cold_metrics import CACHED, EVICTED
+from edgeplan.evaluation.cold_evidence import CACHED, EVICTED, EVICTED_PLAN, OPTIMAL, TABLE2_CONV, ColdEvidence
 from edgeplan.evaluation.cold_tables_stages import NotMeasuredError
 from edgeplan.planning.cold_start.bounds import remaining_table
 from edgeplan.planning.cold_start.profile import BIG, Candidate

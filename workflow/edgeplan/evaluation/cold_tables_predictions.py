@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.evaluation import cold_metrics as metrics
-from edgeplan.evaluation.cold_evidence import OPTIMAL, ColdEvidence
-from edgeplan.evaluation.cold_metrics import CACHED
+from edgeplan.evaluation.cold_evidence import CACHED, OPTIMAL, ColdEvidence
 from edgeplan.evaluation.cold_tables_plans import plans_named
 from edgeplan.evaluation.cold_tables_stages import NotMeasuredError
 

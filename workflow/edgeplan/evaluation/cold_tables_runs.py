@@ -8,14 +8,13 @@ import pandas as pd
 from edgeplan.cold.baselines.registry import SETTINGS
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import paper_nnv12 as paper
-from edgeplan.evaluation.cold_evidence import OWN, ColdEvidence
-from edgeplan.evaluation.cold_metrics import CACHED, EVICTED
+from edgeplan.evaluation.cold_evidence import ABLATION, CACHED, EVICTED, OWN, ColdEvidence
 from edgeplan.evaluation.cold_tables_stages import STATES, NotMeasuredError, title
 
 #: Stock settings in the order of the registry.
 STOCK = tuple(name for name, found in SETTINGS.items() if found.stock)
 #: Plan -> its name in Figure 13; "" is the pipelined one for the state of the page cache.
-_ABLATION = {"warm": "warm", "K": "K", "K+C": "K+C", "": "K+C+P"}
+_ABLATION = {name: name for name in ABLATION} | {"": "K+C+P"}
 
 
 def figure_02(e: ColdEvidence) -> pd.DataFrame:

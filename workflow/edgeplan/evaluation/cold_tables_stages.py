@@ -11,8 +11,7 @@ import pandas as pd
 from edgeplan.cold.baselines.registry import SETTINGS
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import paper_nnv12 as paper
-from edgeplan.evaluation.cold_evidence import OPTIMAL, OWN, ColdEvidence
-from edgeplan.evaluation.cold_metrics import CACHED, EVICTED
+from edgeplan.evaluation.cold_evidence import CACHED, EVICTED, OPTIMAL, OWN, ColdEvidence
 
 STATES = (CACHED, EVICTED)
 #: Stages of a run that are parts of it, in their order; others that an engine tells are shown behind them.

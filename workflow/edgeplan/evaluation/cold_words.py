@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 import pandas as pd
 
 from edgeplan.evaluation import cold_metrics as metrics
-from edgeplan.evaluation.cold_evidence import EVICTED_PLAN, FIXED, OPTIMAL, OWN, ColdEvidence
-from edgeplan.evaluation.cold_metrics import CACHED, EVICTED
+from edgeplan.evaluation.cold_evidence import CACHED, EVICTED, EVICTED_PLAN, FIXED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.cold_tables_continuous import inference, mode_over_without
 from edgeplan.evaluation.cold_tables_runs import figure_11
 from edgeplan.evaluation.cold_tables_stages import STAGES, NotMeasuredError, figure_06, focus, maybe_stages

@@ -85,9 +85,8 @@ class Measurement:
     @cached_property
     def factors(self) -> Floats:
         """What to multiply the times of each block by to divide out the machine's drift (blocks,)."""
-        compute = (self.nominal.compute_us / self.compute_us) ** self.exponents.compute
-        bandwidth = (self.nominal.bandwidth_us / self.bandwidth_us) ** self.exponents.bandwidth
-        return np.asarray(compute * bandwidth)
+        compute, bandwidth = self.nominal.compute_us / self.compute_us, self.nominal.bandwidth_us / self.bandwidth_us
+        return np.asarray(self.exponents.scaled(compute, bandwidth))
 
     @cached_property
     def block_us(self) -> Floats:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+
+Ratio = TypeVar("Ratio")  # a number, or an array or column of them
 
 
 class ReferenceExponents(BaseModel):
@@ -14,6 +16,16 @@ class ReferenceExponents(BaseModel):
 
     compute: Annotated[float, Field(ge=0, le=1.5)]
     bandwidth: Annotated[float, Field(ge=0, le=1.5)]
+
+    def scaled(self, compute: Ratio, bandwidth: Ratio) -> Ratio:
+        """By how much times change with the references.
+
+        Args:
+            compute: ratio of two times of the reference: now over nominal gives how slow the machine is now, nominal over now
+                what brings its times to nominal speed.
+            bandwidth: likewise.
+        """
+        return compute**self.compute * bandwidth**self.bandwidth  # type: ignore[operator, no-any-return]
 
 
 class MeasurementSettings(BaseModel):

@@ -21,7 +21,17 @@ from edgeplan.cold.process import ColdRunError, run_cold
 from edgeplan.cold.runs import ColdResults, ColdSettings, PlannedRun, measure
 from edgeplan.cold.settings import ColdStartSettings
 from edgeplan.errors import DeviceError
-from edgeplan.evaluation.cold_evidence import CONTINUOUS, EVICTED_PLAN, EVICTED_SETTING, FIXED, FOLLOWED, OPTIMAL, OWN
+from edgeplan.evaluation.cold_evidence import (
+    ABLATION,
+    CACHED,
+    CONTINUOUS,
+    EVICTED_PLAN,
+    EVICTED_SETTING,
+    FIXED,
+    FOLLOWED,
+    OPTIMAL,
+    OWN,
+)
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.store import state_folder
 from edgeplan.pipeline.cold_plans import VARIANTS, digest
@@ -90,8 +100,9 @@ def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tupl
     main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), own)
     parts = [_labelled(main.runs)]
     probes = [main.bandwidth]
-    for (setting, count, uneven), names in _groups(bench.settings.plans, plans).items():
-        changes = {"cpus": ()} if uneven else {}  # the little core is beyond the first one
+    for (setting, count, uneven, states), names in _groups(bench.settings.plans, plans, bench.settings.states).items():
+        changes: dict[str, object] = {"cpus": ()} if uneven else {}  # the little core is beyond the first one
+        changes |= {"states": states}
         found = _further(bench, models, plans, names, setting, count, changes)
         parts.append(_labelled(found.runs))
         probes.append(found.bandwidth.assign(model=found.bandwidth["model"].str.partition(_SEPARATOR)[0]))
@@ -100,15 +111,23 @@ def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tupl
     return runs, pd.concat(probes, ignore_index=True)
 
 
-def _groups(wanted: Collection[str], plans: Plans) -> dict[tuple[str, int, bool], list[str]]:
-    """Further plans that are run alike, by setting, threads, and whether they are for an asymmetric chip."""
-    groups: dict[tuple[str, int, bool], list[str]] = {}
+_Group = tuple[str, int, bool, tuple[str, ...]]
+
+
+def _groups(wanted: Collection[str], plans: Plans, states: Sequence[str]) -> dict[_Group, list[str]]:
+    """Further plans that are run alike, by setting, threads, whether they are for an asymmetric chip, and states.
+
+    All are for weights in memory; the ablation (Figure 13) is shown with the page cache evicted, too.
+    """
+    groups: dict[_Group, list[str]] = {}
     for name, variant in VARIANTS.items():
         if name in (OPTIMAL, EVICTED_PLAN):  # run among the stock engines
             continue
         setting = CONTINUOUS if variant.continuous else FIXED if name in FOLLOWED else OWN
         for count in sorted({threads for _, plan, threads in plans if plan == name and name in wanted}):
-            groups.setdefault((setting, count, variant.uneven), []).append(name)
+            both = name in ABLATION or CACHED not in states
+            shown = tuple(states) if both else (CACHED,)
+            groups.setdefault((setting, count, variant.uneven, shown), []).append(name)
     return groups
 
 
@@ -158,7 +177,7 @@ def _under_load(bench: Bench, models: Sequence[ColdModel], plans: Plans, threads
                     for name in settings
                     if name.startswith(OWN)
                 }
-                knobs = bench.knobs(settings=settings, threads=(threads,), states=("cached",), repeats=repeat + 1)
+                knobs = bench.knobs(settings=settings, threads=(threads,), states=("cached",), repeats=repeat + 1, loaded=True)
                 with background_load(core, percent):
                     found = measure(loaded, knobs, bench.store, bench.journal, reporter("background load"), ready)
                 parts[place, percent] = _labelled(found.runs, percent=percent, core=place).assign(

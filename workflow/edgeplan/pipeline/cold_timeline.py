@@ -14,6 +14,7 @@ import pandas as pd
 
 from edgeplan.cold import grounds, page_cache
 from edgeplan.cold.inputs import random_inputs
+from edgeplan.cold.interference import Interference, wait_until_free
 from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.process import environment
 from edgeplan.devices.machine import fingerprint
@@ -56,7 +57,7 @@ def measured_timeline(
     if path.is_file():
         return read_parquet(path, *COLUMNS, next_step=KEPT)
     files = prepared.artefact.files
-    job = {
+    job: dict[str, Any] = {
         "folder": str(prepared.artefact.main.parent),
         "threads": threads,
         "cores": list(cores),
@@ -65,6 +66,7 @@ def measured_timeline(
         "files": [str(file) for file in files],
     }
     with machine_lock(lock_timeout_seconds):
+        job["usual_us"] = Interference(cores).usual_us
         recorded = [_recorded(job) for _ in range(runs)]
     middle = sorted(recorded, key=lambda spans: max(s.end_ms for s in spans))[runs // 2]
     frame = pd.DataFrame(timeline_rows("measured", middle), columns=list(COLUMNS))
@@ -103,6 +105,7 @@ def _record(job: Mapping[str, Any]) -> tuple[Span, ...]:
     machine = fingerprint()
     grounds.map_code()
     grounds.back_memory(sum(Path(file).stat().st_size for file in job["files"]))
+    wait_until_free(job["cores"], job["usual_us"])
     with ColdSession(dnnl, Path(job["folder"]), threads=job["threads"], machine=machine, cores=job["cores"]) as session:
         session.run(values)
         return session.spans()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from edgeplan.cold.clock import slowness_of
 from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.offline import ColdModel
 from edgeplan.cold.settings import ColdStartSettings
@@ -20,6 +19,7 @@ from edgeplan.devices.config import DeviceFile
 from edgeplan.files import write_text
 from edgeplan.graph.ir import Graph
 from edgeplan.pipeline.cold_plans import digest, source_digest
+from edgeplan.pipeline.cold_slowness import slowness_of
 from edgeplan.planning.cold_start.nnv12 import Reprofile
 from edgeplan.planning.cold_start.plan import Plan, Target
 from edgeplan.planning.cold_start.profile import Disk, Profile

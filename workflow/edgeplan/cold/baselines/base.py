@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
-import onnx
-
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.jobs import Artefact
 from edgeplan.errors import ModelError
@@ -82,6 +80,8 @@ def model_outputs(model: Path) -> dict[str, tuple[int, ...]]:
     Raises:
         ModelError: a shape is dynamic.
     """
+    import onnx
+
     found = {}
     for output in onnx.load(model, load_external_data=False).graph.output:
         shape = tuple(axis.dim_value for axis in output.type.tensor_type.shape.dim)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeplan.cold.attempts import start_cold
 from edgeplan.cold.baselines.edgeplan import prepared
 from edgeplan.cold.clock import Clock
 from edgeplan.cold.jobs import RunJob, RunResult
@@ -88,9 +89,11 @@ def check(
     )
     runs: list[tuple[float, RunResult]] = []
     for _ in range(repeats):
-        before = clock and clock.now()
-        run = run_cold(job)
-        slowness = clock.slowness(before, clock.now()) if clock and before else 1.0
+        if clock:
+            made = start_cold(job, clock.now, clock.watch)
+            run, slowness = made.result, clock.slowness(made.references)
+        else:
+            run, slowness = run_cold(job), 1.0
         if run.cold_ms is None:
             raise ColdRunError(f"the plan was not run: {run.reason}", where=str(folder), next_step="plan the model again")
         runs.append((slowness, run))

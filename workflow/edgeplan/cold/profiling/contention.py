@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from edgeplan.cold.attempts import ATTEMPTS
+from edgeplan.cold.interference import LIMIT, Interference
 from edgeplan.cold.profiling.fresh import START, start_signature
 from edgeplan.cold.profiling.memory import pinned
 from edgeplan.cold.profiling.rounds import Rig
@@ -40,6 +42,11 @@ class _Work:
     read: list[float] = field(default_factory=list)
     whole: list[float] = field(default_factory=list)  # prepare and read
 
+    def extend(self, other: _Work) -> None:
+        """Add the passes of another."""
+        for name in ("execute", "prepare", "read", "whole"):
+            getattr(self, name).extend(getattr(other, name))
+
 
 def contention_signature(signed: Sequence[str]) -> str:
     """The key of a program's row."""
@@ -57,7 +64,7 @@ def contention_of(rows: Sequence[Row]) -> Contention:
     return Contention(*(float(np.median([row.samples_ms[name][0] for row in rows])) for name in Contention.__slots__))
 
 
-def measure_contention(rig: Rig, cores: Cores) -> Contention:
+def measure_contention(rig: Rig, cores: Cores, watch: Interference) -> Contention:
     """Measure the factors with the model of a rig: one thread executes it over and over while another one prepares it.
 
     Each pass is timed alone and overlapped, in turn, so drift meets both alike.
@@ -65,6 +72,7 @@ def measure_contention(rig: Rig, cores: Cores) -> Contention:
     Args:
         rig: a model with its first candidates.
         cores: the first big core executes, the first little one, else the second big one, prepares.
+        watch: of all cores; a block during which they were disturbed is made again.
 
     Returns:
         Medians of overlapped / alone over the blocks, at least 1, and `charged`; all 1 where there is one core only.
@@ -74,17 +82,29 @@ def measure_contention(rig: Rig, cores: Cores) -> Contention:
         return Contention()
     passes, others, pace = _Passes(rig), _Passes(rig), Pace()
     alone, overlapped, both = _Work(), _Work(), _Work()
+
+    def block() -> tuple[_Work, _Work, _Work]:
+        lone, beside_other, twice = _Work(), _Work(), _Work()
+        with pinned(cores.big[0]):
+            for _ in range(_REPEATS):
+                passes.execute(lone)
+        with pinned(preparing[0]):
+            for _ in range(_REPEATS):
+                passes.prepare(lone)
+        _beside(lambda: passes.execute(lone, keep=False), cores.big[0], lambda: passes.prepare(beside_other), preparing[0])
+        _beside(lambda: passes.prepare(lone, keep=False), preparing[0], lambda: passes.execute(beside_other), cores.big[0])
+        _beside(lambda: others.prepare(lone, keep=False), cores.big[0], lambda: passes.prepare(twice), preparing[0])
+        return lone, beside_other, twice
+
     try:
         for _ in range(_BLOCKS):
-            with pinned(cores.big[0]):
-                for _ in range(_REPEATS):
-                    passes.execute(alone)
-            with pinned(preparing[0]):
-                for _ in range(_REPEATS):
-                    passes.prepare(alone)
-            _beside(lambda: passes.execute(alone, keep=False), cores.big[0], lambda: passes.prepare(overlapped), preparing[0])
-            _beside(lambda: passes.prepare(alone, keep=False), preparing[0], lambda: passes.execute(overlapped), cores.big[0])
-            _beside(lambda: others.prepare(alone, keep=False), cores.big[0], lambda: passes.prepare(both), preparing[0])
+            for _ in range(ATTEMPTS):
+                watch.wait()
+                found = block()
+                if watch.now() <= LIMIT:
+                    break
+            for kept, new in zip((alone, overlapped, both), found, strict=True):
+                kept.extend(new)
     finally:
         pace.end()
         passes.close()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgeplan.cold.clock import Clock
+from edgeplan.cold.interference import LIMIT
 from edgeplan.cold.profiling.memory import waited_ms
 from edgeplan.cold.profiling.rounds import Rig, Round, Times
 from edgeplan.cold.profiling.settings import ProfileSettings
@@ -91,17 +92,18 @@ def _choices(opened: Sequence[_Open], number: int) -> dict[int, int]:
 def _quiet(rig: Rig, what: Round, settings: ProfileSettings, clock: Clock) -> tuple[Times, float, bool]:
     """A round during which the machine stayed as it was, if there was one: its times, their scale, and whether it was quiet."""
     for attempt in range(settings.retries + 1):
+        beside = clock.watch.wait()
         before, waited, start = clock.now(), waited_ms(), time.perf_counter()
         times = rig.run(what, settings.warm_runs)
         share = (waited_ms() - waited) / ((time.perf_counter() - start) * 1e3)
-        after = clock.now()
+        after, beside = clock.now(), max(beside, clock.watch.now())
         ends = clock.slowness(before), clock.slowness(after)
         drift = max(ends) / min(ends) - 1
-        quiet = drift <= settings.max_drift and share <= settings.max_waiting
+        quiet = drift <= settings.max_drift and share <= settings.max_waiting and beside <= LIMIT
         if quiet:
             break
         drifted = f"the machine's speed moved by {100 * drift:.0f} %, threads waited {100 * share:.0f} % of the time"
-        log.info("round rejected: %s (attempt %d)", drifted, attempt + 1)
+        log.info("round rejected: %s, processors took %.2f times as long (attempt %d)", drifted, beside, attempt + 1)
     return times, 1 / clock.slowness(before, after), quiet
 
 

@@ -98,6 +98,7 @@ def _stored(time_ms: float) -> float:
 
 def _in_fresh_process(folder: Path, number: int, clock: Clock) -> float:
     """One kernel in a process of its own, since some share what they generate; at nominal speed."""
+    clock.watch.wait()
     before = clock.now()
     command = [sys.executable, "-m", "edgeplan.cold.profiling.once", str(folder), str(number)]
     done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell

@@ -12,6 +12,7 @@ from typing import Any
 
 from edgeplan.cold.clock import Clock, calibrate
 from edgeplan.cold.inputs import Array
+from edgeplan.cold.interference import Interference
 from edgeplan.cold.profiling.contention import contention_of, contention_row, contention_signature, measure_contention
 from edgeplan.cold.profiling.fresh import fresh_of, fresh_row, measure_fresh, start_ms, start_signature
 from edgeplan.cold.profiling.measure import measure
@@ -144,11 +145,11 @@ def _profile(
 def _measure(model: _Model, layouts: Sequence[str], store: ProfileStore, settings: ProfileSettings, cores: Cores) -> Constants:
     """Measure the missing rows of some home layouts, and what the machine's constants lack."""
     with pinned(cores.big[0]):
-        references = References()
+        references, watch = References(), Interference(cores.all)
         constants = store.constants()
         if constants is None:
             nominal = calibrate(references, settings.reference_runs)
-            clock = Clock(references, nominal, settings.reference_runs)
+            clock = Clock(references, nominal, watch, settings.reference_runs)
             before = clock.now()
             touch_ms, page_bytes = min(first_touch() for _ in range(5))
             touch_ms /= clock.slowness(before, clock.now())
@@ -159,7 +160,7 @@ def _measure(model: _Model, layouts: Sequence[str], store: ProfileStore, setting
                 page_bytes=page_bytes,
             )
             store.keep_constants(constants)
-        clock = Clock(references, constants.nominal, settings.reference_runs)
+        clock = Clock(references, constants.nominal, watch, settings.reference_runs)
     description = f"profiling {model.path.name}"
     with (
         progress(description, _THOUSANDTHS * len(layouts)) as advance,
@@ -193,7 +194,7 @@ def _layout(
             store.add([*measured, *measure_once(rig.trials, once_ms(store.all_rows()), scratch, clock)])
         signed = [rig.group[index].digest for index in range(len(model.lowered.steps))]
         if not store.known(contention_signature(signed)):
-            store.add([contention_row(signed, measure_contention(rig, cores))])
+            store.add([contention_row(signed, measure_contention(rig, cores, clock.watch))])
     if not store.known(start_signature(signed)):
         profile = _profile(model, home, store, settings, cores, constants)
         shapes = {name: values.shape for name, values in model.inputs.items()}

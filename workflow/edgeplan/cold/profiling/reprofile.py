@@ -12,6 +12,7 @@ from typing import Self
 
 from edgeplan.cold.clock import Clock
 from edgeplan.cold.inputs import Array
+from edgeplan.cold.interference import Interference
 from edgeplan.cold.profiling.memory import fix_allocator
 from edgeplan.cold.profiling.once import once_ms, work_of
 from edgeplan.cold.profiling.profiles import Charge, candidates_of, shares
@@ -60,7 +61,7 @@ class Reprofiler:
         constants = store.constants()
         assert constants is not None  # noqa: S101  profiled before
         self._constants = constants
-        self._clock = Clock(References(), constants.nominal, settings.reference_runs)
+        self._clock = Clock(References(), constants.nominal, Interference(cores.all), settings.reference_runs)
         self._rigs: dict[str, Rig] = {}
         self._rows: dict[tuple[str, str], Row] = {}  # measured again: (signature, implementation)
         self._stack = ExitStack()
@@ -106,6 +107,7 @@ class Reprofiler:
             names = [i.name for i in rig.group[index].implementations]
             choice[index] = names.index(name)
         for width in self._cores.widths:
+            self._clock.watch.wait()
             before = self._clock.now()
             times = rig.run(Round(choice, width, frozenset()), self._settings.warm_runs)
             scale = 1 / self._clock.slowness(before, self._clock.now())

@@ -31,8 +31,9 @@ FORMAT_VERSION = 1
 #: What is timed, and how. The other files of the runtime decide what is linked.
 _SOURCES = (
     "cold/clock.py",
+    "cold/interference.py",
     "cold/grounds.py",
-    *(f"cold/profiling/{name}.py" for name in ("rounds", "memory", "trials", "fresh", "once")),
+    *(f"cold/profiling/{name}.py" for name in ("rounds", "memory", "trials", "fresh", "once", "contention", "check")),
     *(f"runtime/{name}.py" for name in ("cold_executor", "lanes", "linked", "preparation", "objects", "weight_cache")),
     *(f"runtime/{name}.py" for name in ("tape", "tape_file")),
     *(f"runtime/native/{name}.py" for name in ("__init__", "compiled", "intrinsics", "lanes", "making", "stages", "words")),

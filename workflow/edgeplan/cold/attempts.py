@@ -1,0 +1,65 @@
+"""A cold start whose processors were its own, if there was one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edgeplan.cold.clock import least
+from edgeplan.cold.interference import LIMIT, Interference
+from edgeplan.cold.jobs import RunJob, RunResult
+from edgeplan.cold.process import run_cold
+from edgeplan.measurement.references import ReferenceTimes
+
+#: How often a start is made whose processors were disturbed, or whose pages came or went between the preparation of the page
+#: cache and the clock.
+ATTEMPTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A cold start and what was seen around it.
+
+    Attributes:
+        result: of the worker.
+        references: least of two looks, before and after.
+        interference: the larger of the looks at its processors just before the clock started and after the process ended.
+    """
+
+    result: RunResult
+    references: ReferenceTimes
+    interference: float
+
+
+def start_cold(
+    job: RunJob, look: Callable[[], ReferenceTimes], watch: Interference | None, timeout_seconds: float = 300.0
+) -> Attempt:
+    """Start cold until a start was not disturbed.
+
+    What disturbs is looked for beside the start, never in its own time, so that this favours no engine.
+
+    Args:
+        job: what to start.
+        look: times the references.
+        watch: of the job's processors, or more; None where they are loaded on purpose.
+        timeout_seconds: bound on one process.
+
+    Returns:
+        The first start that was not disturbed, or one that cannot count for another reason; of `ATTEMPTS` disturbed ones, the
+        least disturbed.
+
+    Raises:
+        ColdRunError: as `run_cold`.
+    """
+    made: list[Attempt] = []
+    for _ in range(ATTEMPTS):
+        if watch:
+            watch.wait(job.cpus)
+        before = look()
+        result = run_cold(job.model_copy(update={"usual_us": watch.usual_us if watch else 0.0}), timeout_seconds)
+        beside = max(result.interference, watch.now(job.cpus) if watch else 1.0)
+        made.append(Attempt(result, least((before, look())), beside))
+        if result.reason or (result.state_reached and beside <= LIMIT):
+            return made[-1]
+    reached = [attempt for attempt in made if attempt.result.state_reached]
+    return min(reached or made, key=lambda attempt: attempt.interference)
