@@ -85,6 +85,14 @@ def test_eviction_shows_in_the_bytes_a_run_reads(model: Path, tmp_path: Path) ->
     assert evicted.minor_faults > 0
 
 
+def test_a_run_that_is_asked_to_looks_at_its_processors(model: Path) -> None:
+    base = {"setting": "onnxruntime", "threads": 1, "inputs": INPUTS, "cpus": (0,), "state": "cached"}
+    artefact = Artefact(main=model, files=(model,))
+    asked = run_cold(RunJob.model_validate(base | {"artefact": artefact, "usual_us": 1e9}))
+    assert 0 < asked.interference < 1e-3
+    assert run_cold(RunJob.model_validate(base | {"artefact": artefact})).interference == 1.0, "not asked"
+
+
 def test_a_killed_worker_names_its_signal(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # an engine that dies in native code: a module of its name that ends its own process
     (tmp_path / "onnxruntime.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")

@@ -213,6 +213,14 @@ def test_findings_tell_on_how_many_runs_the_medians_rest(e: ColdEvidence) -> Non
     assert re.search(r"rest on 3 counted runs, 2 on 2, 1 on 0\. 3 of \d+ runs do not count, 2 of them since the kernel", told)
 
 
+def test_findings_tell_how_many_runs_were_disturbed(e: ColdEvidence) -> None:
+    assert words.disturbed(e).startswith("Of the runs that count, 0 of ")
+    shared = (e.runs["threads"] == 2) & (e.runs["repeat"] == 0)
+    runs = e.runs.assign(interference=e.runs["interference"].where(~shared, 1.9))
+    assert "(0.0 % on 1 thread and 33.3 % on 2 threads)" in words.disturbed(replace(e, runs=runs))
+    assert words.disturbed(replace(e, runs=runs.assign(reason="crashed"))) == ""
+
+
 def test_factors_on_costs_are_told_by_model(tables: dict[str, pd.DataFrame]) -> None:
     table = tables["cold_factors"].set_index("model")
     assert table.index.tolist() == [*MODELS, "least", "median", "largest"]
@@ -301,7 +309,7 @@ def test_a_start_that_beats_its_bound_breaks_the_bound_not_the_bar(e: ColdEviden
     for value, verdict in ((0.89, "miss"), (1.2, "pass"), (1.4, "miss")):
         metrics = {key: value}
         (line,) = (line for line in cold_report.headline(metrics) if line.title == title)
-        assert (line.verdict, line.bar) == (verdict, ">= 1, <= 1.3")
+        assert (line.verdict, line.bar) == (verdict, ">= 1 and <= 1.3")
         told = [text for text in cold_report.findings(e, tables, metrics) if "which none can" in text]
         assert len(told) == (value < 1)
 

@@ -36,6 +36,7 @@ class ColdStartSettings(BaseModel):
         threads: thread counts each setting is tried with, our own too; the largest is "all cores".
         states: page cache evicted, cached or both.
         repeats: fresh processes for each combination.
+        further_repeats: the same, if fewer, of plans that do not stand beside the stock engines, and under load.
         warm_runs: runs after the cold one in each process; 4 are needed for Figure 14.
         plans: plans to execute beside the optimal one: for an evicted page cache, Algorithm 1 without and with re-profiling,
             the ablation (warm, K, K+C), from predicted costs, for continuous inference, and on an asymmetric chip stood for by
@@ -60,6 +61,7 @@ class ColdStartSettings(BaseModel):
     threads: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)]
     states: Annotated[tuple[State, ...], Field(min_length=1)]
     repeats: _Count
+    further_repeats: _Count
     warm_runs: Annotated[int, Field(ge=0, le=1000)]
     plans: tuple[PlanName, ...]
     little_ratio: Annotated[float, Field(gt=1, le=100)]
@@ -74,6 +76,11 @@ class ColdStartSettings(BaseModel):
     energy_runs: Annotated[int, Field(ge=0, le=100)]
     run_timeout_seconds: Annotated[float, Field(gt=0, le=3600)]
     lock_timeout_seconds: Annotated[float, Field(ge=0, le=86400)]
+
+    @property
+    def fewer_repeats(self) -> int:
+        """Fresh processes for each combination of further plans and under load."""
+        return min(self.repeats, self.further_repeats)
 
     @model_validator(mode="after")
     def _known_names(self) -> Self:

@@ -45,6 +45,7 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
         "stock",
         "reason",
         "slowness",
+        "interference",
         "load_percent",
         "load_core",
     ),
@@ -55,7 +56,7 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
         *("makespan_ms", "lower_bound_ms", "planning_ms", "cache_bytes", "note"),
     ),
     "models": ("model", "parameters", "model_bytes", "macs"),
-    "checks": ("model", "layout", "choice", "error"),
+    "checks": ("model", "layout", "threads", "choice", "error"),
     "spans": ("model", "plan", "threads", "kind", "core", "step", "stage", "start_ms", "end_ms"),
     "energy": ("model", "setting", "joules"),
 }

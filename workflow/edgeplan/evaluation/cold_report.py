@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from math import isfinite
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,25 +13,18 @@ from edgeplan.evaluation.cold_evidence import ColdEvidence
 from edgeplan.evaluation.cold_figures import COLD_FIGURES, figure_captions
 from edgeplan.evaluation.cold_metrics import BARS, METRICS
 from edgeplan.evaluation.cold_tables import COLD_TABLES, REASON, table_captions
-from edgeplan.evaluation.report import Line, Section, table_section
+from edgeplan.evaluation.report import Line, Section, bar_lines, table_section
 from edgeplan.evaluation.tables import cell_text
 
 
 def headline(metrics: Mapping[str, float]) -> list[Line]:
     """The figures with a bar, each with its verdict; what was not measured is missed."""
-    lines = []
-    for bar in BARS:
-        limits = (f">= {bar.low:g}" if isfinite(bar.low) else "", f"<= {bar.high:g}" if isfinite(bar.high) else "")
-        bounds = ", ".join(limit for limit in limits if limit)
-        value = metrics.get(bar.key)
-        verdict = "pass" if value is not None and bar.reached(value) else "miss"
-        lines.append(Line(bar.title, "not measured" if value is None else cell_text(value), bounds, bar.aim, verdict))
-    return lines
+    return bar_lines(BARS, metrics)
 
 
 def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, float]) -> list[str]:
     """What the medians rest on, what bounds the starts (from the table of bounds), and what the continuous mode gains."""
-    told = [text for words_of in (words.counts, words.continuous) if (text := words_of(evidence))]
+    told = [text for words_of in (words.counts, words.disturbed, words.continuous) if (text := words_of(evidence))]
     frame = tables.get("cold_bounds", pd.DataFrame())
     key = "cold.over_work_bound_cached"
     if "bounded_by" in frame.columns:

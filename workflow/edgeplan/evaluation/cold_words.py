@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pandas as pd
 
+from edgeplan.cold.interference import LIMIT
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation.cold_evidence import CACHED, EVICTED, EVICTED_PLAN, FIXED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.cold_tables_continuous import inference, mode_over_without
@@ -57,6 +58,20 @@ def counts(e: ColdEvidence) -> str:
         text += f". {len(left_out)} of {len(runs)} runs do not count, {reclaimed.sum()} of them since the kernel had reclaimed "
         text += "pages of their files"
     return f"{text}. `runs` in a table is that number, the least where a row merges several medians."
+
+
+def disturbed(e: ColdEvidence) -> str:
+    """How many of the runs that count did not have their processors to themselves."""
+    runs = e.runs[(e.runs["load_core"] == "") & (e.runs["reason"] == "") & (e.runs["repeat"] >= 0)]
+    if runs.empty:
+        return ""
+    found = runs["interference"] > LIMIT
+    by_threads = found.groupby(runs["threads"]).mean()
+    shares = listed(f"{100 * share:.1f} % on {n} thread{'s' if n != 1 else ''}" for n, share in by_threads.items())
+    return (
+        f"Of the runs that count, {found.sum()} of {len(runs)} ({shares}) were disturbed in every attempt: beside them a load "
+        f"on all their processors at once took more than {LIMIT:g} times its usual time. They are the least disturbed."
+    )
 
 
 def sequences(*plans: str) -> Words:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.figures import FIGURES
 from edgeplan.evaluation.registry import TABLES
-from edgeplan.evaluation.summary import bars, sampling_bars
+from edgeplan.evaluation.summary import Bar, bars, sampling_bars
 from edgeplan.evaluation.tables import NOTES, captioned, cell_text, read_tables
 from edgeplan.evaluation.tables_prediction import baseline_verdicts
 from edgeplan.evaluation.tables_sampling import environment_rows
@@ -41,19 +42,28 @@ class Line:
 
 def headline(device: str, metrics: Mapping[str, float], tables: Mapping[str, pd.DataFrame]) -> list[Line]:
     """The figures that have a bar, each with its verdict; figures that were not measured are left out."""
-    lines = []
-    for bar in bars(device):
-        if bar.key not in metrics:
-            continue
-        value = metrics[bar.key]
-        share = bar.key.startswith(_SHARES)
-        bounds = [f">= {_number(bar.low, share=share)}"] if bar.low > 0 else []
-        bounds += [f"<= {_number(bar.high, share=share)}"] if bar.high < float("inf") else []
-        verdict = _PASS if bar.reached(value) else _MISS
-        lines.append(Line(bar.title, _number(value, share=share), " and ".join(bounds), bar.aim, verdict))
+    lines = bar_lines([bar for bar in bars(device) if bar.key in metrics], metrics, shares=_SHARES)
     lines += _sampling_lines(metrics)
     if "table_baselines" in tables:
         lines += _baseline_lines(tables["table_baselines"])
+    return lines
+
+
+def bar_lines(held: Iterable[Bar], metrics: Mapping[str, float], *, shares: tuple[str, ...] = ()) -> list[Line]:
+    """A line for each bar; what was not measured is missed.
+
+    Args:
+        held: the bars.
+        metrics: figures by key.
+        shares: how the keys begin whose figures are shown in percent.
+    """
+    lines = []
+    for bar in held:
+        number = partial(_number, share=bar.key.startswith(shares) if shares else False)
+        value = metrics.get(bar.key)
+        verdict = _PASS if value is not None and bar.reached(value) else _MISS
+        told = "not measured" if value is None else number(value)
+        lines.append(Line(bar.title, told, bar.limits(number), bar.aim, verdict))
     return lines
 
 

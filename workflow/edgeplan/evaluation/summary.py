@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -56,6 +56,11 @@ class Bar:
     def reached(self, value: float) -> bool:
         """Whether a value passes."""
         return self.low <= value <= self.high
+
+    def limits(self, number: Callable[[float], str]) -> str:
+        """The bar as text, its numbers written by `number`."""
+        told = [f"{sign} {number(limit)}" for sign, limit in ((">=", self.low), ("<=", self.high)) if math.isfinite(limit)]
+        return " and ".join(told)
 
 
 _BARS = (

@@ -145,7 +145,7 @@ def _further(
     aliases = {f"{m}{_SEPARATOR}{n}": (m, prepared) for (m, n), prepared in known.items()}
     by_name = {m.name: m for m in models}
     ready = {(alias, setting, threads): prepared for alias, (_, prepared) in aliases.items()}
-    knobs = bench.knobs(settings=(setting,), threads=(threads,), **changes)
+    knobs = bench.knobs(settings=(setting,), threads=(threads,), repeats=bench.settings.fewer_repeats, **changes)
     models = [replace(by_name[m], name=alias) for alias, (m, _) in aliases.items()]
     return measure(models, knobs, bench.store, bench.journal, reporter("further plans"), ready)
 
@@ -167,7 +167,7 @@ def _under_load(bench: Bench, models: Sequence[ColdModel], plans: Plans, threads
     settings = [OWN, FIXED, *(n for n in (_STRONGEST_STOCK,) if n in s.settings)]
     cores = {"executing": bench.cpus[0], "preparing": bench.cpus[threads - 1]} if threads > 1 else {"executing": bench.cpus[0]}
     parts: dict[tuple[str, int], pd.DataFrame] = {}
-    for repeat in range(s.repeats if s.load_percents else 0):  # the loads take turns: drift meets all alike
+    for repeat in range(s.fewer_repeats if s.load_percents else 0):  # the loads take turns: drift meets all alike
         for place, core in cores.items():
             for percent in s.load_percents:
                 loaded = [replace(m, name=f"{m.name}{_SEPARATOR}load-{place}-{percent}") for m in chosen]

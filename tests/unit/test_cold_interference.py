@@ -1,0 +1,190 @@
+"""Starts and profiles that processors disturbed are made again; what is told apart is seen beside them, not in their times."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgeplan.cold import attempts, interference
+from edgeplan.cold.attempts import ATTEMPTS, start_cold
+from edgeplan.cold.interference import LIMIT, Interference, together_us, wait_until_free
+from edgeplan.cold.jobs import Artefact, RunJob, RunResult
+from edgeplan.cold.profiling import contention
+from edgeplan.cold.profiling.settings import Cores
+from edgeplan.measurement.references import ReferenceTimes
+from edgeplan.planning.cold_start.profile import Contention
+
+FREE, DISTURBED = 1.0, 1.9
+
+
+def _told(monkeypatch: pytest.MonkeyPatch, *looks: float) -> list[float]:
+    """Let looks at processors give these times, the last one for ever; gives what was not told yet."""
+    left = list(looks)
+    monkeypatch.setattr(interference, "together_us", lambda _: left.pop(0) if len(left) > 1 else left[0])
+    return left
+
+
+def test_a_look_is_a_time_and_leaves_the_caller_where_it_was() -> None:
+    before = os.sched_getaffinity(0)
+    assert together_us(sorted(before)) > 0
+    assert os.sched_getaffinity(0) == before
+
+
+def test_free_processors_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interference.time, "sleep", lambda _: pytest.fail("waited"))
+    _told(monkeypatch, 310.0)
+    assert wait_until_free((0, 1), 300.0) == pytest.approx(310 / 300)
+
+
+def test_disturbed_processors_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = _told(monkeypatch, 570.0, 450.0, 300.0, 1.0)
+    assert wait_until_free((0, 1), 300.0) == 1.0
+    assert left == [1.0], "no look is made beyond the first good one"
+
+
+def test_waiting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interference, "_WAIT_SECONDS", 0.05)
+    _told(monkeypatch, 570.0)
+    assert wait_until_free((0, 1), 300.0) == pytest.approx(1.9)
+
+
+def test_what_is_usual_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    _told(monkeypatch, 300.0)
+    watch = Interference((0, 1))
+    assert (watch.usual_us, watch.now()) == (300.0, 1.0)
+    _told(monkeypatch, 390.0)
+    monkeypatch.setattr(interference, "_WAIT_SECONDS", 0.0)
+    assert watch.wait() == pytest.approx(1.3), "slower than usual at first"
+    for _ in range(interference._LOOKS):
+        watch.wait()
+    assert watch.now() == 1.0, "a slow hour is no disturbance"
+
+
+class _Watch(Interference):
+    """Says what it is told of the processors."""
+
+    def __init__(self, *told: float) -> None:
+        self._told = list(told)
+
+    @property
+    def usual_us(self) -> float:
+        return 300.0
+
+    def wait(self, processors: object = ()) -> float:
+        del processors
+        return FREE
+
+    def now(self, processors: object = ()) -> float:
+        del processors
+        return self._told.pop(0)
+
+
+def _start(monkeypatch: pytest.MonkeyPatch, watch: Interference | None, *results: dict[str, Any]) -> tuple[float, list[float]]:
+    """What `start_cold` makes of results in turn: cold_ms of the one it took, and what the worker was told is usual."""
+    asked: list[float] = []
+
+    def run_cold(job: RunJob, _: float) -> RunResult:
+        asked.append(job.usual_us)
+        return RunResult(cold_ms=float(len(asked)), **{"state_reached": True, **results[len(asked) - 1]})
+
+    monkeypatch.setattr(attempts, "run_cold", run_cold)
+    model = Path("m")
+    job = RunJob(setting="x", threads=2, artefact=Artefact(main=model, files=(model,)), inputs={"x": (1,)}, state="cached")
+    taken = start_cold(job, lambda: ReferenceTimes(300.0, 400.0), watch).result.cold_ms
+    assert taken is not None
+    return taken, asked
+
+
+def test_a_start_that_was_not_disturbed_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _start(monkeypatch, _Watch(FREE), {}) == (1.0, [300.0])
+
+
+def test_a_start_disturbed_before_or_after_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = _Watch(FREE, DISTURBED, FREE)
+    taken, asked = _start(monkeypatch, watch, {"interference": DISTURBED}, {"interference": FREE}, {"interference": FREE})
+    assert (taken, len(asked)) == (3.0, 3)
+
+
+def test_of_starts_all_disturbed_the_least_disturbed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [1.9, 1.5, 1.4, 1.6]
+    assert len(looks) == ATTEMPTS
+    taken, asked = _start(monkeypatch, _Watch(*looks), {}, {}, {}, {})
+    assert (taken, len(asked)) == (3.0, ATTEMPTS)
+
+
+def test_a_state_that_was_reached_comes_before_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    results: tuple[dict[str, Any], ...] = ({"state_reached": False}, {}, {"state_reached": False}, {"state_reached": False})
+    assert _start(monkeypatch, _Watch(FREE, DISTURBED, FREE, FREE), *results)[0] == 2.0
+
+
+def test_a_setting_that_cannot_run_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _start(monkeypatch, _Watch(DISTURBED), {"reason": "unsupported"})[0] == 1.0
+
+
+def test_processors_loaded_on_purpose_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _start(monkeypatch, None, {"interference": 1.0}) == (1.0, [0.0])
+
+
+class _Passes:
+    """Passes of one millisecond each; of a hundred in the first block."""
+
+    blocks = 0
+
+    def __init__(self, _: object) -> None:
+        self.alone = 0
+
+    def execute(self, work: Any, *, keep: bool = True) -> None:
+        del keep
+        work.execute.append(self._time_ms())
+
+    def prepare(self, work: Any, *, keep: bool = True) -> None:
+        del keep
+        for stage in ("prepare", "read", "whole"):
+            getattr(work, stage).append(self._time_ms())
+
+    def _time_ms(self) -> float:
+        return 100.0 if _Passes.blocks == 1 else 1.0
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_disturbed_block_of_contention_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Watch(_Watch):
+        def wait(self, processors: object = ()) -> float:
+            del processors
+            _Passes.blocks += 1
+            return FREE
+
+        def now(self, processors: object = ()) -> float:
+            del processors
+            return DISTURBED if _Passes.blocks == 1 else FREE
+
+    def beside(background: Any, where: int, timed: Any, here: int) -> None:
+        del background, where, here
+        timed()
+
+    monkeypatch.setattr(_Passes, "blocks", 0)
+    monkeypatch.setattr(contention, "_Passes", _Passes)
+    monkeypatch.setattr(contention, "_beside", beside)
+    monkeypatch.setattr(contention, "pinned", lambda *_: nullcontext())
+    collected: list[float] = []
+    plain = contention._Work.extend
+
+    def extend(self: Any, other: Any) -> None:
+        collected.extend(other.execute)
+        plain(self, other)
+
+    monkeypatch.setattr(contention._Work, "extend", extend)
+    found = contention.measure_contention(object(), Cores(big=(0, 1)), Watch())  # type: ignore[arg-type]
+    assert found == Contention(1.0, 1.0, 1.0, 1.0)
+    assert set(collected) == {1.0}, "the disturbed block is not among what counts"
+    assert _Passes.blocks == contention._BLOCKS + 1
+
+
+def test_the_limit_lies_between_drift_and_a_shared_core() -> None:
+    assert 1.15 < LIMIT < 1.4
