@@ -177,11 +177,7 @@ def evidence(**changes: Any) -> ColdEvidence:
             {"model": MODELS, "parameters": (1_200_000, 2_300_000), "model_bytes": (5_000_000, 9_000_000), "macs": (8e8, 3e8)}
         ),
         "checks": pd.DataFrame(
-            [
-                {"model": m, "layout": "nhwc", "threads": 1, "choice": k, "error": 1e-6 * (k + 1)}
-                for m in MODELS
-                for k in range(2)
-            ]
+            [{"model": m, "layout": "nhwc", "choice": k, "error": 1e-6 * (k + 1)} for m in MODELS for k in range(2)]
         ),
         "spans": pd.DataFrame(span_rows()),
         "energy": pd.DataFrame(columns=["model", "setting", "repeat", "joules"]),

@@ -11,11 +11,14 @@ import pytest
 
 from edgeplan.cold import attempts, interference
 from edgeplan.cold.attempts import ATTEMPTS, start_cold
-from edgeplan.cold.interference import LIMIT, Interference, together_us, wait_until_free
+from edgeplan.cold.clock import Clock
+from edgeplan.cold.interference import Interference, together_us, wait_until_free
 from edgeplan.cold.jobs import Artefact, RunJob, RunResult
 from edgeplan.cold.profiling import contention
-from edgeplan.cold.profiling.settings import Cores
-from edgeplan.measurement.references import ReferenceTimes
+from edgeplan.cold.profiling.measure import quiet_round
+from edgeplan.cold.profiling.rounds import Round, Times
+from edgeplan.cold.profiling.settings import Cores, ProfileSettings
+from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.planning.cold_start.profile import Contention
 
 FREE, DISTURBED = 1.0, 1.9
@@ -186,5 +189,47 @@ def test_a_disturbed_block_of_contention_is_made_again(monkeypatch: pytest.Monke
     assert _Passes.blocks == contention._BLOCKS + 1
 
 
-def test_the_limit_lies_between_drift_and_a_shared_core() -> None:
-    assert 1.15 < LIMIT < 1.4
+class _Rig:
+    """A rig whose rounds take no time."""
+
+    rounds = 0
+
+    def run(self, what: Round, warm_runs: int) -> Times:
+        del what, warm_runs
+        self.rounds += 1
+        return Times()
+
+
+class _Steady(References):
+    """References of the usual time."""
+
+    def __init__(self) -> None:
+        pass
+
+    def time(self, runs: int) -> ReferenceTimes:
+        del runs
+        return ReferenceTimes(300.0, 400.0)
+
+
+def _round(watch: Interference) -> tuple[int, bool]:
+    """How many rounds were run for one, and whether the last one counts as quiet."""
+    rig, clock = _Rig(), Clock(_Steady(), ReferenceTimes(300.0, 400.0), watch)
+    settings = ProfileSettings(retries=2, max_waiting=1.0)
+    _, scale, quiet = quiet_round(rig, Round({}, 1, frozenset()), settings, clock)  # type: ignore[arg-type]
+    assert scale == 1.0
+    return rig.rounds, quiet
+
+
+def test_a_profile_round_disturbed_afterwards_is_made_again() -> None:
+    assert _round(_Watch(FREE)) == (1, True)
+    assert _round(_Watch(DISTURBED, FREE)) == (2, True)
+    assert _round(_Watch(DISTURBED, DISTURBED, DISTURBED)) == (3, False)
+
+
+def test_a_profile_round_that_waited_in_vain_is_made_again() -> None:
+    class Busy(_Watch):
+        def wait(self, processors: object = ()) -> float:
+            del processors
+            return DISTURBED
+
+    assert _round(Busy(FREE, FREE, FREE)) == (3, False)

@@ -19,11 +19,13 @@ from edgeplan.cold.energy import Counter, counters, read_uj, spent_joules
 from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.journal import Journal
 from edgeplan.cold.offline import ColdModel
+from edgeplan.cold.runs import ColdResults, ColdSettings
 from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.params import load_params
 from edgeplan.pipeline import cold_plans, cold_runs
 from edgeplan.pipeline.cold_checks import check_outputs
-from edgeplan.pipeline.cold_runs import SharedJournal
+from edgeplan.pipeline.cold_runs import Bench, SharedJournal
 from edgeplan.pipeline.cold_start import table2_graph
 from edgeplan.planning.cold_start.optimal import Search
 from edgeplan.planning.cold_start.plan import Target
@@ -114,6 +116,29 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
     np.savez(reference, out=np.ones(graph.shape(graph.outputs[0]), np.float32))
     assert check(1) == errors  # kept
     assert len(check(2)) > 3
+
+
+def test_further_plans_and_loads_are_run_less_often_in_their_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[ColdSettings] = []
+
+    def measure(models: list[ColdModel], knobs: ColdSettings, *_: object) -> ColdResults:
+        asked.append(knobs)
+        runs = pd.DataFrame({"model": [models[0].name], "setting": [knobs.settings[0]]})
+        return ColdResults(runs, pd.DataFrame({"model": ["m"], "mb_per_s": [1.0]}))
+
+    monkeypatch.setattr(cold_runs, "measure", measure)
+    s = load_params(Path(__file__).parents[2] / "params.yaml").cold_start.model_copy(
+        update={"load_percents": (25,), "repeats": 5, "further_repeats": 3}
+    )
+    made = {("m", name, 2): PrepareResult(reason="") for name in ("optimal", "nnv12", "K")}
+    bench = Bench(s, (0, 1), 0, None, tmp_path / "journal")  # type: ignore[arg-type]
+    cold_runs.measure_all(bench, [ColdModel("m", tmp_path / "m.onnx", {"x": (1,)})], made)
+    main, nnv12, ablation, *loaded = asked
+    assert (main.repeats, nnv12.repeats, ablation.repeats) == (5, 3, 3)
+    assert (main.states, nnv12.states, ablation.states) == (s.states, ("cached",), s.states)
+    assert [knobs.loaded for knobs in asked] == [False] * 3 + [True] * len(loaded)
+    assert max(knobs.repeats for knobs in loaded) == 3
+    assert s.model_copy(update={"repeats": 1}).fewer_repeats == 1
 
 
 def test_plans_are_grouped_by_how_they_are_run() -> None:

@@ -54,7 +54,7 @@ def _record(name: str, threads: int, cold_ms: float, *, repeat: int = 0, **chang
     fields: dict[str, Any] = {"cold_ms": cold_ms, "warm_ms": (4.0, 2.0, 3.0), "state_reached": True, "output_error": 1e-6}
     result = RunResult.model_validate({**fields, **changes})
     place = {"model": "a", "setting": name, "threads": threads, "state": "cached", "repeat": repeat, "measured_at": 1.0}
-    return {"key": "", **place, "result": json.loads(result.model_dump_json()), "references": REFERENCES, "interference": 1.0}
+    return {"key": "", **place, "result": json.loads(result.model_dump_json()), "references": REFERENCES, "interference": 1.5}
 
 
 PREPARED = {
@@ -69,6 +69,7 @@ def test_rows_have_the_schema_and_summaries_of_the_warm_runs() -> None:
     assert list(frame.columns) == list(RUN_COLUMNS)
     row = frame.iloc[0]
     assert (row["warm_min_ms"], row["warm_median_ms"], row["prepare_ms"], row["reason"]) == (2.0, 3.0, 7.0, "")
+    assert row["interference"] == 1.5
 
 
 def test_no_rows_still_have_the_schema() -> None:
@@ -131,9 +132,9 @@ def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytes
             return tmp_path / "reference.npz"
 
     monkeypatch.setattr(attempts, "run_cold", run_cold)
+    monkeypatch.setattr("edgeplan.cold.interference.together_us", lambda _: 300.0)
     monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "lock")
     knobs = ColdSettings(settings=("onnxruntime",), threads=(1,), states=("cached",), repeats=1)
     found = runs.measure([ColdModel("m", model, {"x": (1,)})], knobs, Store(), tmp_path / "runs.jsonl")  # type: ignore[arg-type]
     assert found.runs[["cold_ms", "reason"]].to_numpy().tolist() == [[3.0, ""]]
-    assert len(made) == 3
-    assert all(usual_us > 0 for usual_us in made)
+    assert made == [300.0] * 3

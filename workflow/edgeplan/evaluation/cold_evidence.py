@@ -21,11 +21,11 @@ OWN, OPTIMAL = "edgeplan", "optimal"
 EVICTED_PLAN, EVICTED_SETTING = "evicted", "edgeplan-evicted"
 #: The same runtime without work stealing, and with the mode that prepares kernels of later runs in idle time.
 FIXED, CONTINUOUS = "edgeplan-fixed", "edgeplan-continuous"
-#: Plans that stand for their schedule, and run without stealing: an idle lane would turn a sequence into a pipeline, and one
-#: that stands for a slower core would prepare slowly what it takes. Older rows of them are of runs with stealing.
-FOLLOWED = ("warm", "K", "K+C", "asymmetric", "asymmetric-nnv12")
 #: Plans of the ablation besides the pipelined one (Figure 13): shown in both states of the page cache.
 ABLATION = ("warm", "K", "K+C")
+#: Plans that stand for their schedule, and run without stealing: an idle lane would turn a sequence into a pipeline, and one
+#: that stands for a slower core would prepare slowly what it takes. Older rows of them are of runs with stealing.
+FOLLOWED = (*ABLATION, "asymmetric", "asymmetric-nnv12")
 #: States of the page cache.
 CACHED, EVICTED = "cached", "evicted"
 #: Name of the single convolution of Table 2 among the profiled models.
@@ -56,7 +56,7 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
         *("makespan_ms", "lower_bound_ms", "planning_ms", "cache_bytes", "note"),
     ),
     "models": ("model", "parameters", "model_bytes", "macs"),
-    "checks": ("model", "layout", "threads", "choice", "error"),
+    "checks": ("model", "layout", "choice", "error"),
     "spans": ("model", "plan", "threads", "kind", "core", "step", "stage", "start_ms", "end_ms"),
     "energy": ("model", "setting", "joules"),
 }
@@ -70,13 +70,15 @@ class ColdEvidence:
         device: name of the device.
         runs: one row a process (`cold.results.RUN_COLUMNS`), with `plan` ("" of stock engines), `load_percent` and `load_core`
             (of a background load), `warm_ms` (JSON list of the warm runs), `slowness` (how many times its profiled cost work
-            took around the run, by the references timed beside both).
+            took around the run, by the references timed beside both), `interference` (how many times as long as usual
+            a load on all processors of the run took beside it).
         bandwidth: the disk, probed among the runs: model, repeat, file_bytes, mb_per_s.
         profiles: `planning.cold_start.frame`; beside the models, the convolution of Table 2.
         plans: one row a plan document: model, plan, threads, little_ratio, planner, costs, layout, steps, widen_from,
             makespan_ms, lower_bound_ms, gap, planning_ms, read_bytes, cache_bytes, profiled_makespan_ms, note.
         models: model, parameters, model_bytes, macs.
-        checks: outputs against ONNX Runtime: model, layout, choice (which candidate every step takes), error.
+        checks: outputs against ONNX Runtime, one row a program and thread count: model, layout, choice (which candidate every
+            step takes), error.
         spans: timelines: model, plan, threads, kind (planned, measured), core, step, stage, start_ms, end_ms.
         energy: model, setting, joules of a process; empty where the machine counts none.
         notes: why something was not measured, by topic; `predicted.<model>` for a model without a plan from predicted costs.

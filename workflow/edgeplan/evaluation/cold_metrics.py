@@ -241,7 +241,7 @@ def predicted_within_15pct(e: ColdEvidence) -> float:
 
 
 def outputs_equal(e: ColdEvidence) -> float:
-    """Share of the checked programs (model x home layout x k-th candidate in every step) whose outputs agree within 1e-4."""
+    """Share of the checked programs (model x home layout x threads x k-th candidate in every step) that agree within 1e-4."""
     return float((e.checks["error"] <= OUTPUT_TOLERANCE).mean()) if len(e.checks) else math.nan
 
 

@@ -59,7 +59,7 @@ def bar_lines(held: Iterable[Bar], metrics: Mapping[str, float], *, shares: tupl
     """
     lines = []
     for bar in held:
-        number = partial(_number, share=bar.key.startswith(shares) if shares else False)
+        number = partial(_number, share=bar.key.startswith(shares))
         value = metrics.get(bar.key)
         verdict = _PASS if value is not None and bar.reached(value) else _MISS
         told = "not measured" if value is None else number(value)

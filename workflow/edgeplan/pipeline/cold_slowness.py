@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from edgeplan.measurement.references import ReferenceTimes
 
-#: Runs, some 20 s, whose looks tell together how slow the machine was: one look scatters more than that drifts.
+#: Runs, about half a minute, whose looks tell together how slow the machine was: one look scatters more than that drifts.
 NEIGHBOURS = 25
 
 

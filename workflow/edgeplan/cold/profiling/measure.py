@@ -60,7 +60,9 @@ def measure(
         for number in range(rounds):
             choice = _choices(opened, number)
             again = {s for o in opened if len(o.group.steps) > 1 for s in o.group.steps} if block < _REPEAT_BLOCKS else set()
-            times, scale, quiet = _quiet(rig, Round(choice, widths[block % len(widths)], frozenset(again)), settings, clock)
+            times, scale, quiet = quiet_round(
+                rig, Round(choice, widths[block % len(widths)], frozenset(again)), settings, clock
+            )
             done, noisy = done + 1, noisy + (not quiet)
             _collect(opened, choice, times, scale)
             share = int(1000 * (block + (number + 1) / rounds) / settings.blocks)
@@ -89,7 +91,7 @@ def _choices(opened: Sequence[_Open], number: int) -> dict[int, int]:
     return dict(sorted(choice.items()))
 
 
-def _quiet(rig: Rig, what: Round, settings: ProfileSettings, clock: Clock) -> tuple[Times, float, bool]:
+def quiet_round(rig: Rig, what: Round, settings: ProfileSettings, clock: Clock) -> tuple[Times, float, bool]:
     """A round during which the machine stayed as it was, if there was one: its times, their scale, and whether it was quiet."""
     for attempt in range(settings.retries + 1):
         beside = clock.watch.wait()

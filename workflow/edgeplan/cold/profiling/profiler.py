@@ -145,7 +145,8 @@ def _profile(
 def _measure(model: _Model, layouts: Sequence[str], store: ProfileStore, settings: ProfileSettings, cores: Cores) -> Constants:
     """Measure the missing rows of some home layouts, and what the machine's constants lack."""
     with pinned(cores.big[0]):
-        references, watch = References(), Interference(cores.all)
+        # The big cores alone: one load takes longer on a little core, which is no disturbance.
+        references, watch = References(), Interference(cores.big)
         constants = store.constants()
         if constants is None:
             nominal = calibrate(references, settings.reference_runs)

@@ -13,6 +13,7 @@ from typing import Self
 from edgeplan.cold.clock import Clock
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.interference import Interference
+from edgeplan.cold.profiling.measure import quiet_round
 from edgeplan.cold.profiling.memory import fix_allocator
 from edgeplan.cold.profiling.once import once_ms, work_of
 from edgeplan.cold.profiling.profiles import Charge, candidates_of, shares
@@ -61,7 +62,6 @@ class Reprofiler:
         constants = store.constants()
         assert constants is not None  # noqa: S101  profiled before
         self._constants = constants
-        self._clock = Clock(References(), constants.nominal, Interference(cores.all), settings.reference_runs)
         self._rigs: dict[str, Rig] = {}
         self._rows: dict[tuple[str, str], Row] = {}  # measured again: (signature, implementation)
         self._stack = ExitStack()
@@ -69,6 +69,9 @@ class Reprofiler:
 
     def __enter__(self) -> Self:
         self._stack.enter_context(machine_lock(_LOCK_SECONDS))
+        # Only now: what is usual of the processors is not looked up while another process measures.
+        watch = Interference(self._cores.big)
+        self._clock = Clock(References(), self._constants.nominal, watch, self._settings.reference_runs)
         fix_allocator()
         self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeplan-profile-")))
         return self
@@ -107,10 +110,7 @@ class Reprofiler:
             names = [i.name for i in rig.group[index].implementations]
             choice[index] = names.index(name)
         for width in self._cores.widths:
-            self._clock.watch.wait()
-            before = self._clock.now()
-            times = rig.run(Round(choice, width, frozenset()), self._settings.warm_runs)
-            scale = 1 / self._clock.slowness(before, self._clock.now())
+            times, scale, _ = quiet_round(rig, Round(choice, width, frozenset()), self._settings, self._clock)
             for index, pair in new.items():
                 old = self._rows.get(pair) or next(r for r in self._store.rows(pair[0]) if r.implementation == pair[1])
                 samples = {stage: list(values) for stage, values in old.samples_ms.items()}
