@@ -1,26 +1,69 @@
-"""Figures of speed where nothing may be measured: those of the last metrics.json."""
+"""Figures of speed, with when, where and of which predictors they were measured; read where nothing may be measured."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from edgeplan.errors import FormatError
+from edgeplan.fusion.rules import FusionRules
 from edgeplan.measurement import bench
+from edgeplan.params import Params, load_params
 from edgeplan.pipeline import speed
+from edgeplan.predictors.card import Card, Interval, Regressor
+from edgeplan.predictors.features import FEATURES, WORK_TERMS
+from edgeplan.predictors.predictor import DevicePredictor
 
 
-def test_stored_figures_are_named_as_measured_ones(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.json"
-    path.write_text(json.dumps({"prediction.models": 260, "speed.batch_26000_s": 76.63, "speed.predict_call_ms": 8}))
-    assert speed.stored_speed(path) == {"batch_26000_s": 76.63, "predict_call_ms": 8.0}
+def _predictor(text: str) -> DevicePredictor:
+    card = Card(
+        device="cpu-test",
+        engine="test",
+        engine_version="1",
+        measured_at="2026-01-01",
+        rows=1,
+        features=FEATURES,
+        work_terms=WORK_TERMS,
+        call_us=1.0,
+        plain_layouts={},
+        states=("unknown", "mixed"),
+        implementations=(),
+        regressors=(Regressor(kind="relu", file="relu.txt", work=(0.0,) * len(WORK_TERMS), rows=1),),
+        interval=Interval(nominal=0.9, common=0, single=0, quantile=0, subjects=0),
+    )
+    return DevicePredictor(card, {"relu.txt": text})
 
 
-@pytest.mark.parametrize("text", [None, "", "{"])
+@pytest.fixture(name="params")
+def _params() -> Params:
+    return load_params(Path(__file__).parents[2] / "params.yaml")
+
+
+def test_what_was_measured_is_read_where_nothing_may_be(
+    params: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(speed.STORED_ROWS_ONLY, raising=False)
+    monkeypatch.setattr(speed, "measure_speed", lambda *_: {"predict_call_ms": 8.123456789})
+    rules, mine, other = FusionRules.model_construct(), _predictor("a"), _predictor("b")
+    measured = speed.speed_of(params, "cpu-test", rules, mine, tmp_path)
+    assert measured.figures == {"predict_call_ms": 8.12346}
+    assert measured.told(mine).endswith("with these predictors.")
+    assert measured.fingerprint in measured.told(mine)
+    assert measured.told(other).endswith("with earlier predictors of this device.")
+    monkeypatch.setenv(speed.STORED_ROWS_ONLY, "1")
+    monkeypatch.setattr(speed, "measure_speed", lambda *_: pytest.fail("measured"))
+    assert speed.speed_of(params, "cpu-test", rules, other, tmp_path) == measured
+
+
+def test_nothing_is_told_of_no_figures() -> None:
+    empty = speed.Speed(figures={}, predictors="x", measured_at="now", cpu="c", cores=2, fingerprint="f")
+    assert empty.told(_predictor("a")) == ""
+
+
+@pytest.mark.parametrize("text", [None, "", "{", '{"format_version": 2}'])
 def test_figures_that_cannot_be_read_are_asked_for(tmp_path: Path, text: str | None) -> None:
-    path = tmp_path / "metrics.json"
+    path = tmp_path / "speed.json"
     if text is not None:
         path.write_text(text)
     with pytest.raises(FormatError, match="may not be measured now") as caught:

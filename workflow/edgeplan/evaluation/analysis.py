@@ -39,6 +39,7 @@ def findings(evidence: Evidence) -> list[str]:
         *_baselines(evidence),
         *_fusion(evidence),
         *_modes(evidence),
+        evidence.speed_told,
     ]
     return [part for part in parts if part]
 

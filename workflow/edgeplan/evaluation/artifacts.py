@@ -46,6 +46,7 @@ class Evidence:
         transfer: models measured on one device, predicted by another's predictors and by its own: family, measured_ms,
             transferred_ms, rebuilt_ms.
         speed: measured speeds: predict_process_s, predict_call_ms, batch_26000_s, tables_26000_s.
+        speed_told: when and where, and of which predictors, as a sentence.
     """
 
     device: str
@@ -69,6 +70,7 @@ class Evidence:
     environment: Mapping[str, Any] | None = None
     transfer: pd.DataFrame | None = None
     speed: Mapping[str, float] = field(default_factory=dict)
+    speed_told: str = ""
 
     def has(self, *names: str) -> bool:
         """Whether all named parts are there and not empty."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split, split_operators
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs, read_models
-from edgeplan.pipeline.speed import STORED_ROWS_ONLY, measure_speed, stored_speed
+from edgeplan.pipeline.speed import speed_of
 from edgeplan.pipeline.training import COMPARED, FOREST, ISOLATED, SHORT
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
@@ -74,13 +73,14 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Pat
     write_csv(_modes(models, labelled, about), evaluation / "modes.csv")
     write_csv(_conv_fusion(labelled), evaluation / "conv_fusion.csv")
     resnet18 = tuple(k.config.type for k in split(simplify(prior_models()["resnet18"]()), rules))
-    frozen = bool(os.environ.get(STORED_ROWS_ONLY))
+    speed = speed_of(params, device, rules, predictor, evaluation)
     evidence = read_evidence(
         device,
         results,
         zoo,
         resnet18_kernels=resnet18,
-        speed=stored_speed(results / "metrics.json") if frozen else measure_speed(params, device, rules, predictor),
+        speed=speed.figures,
+        speed_told=speed.told(predictor),
         features=dict.fromkeys(sorted(set(labelled["kind"])), FEATURES),
     )
     dates = ranges(evidence, rows, rules.provenance.measurements)

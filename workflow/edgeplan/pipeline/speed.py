@@ -12,9 +12,13 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Annotated, Literal
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from edgeplan.devices.machine import environment
 from edgeplan.errors import FormatError
-from edgeplan.frames import read_document
+from edgeplan.files import read_json, write_json
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.graph.onnx_import import load_onnx
@@ -22,29 +26,91 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.params import Params
 from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
+from edgeplan.predictors.packing import digest_of
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 
 #: `edgeplan.measurement.bench.STORED_ROWS_ONLY`, whose module needs the engines.
 STORED_ROWS_ONLY = "EDGEPLAN_STORED_ROWS_ONLY"
-_PREFIX = "speed."
+_FILE = "speed.json"
 
 
-def stored_speed(metrics: Path) -> dict[str, float]:
-    """The figures of speed in a metrics.json, named as `measure_speed` does.
+class Speed(BaseModel):
+    """How fast predictions were, and where that was measured (evaluation/speed.json).
+
+    Attributes:
+        format_version: version of this document.
+        figures: as from `measure_speed`.
+        predictors: digest of the predictors that were timed.
+        measured_at: when, in UTC.
+        cpu, cores, fingerprint: the machine; it need not be the one whose kernels were measured.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format_version: Literal[1] = 1
+    figures: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+    predictors: str
+    measured_at: str
+    cpu: str
+    cores: int
+    fingerprint: str
+
+    def told(self, predictor: DevicePredictor) -> str:
+        """When and where, as a sentence; "" without figures."""
+        if not self.figures:
+            return ""
+        whose = "these predictors" if self.predictors == _digest(predictor) else "earlier predictors of this device"
+        place = f"{self.cpu}, {self.cores} cores (fingerprint {self.fingerprint})"
+        return f"The speed of predictions (speed.*) was measured at {self.measured_at} UTC on {place}, with {whose}."
+
+
+def speed_of(params: Params, device: str, rules: FusionRules, predictor: DevicePredictor, evaluation: Path) -> Speed:
+    """The figures of speed: measured and written, or read where nothing may be measured.
+
+    Args:
+        params: how many runs and models.
+        device: name of the device.
+        rules: its fusion rules.
+        predictor: its predictors.
+        evaluation: folder of the document.
+
+    Raises:
+        FormatError: nothing may be measured, and what was measured before cannot be read.
+    """
+    if os.environ.get(STORED_ROWS_ONLY):
+        return stored_speed(evaluation / _FILE)
+    figures, about = measure_speed(params, device, rules, predictor), environment()
+    speed = Speed(
+        figures={name: float(f"{value:.6g}") for name, value in figures.items()},
+        predictors=_digest(predictor),
+        measured_at=time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+        cpu=f"{about['cpu']} ({about['cpu_family_model']})",
+        cores=about["cores"],
+        fingerprint=about["fingerprint"],
+    )
+    write_json(evaluation / _FILE, speed.model_dump())
+    return speed
+
+
+def _digest(predictor: DevicePredictor) -> str:
+    return digest_of(predictor.card, predictor.texts)[:16]
+
+
+def stored_speed(path: Path) -> Speed:
+    """What was measured before.
 
     Raises:
         FormatError: it cannot be read, or is of another format version.
     """
     try:
-        found = read_document(metrics)
+        return read_json(path, Speed, "the figures of speed")
     except FormatError as error:
         raise FormatError(
             f"the figures of speed cannot be read, and may not be measured now: {error.what}",
-            where=str(metrics),
+            where=str(path),
             next_step=f"restore the file with git checkout, or unset {STORED_ROWS_ONLY}",
         ) from error
-    return {key.removeprefix(_PREFIX): float(value) for key, value in found.items() if key.startswith(_PREFIX)}
 
 
 def measure_speed(params: Params, device: str, rules: FusionRules, predictor: DevicePredictor) -> dict[str, float]:
@@ -61,11 +127,11 @@ def measure_speed(params: Params, device: str, rules: FusionRules, predictor: De
         with tempfile.TemporaryDirectory(prefix="edgeplan-speed-") as folder:
             model = save_onnx(prior_models()["resnet50"](), Path(folder) / "resnet50.onnx")
             command = [sys.executable, "-m", "edgeplan", "predict", str(model), "--device", device]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+            variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
             process, call = [], []
             for _ in range(settings.speed_runs):
                 start = time.perf_counter()
-                subprocess.run(command, check=True, capture_output=True, env=environment)  # noqa: S603  our own command
+                subprocess.run(command, check=True, capture_output=True, env=variables)  # noqa: S603  our own command
                 process.append(time.perf_counter() - start)
             graph = load_onnx(model)
             for _ in range(settings.speed_runs):

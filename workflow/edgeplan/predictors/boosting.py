@@ -26,7 +26,6 @@ TUNED_ROWS = 200  # from here on Optuna tunes
 _TUNING_ROWS = 4000  # tuning works on a sample of at most this many rows
 _EARLY_STOP = 40
 _MAX_TREES = 1000  # lipg, section 5.2
-_MANY_ROWS = 5000  # from here on a second thread pays; below it mostly waits, above all on a machine with other load
 _SMALL: Mapping[str, float | int | str] = {
     "objective": "l1",
     "learning_rate": 0.05,
@@ -55,6 +54,7 @@ _FIXED: Mapping[str, Any] = {
     "use_missing": False,
     "feature_pre_filter": False,
     "boost_from_average": True,
+    "num_threads": 1,  # trainings are independent: processes use the cores better, and no thread waits for another
 }
 
 
@@ -122,7 +122,7 @@ def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | s
     if not parameters:
         constant = np.full(len(ratio), _median(ratio, labels.weight))
         data = lightgbm.Dataset(matrix, constant, free_raw_data=False)
-        boosters = [lightgbm.train({**_FIXED, **_threads(1), "objective": "l2", "min_data_in_leaf": 1}, data, 1)]
+        boosters = [lightgbm.train({**_FIXED, "objective": "l2", "min_data_in_leaf": 1}, data, 1)]
     else:
         boosters = [_boost(matrix, ratio, labels.weight, parameters, seed) for seed in seeds]
 
@@ -149,11 +149,7 @@ def _boost(matrix: Floats, ratio: Floats, weight: Floats, parameters: Mapping[st
     import lightgbm  # noqa: PLC0415
 
     data = lightgbm.Dataset(matrix, ratio, weight=weight, params={"verbosity": -1}, free_raw_data=False)
-    return lightgbm.train({**_HUBER, **_FIXED, **parameters, **_threads(len(ratio)), "seed": seed}, data)
-
-
-def _threads(rows: int) -> dict[str, int]:
-    return {"num_threads": 2 if rows >= _MANY_ROWS else 1}
+    return lightgbm.train({**_HUBER, **_FIXED, **parameters, "seed": seed}, data)
 
 
 def _median(values: Floats, weight: Floats) -> float:
@@ -198,7 +194,7 @@ def _tune(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Paramet
             for rows in (train, test)
         ]
         booster = lightgbm.train(
-            {**_HUBER, "metric": "l1", **_FIXED, **parameters, **_threads(len(train)), "seed": settings.seeds[0]},
+            {**_HUBER, "metric": "l1", **_FIXED, **parameters, "seed": settings.seeds[0]},
             datasets[0],
             _MAX_TREES,
             valid_sets=[datasets[1]],
