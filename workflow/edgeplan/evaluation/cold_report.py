@@ -24,7 +24,11 @@ def headline(metrics: Mapping[str, float]) -> list[Line]:
 
 def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, float]) -> list[str]:
     """What the medians rest on, what bounds the starts (from the table of bounds), and what the continuous mode gains."""
-    told = [text for words_of in (words.counts, words.disturbed, words.continuous) if (text := words_of(evidence))]
+    told = [
+        text
+        for words_of in (words.counts, words.disturbed, words.evicted_plans, words.continuous)
+        if (text := words_of(evidence))
+    ]
     frame = tables.get("cold_bounds", pd.DataFrame())
     key = "cold.over_work_bound_cached"
     if "bounded_by" in frame.columns:

@@ -57,15 +57,15 @@ _ALL = (
         "step, summed, over the cores. Disk: the fewest bytes any candidates read, over the bandwidth probed among the runs. "
         "The last columns are the parts of the optimal plan's work in core-milliseconds: create is JIT compilation.",
         plans.bounds,
-        words.own_optimal,
+        words.bounds,
     ),
     ColdTable(
         "cold_table_01",
         "Stages of a cold start",
         "Medians over the repeats, all cores. `warm plan`: raw weights, the kernels that are fastest warm, planned as a "
         "sequence, as stock engines start; `optimal plan`, `evicted plan` (for an evicted page cache): stages overlap, so they "
-        "do not add up to the total. Memory allocation is what the runtime tells, or the time to touch as much fresh memory, "
-        "and is part of the other stages. "
+        "do not add up to the total. Memory allocation is the time to touch as many fresh bytes as the start took, measured "
+        "after it: in a start it is part of the other stages. "
         "`open` and `first_run` are all that stock engines tell (paper: Table 1, ResNet-50 on a Pixel 5).",
         stages.table_01,
         words.stages_of_lanes,
@@ -149,7 +149,7 @@ _ALL = (
         "warm: kernels fastest warm; K: kernels chosen for cold starts; C: transformed weights cached; P: pipelined, planned "
         "for the state of the page cache. All cores (paper: Fig. 13).",
         runs.figure_13,
-        words.sequences("warm", "K", "K+C"),
+        words.ablation,
     ),
     ColdTable(
         "cold_figure_14",
@@ -172,7 +172,8 @@ _ALL = (
         "cold_predicted_shares",
         "Predicted within 15 %, by kind of plan",
         "Plans with |predicted / measured - 1| <= 0.15, over the models; `measured_over_predicted` is the geometric mean. The "
-        "last row is the figure of merit: without plans from predicted costs and for an evicted page cache.",
+        "last row is the figure of merit: without plans from predicted costs and for an evicted page cache; the row above has "
+        "the latter, too.",
         predictions.predicted_shares,
         words.sequences("warm", "K", "K+C"),
     ),
@@ -188,14 +189,16 @@ _ALL = (
         "cold_predictions",
         "Planning from predictions",
         "The plan made from predicted costs, under the profiled costs and executed, against the plan made from profiled costs. "
-        "`reason`: why a model has none.",
+        "`reason`: why a model has none. The predictors are the first chapter's, of the machine that it was measured on: the "
+        "report's environment names it.",
         predictions.from_predictions,
     ),
     ColdTable(
         "cold_planning_time",
         "Planners' time",
-        "Without profiling; the gap, makespan / bound - 1, is to the bound that each plan carries, proven by the "
-        "optimal planner: `nnv12` and the plans of the ablation need not come near it.",
+        "Without profiling; the gap, makespan / bound - 1, is to the proven bound that each plan carries: the "
+        "optimal planner's, or for `evicted` that of relaxations with the disk. `nnv12` and the plans of the ablation need not "
+        "come near it.",
         plans.planning_time,
     ),
     ColdTable(

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.evaluation import cold_metrics as metrics
-from edgeplan.evaluation.cold_evidence import CACHED, OPTIMAL, ColdEvidence
+from edgeplan.evaluation.cold_evidence import CACHED, EVICTED, OPTIMAL, ColdEvidence
 from edgeplan.evaluation.cold_tables_plans import plans_named
 from edgeplan.evaluation.cold_tables_stages import NotMeasuredError
 
@@ -27,7 +27,8 @@ def predicted_shares(e: ColdEvidence) -> pd.DataFrame:
     frame = _compared(e)
     frame = frame.assign(kind=[_kind(row) for row in frame.to_dict("records")])
     parts: list[tuple[str, pd.DataFrame]] = [(str(k), part) for k, part in frame.groupby("kind", sort=False)]
-    parts.append(("all from profiled costs, page cache warm", metrics.foretold(frame)))
+    parts.append(("all from profiled costs, either state", metrics.foretold(frame, CACHED, EVICTED)))
+    parts.append(("all from profiled costs, page cache warm", metrics.foretold(frame, CACHED)))
     return pd.DataFrame(
         [
             {

@@ -65,11 +65,10 @@ def stage_medians(e: ColdEvidence, model: str, setting: str, plan: str, threads:
     if runs.empty:
         raise NotMeasuredError(f"no run of {title(setting)} {plan} on {model}, {threads} threads, page cache {state}")
     told = pd.DataFrame([json.loads(text) for text in runs["stages_ms"]]).median().to_dict()
-    stages = {str(k): float(v) for k, v in told.items() if k not in ("allocate", "makespan")}
-    allocation = float(told["allocate"]) if "allocate" in told else float(runs["first_touch_ms"].median())
+    stages = {str(k): float(v) for k, v in told.items() if k != "makespan"}
     ordered = {name: stages.pop(name) for name in STAGES if name in stages}
     return {
-        _ALLOCATION: allocation,
+        _ALLOCATION: float(runs["first_touch_ms"].median()),
         **ordered,
         **stages,
         "total cold": float(runs["cold_ms"].median()),
