@@ -16,7 +16,7 @@ from edgeplan.cold import process
 from edgeplan.cold.baselines.edgeplan import Edgeplan, prepared
 from edgeplan.cold.inputs import random_inputs
 from edgeplan.cold.jobs import RunJob, RunResult
-from edgeplan.errors import DeviceError
+from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.runtime import cold_executor, lanes
@@ -118,6 +118,12 @@ def test_a_fresh_process_takes_the_same_cores(
         session.run()
         session._session.close()
     assert seen == [(pair[0],), (pair[1],)] * 2
+
+
+def test_a_warm_run_has_no_evicted_page_cache(folder: Path) -> None:
+    done = _run(folder, "--evicted")
+    assert isinstance(done.exception, ParamsError)
+    assert "add --cold" in str(done.exception)
 
 
 def test_cores_that_a_fresh_process_would_confuse_are_refused(folder: Path, pair: tuple[int, int]) -> None:

@@ -125,7 +125,12 @@ def test_the_command_refuses_models(
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--planner", "best"], "no planner"), (["--layouts", "nwch"], "no layout"), (["--costs", "predicted"], "no predictors")],
+    [
+        (["--planner", "best"], "no planner"),
+        (["--reprofile"], "does not profile again"),
+        (["--layouts", "nwch"], "no layout"),
+        (["--costs", "predicted"], "no predictors"),
+    ],
 )
 def test_the_command_refuses_options(
     dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str

@@ -168,6 +168,29 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     assert len(list(later.folder.glob("*.parquet"))) == 1  # type: ignore[union-attr]
 
 
+def test_rows_of_another_folder_are_read_but_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the pipeline measured is there for the command, whose own rows go elsewhere."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    constants = Constants(nominal_compute_us=1.0, nominal_bandwidth_us=2.0, touch_ms_per_page=0.001, page_bytes=4096)
+    shared, own = tmp_path / "rows/dev/cold_start/profiles", tmp_path / "rows/dev/cold"
+    first, second = (Row(name, "jit", 0, 4, 4, 0, {"create:big": (1.0,)}, 1.0) for name in ("s1", "s2"))
+    pipeline = ProfileStore(shared, {"a": 1})
+    pipeline.keep_constants(constants)
+    pipeline.add([first])
+    before = sorted(shared.iterdir())
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    store = ProfileStore(own, {"a": 1}, shared)
+    assert (store.known("s1"), store.constants()) == (True, constants)
+    store.add([second])
+    store.merge()
+    assert sorted(shared.iterdir()) == before
+    alone = ProfileStore(own, {"a": 1})
+    assert ([row.signature for row in alone.all_rows()], alone.constants()) == (["s2"], constants)
+    assert [row.signature for row in ProfileStore(own, {"a": 1}, shared).all_rows()] == ["s1", "s2"]
+    alone.keep_constants(constants.model_copy(update={"nominal_compute_us": 3.0}))
+    assert [row.signature for row in ProfileStore(own, {"a": 1}, shared).all_rows()] == ["s2"], "of another nominal speed"
+
+
 def test_a_busy_machine_stores_nothing(dnnl: Dnnl, tmp_path: Path) -> None:
     model = save_onnx(tiny(), tmp_path / "tiny.onnx")
     strict = QUICK.model_copy(update={"max_noisy_share": 0.0, "max_drift": 1e-9})  # no two timings are that near

@@ -82,6 +82,12 @@ def plan_cold_start(
         raise ParamsError(
             f"there is no planner {planner!r}", where="--planner", next_step=f"choose one of {', '.join(PLANNERS)}"
         )
+    if reprofile and planner != "nnv12":
+        raise ParamsError(
+            f"the planner {planner!r} does not profile again while it plans",
+            where="--reprofile",
+            next_step="leave the option out, or add --planner nnv12",
+        )
     if cache_limit is not None and not 0 <= cache_limit <= _LARGEST_MB:
         raise ParamsError(
             f"{cache_limit:g} MB is no limit for a cache",
@@ -95,8 +101,9 @@ def plan_cold_start(
             where="--device",
             next_step="take a device of the engine onednn, e.g. cpu-onednn",
         )
+    measured, predictors = rows / found.name, results / found.name / "predictors"
     request = Request(
-        found, costs.value, planner, homes, rows / found.name / "cold", results / found.name / "predictors", reprofile
+        found, costs.value, planner, homes, measured / "cold", measured / "cold_start" / "profiles", predictors, reprofile
     )
     if accept_noise:
         request = replace(request, settings=ProfileSettings(max_noisy_share=1.0))

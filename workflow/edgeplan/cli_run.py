@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgeplan.errors import DeviceError
+from edgeplan.errors import DeviceError, ParamsError
 
 if TYPE_CHECKING:
     from edgeplan.cold.profiling.settings import Cores
@@ -45,6 +45,10 @@ def run(
     from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415
     from edgeplan.runtime.plan_folder import PROGRAM_NAME  # noqa: PLC0415
 
+    if evicted and not cold:
+        raise ParamsError(
+            "only a cold start can begin with an evicted page cache", where="--evicted", next_step="add --cold, or leave it out"
+        )
     program = read_linked(folder / PROGRAM_NAME)
     typer.echo(
         f"{program.model}: {program.step_count} steps, layout {program.layout}, {program.threads} threads, "

@@ -38,6 +38,7 @@ class Request:
         planner: a name in `PLANNERS`.
         layouts: home layouts to plan.
         rows: folder of profiled rows.
+        shared: folder of the pipeline's, which are read, too.
         predictors: folder of the device's predictors.
         reprofile: whether the planner nnv12 measures again what it tries.
         settings: of the profile.
@@ -48,6 +49,7 @@ class Request:
     planner: str
     layouts: tuple[str, ...]
     rows: Path
+    shared: Path
     predictors: Path
     reprofile: bool = False
     settings: ProfileSettings = field(default_factory=ProfileSettings)
@@ -74,7 +76,7 @@ def plan_model(model: Path, request: Request) -> Planned:
     lower(graph)  # operators that the runtime lacks are named before any work
     cores, settings = cores_of(request.device), request.settings
     dnnl = Dnnl()
-    store = ProfileStore(request.rows, identity(dnnl.info, settings, cores))
+    store = ProfileStore(request.rows, identity(dnnl.info, settings, cores), request.shared)
     name = model.stem
     if request.costs == "predicted":
         profiles = predicted_profiles(

@@ -82,7 +82,7 @@ def predicted_profiles(
         raise FormatError(
             "there are no predictors to plan from",
             where=str(predictors),
-            next_step="train them (make reproduce), or plan with --costs profiled",
+            next_step=f"train them (make reproduce DEVICE={predictors.parent.name}), or plan with --costs profiled",
         )
     predictor = DevicePredictor.load(predictors)
     lowered = lower(graph)

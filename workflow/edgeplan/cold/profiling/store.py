@@ -144,12 +144,13 @@ class ProfileStore:
     Args:
         folder: `data/rows/<device>/cold`; None keeps rows in memory only.
         what: the identity.
+        shared: another folder whose rows of this key are read, e.g. those that the pipeline measured; nothing is written there.
 
     Raises:
         FormatError: a file of rows is damaged or foreign.
     """
 
-    def __init__(self, folder: Path | None, what: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path | None, what: Mapping[str, Any], shared: Path | None = None) -> None:
         self.folder, self.identity, self.key = folder, dict(what), key_of(what)
         self.measured = 0  # rows added by this process
         self._rows: dict[str, dict[str, Row]] = {}
@@ -158,6 +159,12 @@ class ProfileStore:
         for place in self._places():
             for path in sorted(place.glob(f"{self.key}-*.parquet")):
                 self._take(read_rows(path))
+        self._own = set(self._rows)
+        if shared is not None and (found := self._constants_in(shared)) and found == (self.constants() or found):
+            # Rows normalised to another nominal speed do not mix: then the shared ones are left alone.
+            self._constants = found
+            for path in sorted(shared.glob(f"{self.key}-*.parquet")):
+                self._take(row for row in read_rows(path) if row.signature not in self._own)
 
     def _places(self) -> list[Path]:
         return [place for place in (self.folder, self._journal) if place is not None]
@@ -184,11 +191,12 @@ class ProfileStore:
         Raises:
             FormatError: the file does not fit.
         """
-        for place in self._places():
-            path = place / f"{self.key}.json"
-            if path.is_file():
-                return read_json(path, _Identity, "the identity of profile rows").constants
-        return self._constants
+        found = (self._constants_in(place) for place in self._places())
+        return next(filter(None, found), self._constants)
+
+    def _constants_in(self, place: Path) -> Constants | None:
+        path = place / f"{self.key}.json"
+        return read_json(path, _Identity, "the identity of profile rows").constants if path.is_file() else None
 
     def keep_constants(self, constants: Constants) -> None:
         """Store what all rows of this key have in common.
@@ -207,6 +215,9 @@ class ProfileStore:
         Raises:
             StoreError: they could not be written.
         """
+        if self._constants is not None and not any(self._constants_in(place) for place in self._places()):
+            self.keep_constants(self._constants)  # they were another folder's: without them rows could not be read again
+        self._own |= {row.signature for row in rows}
         name = hashlib.sha256("".join(sorted({row.signature for row in rows})).encode()).hexdigest()[:12]
         for place in reversed(self._places()):
             _write_rows(place / f"{self.key}-{name}.parquet", rows)
@@ -215,9 +226,9 @@ class ProfileStore:
 
     def merge(self) -> None:
         """Merge the parts in the workspace into few files."""
-        if self.folder is None or not self._rows:
+        rows = tuple(row for row in self.all_rows() if row.signature in self._own)
+        if self.folder is None or not rows:
             return
-        rows = self.all_rows()
         parts = [rows[i : i + _MAX_ROWS_PER_FILE] for i in range(0, len(rows), _MAX_ROWS_PER_FILE)]
         merged = [self.folder / f"{self.key}-rows-{i:03d}.parquet" for i in range(len(parts))]
         old = set(self.folder.glob(f"{self.key}-*.parquet"))
