@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from edgeplan.errors import ParamsError
 from edgeplan.params import Params, load_params
@@ -34,6 +35,22 @@ def _write(path: Path, dotted: str, value: Any) -> Path:
 def test_the_shipped_params_fit() -> None:
     params = load_params(ROOT / "params.yaml")
     assert params.model_dump(mode="json", include={"seed", "devices"}) == {k: SHIPPED[k] for k in ("seed", "devices")}
+
+
+def test_every_knob_is_in_the_shipped_params() -> None:
+    """A default in the package alone would decide results that no experiment shows."""
+
+    def named(model: BaseModel, given: Any, place: str) -> list[str]:
+        lacking = []
+        for name in type(model).model_fields:
+            value = getattr(model, name)
+            if name not in given:
+                lacking.append(f"{place}{name}")
+            elif isinstance(value, BaseModel):
+                lacking += named(value, given[name], f"{place}{name}.")
+        return lacking
+
+    assert named(load_params(ROOT / "params.yaml"), SHIPPED, "") == []
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
