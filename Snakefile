@@ -5,6 +5,7 @@
 
 
 include: "workflow/common.smk"
+include: "workflow/check.smk"
 include: "workflow/zoo.smk"
 include: "workflow/fusion.smk"
 include: "workflow/sampling.smk"

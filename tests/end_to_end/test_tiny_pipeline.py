@@ -130,7 +130,7 @@ def test_cheap_changes_run_what_depends_on_them(tiny: Workspace, tmp_path: Path)
     clone = tiny.clone(tmp_path / "clone")
     clone.run("dvc", "config", "--local", "cache.dir", str(tiny.folder / ".dvc/cache"))
     ran = clone.run("dvc", "exp", "run", "--name", "fewer", "-S", "evaluation.batch_models=13")
-    assert set(re.findall(r"Running stage '([a-z_]+)@?", ran)) <= {"evaluation", "transfer", "report"}
+    assert set(re.findall(r"Running stage '([a-z_]+)@?", ran)) <= {"check", "evaluation", "transfer", "report"}
     assert f"Running stage 'evaluation@{DEVICE}'" in ran
     assert "evaluation.batch_models" in clone.run("dvc", "params", "diff")
 

@@ -19,7 +19,10 @@ from edgeplan.params import Params, load_params
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "workflow/edgeplan"
 PIPELINE: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-STAGES = {name: stage.get("do", stage) for name, stage in PIPELINE.items()}
+#: The first stage builds nothing: DVC runs its script, without Snakemake.
+CHECK = "check"
+ALL = {name: stage.get("do", stage) for name, stage in PIPELINE.items()}
+STAGES = {name: stage for name, stage in ALL.items() if name != CHECK}
 #: Modules that word messages and check values: results do not depend on them, so changing them runs no stage again.
 NEUTRAL = {"errors.py", "progress.py", "params.py"}
 
@@ -70,26 +73,37 @@ def _covered(path: str, dependencies: list[str]) -> bool:
     return any(path == known or path.startswith(f"{known}/") for known in dependencies)
 
 
-@pytest.mark.parametrize("name", STAGES)
+def _needed(name: str) -> set[str]:
+    """The files of the package that the scripts of a stage import."""
+    scripts = (name,) if name == CHECK else ("stage", name)
+    return set().union(*(imported(ROOT / f"workflow/scripts/{script}.py") for script in scripts))
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_stage_depends_on_all_code_it_imports(name: str) -> None:
-    dependencies = _paths(STAGES[name]["deps"])
-    scripts = ("stage", name)
-    needed = set().union(*(imported(ROOT / f"workflow/scripts/{script}.py") for script in scripts))
-    assert sorted(path for path in needed if not _covered(path, dependencies)) == []
+    dependencies = _paths(ALL[name]["deps"])
+    assert sorted(path for path in _needed(name) if not _covered(path, dependencies)) == []
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", ALL)
 def test_stage_depends_on_no_code_it_does_not_import(name: str) -> None:
-    scripts = ("stage", name)
-    needed = set().union(*(imported(ROOT / f"workflow/scripts/{script}.py") for script in scripts))
-    own = [path for path in _paths(STAGES[name]["deps"]) if path.startswith("workflow/edgeplan/")]
+    needed = _needed(name)
+    own = [path for path in _paths(ALL[name]["deps"]) if path.startswith("workflow/edgeplan/")]
     assert [path for path in own if not any(_covered(file, [path]) for file in needed)] == []
+
+
+def test_params_are_checked_first_and_as_a_whole() -> None:
+    """DVC takes the stages in the order of the file where they do not depend on each other."""
+    assert next(iter(PIPELINE)) == CHECK
+    assert PIPELINE[CHECK]["params"] == [{"params.yaml": None}]
+    assert not _outputs(PIPELINE[CHECK]), "what it wrote would make the stages that read it run again"
+    assert PIPELINE[CHECK]["cmd"] == f"PYTHONPATH=workflow python workflow/scripts/{CHECK}.py"
 
 
 def test_paths_of_stages_exist() -> None:
     missing = [
         path
-        for name, stage in STAGES.items()
+        for name, stage in ALL.items()
         for path in _paths(stage["deps"])
         if path.startswith(("workflow/", "docs/")) and not (ROOT / path).exists()
     ]
@@ -151,7 +165,7 @@ def test_stage_is_one_snakefile_run_under_the_lock(name: str) -> None:
 
 def test_root_snakefile_composes_all_stages() -> None:
     text = (ROOT / "Snakefile").read_text()
-    assert re.findall(r'include: "workflow/(\w+)\.smk"', text) == ["common", *STAGES]
+    assert re.findall(r'include: "workflow/(\w+)\.smk"', text) == ["common", *ALL]
 
 
 def test_make_tables_builds_all_but_predictors_again() -> None:

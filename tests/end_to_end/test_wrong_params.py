@@ -1,0 +1,57 @@
+"""Runs that start from a wrong params.yaml: the mistake is told at once, by one message, before anything is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from workspace import DEVICE, Workspace, make_workspace
+
+#: What Snakemake and DVC say of a mistake that they meet themselves.
+NOISE = ("Traceback", "RuleException", "CalledProcessError", "WorkflowError", "Errno", "MissingInputException")
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return make_workspace(tmp_path_factory.mktemp("wrong"))
+
+
+@pytest.fixture
+def workspace(start: Workspace, tmp_path: Path) -> Workspace:
+    return start.clone(tmp_path / "clone")
+
+
+def _refused(workspace: Workspace, *command: str) -> str:
+    status, output = workspace.result(*command)
+    assert status != 0
+    assert output.count("error: ") == 1, output
+    assert [word for word in NOISE if word in output] == [], output
+    assert "Running stage 'zoo'" not in output
+    assert not list((workspace.folder / "data").rglob("*.parquet"))
+    return output
+
+
+def _set(workspace: Workspace, key: str, value: object) -> None:
+    path = workspace.folder / "params.yaml"
+    params = yaml.safe_load(path.read_text())
+    section, _, last = key.rpartition(".")
+    (params[section] if section else params)[last] = value
+    path.write_text(yaml.safe_dump(params))
+
+
+@pytest.mark.parametrize("command", [("dvc", "repro"), ("snakemake", "-n")])
+def test_device_without_a_file_is_named_with_what_to_do(workspace: Workspace, command: tuple[str, ...]) -> None:
+    _set(workspace, "devices", ["cpu-nope"])
+    output = _refused(workspace, *command)
+    assert "unknown device 'cpu-nope': there is no config/devices/cpu-nope.yaml" in output
+    assert "params.yaml, devices" in output
+    assert DEVICE in output.partition("next:")[2]
+
+
+def test_experiment_elsewhere_is_told_to_add_the_device_to_git(workspace: Workspace) -> None:
+    text = (workspace.folder / f"config/devices/{DEVICE}.yaml").read_text()
+    (workspace.folder / "config/devices/cpu-new.yaml").write_text(text.replace(DEVICE, "cpu-new"))
+    output = _refused(workspace, "dvc", "exp", "run", "--temp", "-S", "devices=[cpu-new]")
+    assert "unknown device 'cpu-new'" in output
+    assert "git add config/devices/cpu-new.yaml" in output

@@ -1,0 +1,42 @@
+"""Stage `check`: params.yaml as a whole, before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from edgeplan.devices.config import DEVICE_FOLDER, load_device
+from edgeplan.errors import DeviceError
+from edgeplan.params import Params, load_params
+
+
+def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> Params:
+    """Read params.yaml and the file of every device that it names.
+
+    Raises:
+        ParamsError: a key is misspelt or missing, or a value is out of range.
+        DeviceError: a device has no file in the folder `devices`, or one that does not fit.
+    """
+    params = load_params(path)
+    for place, name in _named(params):
+        file = devices / f"{name}.yaml"
+        if not file.is_file():
+            known = ", ".join(sorted(p.stem for p in devices.glob("*.yaml"))) or "none"
+            raise DeviceError(
+                f"unknown device {name!r}: there is no {file}",
+                where=f"{path}, {place}",
+                next_step=f"write that file, or name one of those there: {known}; "
+                f"`dvc exp run` with --temp or --queue takes only files that git knows: git add {file}",
+            )
+        load_device(file)
+    return params
+
+
+def _named(params: Params) -> Iterator[tuple[str, str]]:
+    """Every device that is named, and under which key."""
+    lists = {"devices": params.devices, "truth.repeat": params.truth.repeat, "cold_start.devices": params.cold_start.devices}
+    for place, names in lists.items():
+        for name in names:
+            yield place, name
+    yield "transfer.source", params.transfer.source
+    yield "transfer.target", params.transfer.target

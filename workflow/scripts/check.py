@@ -1,0 +1,13 @@
+"""Check params.yaml. Run by DVC itself: a Snakemake around it would bury the message under its own."""
+
+import sys
+from pathlib import Path
+
+from edgeplan.errors import EdgeplanError
+from edgeplan.pipeline.check import check_params
+
+try:
+    check_params(Path("params.yaml"))
+except EdgeplanError as error:
+    print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the message is meant for people
+    sys.exit(error.exit_code)
