@@ -7,9 +7,10 @@ from pathlib import Path
 sys.path.insert(0, os.path.abspath("workflow"))
 
 from edgeplan.errors import EdgeplanError
-from edgeplan.pipeline.check import check_params
+from edgeplan.pipeline.check import check_params, refuse_overlay
 
 try:
     check_params(Path("params.yaml"))
+    refuse_overlay(config, Path("params.yaml"))
 except EdgeplanError as error:
     sys.exit(f"error: {error}")

@@ -55,3 +55,18 @@ def test_experiment_elsewhere_is_told_to_add_the_device_to_git(workspace: Worksp
     output = _refused(workspace, "dvc", "exp", "run", "--temp", "-S", "devices=[cpu-new]")
     assert "unknown device 'cpu-new'" in output
     assert "git add config/devices/cpu-new.yaml" in output
+
+
+@pytest.mark.parametrize("option", ["--config", "--configfile"])
+def test_values_given_to_snakemake_are_refused(workspace: Workspace, tmp_path: Path, option: str) -> None:
+    """The stages would not see them: without the refusal they were built with those of params.yaml."""
+    (tmp_path / "other.yaml").write_text("zoo: {variants_per_family: 1}\n")
+    given = "zoo={variants_per_family: 1}" if option == "--config" else str(tmp_path / "other.yaml")
+    output = _refused(workspace, "snakemake", "-n", option, given)
+    assert "other values than params.yaml" in output
+    assert "where: zoo" in output
+    assert "dvc exp run -S" in output
+
+
+def test_snakemake_takes_the_values_of_the_file_itself(workspace: Workspace) -> None:
+    assert "error" not in workspace.run("snakemake", "-n", "--configfile", "params.yaml")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from edgeplan.errors import DeviceError, ParamsError
-from edgeplan.pipeline.check import check_params
+from edgeplan.pipeline.check import check_params, refuse_overlay
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,3 +59,14 @@ def test_values_out_of_range_come_first(tmp_path: Path) -> None:
     path, devices = _project(tmp_path, fusion={"alpha": -1}, devices=["cpu-nope"])
     with pytest.raises(ParamsError, match=r"fusion\.alpha"):
         check_params(path, devices)
+
+
+def test_an_overlay_is_refused_by_its_section(tmp_path: Path) -> None:
+    path, _ = _project(tmp_path)
+    config: dict[str, Any] = yaml.safe_load(path.read_text())
+    refuse_overlay(config, path)
+    config["zoo"]["variants_per_family"] = 1
+    config["more"] = {}
+    with pytest.raises(ParamsError, match="other values than") as caught:
+        refuse_overlay(config, path)
+    assert caught.value.where == "more, zoo"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from edgeplan.devices.config import DEVICE_FOLDER, load_device
-from edgeplan.errors import DeviceError
+from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.params import Params, load_params
 
 
@@ -30,6 +33,22 @@ def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> Params:
             )
         load_device(file)
     return params
+
+
+def refuse_overlay(config: Mapping[str, Any], path: Path) -> None:
+    """Refuse values that Snakemake was given beside params.yaml: the stages read that file alone, and would not see them.
+
+    Raises:
+        ParamsError: a section of `config` differs from that of the file.
+    """
+    written = yaml.safe_load(path.read_text())
+    differing = sorted(key for key in {*config, *written} if config.get(key) != written.get(key))
+    if differing:
+        raise ParamsError(
+            f"--config or --configfile gives other values than {path}, from which alone the stages read them",
+            where=", ".join(differing),
+            next_step=f"leave the option out and change {path}, or give values by `dvc exp run -S section.key=value`",
+        )
 
 
 def _named(params: Params) -> Iterator[tuple[str, str]]:
