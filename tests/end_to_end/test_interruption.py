@@ -1,4 +1,4 @@
-"""Runs that are killed, meet each other, or start from a wrong params.yaml."""
+"""Runs that are killed or meet each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 from workspace import Workspace, make_workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -69,15 +68,3 @@ def test_second_run_is_told_that_the_first_is_busy(workspace: Workspace) -> None
         status, output = workspace.result("snakemake", "--cores", "2")
         assert status != 0
         assert "another run is building in this folder" in output
-
-
-def test_misspelt_parameter_is_named(workspace: Workspace) -> None:
-    path = workspace.folder / "params.yaml"
-    params = yaml.safe_load(path.read_text())
-    params["zoo"]["variants_per_familly"] = 3
-    path.write_text(yaml.safe_dump(params))
-    status, output = workspace.result("dvc", "repro", "zoo")
-    assert status != 0
-    assert "variants_per_familly" in output
-    assert "Traceback" not in output
-    assert not list((workspace.folder / "data/zoo").glob("*.parquet"))

@@ -57,6 +57,24 @@ def test_experiment_elsewhere_is_told_to_add_the_device_to_git(workspace: Worksp
     assert "git add config/devices/cpu-new.yaml" in output
 
 
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [("fusion.alpha=-1", "fusion.alpha"), ("+fusion.alhpa=1", "fusion.alhpa"), ("+fusoin.alpha=1", "fusoin")],
+)
+def test_override_that_does_not_fit_is_named_and_nothing_runs(workspace: Workspace, override: str, named: str) -> None:
+    """DVC refuses an unknown key itself, unless it is written with a plus."""
+    output = _refused(workspace, "dvc", "exp", "run", "-S", override)
+    assert f"params file does not fit: {named}: " in output
+    assert "Running stage 'fusion" not in output
+    assert "next:  mend the named fields" in output
+
+
+@pytest.mark.parametrize("command", [("dvc", "repro"), ("snakemake", "-n"), ("snakemake", "--cores", "1")])
+def test_misspelt_parameter_is_named(workspace: Workspace, command: tuple[str, ...]) -> None:
+    _set(workspace, "zoo.variants_per_familly", 3)
+    assert "zoo.variants_per_familly: Extra inputs are not permitted" in _refused(workspace, *command)
+
+
 @pytest.mark.parametrize("option", ["--config", "--configfile"])
 def test_values_given_to_snakemake_are_refused(workspace: Workspace, tmp_path: Path, option: str) -> None:
     """The stages would not see them: without the refusal they were built with those of params.yaml."""
