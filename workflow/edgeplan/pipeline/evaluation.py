@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ from edgeplan.pipeline.training import COMPARED, FOREST, ISOLATED, SHORT
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.progress import progress
 from edgeplan.sampling.sweeps import CONV_CHECK, SWEEP, sweep_graphs, sweep_of
 from edgeplan.zoo import prior_models
 
@@ -56,7 +57,8 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Pat
             where=str(results / "evaluation" / "truth.parquet"),
             next_step="dvc repro",
         )
-    kernels, operators = _tables(table, rules)
+    with progress(f"{device}: models split into kernels", len(table)) as advance:
+        kernels, operators = _tables(table, rules, advance)
     evaluation = results / "evaluation"
     models = _predict(table.merge(truth, on=["model_id", "family"]), predictor, folder, kernels, operators)
     write_parquet(models, evaluation / "models.parquet")
@@ -91,13 +93,14 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Pat
     write_metrics(metrics(evidence), results / "chapters" / "prediction.json")
 
 
-def _tables(table: pd.DataFrame, rules: FusionRules) -> tuple[KernelTables, KernelTables]:
-    """Kernel tables of the models, split by the rules and split into single operators."""
+def _tables(table: pd.DataFrame, rules: FusionRules, advance: Callable[[int], None]) -> tuple[KernelTables, KernelTables]:
+    """Kernel tables of the models, split by the rules and split into single operators; `advance` is told of each model."""
     fused, single = [], []
     for model_id, graph in zip(table["model_id"], graphs(table), strict=True):
         named = Graph(model_id, graph.operators, graph.inputs, graph.outputs, graph.tensors)
         fused.append(kernel_table(named, split(named, rules)))
         single.append(kernel_table(named, split_operators(named)))
+        advance(1)
     return KernelTables.of(fused), KernelTables.of(single)
 
 

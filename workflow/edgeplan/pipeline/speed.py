@@ -28,6 +28,7 @@ from edgeplan.params import Params
 from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.predictors.packing import digest_of
 from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.progress import progress
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 
 #: `edgeplan.measurement.bench.STORED_ROWS_ONLY`, whose module needs the engines.
@@ -142,22 +143,31 @@ def measure_speed(params: Params, device: str, rules: FusionRules, predictor: De
             found |= {"predict_process_s": statistics.median(process), "predict_call_ms": statistics.median(call)}
     if settings.batch_models:
         start, seconds = time.perf_counter(), 0.0
-        families = batch_tables(params.seed, settings.batch_models, rules)
+        families = batch_tables(params.seed, settings.batch_models, rules, f"{device}: models built for their speed")
         found["tables_26000_s" if settings.batch_models == 26000 else "tables_s"] = time.perf_counter() - start  # noqa: PLR2004
-        for tables in families:
-            start = time.perf_counter()
-            predictor.predict_many(tables, allow_partial=True)
-            seconds += time.perf_counter() - start
+        with progress(f"{device}: models predicted for their speed", settings.batch_models) as advance:
+            for tables in families:
+                start = time.perf_counter()
+                predictor.predict_many(tables, allow_partial=True)
+                seconds += time.perf_counter() - start
+                advance(len(tables.models))
         found["batch_26000_s" if settings.batch_models == 26000 else "batch_s"] = seconds  # noqa: PLR2004  the paper's
     return found
 
 
-def batch_tables(seed: int, count: int, rules: FusionRules) -> list[KernelTables]:
-    """Kernel tables of so many variants, an equal share of each family, built on all cores."""
+def batch_tables(seed: int, count: int, rules: FusionRules, description: str = "models") -> list[KernelTables]:
+    """Kernel tables of so many variants, an equal share of each family, built on all cores; the bar shows `description`."""
     shares = [len(range(i, count, len(FAMILIES))) for i in range(len(FAMILIES))]
     # forked: the scripts of the stages are no importable modules; the children build tables and touch no engine or OpenMP
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
-        return list(pool.map(_family_tables, FAMILIES, shares, itertools.repeat(seed), itertools.repeat(rules)))
+        built = pool.map(_family_tables, FAMILIES, shares, itertools.repeat(seed), itertools.repeat(rules))
+        found = []
+        # After the fork: the bar has a thread of its own, whose locks the children would inherit as they are.
+        with progress(description, count) as advance:
+            for tables in built:
+                found.append(tables)
+                advance(len(tables.models))
+    return found
 
 
 def _family_tables(family: str, count: int, seed: int, rules: FusionRules) -> KernelTables:

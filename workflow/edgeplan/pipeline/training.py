@@ -28,7 +28,8 @@ from edgeplan.progress import progress
 ISOLATED, SHORT, FOREST = "isolated", "in_situ_short", "forest"
 #: Samplers that are compared; each has a folder of its name with its Conv predictor among those of the device.
 COMPARED = ("adaptive", "random", "prior")
-_CONV, _MAIN = "conv", ""
+_DEVICE = ""  # the device's own lie in no folder below
+_CONV = "conv"
 #: What is read of the sampler's document.
 _ABOUT = (
     "mode",
@@ -53,40 +54,48 @@ def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, qua
     forests from the same rows as the device's.
     """
     table, about = read_parquet(kernels, "mode", *COLUMNS), read_document(summary, *_ABOUT)
-    mode = str(about["mode"])
-    frozen = (table["mode"] == mode) & (table["sampler"] == "frozen")
-    main = table[trained_on(table, mode) | frozen].reset_index(drop=True)
-    carriers = table[(table["mode"] == "in_situ") & (table["kind"] == _CONV)]
-    parts = {name: carriers[carriers["sampler"].isin([name, "frozen"])] for name in COMPARED}
-    parts = {name: part for name, part in parts.items() if {name, "frozen"} <= set(part["sampler"])}
-    asked = {_MAIN: main, **parts}
-    alone = table[table["mode"] == "isolated"]
-    if mode == "in_situ" and len(alone):
-        asked[ISOLATED] = alone
-        asked[SHORT] = main[
-            main["subject"].isin(set(about["mode_subjects"])) & (main["sampler"] == "adaptive") | (main["sampler"] == LACKING)
-        ]
-    trained = _train_all(asked, params, about)
-    predictor, held_out = trained[_MAIN]
+    parts = _parts(table, about)
+    trained = _train_all(parts, params, about)
+    predictor, held_out = trained[_DEVICE]
     predictor.save(predictors)
+    train_forest_predictor(parts[_DEVICE], _settings(params), predictor).save(predictors / FOREST)
     write_parquet(held_out, quality)
-    train_forest_predictor(main, _settings(params), predictor).save(predictors / FOREST)
     rows: list[dict[str, object]] = []
-    for name, part in parts.items():
+    for name in (n for n in COMPARED if n in trained):
         conv, judged = trained[name]
         judged = judged[judged["split"] == "frozen"]
         rows.append(
             {
                 "sampler": name,
-                "rows": int((part["sampler"] == name).sum()),
+                "rows": int((parts[name]["sampler"] == name).sum()),
                 "seconds": about["sampler_seconds"][name],
                 **_judged(judged, params.training.resolved_us),
             }
         )
         predictor.with_kinds_of(conv, [_CONV]).save(predictors / name)
     write_csv(pd.DataFrame(rows, columns=list(rows[0]) if rows else ["sampler"]), samplers)
-    for name in {ISOLATED, SHORT} & set(trained):
+    for name in (n for n in (ISOLATED, SHORT) if n in trained):
         trained[name][0].save(predictors / name)
+
+
+def _parts(table: pd.DataFrame, about: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """The rows of each training, by the folder of its predictors."""
+    mode = str(about["mode"])
+    frozen = (table["mode"] == mode) & (table["sampler"] == "frozen")
+    main = table[trained_on(table, mode) | frozen].reset_index(drop=True)
+    parts = {_DEVICE: main}
+    carriers = table[table["mode"] == "in_situ"]
+    for name in COMPARED:
+        part = carriers[carriers["sampler"].isin([name, "frozen"]) & (carriers["kind"] == _CONV)]
+        if (part["sampler"] == name).any() and (part["sampler"] == "frozen").any():
+            parts[name] = part
+    alone = table[table["mode"] == "isolated"]
+    if mode == "in_situ" and len(alone):
+        parts[ISOLATED] = alone
+        parts[SHORT] = main[
+            main["subject"].isin(set(about["mode_subjects"])) & (main["sampler"] == "adaptive") | (main["sampler"] == LACKING)
+        ]
+    return parts
 
 
 def _judged(rows: pd.DataFrame, resolved_us: float) -> dict[str, float]:
@@ -115,7 +124,7 @@ def _train_all(
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
         largest_first = sorted(asked, key=lambda name: -len(asked[name]))
         started = {pool.submit(_train, asked[name], params, about, black_box=name == ISOLATED): name for name in largest_first}
-        with progress("training", sum(len(rows) for rows in asked.values())) as advance:
+        with progress(f"{about['device']}: kernels trained on", sum(len(rows) for rows in asked.values())) as advance:
             for done in as_completed(started):
                 done.result()
                 advance(len(asked[started[done]]))

@@ -1,0 +1,100 @@
+"""Stages that compute for minutes tell how far they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import law_of_latency as law
+import pandas as pd
+import pytest
+
+from edgeplan.fusion.rules import FusionRules
+from edgeplan.params import Params, load_params
+from edgeplan.pipeline import evaluation, speed, training
+from edgeplan.zoo import FAMILIES
+
+ROOT = Path(__file__).parents[2]
+RULES = FusionRules(pairs={"conv_bn": True, "conv_relu": True})
+
+
+class Bars:
+    """Takes the place of `progress`: the total of each bar, and what it was told."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, tuple[int, list[int]]] = {}
+
+    @contextmanager
+    def __call__(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
+        self.told[description] = (total, [])
+        yield self.told[description][1].append
+
+
+@pytest.fixture
+def bars(monkeypatch: pytest.MonkeyPatch) -> Bars:
+    found = Bars()
+    for module in (training, evaluation, speed):
+        monkeypatch.setattr(module, "progress", found)
+    return found
+
+
+def _params() -> Params:
+    params = load_params(ROOT / "params.yaml")
+    return params.model_copy(update={"training": law.SETTINGS})
+
+
+def _labelled(folder: Path) -> tuple[Path, Path]:
+    """Kernels as all samplers and both modes label them, and the sampler's document."""
+    rows = law.rows(200).assign(mode="in_situ")
+    others = [
+        rows[rows["sampler"] == "adaptive"].head(count).assign(sampler=name) for name, count in (("random", 40), ("prior", 80))
+    ]
+    alone = (
+        rows[(rows["sampler"] == "adaptive") & (rows["kind"] == "conv")].head(20).assign(mode="isolated", sampler="isolated")
+    )
+    pd.concat([rows, *others, alone], ignore_index=True).to_parquet(folder / "kernels.parquet")
+    about: dict[str, Any] = {
+        **law.ABOUT,
+        "mode": "in_situ",
+        "sampler_seconds": dict.fromkeys(training.COMPARED, 1.0),
+        "mode_subjects": ["carrier0", "carrier1"],
+    }
+    (folder / "sampling.json").write_text(json.dumps(about))
+    return folder / "kernels.parquet", folder / "sampling.json"
+
+
+def test_training_counts_the_rows_of_all_trainings(tmp_path: Path, bars: Bars) -> None:
+    kernels, summary = _labelled(tmp_path)
+    out = tmp_path / "predictors"
+    training.train(
+        _params(),
+        kernels=kernels,
+        summary=summary,
+        predictors=out,
+        quality=out / "quality.parquet",
+        samplers=out / "samplers.csv",
+    )
+    ((description, (total, told)),) = bars.told.items()
+    assert description == "bench: kernels trained on"
+    assert sum(told) == total
+    folders = {path.parent.relative_to(out).as_posix() for path in out.rglob("card.json")}
+    assert folders == {".", *training.COMPARED, training.ISOLATED, training.SHORT, training.FOREST}
+    assert len(told) == len(folders) - 1, "forests take no time worth telling"
+
+
+def test_evaluation_counts_models(bars: Bars) -> None:
+    table = pd.DataFrame({"model_id": ["a", "b"], "family": list(FAMILIES)[:2], "spec": ["", ""]})
+    told: list[int] = []
+    fused, single = evaluation._tables(table, RULES, told.append)
+    assert told == [1, 1]
+    assert fused.models == single.models == ("a", "b")
+    assert not bars.told
+
+
+def test_models_for_the_speed_are_counted_by_family(bars: Bars) -> None:
+    count = len(FAMILIES) + 1
+    speed.batch_tables(3, count, RULES, "dev: models built")
+    assert bars.told == {"dev: models built": (count, [2, *[1] * (len(FAMILIES) - 1)])}
