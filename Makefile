@@ -24,6 +24,7 @@ help: ## show this text
 reproduce: environment ## measure, train and evaluate DEVICE with the values of config/profiles/PROFILE.yaml
 	@for file in config/devices/$(DEVICE).yaml config/profiles/$(PROFILE).yaml; do test -f $$file || { \
 		echo "error: there is no $$file" >&2; echo "  next:  ls $${file%/*}" >&2; exit 1; }; done
+	@python workflow/scripts/estimate.py config/profiles/$(PROFILE).yaml $(DEVICE)
 	dvc exp run $$(python workflow/scripts/profile_values.py config/profiles/$(PROFILE).yaml) -S 'devices=[$(DEVICE)]'
 	@echo "done: results/$(DEVICE)/report.html, tables in results/$(DEVICE)/tables; 'git status' shows what changed"
 

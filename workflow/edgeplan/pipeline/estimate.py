@@ -1,0 +1,64 @@
+"""How long a whole run will take, told before it starts: budgets of params.yaml, and elsewhere what earlier runs took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgeplan.params import Params
+from edgeplan.zoo import FAMILIES
+
+# Typical of two cores of an AMD EPYC, not of this machine: measuring as the committed rows tell, the rest as timed on them.
+_CASES, _FURTHER_CASES = 2200, 480  # fusion test cases of the first round, and of each further one
+_REFERENCES_MS, _LOADING_S = 8.0, 0.03  # beside each block of a case, and for each case
+_EXCESS = 1.3  # batches are measured to their end, whatever the budget
+_FIXED_S, _FROZEN_S = 90.0, 0.5  # networks, sweeps and checks together; a frozen carrier
+_MODEL_S = 1.3  # a whole model, all blocks
+_ROWS_A_SECOND, _FIXED_ROWS = 110.0, 8000.0  # rows of all trainings by the budget of a sampler, and beside it
+_ROW_S, _TRIAL_S = 0.005, 0.0002  # training on a row: without tuning, and for each trial
+_PREDICTED_S, _CALL_S, _TABLES_S = 0.0045, 1.5, 10.0  # a model of the timed batch; a timed call; tables and figures
+_COLD_PROFILE_S, _COLD_PLANS_S, _COLD_RUN_S = 20.0, 30.0, 1.2  # a block of a model's profile; its plans; a fresh process
+_STARTS_S = 60.0  # the zoo, the reports, and starting a dozen stages
+_HOURS_FROM = 180  # minutes
+
+
+def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Params with the values of a profile, as `dvc exp run -S` sets them."""
+    return {**base, **{k: merged(base.get(k, {}), v) if isinstance(v, Mapping) else v for k, v in values.items()}}
+
+
+def estimate(params: Params) -> dict[str, float]:
+    """Seconds that each part of a run takes on all devices, where nothing is stored yet."""
+    measurement, sampling, cold = params.measurement, params.sampling, params.cold_start
+    devices, models = len(params.devices), params.zoo.variants_per_family * len(FAMILIES)
+    cases = _CASES + _FURTHER_CASES * (params.fusion.max_rounds - 1)
+    case_s = measurement.blocks * (measurement.block_ms + _REFERENCES_MS) / 1e3 + _LOADING_S
+    samplers = 3 - sampling.initial_share if sampling.baselines else 1  # the prior baseline shares the initial sample
+    fixed = sampling.frozen_carriers * _FROZEN_S + _FIXED_S
+    sampled = _EXCESS * samplers * sampling.budget_seconds + sampling.mode_seconds + fixed
+    rows = _ROWS_A_SECOND * sampling.budget_seconds + _FIXED_ROWS
+    evaluated = params.evaluation.batch_models * _PREDICTED_S + params.evaluation.speed_runs * _CALL_S + _TABLES_S
+    kinds = len(cold.settings) + 1 + len(cold.plans)
+    runs = kinds * len(cold.threads) * len(cold.states) * cold.repeats
+    profiled = cold.profile_blocks * _COLD_PROFILE_S
+    return {
+        "fusion": devices * cases * case_s,
+        "sampling": devices * sampled,
+        "training": devices * rows * (_ROW_S + _TRIAL_S * params.training.trials),
+        "whole models": (devices + len(set(params.truth.repeat) & set(params.devices))) * models * _MODEL_S,
+        "evaluation": devices * evaluated,
+        "cold starts": len(cold.devices) * len(cold.models) * (profiled + _COLD_PLANS_S + runs * _COLD_RUN_S),
+        "the rest": _STARTS_S,
+    }
+
+
+def told(seconds: Mapping[str, float]) -> str:
+    """The estimate as one line."""
+    minutes = {name: value / 60 for name, value in seconds.items()}
+    total = sum(minutes.values())
+    whole = f"{total:.0f} minutes" if total < _HOURS_FROM else f"{total / 60:.0f} hours"
+    parts = ", ".join(f"{name} {value:.0f}" for name, value in minutes.items() if value >= 0.5)  # noqa: PLR2004  rounds to 0
+    return (
+        f"about {whole} on two quiet cores (in minutes: {parts}); what is stored is not measured again, "
+        "and a slower or noisier machine takes longer"
+    )

@@ -1,0 +1,25 @@
+"""Say how long a run with a profile (config/profiles/<name>.yaml) will take on a device."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import yaml
+
+from edgeplan.errors import EdgeplanError, ParamsError
+from edgeplan.files import validate
+from edgeplan.params import Params
+from edgeplan.pipeline.estimate import estimate, merged, told
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("profile", type=Path)
+parser.add_argument("device")
+given = parser.parse_args()
+values = merged(yaml.safe_load(Path("params.yaml").read_text()), yaml.safe_load(given.profile.read_text()) or {})
+values["devices"] = [given.device]
+try:
+    params = validate(values, Params, ParamsError, "params file", f"params.yaml with {given.profile}")
+except EdgeplanError as error:
+    print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the message is meant for people
+    sys.exit(error.exit_code)
+print(told(estimate(params)))  # noqa: T201 - its output is its purpose
