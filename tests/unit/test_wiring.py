@@ -179,6 +179,13 @@ def test_make_tables_builds_all_but_predictors_again() -> None:
         assert not set(written) & set(earlier), f"{name} comes too late"
 
 
+def test_continuous_integration_runs_the_commands_that_the_readme_promises() -> None:
+    script = (ROOT / ".ci/run").read_text()
+    assert subprocess.run(["bash", "-n", ROOT / ".ci/run"], check=False).returncode == 0
+    run = ("make lint", "make test", "make -C", "dvc repro", "edgeplan predict", "edgeplan device check", "snakemake --cores 2")
+    assert [command for command in run if not re.search(rf"^{command}\b", script, re.MULTILINE)] == []
+
+
 def test_chapters_are_gathered_by_the_report_alone() -> None:
     """One file of figures of merit a device: each chapter writes its own, the report merges them."""
     writing = {name for name, stage in STAGES.items() if "results/${item}/metrics.json" in _outputs(stage)}
