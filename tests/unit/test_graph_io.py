@@ -274,3 +274,91 @@ def test_heavy_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert path.stat().st_size < 4000
     (tmp_path / "net.onnx.data").unlink()  # shapes alone are read
     assert load_onnx(path).operators == graph.operators
+
+
+def _external_shape(folder: Path, location: str = "m.data", **entries: str) -> Path:
+    """A model whose Reshape's shape lies in another file, after 8 other bytes."""
+    path = _write(folder / "m.onnx", [helper.make_node("Reshape", ["x", "s"], ["y"], name="r")], [_integers("s", 1, 256)])
+    model = onnx.load(path)
+    (shape,) = model.graph.initializer
+    (folder / "m.data").write_bytes(b"\0" * 8 + shape.raw_data)
+    shape.ClearField("raw_data")
+    shape.data_location = TensorProto.EXTERNAL
+    for key, text in ({"location": location, "offset": "8", "length": "16"} | entries).items():
+        shape.external_data.add(key=key, value=text)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def _integers(name: str, *values: int) -> TensorProto:
+    return numpy_helper.from_array(np.array(values, dtype=np.int64), name)
+
+
+def test_small_constants_beside_the_model_are_read_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    path = _external_shape(tmp_path / "model")
+    (tmp_path / "m.data").write_bytes(b"\1" * 24)  # in the working directory, and none of the model's
+    for folder in (tmp_path, tmp_path / "model"):
+        monkeypatch.chdir(folder)
+        graph = load_onnx(path)
+        assert graph.operators[0].integers("shape", ()) == (1, 256)
+        assert graph.shape("y") == (1, 256)
+
+
+def test_a_model_whose_constants_are_all_beside_it_is_read(tmp_path: Path) -> None:
+    b = GraphBuilder("net", SHAPE)
+    left, right = b.split(b.activation(b.conv(b.input, 4, 3, bias=True), "relu6"), (1, 3))
+    graph = b.build(b.reshape(b.concat([b.upsample(left), b.upsample(right)]), (1, 1024)))
+    path = tmp_path / "net.onnx"
+    onnx.save(to_onnx(graph), path, save_as_external_data=True, location="net.data", size_threshold=0)
+    assert load_onnx(path).operators == graph.operators
+
+
+@pytest.mark.parametrize(
+    ("location", "entries", "said"),
+    [
+        ("../m.data", {}, "outside"),
+        ("inner/../../m.data", {}, "outside"),
+        ("{folder}/model/m.data", {}, "outside"),
+        ("other.data", {}, "no file"),
+        ("", {}, "no file"),
+        ("m.data", {"offset": "16"}, "ends before byte 32"),
+        ("m.data", {"length": "8"}, "names 8"),
+        ("m.data", {"offset": "-8"}, "names 16 from byte -8"),
+        ("m.data", {"offset": "some"}, "invalid literal"),
+    ],
+)
+def test_constants_elsewhere_are_refused(tmp_path: Path, location: str, entries: dict[str, str], said: str) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "m.data").write_bytes(b"\0" * 24)
+    path = _external_shape(tmp_path / "model", location.format(folder=tmp_path), **entries)
+    with pytest.raises(ModelError, match=said) as caught:
+        load_onnx(path)
+    assert "'r'" in caught.value.where
+    assert caught.value.next_step
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    path = _external_shape(tmp_path / "model", "link.data")
+    (tmp_path / "m.data").write_bytes(b"\0" * 24)
+    (tmp_path / "model" / "link.data").symlink_to(tmp_path / "m.data")
+    with pytest.raises(ModelError, match="outside"):
+        load_onnx(path)
+
+
+def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
+    training = numpy_helper.from_array(np.ones((), dtype=np.bool_), "t")
+    node = helper.make_node("Dropout", ["x", "", "t"], ["d"], name="drop")
+    nodes = [node, helper.make_node("Relu", ["d"], ["y"])]
+    with pytest.raises(ModelError, match="training mode") as caught:
+        load_onnx(_write(tmp_path / "m.onnx", nodes, [training]))
+    assert "'drop'" in caught.value.where
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_clip_takes_one_number_for_a_bound(tmp_path: Path, count: int) -> None:
+    bound = numpy_helper.from_array(np.zeros(count, dtype=np.float32), "lo")
+    with pytest.raises(ModelError, match=f"whose min is {count} numbers") as caught:
+        load_onnx(_write(tmp_path / "m.onnx", [helper.make_node("Clip", ["x", "lo"], ["y"], name="odd")], [bound]))
+    assert "'odd'" in caught.value.where

@@ -14,6 +14,7 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.onnx_forms import FORMS
+from edgeplan.graph.onnx_meaning import Known, embed_values, meant, opset_of, require_inference
 
 _DTYPES = MappingProxyType(
     {
@@ -61,6 +62,7 @@ def load_onnx(path: Path) -> Graph:
         model = onnx.load(path, load_external_data=False)
         if not model.graph.node:
             raise ModelError("the model holds no operators", where=str(path), next_step="export the model again")
+        embed_values(model, path.parent, str(path))
         model = shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
     except (DecodeError, OSError, ValueError, shape_inference.InferenceError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -109,10 +111,12 @@ def from_onnx(model: onnx.ModelProto, source: str = "") -> Graph:
     read = {name for n in g.node for name in n.input} | {o.name for o in g.output}
     operators = []
     used: set[str] = set()
-    for index, node in enumerate(g.node):
-        if node.op_type in _TRANSPARENT or node.op_type == "Constant":
+    known = Known(source, opset_of(model), constants, tensors, alias)
+    for index, given in enumerate(g.node):
+        if given.op_type in _TRANSPARENT or given.op_type == "Constant":
+            require_inference(given, known)
             continue
-        form = FORMS.get(node.op_type)
+        node, form = meant(given, known), FORMS.get(given.op_type)
         operators.append(_operator(form(node, constants, read, source) if form else node, index, constants, alias, used))
     graph = Graph(
         g.name or "model",
