@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import yaml
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from tiny_profiled import own_state, tiny  # noqa: F401  a fixture
 from typer.testing import CliRunner
 
@@ -34,6 +36,15 @@ def _cosh(path: Path) -> None:
     node = helper.make_node("Cosh", ["x"], ["y"], name="odd")
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy"]
     onnx.save(helper.make_model(helper.make_graph([node], "g", [values[0]], [values[1]])), path)
+
+
+def _ceil(path: Path) -> None:
+    """A Resize whose rounding the runtime does not know; its latency can be predicted."""
+    scales = numpy_helper.from_array(np.array([1, 1, 2, 2], dtype=np.float32), "s")
+    node = helper.make_node("Resize", ["x", "", "s"], ["y"], name="odd", mode="nearest", nearest_mode="ceil")
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, size, size]) for n, size in (("x", 8), ("y", 16))]
+    body = helper.make_graph([node], "g", [values[0]], [values[1]], [scales])
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +116,20 @@ def test_limits_that_are_none_are_refused_before_any_work(limit: str, tmp_path: 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
-    [("odd.onnx", None, "Cosh"), ("bad.onnx", b"no model at all" * 9, "not a readable"), ("none.onnx", b"", "no model file")],
+    [
+        ("odd.onnx", _cosh, "Cosh"),
+        ("up.onnx", _ceil, "'odd'"),
+        ("bad.onnx", b"no model at all" * 9, "not a readable"),
+        ("none.onnx", b"", "no model file"),
+    ],
 )
 def test_the_command_refuses_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes | None, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes | Callable[[Path], None], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     _workspace(tmp_path)
-    if content is None:
-        _cosh(tmp_path / name)
+    if callable(content):
+        content(tmp_path / name)
     elif content:
         (tmp_path / name).write_bytes(content)
     done = CliRunner().invoke(app, ["plan", "cold-start", name, "-d", "dev", "-o", "plan"])

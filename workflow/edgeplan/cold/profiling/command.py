@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 from edgeplan.cold.baselines.base import model_files
 from edgeplan.cold.profiling.disk import measure_disk
+from edgeplan.cold.profiling.forms import require_exact, require_exact_steps
 from edgeplan.cold.profiling.predicted import predicted_profiles
 from edgeplan.cold.profiling.profiler import profile_model
 from edgeplan.cold.profiling.reprofile import Reprofiler
@@ -68,12 +69,14 @@ def plan_model(model: Path, request: Request) -> Planned:
     """Plan the cold start of a model.
 
     Raises:
-        ModelError: the file cannot be read, or holds operators that the runtime lacks; nothing is measured then.
+        ModelError: the file cannot be read, or holds operators that the runtime lacks or forms of them that it would
+            compute wrongly; nothing is measured then.
         DeviceError: oneDNN is not installed, or the device's cores do not exist.
         EdgeplanError: see `profile_model`, `predicted_profiles` and `planner.plan`.
     """
     graph = simplify(load_onnx(model))
-    lower(graph)  # operators that the runtime lacks are named before any work
+    require_exact(graph, str(model))
+    require_exact_steps(lower(graph), str(model))  # operators that the runtime lacks are named before any work
     cores, settings = cores_of(request.device), request.settings
     dnnl = Dnnl()
     store = ProfileStore(request.rows, identity(dnnl.info, settings, cores), request.shared)

@@ -1,0 +1,121 @@
+"""Operators in the forms that exporters write them in: computed as ONNX Runtime does, or refused by name.
+
+Models are read, checked and lowered as `edgeplan plan cold-start` does it, and run under every home layout.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import version_converter
+from written_forms import EQUAL, IMAGE, REFUSED, Array, Form, node, one, value
+
+from edgeplan.cold.profiling.forms import require_exact, require_exact_steps
+from edgeplan.errors import ModelError
+from edgeplan.fusion.rules import FusionRules
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.simplify import simplify
+from edgeplan.graph.splitting import split
+from edgeplan.predictors.kernel_tables import kernel_table
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.program import build_program, step_candidates
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.steps import Lowered
+from edgeplan.runtime.weights import locate_weights
+
+_TOLERANCE = 1e-4
+_CANDIDATES = 2  # of each step; `tests/unit/test_runtime_operators.py` tries all
+
+
+def _read(path: Path) -> tuple[Graph, Lowered]:
+    """As `edgeplan.cold.profiling.command.plan_model` does it before it measures."""
+    graph = simplify(load_onnx(path))
+    require_exact(graph, path.name)
+    lowered = lower(graph)
+    require_exact_steps(lowered, path.name)
+    return graph, lowered
+
+
+def _reference(path: Path) -> tuple[dict[str, Array], list[Array]]:
+    """Seeded inputs of both signs, and ONNX Runtime's outputs, operator by operator."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(1)
+    given = {i.name: rng.standard_normal(i.shape).astype(np.float32) for i in session.get_inputs()}
+    return given, list(session.run(None, given))
+
+
+def _check(dnnl: Dnnl, path: Path) -> None:
+    given, wanted = _reference(path)
+    graph, lowered = _read(path)
+    weights = locate_weights(path, lowered)
+    dnnl.set_threads(1)
+    for home in HOMES:
+        offered = step_candidates(dnnl, lowered, home)
+        for k in range(min(_CANDIDATES, max(map(len, offered)))):
+            choices = [candidates[min(k, len(candidates) - 1)] for candidates in offered]
+            program = build_program(dnnl, lowered, home, choices, weights)
+            found = SequentialSession(dnnl, program, path.parent).run(given)
+            for name, expected in zip(graph.outputs, wanted, strict=True):
+                assert found[name].shape == expected.shape
+                error = np.abs(found[name] - expected).max() / np.abs(expected).max()
+                assert error <= _TOLERANCE, f"{name} is off by {error} under {home}: {[c.name for c in choices]}"
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_forms_that_are_computed_as_onnx_runtime_does(dnnl: Dnnl, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "form.onnx"
+    onnx.save(EQUAL[name].model(), path)
+    _check(dnnl, path)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_forms_that_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    form, message = REFUSED[name]
+    path = tmp_path / "form.onnx"
+    onnx.save(form.model(), path)
+    _reference(path)  # it is a valid model
+    with pytest.raises(ModelError, match=message) as caught:
+        _read(path)
+    assert "odd" in str(caught.value)
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 5)])
+def test_an_old_softmax_runs_once_it_is_converted_as_told(dnnl: Dnnl, tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path = tmp_path / "form.onnx"
+    converted = version_converter.convert_version(one("Softmax", "x", shape, opset=11, axis=1).model(), 13)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(path)
+    ort.InferenceSession(converted.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    _check(dnnl, path)
+
+
+@pytest.mark.parametrize("output", ["x", "c"])
+def test_an_output_that_nothing_writes_is_refused(tmp_path: Path, output: str) -> None:
+    path = tmp_path / "form.onnx"
+    onnx.save(Form((node("Relu", "x"),), {"x": IMAGE}, {"c": value((3,))}, outputs=("y", output)).model(), path)
+    with pytest.raises(ModelError, match="no operator writes") as caught:
+        _read(path)
+    assert f"output {output!r}" in caught.value.where
+
+
+@pytest.mark.parametrize(
+    "name", ["nearest, asymmetric and ceil by 2.0", "linear with antialias", "concat with a constant", "mean over all axes"]
+)
+def test_what_the_runtime_alone_lacks_can_still_be_predicted(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "form.onnx"
+    onnx.save(REFUSED[name][0].model(), path)
+    graph = simplify(load_onnx(path))
+    (config,) = kernel_table(graph, split(graph, FusionRules(pairs={}))).configs
+    assert config.kind == {"Resize": "resize", "Concat": "concat", "ReduceMean": "gap"}[graph.operators[0].op_type]
