@@ -49,9 +49,15 @@ def test_device_without_a_file_is_named_with_what_to_do(workspace: Workspace, co
     assert DEVICE in output.partition("next:")[2]
 
 
-def test_experiment_elsewhere_is_told_to_add_the_device_to_git(workspace: Workspace) -> None:
+@pytest.mark.parametrize("used_here", [False, True], ids=["new", "used-here"])
+def test_experiment_elsewhere_is_told_to_add_the_device_to_git(workspace: Workspace, *, used_here: bool) -> None:
     text = (workspace.folder / f"config/devices/{DEVICE}.yaml").read_text()
     (workspace.folder / "config/devices/cpu-new.yaml").write_text(text.replace(DEVICE, "cpu-new"))
+    if used_here:  # the check has passed with these params, where the file is seen
+        _set(workspace, "devices", ["cpu-new"])
+        workspace.run("dvc", "repro", "check")
+        workspace.run("git", "add", "dvc.lock", "params.yaml")
+        workspace.run("git", "commit", "--quiet", "--message", "on a new device")
     output = _refused(workspace, "dvc", "exp", "run", "--temp", "-S", "devices=[cpu-new]")
     assert "unknown device 'cpu-new'" in output
     assert "git add config/devices/cpu-new.yaml" in output

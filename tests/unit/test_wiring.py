@@ -96,6 +96,7 @@ def test_params_are_checked_first_and_as_a_whole() -> None:
     """DVC takes the stages in the order of the file where they do not depend on each other."""
     assert next(iter(PIPELINE)) == CHECK
     assert PIPELINE[CHECK]["params"] == [{"params.yaml": None}]
+    assert "config/devices" in PIPELINE[CHECK]["deps"]
     assert not _outputs(PIPELINE[CHECK]), "what it wrote would make the stages that read it run again"
     assert PIPELINE[CHECK]["cmd"] == f"PYTHONPATH=workflow python workflow/scripts/{CHECK}.py"
 
