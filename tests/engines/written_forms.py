@@ -122,7 +122,7 @@ EQUAL: dict[str, Form] = {
     "gemm, weight transposed": _gemm("x w c", (5, 7), (4, 7), (1, 4), transB=1),
     "gemm without bias": one("Gemm", "x w -", (5, 7), {"w": (7, 4)}),
     "gemm of one column": _gemm("x w c", (5, 7), (7, 1), (1,)),
-    **{f"matmul of {s}": _gemm("x w", s, (7, 4)) for s in ((7,), (5, 7), (2, 3, 7))},
+    **{f"matmul of {s}": _gemm("x w", s, (7, 4)) for s in ((5, 7), (2, 3, 7))},
     "matmul behind a flatten": _behind(node("Flatten", "x", "h", "first"), one("MatMul", "h w", (2, 3, 2, 2), {"w": (12, 5)})),
     "a product of 2 axes and a sum": _behind(_FC, one("Add", "h z", {"x": (3, 5), "z": (3, 4)}), w=(5, 4)),
     "nearest, asymmetric and floor": _resized(
@@ -208,6 +208,7 @@ REFUSED: dict[str, tuple[Form, str]] = {
     "gemm, transposed": (_gemm("x w", (7, 5), (7, 4), transA=1), "transA|transposed"),
     "gemm of two activations": (_gemm("x z", (5, 7), (7, 4), alpha=1.0), "2-D weight"),
     "gemm with a bias for each row": (_gemm("x w c", (4, 7), (7, 4), (4, 1)), "one value for each row"),
+    "matmul of a vector": (_gemm("x w", (7,), (7, 4)), "of 1 by 2 axes"),
     "matmul of an image": (_gemm("x w", (1, 3, 2, 7), (7, 4)), "4 axes"),
     "a product of 3 axes and a sum": (
         _behind(_FC, one("Add", "h z", {"x": (2, 3, 5), "z": (2, 3, 4)}), w=(5, 4)),

@@ -136,3 +136,47 @@ def test_a_kernel_without_a_predictor_ends_the_command_with_its_node(
     assert found["missing"] == ["neck/shrink"]
     assert found["coverage"] == pytest.approx(1 - 1 / (len(found["kernels"]) + 1))
     assert sum(k["latency_ms"] for k in found["kernels"]) + found["call_ms"] == pytest.approx(found["latency_ms"])
+
+
+def _answer(
+    workspace: Path, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *more: str
+) -> tuple[int, str, str]:
+    arguments = ["predict", str(path), "--device", "bench", "--results", str(workspace / "results"), *more]
+    monkeypatch.setattr(sys, "argv", ["edgeplan", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+def test_half_precision_is_no_number_but_an_error(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = {"half": TensorProto.FLOAT16, "full": TensorProto.FLOAT}
+    nodes = [helper.make_node("Relu", [name], [f"{name}_out"], name=f"{name}_relu") for name in kinds]
+    inputs = [helper.make_tensor_value_info(name, kind, [1, 16, 28, 28]) for name, kind in kinds.items()]
+    outputs = [helper.make_tensor_value_info(f"{name}_out", kind, None) for name, kind in kinds.items()]
+    path = tmp_path / "mixed.onnx"
+    body = helper.make_graph(nodes, "mixed", inputs, outputs)
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    code, said, error = _answer(workspace, path, monkeypatch, capsys)
+    assert (code, said) == (PredictionError.exit_code, "")
+    assert "no predictor for kernels of element type float16" in error
+    assert "node half_relu" in error
+    assert "export the model in float32" in error
+    code, said, _ = _answer(workspace, path, monkeypatch, capsys, "--partial", "--json")
+    found = json.loads(said)
+    assert (code, found["missing"], found["coverage"]) == (0, ["half_relu"], 0.5)
+
+
+def test_names_in_a_model_are_not_taken_for_markup(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.load(write_model(tmp_path / "a[bold].onnx", pooled=True))
+    model.graph.node[0].name, model.graph.node[-1].name = "[/red]", "[/bold]"
+    onnx.save(model, tmp_path / "a[bold].onnx")
+    code, said, _ = _answer(workspace, tmp_path / "a[bold].onnx", monkeypatch, capsys, "--partial")
+    assert code == 0
+    assert said.startswith("a[bold].onnx on bench")
+    assert "without: [/bold]" in said
+    assert "\n[/red] " in said

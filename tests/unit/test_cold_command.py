@@ -10,6 +10,7 @@ import onnx
 import pytest
 import yaml
 from onnx import TensorProto, helper, numpy_helper
+from onnx_models import W, conv, model, weight
 from tiny_profiled import own_state, tiny  # noqa: F401  a fixture
 from typer.testing import CliRunner
 
@@ -121,6 +122,8 @@ def test_limits_that_are_none_are_refused_before_any_work(limit: str, tmp_path: 
         ("up.onnx", _ceil, "'odd'"),
         ("bad.onnx", b"no model at all" * 9, "not a readable"),
         ("none.onnx", b"", "no model file"),
+        ("new.onnx", model([conv()], [W], opset=99).SerializeToString(), "newer than"),
+        ("wide.onnx", model([conv()], [weight("w", 6, 5, 3, 3)]).SerializeToString(), "for 4 channels"),
     ],
 )
 def test_the_command_refuses_models(

@@ -317,24 +317,24 @@ def test_a_model_whose_constants_are_all_beside_it_is_read(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("location", "entries", "said"),
     [
-        ("../m.data", {}, "outside"),
-        ("inner/../../m.data", {}, "outside"),
-        ("{folder}/model/m.data", {}, "outside"),
-        ("other.data", {}, "no file"),
-        ("", {}, "no file"),
-        ("m.data", {"offset": "16"}, "ends before byte 32"),
-        ("m.data", {"length": "8"}, "names 8"),
-        ("m.data", {"offset": "-8"}, "names 16 from byte -8"),
-        ("m.data", {"offset": "some"}, "invalid literal"),
+        ("../m.data", {}, "inside"),
+        ("inner/../../m.data", {}, "inside"),
+        ("{folder}/model/m.data", {}, "relative path"),
+        ("other.data", {}, "not regular file"),
+        ("", {}, "should not be empty"),
+        ("m.data", {"offset": "16"}, "exceeds available data"),
+        ("m.data", {"length": "8"}, "holds 8 bytes"),
+        ("m.data", {"offset": "-8"}, "does not say where"),
+        ("m.data", {"offset": "some"}, "does not say where"),
     ],
 )
 def test_constants_elsewhere_are_refused(tmp_path: Path, location: str, entries: dict[str, str], said: str) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "m.data").write_bytes(b"\0" * 24)
     path = _external_shape(tmp_path / "model", location.format(folder=tmp_path), **entries)
-    with pytest.raises(ModelError, match=said) as caught:
+    with pytest.raises(ModelError, match=f"constant 's'.*{said}") as caught:
         load_onnx(path)
-    assert "'r'" in caught.value.where
+    assert caught.value.where == str(path)
     assert caught.value.next_step
 
 
@@ -343,7 +343,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     path = _external_shape(tmp_path / "model", "link.data")
     (tmp_path / "m.data").write_bytes(b"\0" * 24)
     (tmp_path / "model" / "link.data").symlink_to(tmp_path / "m.data")
-    with pytest.raises(ModelError, match="outside"):
+    with pytest.raises(ModelError, match="symbolic link"):
         load_onnx(path)
 
 

@@ -90,21 +90,23 @@ def predict(
 
 def _print_prediction(found: dict[str, object]) -> None:
     from rich.console import Console  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(
-        f"{found['model']} on {found['device']}: [bold]{found['latency_ms']:.3f} ms[/bold] "
+        f"{escape(str(found['model']))} on {found['device']}: [bold]{found['latency_ms']:.3f} ms[/bold] "
         f"({100 * found['interval']:.0f} % interval {found['low_ms']:.3f} to {found['high_ms']:.3f} ms)"  # type: ignore[operator]
     )
     if found["coverage"] != 1.0:
-        console.print(f"covers {100 * found['coverage']:.1f} % of the kernels; without: {', '.join(found['missing'])}")  # type: ignore[operator,arg-type]
+        console.print(f"covers {100 * found['coverage']:.1f} % of the kernels; without: {escape(', '.join(found['missing']))}")  # type: ignore[operator,arg-type]
     table = Table("kernel", "type", "implementation", box=None, pad_edge=False)
     table.add_column("ms", justify="right")
     table.add_column("share", justify="right")
     for kernel in found["kernels"]:  # type: ignore[attr-defined]
         share = f"{100 * kernel['share']:.1f} %"
-        table.add_row(kernel["name"], kernel["type"], kernel["implementation"], f"{kernel['latency_ms']:.4f}", share)
+        name = escape(kernel["name"])  # of a file that may hold anything: square brackets are no markup here
+        table.add_row(name, kernel["type"], kernel["implementation"], f"{kernel['latency_ms']:.4f}", share)
     if found["call_ms"]:  # part of the latency: without it the lines do not add up to the whole
         share = f"{100 * found['call_ms'] / found['latency_ms']:.1f} %"  # type: ignore[operator]
         table.add_row("(call)", "", "", f"{found['call_ms']:.4f}", share)

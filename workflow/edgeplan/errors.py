@@ -21,7 +21,7 @@ class EdgeplanError(Exception):
 
 
 class ModelError(EdgeplanError):
-    """A model file that cannot be read, is not static in shape, or holds an operator that is not known."""
+    """A model file that cannot be read, contradicts itself, is not static in shape, or holds what is not known."""
 
     exit_code = 2
 

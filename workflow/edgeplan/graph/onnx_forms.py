@@ -1,6 +1,7 @@
 """ONNX operators of which the graph knows one form only: other forms are brought to it, or refused by name.
 
-Without this, inputs that the graph does not keep apart (an LSTM's initial states, a Resize's region) would be lost in silence.
+Without this, inputs that the graph does not keep apart (an LSTM's initial states, a Resize's region, which operand of a product
+is the weight) would be lost in silence.
 """
 
 from __future__ import annotations
@@ -20,16 +21,35 @@ Form = Callable[[onnx.NodeProto, Mapping[str, TensorProto], AbstractSet[str], st
 _LSTM_INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 _KEPT_LSTM_INPUTS = 4
 _LSTM_ATTRIBUTES = frozenset({"hidden_size", "direction"})
+_LSTM_DIRECTIONS = (b"forward", b"reverse", b"bidirectional")
 _RESIZE_REGION, _RESIZE_SCALES, _RESIZE_SIZES = 1, 2, 3
 _OPSET_10_RESIZE_INPUTS = 2
+_COORDINATES = b"half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric tf_half_pixel_for_nn"
+_RESIZE_WORDS: Mapping[str, list[bytes]] = MappingProxyType(
+    {
+        "mode": [b"nearest", b"linear", b"cubic"],
+        "nearest_mode": [b"round_prefer_floor", b"round_prefer_ceil", b"floor", b"ceil"],
+        "coordinate_transformation_mode": _COORDINATES.split(),
+    }
+)
+_PADDINGS = (b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
+_LARGEST_WINDOW = (1 << 31) - 1  # products of two such numbers still have 64 bits
+_FOLD = "fold constants, or export with fixed weights"
+_WEIGHT_INPUTS = MappingProxyType(
+    {"Conv": ("W", "B"), "Gemm": ("", "C"), "BatchNormalization": ("scale", "B", "mean", "variance")}
+)
 
 
 def _refuse(node: onnx.NodeProto, source: str, what: str, next_step: str) -> NoReturn:
-    raise ModelError(f"{node.op_type} {what}", where=f"{source}, node {node.name or node.output[0]!r}", next_step=next_step)
+    raise ModelError(f"{node.op_type} {what}", where=f"{source}, node {node.name!r}", next_step=next_step)
 
 
 def _input(node: onnx.NodeProto, place: int) -> str:
     return str(node.input[place]) if place < len(node.input) else ""
+
+
+def _word(value: bytes) -> str:
+    return repr(value.decode(errors="replace"))
 
 
 def _is_zero(name: str, constants: Mapping[str, TensorProto]) -> bool:
@@ -56,7 +76,9 @@ def _lstm(node: onnx.NodeProto, constants: Mapping[str, TensorProto], read: Abst
     for key, value in attributes.items():
         if key not in _LSTM_ATTRIBUTES and defaults.get(key) != value:
             _refuse(node, source, f"with the attribute {key}", simplify)
-    if not node.output[0]:
+    if attributes.get("direction", b"forward") not in _LSTM_DIRECTIONS:
+        _refuse(node, source, f"of the unknown direction {_word(attributes['direction'])}", simplify)
+    if not node.output or not node.output[0]:
         _refuse(node, source, "without its output Y", "export it with the sequence of its states")
     plain = onnx.NodeProto()
     plain.CopyFrom(node)
@@ -74,6 +96,10 @@ def _resize(node: onnx.NodeProto, constants: Mapping[str, TensorProto], read: Ab
         _refuse(node, source, "in the form of opset 10", "export with opset 13 or later")
     if attributes.get("coordinate_transformation_mode") == b"tf_crop_and_resize" or "axes" in attributes:
         _refuse(node, source, "of a region or of chosen axes", "export it with scales for every axis of the whole tensor")
+    for key, known in _RESIZE_WORDS.items():
+        if attributes.get(key, known[0]) not in known:
+            listed = ", ".join(word.decode() for word in known)
+            _refuse(node, source, f"of the unknown {key} {_word(attributes[key])}", f"mend the node: known are {listed}")
     plain = onnx.NodeProto()
     plain.CopyFrom(node)
     given = []
@@ -88,6 +114,78 @@ def _resize(node: onnx.NodeProto, constants: Mapping[str, TensorProto], read: Ab
     return plain
 
 
+def _weighted(node: onnx.NodeProto, constants: Mapping[str, TensorProto], _: AbstractSet[str], source: str) -> onnx.NodeProto:
+    """What is multiplied is an activation, weights are initialisers: which of several inputs is which is not kept."""
+    if _input(node, 0) in constants:
+        _refuse(node, source, "of a constant", "fold constants, or exchange the operands of a product")
+    for place, role in enumerate(_WEIGHT_INPUTS.get(node.op_type, ()), start=1):
+        name = _input(node, place)
+        if role and name and name not in constants:
+            _refuse(node, source, f"whose {role} is no initialiser", _FOLD)
+    return node
+
+
+def _gemm(node: onnx.NodeProto, constants: Mapping[str, TensorProto], read: AbstractSet[str], source: str) -> onnx.NodeProto:
+    if any(a.name == "transA" and a.i for a in node.attribute):
+        _refuse(node, source, "of a transposed input", "export the transposition as a node of its own")
+    return _weighted(node, constants, read, source)
+
+
+def _norm(node: onnx.NodeProto, constants: Mapping[str, TensorProto], read: AbstractSet[str], source: str) -> onnx.NodeProto:
+    attributes = {a.name: a.i for a in node.attribute}
+    if attributes.get("training_mode", 0) or len(list(filter(None, node.output))) > 1:
+        _refuse(node, source, "in training mode", "export the model for inference")
+    if not attributes.get("spatial", 1):
+        _refuse(node, source, "of each pixel for itself", "export with opset 13 or later")
+    return _weighted(node, constants, read, source)
+
+
+def _dropout(node: onnx.NodeProto, constants: Mapping[str, TensorProto], _: AbstractSet[str], source: str) -> onnx.NodeProto:
+    training = _input(node, 2)
+    if training and not _is_zero(training, constants):
+        _refuse(node, source, "in training mode", "export the model for inference")
+    return node
+
+
+def _concat(node: onnx.NodeProto, constants: Mapping[str, TensorProto], _: AbstractSet[str], source: str) -> onnx.NodeProto:
+    if any(name in constants for name in node.input):
+        _refuse(node, source, "with a constant", "fold constants; where among activations a constant stands is not kept")
+    return node
+
+
+def _window(node: onnx.NodeProto, constants: Mapping[str, TensorProto], read: AbstractSet[str], source: str) -> onnx.NodeProto:
+    """Windows of sizes that can be computed with, and padded in one way."""
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    least = {"kernel_shape": 1, "strides": 1, "dilations": 1, "group": 1, "pads": 0}
+    for key, lowest in least.items():
+        value = attributes.get(key, lowest)
+        if not all(lowest <= number <= _LARGEST_WINDOW for number in (value if isinstance(value, list) else [value])):
+            _refuse(node, source, f"with the impossible {key} {value}", "mend the node, or export the model again")
+    padding, pads = attributes.get("auto_pad", b"NOTSET"), attributes.get("pads", [])
+    if padding not in _PADDINGS or (padding != b"NOTSET" and any(pads)):
+        _refuse(node, source, f"padded by auto_pad {_word(padding)} and pads {pads}", "export it with pads alone")
+    plain = _weighted(node, constants, read, source)
+    if padding != b"NOTSET" and pads:  # ONNX's inference would take the zeros, engines take the mode
+        plain = onnx.NodeProto()
+        plain.CopyFrom(node)
+        del plain.attribute[:]
+        plain.attribute.extend(a for a in node.attribute if a.name != "pads")
+    return plain
+
+
 #: By operator type: the node as the graph knows it, from the node, the constants by name, the tensors that anything reads, and
 #: where the model comes from; raises ModelError for a form that the graph cannot express.
-FORMS: Mapping[str, Form] = MappingProxyType({"LSTM": _lstm, "Resize": _resize})
+FORMS: Mapping[str, Form] = MappingProxyType(
+    {
+        "LSTM": _lstm,
+        "Resize": _resize,
+        "Conv": _window,
+        "MaxPool": _window,
+        "AveragePool": _window,
+        "Gemm": _gemm,
+        "MatMul": _weighted,
+        "BatchNormalization": _norm,
+        "Dropout": _dropout,
+        "Concat": _concat,
+    }
+)

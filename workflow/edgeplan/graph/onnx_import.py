@@ -1,37 +1,30 @@
-"""ONNX files, which are untrusted, to graphs."""
+"""ONNX files, which are untrusted, to graphs.
+
+A file is looked through (`onnx_contents`), held against ONNX's schemas and its shape inference (`onnx_shapes`), and brought to
+the forms that the graph knows (`onnx_forms`); the graph is held against what kernels take for granted (`checks`). What passes
+is safe to compute with: nothing behind this border checks a model again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto, numpy_helper, shape_inference
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.checks import check_graph
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
-from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
+from edgeplan.graph.onnx_constants import constant_values
+from edgeplan.graph.onnx_contents import TRANSPARENT, Contents, contents_of
 from edgeplan.graph.onnx_forms import FORMS
-from edgeplan.graph.onnx_meaning import Known, embed_values, meant, opset_of, require_inference
+from edgeplan.graph.onnx_shapes import check_nodes, inferred, no_static_shape
 
-_DTYPES = MappingProxyType(
-    {
-        TensorProto.FLOAT: "float32",
-        TensorProto.FLOAT16: "float16",
-        TensorProto.BFLOAT16: "bfloat16",
-        TensorProto.DOUBLE: "float64",
-        TensorProto.INT64: "int64",
-        TensorProto.INT32: "int32",
-        TensorProto.INT8: "int8",
-        TensorProto.UINT8: "uint8",
-        TensorProto.BOOL: "bool",
-    }
-)
-
-#: Operators that pass their input on unchanged at inference.
-_TRANSPARENT = frozenset({"Identity", "Dropout"})
 #: Which inputs of an operator are constants that the graph keeps as attributes.
 _CONSTANT_INPUTS = MappingProxyType(
     {
@@ -44,153 +37,162 @@ _CONSTANT_INPUTS = MappingProxyType(
         "Resize": ("", "roi", "scales", "sizes"),
     }
 )
+_INTEGER_ROLES = frozenset({"shape", "split", "axes", "sizes"})
 _SMALL_CONSTANT_ELEMENTS = 64
+#: What protobuf can read; larger models keep their weights in files of their own.
+_LARGEST_FILE_BYTES = (1 << 31) - 1
+#: From this opset on Softmax runs over one axis, before it over that axis and all behind it together.
+_SOFTMAX_OF_ONE_AXIS = 13
 
 
 def load_onnx(path: Path) -> Graph:
     """Read a static-shape ONNX file.
 
     Args:
-        path: the model file; weights in external files are not read, only their shapes.
+        path: the model file; of external files only constants that decide shapes are read, weights need not be there.
 
     Raises:
-        ModelError: the file is missing, corrupt or truncated, a shape is dynamic, or an operator is not known.
+        ModelError: the file is missing, corrupt, truncated or of an opset that is not known, it contradicts itself, a shape is
+            dynamic, or an operator or a form of it is not known.
     """
     if not path.is_file():
         raise ModelError(f"no model file {path}", next_step="check the path; the file must be an ONNX model")
     try:
-        model = onnx.load(path, load_external_data=False)
-        if not model.graph.node:
-            raise ModelError("the model holds no operators", where=str(path), next_step="export the model again")
-        embed_values(model, path.parent, str(path))
-        model = shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
-    except (DecodeError, OSError, ValueError, shape_inference.InferenceError) as error:
+        if path.stat().st_size > _LARGEST_FILE_BYTES:
+            raise ModelError(
+                "larger than 2 GB, which no ONNX file can be",
+                where=str(path),
+                next_step="save the weights beside the model: onnx.save(model, path, save_as_external_data=True)",
+            )
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+    except (DecodeError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
             f"not a readable ONNX model: {reason}",
             where=str(path),
             next_step="the file may be corrupt or truncated: copy or export it again",
         ) from error
-    return from_onnx(model, source=str(path))
+    return from_onnx(model, str(path), path.parent)
 
 
-def from_onnx(model: onnx.ModelProto, source: str = "") -> Graph:
-    """A graph from an ONNX model whose shapes have been inferred (see `load_onnx`).
+def from_onnx(model: onnx.ModelProto, source: str = "", folder: Path | None = None) -> Graph:
+    """A graph from an ONNX model, whose shapes are inferred here.
+
+    Args:
+        model: the model; it is not changed.
+        source: where it comes from, for messages.
+        folder: where its external data lie; small constants are read from there.
 
     Raises:
-        ModelError: a shape is dynamic or unknown, or an operator is not known.
+        ModelError: as `load_onnx`.
     """
-    g = model.graph
-    unknown = {f"{n.domain + '::' if n.domain else ''}{n.op_type}": n.name or n.output[0] for n in g.node if not _known(n)}
-    if unknown:
-        listed = ", ".join(f"{op} (node {name!r})" for op, name in unknown.items())
-        raise ModelError(
-            f"unknown operator: {listed}",
-            where=source,
-            next_step="known operators are " + ", ".join(sorted(KNOWN_ONNX_TYPES | _TRANSPARENT)),
-        )
-    constants = {i.name: i for i in g.initializer}
+    contents = contents_of(model, source)
+    check_nodes(contents, source)
     alias: dict[str, str] = {}
-    for node in g.node:
-        if node.op_type == "Constant":
-            value = next((a.t for a in node.attribute if a.name == "value"), None)
-            if value is None:
-                raise ModelError(
-                    "a Constant node without a tensor value",
-                    where=f"{source}, node {node.name!r}",
-                    next_step="simplify the model",
-                )
-            constants[node.output[0]] = value
-        elif node.op_type in _TRANSPARENT:
-            alias[node.output[0]] = alias.get(node.input[0], node.input[0])
-    tensors = {name: Tensor(name, tuple(c.dims), _DTYPES.get(c.data_type, "float32")) for name, c in constants.items()}
-    for value in [*g.value_info, *g.input, *g.output]:
-        if value.name not in tensors:
-            tensors[value.name] = _tensor(value)
-    inputs = tuple(i.name for i in g.input if i.name not in constants)
-    read = {name for n in g.node for name in n.input} | {o.name for o in g.output}
-    operators = []
-    used: set[str] = set()
-    known = Known(source, opset_of(model), constants, tensors, alias)
-    for index, given in enumerate(g.node):
-        if given.op_type in _TRANSPARENT or given.op_type == "Constant":
-            require_inference(given, known)
-            continue
-        node, form = meant(given, known), FORMS.get(given.op_type)
-        operators.append(_operator(form(node, constants, read, source) if form else node, index, constants, alias, used))
-    graph = Graph(
-        g.name or "model",
-        tuple(operators),
-        inputs,
-        tuple(alias.get(o.name, o.name) for o in g.output),
-        MappingProxyType(tensors),
-    )
-    _check_static(graph, source)
+    read = {name for n in contents.nodes for name in n.input} | set(contents.outputs)
+    nodes = []
+    for given in contents.nodes:
+        for place, name in enumerate(given.input):
+            given.input[place] = alias.get(name, name)
+        form = FORMS.get(given.op_type)
+        node = form(given, contents.constants, read, source) if form else given
+        if node.op_type in TRANSPARENT:
+            alias[node.output[0]] = node.input[0]
+        nodes.append(node)
+    values = _values(nodes, contents, folder, source)
+    tensors = inferred(contents, nodes, values, source)
+    operators = tuple(_operator(node, contents, values, tensors, source) for node in nodes if node.op_type not in TRANSPARENT)
+    outputs = tuple(alias.get(name, name) for name in contents.outputs)
+    graph = Graph(contents.name, operators, tuple(i.name for i in contents.inputs), outputs, MappingProxyType(tensors))
+    if not any(op.outputs and set(op.outputs) & set(outputs) for op in operators):
+        raise ModelError("the model computes nothing", where=source, next_step="export the model again")
+    check_graph(graph, source)
     return graph
 
 
-def _known(node: onnx.NodeProto) -> bool:
-    if node.domain not in ("", "ai.onnx"):
-        return False
-    if node.op_type == "ReduceMean":
-        return True
-    return node.op_type in KNOWN_ONNX_TYPES or node.op_type in _TRANSPARENT or node.op_type == "Constant"
-
-
-def _tensor(value: onnx.ValueInfoProto) -> Tensor:
-    """Shape of an activation; a dynamic axis is -1 and reported by `_check_static`."""
-    kind = value.type.tensor_type
-    shape = tuple(d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else -1 for d in kind.shape.dim)
-    return Tensor(value.name, shape, _DTYPES.get(kind.elem_type, "float32"))
+def _values(
+    nodes: Iterable[onnx.NodeProto], contents: Contents, folder: Path | None, source: str
+) -> dict[str, npt.NDArray[Any]]:
+    """Values of the constants that decide shapes or that the graph keeps."""
+    found: dict[str, npt.NDArray[Any]] = {}
+    for node in nodes:
+        for role, name in zip(_CONSTANT_INPUTS.get(node.op_type, ()), node.input, strict=False):
+            if not role or not name:
+                continue
+            if name not in contents.constants:
+                raise ModelError(
+                    f"{node.op_type} whose {role} is no constant",
+                    where=f"{source}, node {node.name!r}",
+                    next_step="fix the input shape and fold constants",
+                )
+            if name not in found:
+                found[name] = constant_values(name, contents.constants[name], folder, source)
+            integers, several = role in _INTEGER_ROLES, node.op_type == "Clip" and found[name].size != 1
+            if several or (integers and found[name].dtype != np.int64):
+                raise ModelError(
+                    f"{node.op_type} whose {role} is {found[name].size} numbers of type {found[name].dtype}",
+                    where=f"{source}, node {node.name!r}",
+                    next_step="export it with " + ("64-bit integers" if integers else "one number for each bound"),
+                )
+    return found
 
 
 def _attribute(attribute: onnx.AttributeProto) -> Attribute:
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    if isinstance(value, int | float):
+    if isinstance(value, float):
+        return float(str(np.float32(value)))  # files hold single precision: 1e-05 is read as it was written, not 9.99999975e-06
+    if isinstance(value, int):
         return value
     return tuple(value)
 
 
 def _operator(
-    node: onnx.NodeProto, index: int, constants: dict[str, TensorProto], alias: dict[str, str], used: set[str]
+    node: onnx.NodeProto,
+    contents: Contents,
+    values: Mapping[str, npt.NDArray[Any]],
+    tensors: Mapping[str, Tensor],
+    source: str,
 ) -> Operator:
-    attributes: dict[str, Attribute] = {
-        a.name: _attribute(a) for a in node.attribute if a.type not in (onnx.AttributeProto.TENSOR, onnx.AttributeProto.GRAPH)
-    }
+    attributes: dict[str, Attribute] = {a.name: _attribute(a) for a in node.attribute}
     inputs: list[str] = []
     weights: list[str] = []
     roles = _CONSTANT_INPUTS.get(node.op_type, ())
-    for position, given in enumerate(node.input):
-        if not given:
-            continue
-        name = alias.get(given, given)
+    for position, name in enumerate(node.input):
         role = roles[position] if position < len(roles) else ""
-        if role and name in constants:
-            values = numpy_helper.to_array(constants[name])
-            if values.size <= _SMALL_CONSTANT_ELEMENTS:
-                numbers = tuple(v.item() for v in np.ravel(values))
+        if role and name:
+            if values[name].size <= _SMALL_CONSTANT_ELEMENTS:
+                numbers = tuple(v.item() for v in np.ravel(values[name]))
                 attributes[role] = numbers[0] if node.op_type == "Clip" else numbers
-        elif name in constants:
+        elif name in contents.constants:
             weights.append(name)
-        else:
+        elif name:
             inputs.append(name)
-    name = node.name or f"{node.op_type.lower()}_{index}"
-    if name in used:  # ONNX allows repeated names; here they identify operators
-        name = f"{name}_{index}"
-    used.add(name)
+    where = f"{source}, operator {node.name!r}"
+    if not inputs:
+        raise ModelError(f"{node.op_type} reads constants alone", where=where, next_step="fold constants")
+    if inputs[0] not in tensors:
+        raise no_static_shape(inputs[0], None, where)
+    attributes |= _meant(node, tensors[inputs[0]].shape, contents.opset, where)
     outputs = tuple(o for o in node.output if o)
-    return Operator(name, node.op_type, tuple(inputs), outputs, tuple(weights), MappingProxyType(attributes))
+    return Operator(node.name, node.op_type, tuple(inputs), outputs, tuple(weights), MappingProxyType(attributes))
 
 
-def _check_static(graph: Graph, source: str) -> None:
-    for op in graph.operators:
-        for name in (*op.inputs, *op.outputs):
-            tensor = graph.tensors.get(name)
-            if tensor is None or any(size < 1 for size in tensor.shape):
-                raise ModelError(
-                    f"tensor {name!r} has no static shape" + (f" ({tensor.shape}, -1 is dynamic)" if tensor else ""),
-                    where=f"{source}, operator {op.name!r}",
-                    next_step="fix the input shape: python -m onnxruntime.tools.make_dynamic_shape_fixed",
-                )
+def _meant(node: onnx.NodeProto, shape: tuple[int, ...], opset: int, where: str) -> dict[str, Attribute]:
+    """Attributes that the graph spells out where ONNX's defaults depend on the shape or on the opset."""
+    given = {a.name: a.i for a in node.attribute}
+    if node.op_type == "Transpose" and "perm" not in given:
+        return {"perm": tuple(reversed(range(len(shape))))}
+    if node.op_type == "Softmax" and opset < _SOFTMAX_OF_ONE_AXIS:
+        rank, axis = len(shape), given.get("axis", 1)
+        together = [i for i in range(axis % rank, rank) if shape[i] > 1] if -rank <= axis < rank else [axis, axis]
+        if len(together) > 1:
+            raise ModelError(
+                f"Softmax of opset {opset} over all axes from {axis} on of {shape}",
+                where=where,
+                next_step="export with opset 13 or later, or convert the model (onnx.version_converter) and fold constants "
+                "(onnxruntime: SessionOptions.optimized_model_filepath at the level ORT_ENABLE_BASIC)",
+            )
+        return {"axis": together[0] if together else axis % rank}
+    return {}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -117,11 +116,12 @@ def _settings(params: Params) -> TrainingSettings:
 def _train_all(
     asked: Mapping[str, pd.DataFrame], params: Params, about: Mapping[str, Any]
 ) -> dict[str, tuple[DevicePredictor, pd.DataFrame]]:
-    """`_train` of several tables at once, a process each: the trees of one are grown one after the other, on one core."""
-    workers = min(len(asked), len(os.sched_getaffinity(0)))
-    # Forked: the scripts of the stages are no importable modules. All children start with the first table handed over, before
-    # this process has a thread of its own; LightGBM's would not be there in them.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
+    """`_train` of several tables at once, a thread each: the trees of one are grown one after the other, on one core.
+
+    Threads, not processes: LightGBM lets others run while it computes, and a forked process would lack the threads of OpenMP
+    that this one may have started.
+    """
+    with ThreadPoolExecutor(min(len(asked), len(os.sched_getaffinity(0)))) as pool:
         largest_first = sorted(asked, key=lambda name: -len(asked[name]))
         started = {pool.submit(_train, asked[name], params, about, black_box=name == ISOLATED): name for name in largest_first}
         with progress(f"{about['device']}: kernels trained on", sum(len(rows) for rows in asked.values())) as advance:

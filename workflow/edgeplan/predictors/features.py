@@ -20,6 +20,10 @@ from edgeplan.predictors.configs import NUMBERS, ConfigTable
 
 Floats = npt.NDArray[np.float64]
 
+#: Element types that labels can be of: carriers and zoo models are built in float32, and every engine is told to compute in it.
+#: Nothing was learnt of another type, although its kernels have features.
+LABELLED_TYPES = frozenset({"float32"})
+
 _ACTIVATION_CODE = MappingProxyType(
     {
         "": 0.0,

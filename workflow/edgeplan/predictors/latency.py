@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edgeplan.predictors.boosters import on_all_cores, raw_scores
 from edgeplan.predictors.card import Card, Dispatch, Variant
 from edgeplan.predictors.configs import ConfigTable, Integers, kind_codes
-from edgeplan.predictors.features import features, work_terms
+from edgeplan.predictors.features import LABELLED_TYPES, features, work_terms
 from edgeplan.predictors.layouts import FIRST_STATES, UNKNOWN, Choices
 from edgeplan.predictors.trees import Forest
 
@@ -74,7 +74,7 @@ class Evaluator:
 
     def _dispatch(self, table: ConfigTable) -> Integers:
         chosen = np.full((len(table), len(self.states)), NO_PREDICTOR, dtype=np.int64)
-        kind = kind_codes(table, self.kinds)
+        kind = self._kind(table)
         told = {d.kind: d for d in self.card.dispatch}
         at_file = {name: i for i, name in enumerate(self.card.files())}
         first = {name: i for i, (name, _) in reversed(list(enumerate(self.choices)))}
@@ -117,7 +117,7 @@ class Evaluator:
         Returns:
             Latency in us, NaN without predictor (n,), and the regressor used, -1 for none (n,).
         """
-        regressor = self._regressor(kind_codes(table, self.kinds), implementation)
+        regressor = self._regressor(self._kind(table), implementation)
         result = np.full(len(table), np.nan)
         large = len(table) > _LARGE
         known = np.flatnonzero(regressor >= 0)
@@ -155,6 +155,11 @@ class Evaluator:
 
     def _matrix(self, table: ConfigTable) -> Floats:
         return np.concatenate([features(table), np.full((len(table), len(EXTRA_FEATURES)), -1.0)], axis=1)
+
+    def _kind(self, table: ConfigTable) -> Integers:
+        """Position of each row's kind in `kinds`; -1 without predictor, as rows of an element type that was never labelled."""
+        labelled = table.mapped("dtype", dict.fromkeys(LABELLED_TYPES, 1.0), 0.0) > 0
+        return np.where(labelled, kind_codes(table, self.kinds), NO_PREDICTOR)
 
     def _regressor(self, kind: Integers, implementation: Integers) -> Integers:
         """The predictor of the implementation, else of the kind, else -1."""

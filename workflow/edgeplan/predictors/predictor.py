@@ -14,7 +14,7 @@ from edgeplan.errors import FormatError, PredictionError
 from edgeplan.files import read_json, write_text
 from edgeplan.predictors.card import Card, Interval
 from edgeplan.predictors.configs import Integers
-from edgeplan.predictors.features import FEATURES, WORK_TERMS
+from edgeplan.predictors.features import FEATURES, LABELLED_TYPES, WORK_TERMS
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
 from edgeplan.predictors.latency import Evaluator
 from edgeplan.predictors.layouts import Layouts, propagate
@@ -86,7 +86,7 @@ class DevicePredictor:
         missing += tuple(f"layout conversion of tensor {t}" for t in layouts.reorder_tensor[np.isnan(costs.reorder_us)])
         if missing and not allow_partial:
             i = int(np.flatnonzero(np.isnan(costs.kernel_us))[0]) if np.isnan(costs.kernel_us).any() else -1
-            what = model.configs[i].kind if i >= 0 else "reorder"
+            what = (model.configs[i].kind, model.configs[i].dtype) if i >= 0 else ("reorder", "")
             raise _no_predictor(what, model.name, missing[0], self.card.device)
         batch = self._total(tables, layouts, costs)
         return ModelPrediction(
@@ -109,11 +109,13 @@ class DevicePredictor:
         bad = np.flatnonzero(np.isnan(costs.kernel_us))
         if len(bad) and not allow_partial:
             model = int(np.searchsorted(tables.kernel_start, bad[0], side="right")) - 1
-            kind = tables.configs.word("kind", int(tables.config[bad[0]]))
-            raise _no_predictor(kind, tables.models[model], f"kernel {bad[0] - tables.kernel_start[model]}", self.card.device)
+            row = int(tables.config[bad[0]])
+            what = tables.configs.word("kind", row), tables.configs.word("dtype", row)
+            raise _no_predictor(what, tables.models[model], f"kernel {bad[0] - tables.kernel_start[model]}", self.card.device)
         if np.isnan(costs.reorder_us).any() and not allow_partial:
             tensor = int(layouts.reorder_tensor[np.isnan(costs.reorder_us)][0])
-            raise _no_predictor("reorder", tables.models[tables.tensor_model[tensor]], f"tensor {tensor}", self.card.device)
+            name = tables.models[tables.tensor_model[tensor]]
+            raise _no_predictor(("reorder", ""), name, f"tensor {tensor}", self.card.device)
         return self._total(tables, layouts, costs)
 
     def with_kinds_of(self, other: DevicePredictor, kinds: Sequence[str]) -> DevicePredictor:
@@ -221,7 +223,16 @@ def interval_half_width(interval: Interval, effective_kernels: Floats) -> Floats
     return interval.quantile * np.sqrt(interval.common**2 + interval.single**2 / np.maximum(effective_kernels, 1.0))
 
 
-def _no_predictor(kind: str, model: str, node: str, device: str) -> PredictionError:
+def _no_predictor(what: tuple[str, str], model: str, node: str, device: str) -> PredictionError:
+    """The error for a kernel of a kind and an element type; "" for one of no matter which type."""
+    kind, dtype = what
+    if dtype and dtype not in LABELLED_TYPES:
+        known = ", ".join(sorted(LABELLED_TYPES))
+        return PredictionError(
+            f"device {device} has no predictor for kernels of element type {dtype}, only of {known}",
+            where=f"model {model}, node {node}",
+            next_step=f"export the model in {known}, or allow a partial prediction",
+        )
     return PredictionError(
         f"device {device} has no predictor for kernels of kind {kind}",
         where=f"model {model}, node {node}",

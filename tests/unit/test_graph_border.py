@@ -1,0 +1,216 @@
+"""ONNX files that are damaged or contradict themselves end in one clear error."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx_models import IMAGE, W, conv, integers, model, node, refused, weight
+
+from edgeplan.errors import ModelError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.onnx_export import to_onnx
+from edgeplan.graph.onnx_import import from_onnx, load_onnx
+
+
+def test_what_is_right_is_read() -> None:
+    graph = from_onnx(model([conv()], [W], output=(1, 6, 6, 6)))
+    assert graph.shape("y") == (1, 6, 6, 6)
+
+
+# Damaged files.
+
+
+def test_names_that_are_no_text() -> None:
+    data = model([conv(strides=[1, 1], pads=[0, 0, 0, 0])], [W]).SerializeToString()
+    for old, new in ((b"strides", b"strid\xff\xfe"), (b"c\x22\x04Conv", b"\xff\x22\x04Conv")):
+        assert old in data
+        refused(onnx.load_from_string(data.replace(old, new)), "no UTF-8 text")
+
+
+def test_a_node_without_outputs() -> None:
+    broken = model([node("Cosh", ["x"], ["y"])])
+    del broken.graph.node[0].output[:]
+    refused(broken, "unknown operator: Cosh")
+    broken.graph.node[0].op_type = "Relu"
+    broken.graph.output[0].name = "x"
+    refused(broken, "not a valid ONNX model")
+
+
+def test_an_attribute_without_a_type() -> None:
+    broken = model([conv(strides=[1, 1])], [W])
+    broken.graph.node[0].attribute[0].ClearField("type")
+    assert "'c'" in refused(broken, "not a valid ONNX model").where
+
+
+def test_an_attribute_of_a_function() -> None:
+    broken = model([conv(group=1)], [W])
+    broken.graph.node[0].attribute[0].ref_attr_name = "group"
+    refused(broken, "that of a function")
+
+
+@pytest.mark.parametrize(("dims", "said"), [([92], "holds 16 bytes"), ([], "holds 16 bytes"), ([-2], "impossible shape")])
+def test_constants_hold_what_their_shape_says(dims: list[int], said: str) -> None:
+    sizes = integers("s", 1, 256)
+    del sizes.dims[:]
+    sizes.dims.extend(dims)
+    refused(model([node("Reshape", ["x", "s"], ["y"])], [sizes]), said)
+
+
+def test_weights_hold_what_their_shape_says() -> None:
+    short = onnx.TensorProto()
+    short.CopyFrom(W)
+    short.raw_data = short.raw_data[:-4]
+    refused(model([conv()], [short]), "constant 'w' holds 860 bytes")
+    huge = onnx.TensorProto()
+    huge.CopyFrom(W)
+    huge.dims[0] = 1 << 62
+    refused(model([conv()], [huge]), "impossible shape")
+
+
+@pytest.mark.parametrize("kind", [TensorProto.UNDEFINED, TensorProto.STRING, 77])
+def test_constants_of_unknown_types(kind: int) -> None:
+    odd = weight("b", 1)
+    odd.data_type = kind
+    refused(model([node("Add", ["x", "b"], ["y"])], [odd]), "element type")
+
+
+def test_tensors_of_unknown_types() -> None:
+    broken = model([node("Relu", ["x"], ["y"])])
+    for kind, said in ((TensorProto.STRING, "STRING"), (TensorProto.UNDEFINED, "UNDEFINED"), (77, "77")):
+        broken.graph.input[0].type.tensor_type.elem_type = kind
+        refused(broken, said)
+    broken.graph.input[0].type.sequence_type.SetInParent()
+    refused(broken, "no static shape")
+
+
+def test_sizes_whose_product_overflows() -> None:
+    refused(model([node("Relu", ["x"], ["y"])], shape=(1, 1 << 40, 1 << 40, 8)), "the tensors of the model take")
+    refused(model([conv(auto_pad="SAME_UPPER", dilations=[1 << 62, 1])], [W]), "impossible dilations")
+
+
+def test_a_constant_that_lies_elsewhere(tmp_path: Path) -> None:
+    given = model([node("Reshape", ["x", "s"], ["y"]), conv("y", "z")], [integers("s", 1, 4, 8, 8), W])
+    onnx.save(given, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    assert load_onnx(tmp_path / "m.onnx").operators[0].attributes["shape"] == (1, 4, 8, 8)
+    given = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    refused(given, "in another file")
+    (tmp_path / "m.data").unlink()
+    with pytest.raises(ModelError, match="cannot read constant 's'") as caught:
+        load_onnx(tmp_path / "m.onnx")
+    assert "beside the model" in caught.value.next_step
+    for entry in given.graph.initializer[0].external_data:
+        if entry.key == "offset":
+            entry.value = "-8"
+    refused(given, "where in which file")
+
+
+def test_more_than_protobuf_can_hold(tmp_path: Path) -> None:
+    with (tmp_path / "m.onnx").open("wb") as file:
+        file.truncate(1 << 31)  # sparse: it takes no space
+    with pytest.raises(ModelError, match="larger than 2 GB") as caught:
+        load_onnx(tmp_path / "m.onnx")
+    assert "save_as_external_data" in caught.value.next_step
+
+
+# Who writes what.
+
+
+def test_nodes_in_any_order_are_sorted() -> None:
+    b = GraphBuilder("net", IMAGE)
+    left, right = b.split(b.conv_bn(b.input, 8, 3), (4, 4))
+    given = to_onnx(b.build(b.fc(b.flatten(b.gap(b.add(b.relu(left), b.maxpool(right, 3, 1, 1)))), 5)))
+    expected = from_onnx(given)
+    nodes = list(given.graph.node)
+    for seed in range(5):
+        shuffled = onnx.ModelProto()
+        shuffled.CopyFrom(given)
+        del shuffled.graph.node[:]
+        shuffled.graph.node.extend(random.Random(seed).sample(nodes, len(nodes)))  # noqa: S311  not cryptography
+        found = from_onnx(shuffled)
+        assert {op.name: op for op in found.operators} == {op.name: op for op in expected.operators}
+        done = set(found.inputs)
+        for op in found.operators:
+            assert done.issuperset(op.inputs)
+            done.update(op.outputs)
+
+
+def test_an_alias_before_what_it_stands_for() -> None:
+    graph = from_onnx(model([node("Relu", ["b"], ["y"]), node("Identity", ["a"], ["b"]), conv("x", "a")], [W]))
+    assert [op.inputs for op in graph.operators] == [("x",), ("a",)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ([node("Add", ["x", "b"], ["a"]), node("Relu", ["a"], ["b"]), node("Relu", ["a"], ["y"])], "in a circle"),
+        ([node("Add", ["x", "y"], ["y"])], "in a circle"),
+        ([node("Add", ["x", "lost"], ["y"])], "'lost' is read"),
+        ([node("Relu", ["x"], ["a"])], "nothing writes the output 'y'"),
+        ([node("Relu", ["x"], ["y"]), node("Tanh", ["x"], ["y"])], "'y' is written twice"),
+        ([node("Relu", ["x"], ["x"])], "'x' is written twice"),
+        ([node("Identity", ["x"], ["y"])], "computes nothing"),
+        ([node("Dropout", ["x"], ["y", "m"]), node("Transpose", ["m"], ["t"]), node("Relu", ["y"], ["z"])], "computes nothing"),
+        ([node("Dropout", ["x"], ["a", "m"]), node("Transpose", ["m"], ["t"]), node("Relu", ["a"], ["y"])], "training alone"),
+        ([node("Relu", ["w"], ["a"]), node("Add", ["x", "a"], ["y"])], "reads constants alone"),
+    ],
+)
+def test_every_tensor_is_written_once_before_it_is_read(nodes: list[onnx.NodeProto], said: str) -> None:
+    refused(model(nodes, [weight("w", 1)]), said)
+
+
+def test_names_of_operators_differ_even_from_made_up_ones() -> None:
+    nodes = [node("Relu", [a], [b], name=n) for a, b, n in (("x", "a", "r_2"), ("a", "b", "r"), ("b", "y", "r"))]
+    graph = from_onnx(model(nodes))
+    assert len(graph.by_name) == len(graph.operators) == 3
+
+
+def test_constants_and_inputs_of_one_name_agree() -> None:
+    refused(model([conv()], [W, W]), "two initialisers")
+    refused(model([conv()], [W], more=[("w", (6, 4, 5, 5))]), "listed as an input")
+    refused(model([conv()], [W], more=[("x", IMAGE)]), "two inputs")
+    twice = model([conv()], [W], output=(1, 6, 6, 6))
+    twice.graph.output.append(twice.graph.output[0])
+    assert from_onnx(twice).outputs == ("y", "y")
+    twice.graph.output[1].type.tensor_type.shape.dim[2].dim_value = 5
+    refused(twice, "two shapes are given")
+
+
+# Versions.
+
+
+@pytest.mark.parametrize("opsets", [[("", 99)], [("", 0)], [("", -3)], [("acme", 1)], [("", 13), ("ai.onnx", 14)]])
+def test_opsets_that_are_not_known(opsets: list[tuple[str, int]]) -> None:
+    given = model([conv()], [W])
+    del given.opset_import[:]
+    given.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in opsets)
+    refused(given, "opset")
+
+
+def test_ir_versions_that_are_not_known() -> None:
+    given = model([conv()], [W])
+    for version in (99, 0):
+        given.ir_version = version
+        refused(given, "IR version")
+
+
+def test_an_operator_that_its_opset_has_not() -> None:
+    assert "'n'" in refused(model([node("HardSwish", ["x"], ["y"], name="n")], opset=11), "No Op registered").where
+
+
+@pytest.mark.parametrize("op_type", ["Add", "Mul"])
+def test_operators_of_which_old_opsets_meant_something_else(op_type: str) -> None:
+    refused(model([node(op_type, ["x", "x"], ["y"])], opset=6), f"{op_type} of opset 6")
+    assert len(from_onnx(model([node(op_type, ["x", "x"], ["y"])], opset=7)).operators) == 1
+
+
+def test_a_softmax_over_several_axes_is_refused() -> None:
+    refused(model([node("Softmax", ["x"], ["y"], axis=1)], opset=12), "all axes from 1 on")
+    refused(model([node("Softmax", ["x"], ["y"])], opset=12), "all axes from 1 on")
+    (op,) = from_onnx(model([node("Softmax", ["x"], ["y"])], shape=(1, 1000, 1, 1), opset=12)).operators
+    assert op.attributes["axis"] == 1  # the default of later opsets is the last axis
+    (op,) = from_onnx(model([node("Softmax", ["x"], ["y"])], opset=13)).operators
+    assert "axis" not in op.attributes

@@ -1,0 +1,36 @@
+"""Predictors answer for the element types that labels are of, and for no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from law_of_latency import relu, reorder, rows, trained_once
+
+from edgeplan.errors import PredictionError
+from edgeplan.graph.kernels import KernelConfig
+from edgeplan.predictors.features import LABELLED_TYPES
+from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
+from edgeplan.zoo import prior_models
+
+_HALVES, _SHAPE = replace(relu(8, 8), dtype="float16"), replace(reorder(8, 8), dtype="float16")
+
+
+def test_labels_are_of_the_types_that_are_told() -> None:
+    zoo = {tensor.dtype for build in prior_models().values() for tensor in build().tensors.values()}
+    assert zoo == {KernelConfig.from_json(text).dtype for text in rows()["config"]} == LABELLED_TYPES
+
+
+def test_another_element_type_is_an_error_that_names_the_node() -> None:
+    predictor = trained_once()[0]
+    network = ModelKernels(
+        "mixed", ("r0", "r1"), (relu(8, 8), _HALVES), ((0,), (1,)), (_SHAPE,) * 4, (4,) * 4, (-1, -1, 0, 1), (2, 3)
+    )
+    with pytest.raises(PredictionError, match=r"(?s)element type float16, only of float32.*node r1.*in float32"):
+        predictor.predict(network)
+    with pytest.raises(PredictionError, match=r"(?s)float16.*mixed"):
+        predictor.predict_many(KernelTables.of([network]))
+    partial = predictor.predict(network, allow_partial=True)
+    assert partial.missing == ("r1",)
+    assert partial.coverage == 0.5
+    assert predictor.predict_many(KernelTables.of([network]), allow_partial=True).coverage.tolist() == [0.5]
