@@ -49,6 +49,7 @@ def test_device_without_a_file_is_named_with_what_to_do(workspace: Workspace, co
     assert DEVICE in output.partition("next:")[2]
 
 
+@pytest.mark.slow  # an experiment in a workspace of its own takes seconds to set up
 @pytest.mark.parametrize("used_here", [False, True], ids=["new", "used-here"])
 def test_experiment_elsewhere_is_told_to_add_the_device_to_git(workspace: Workspace, *, used_here: bool) -> None:
     text = (workspace.folder / f"config/devices/{DEVICE}.yaml").read_text()

@@ -88,7 +88,8 @@ def test_operators_shapes_and_names_come_back(graph: Graph) -> None:
         assert (found.name, found.op_type, found.inputs, found.weights, found.outputs) == (
             op.name, op.op_type, op.inputs, op.weights, op.outputs,
         )  # fmt: skip
-        assert dict(found.attributes) == {k: _single(v) for k, v in op.attributes.items()}
+        given_back, wanted = ({k: _single(v) for k, v in o.attributes.items()} for o in (found, op))
+        assert given_back == wanted
         for name in (*op.inputs, *op.weights, *op.outputs):
             assert (back.shape(name), back.tensors[name].dtype) == (graph.shape(name), "float32"), name
 

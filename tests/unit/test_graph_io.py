@@ -347,6 +347,15 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
         load_onnx(path)
 
 
+def test_numbers_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """Files hold single precision; profiles are found by what the zoo's builders say."""
+    b = GraphBuilder("net", (1, 4, 6, 6))
+    graph = b.build(b.relu(b.bn(b.conv(b.input, 4, 3))))
+    read = load_onnx(save_onnx(graph, tmp_path / "m.onnx"))
+    assert [dict(op.attributes) for op in read.operators] == [dict(op.attributes) for op in graph.operators]
+    assert 1e-05 in read.operators[1].attributes.values()
+
+
 def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
     training = numpy_helper.from_array(np.ones((), dtype=np.bool_), "t")
     node = helper.make_node("Dropout", ["x", "", "t"], ["d"], name="drop")
