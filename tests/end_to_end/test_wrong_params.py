@@ -66,7 +66,7 @@ def test_experiment_elsewhere_is_told_to_add_the_device_to_git(workspace: Worksp
 
 @pytest.mark.parametrize(
     ("override", "named"),
-    [("fusion.alpha=-1", "fusion.alpha"), ("+fusion.alhpa=1", "fusion.alhpa"), ("+fusoin.alpha=1", "fusoin")],
+    [("fusion.alpha=-1", "fusion.alpha"), ("+fusion.alhpa=1", "fusion.alhpa")],
 )
 def test_override_that_does_not_fit_is_named_and_nothing_runs(workspace: Workspace, override: str, named: str) -> None:
     """DVC refuses an unknown key itself, unless it is written with a plus."""

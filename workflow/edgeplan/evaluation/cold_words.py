@@ -136,7 +136,7 @@ def evicted_plans(e: ColdEvidence) -> str:
     return (
         f"The bars of plans are those for weights in memory. Plans for an evicted page cache are within {100 * gap:.1f} % of "
         f"their proven bounds and made in {seconds:.1f} s at most; counted with them, {100 * both:.1f} % of the makespans are "
-        f"within 15 %, not {100 * cached:.1f} %: the disk does not keep to the bandwidth it was probed at."
+        f"within 15 %, not {100 * cached:.1f} %. The disk they are made for is probed once, before planning."
     )
 
 
