@@ -13,14 +13,14 @@ from typing import Any
 import onnx
 import pytest
 import yaml
+from bare_card import bare_card
 from onnx import TensorProto, helper
 
 from edgeplan.errors import DeviceError
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.predictors.card import Card, Interval, Regressor
-from edgeplan.predictors.features import FEATURES, WORK_TERMS
+from edgeplan.predictors.card import Regressor
 from edgeplan.predictors.predictor import DevicePredictor
 
 SOURCES = Path(__file__).parents[2] / "workflow"
@@ -30,21 +30,7 @@ SOURCES = Path(__file__).parents[2] / "workflow"
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with predictors that know no kernel: enough to reach every error, and a breakdown of nothing."""
     folder = tmp_path_factory.mktemp("cli")
-    card = Card(
-        device="dev",
-        engine="onnxruntime",
-        engine_version="1",
-        measured_at="2026-01-01",
-        rows=0,
-        features=FEATURES,
-        work_terms=WORK_TERMS,
-        call_us=5.0,
-        plain_layouts={},
-        states=("",),
-        implementations=("",),
-        regressors=(),
-        interval=Interval(nominal=0.9, common=0.0, single=0.0, quantile=1.0, subjects=0),
-    )
+    card = bare_card(engine="onnxruntime")
     DevicePredictor(card, {}).save(folder / "results/dev/predictors")
     FusionRules(pairs={}).write(folder / "results/dev/fusion/rules.json")
     b = GraphBuilder("net", (1, 3, 8, 8))

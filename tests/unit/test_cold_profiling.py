@@ -11,6 +11,7 @@ import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bare_card import bare_card
 from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 
 from edgeplan.cold.profiling import profiler
@@ -27,7 +28,7 @@ from edgeplan.graph.onnx_export import save_onnx, to_onnx
 from edgeplan.planning.cold_start.plan import check_fits
 from edgeplan.planning.cold_start.planner import Options, plan
 from edgeplan.planning.cold_start.profile import Profile, check
-from edgeplan.predictors.card import Card, Interval, Regressor
+from edgeplan.predictors.card import Regressor
 from edgeplan.predictors.features import FEATURES, WORK_TERMS
 from edgeplan.predictors.latency import EXTRA_FEATURES
 from edgeplan.predictors.predictor import DevicePredictor
@@ -235,11 +236,7 @@ def _predictors(folder: Path) -> Path:
     us = {"conv": 100.0, "reorder": 10.0, "fc": 20.0, "gap": 20.0}
     blank = (0.0,) * (len(WORK_TERMS) - 1)
     regressors = tuple(Regressor(kind=kind, file=f"{kind}.txt", work=(time, *blank), rows=60) for kind, time in us.items())
-    card = Card(
-        device="dev", engine="onednn", engine_version="1", measured_at="2026-01-01", rows=60, features=FEATURES,
-        work_terms=WORK_TERMS, call_us=5.0, plain_layouts={}, states=("", "mixed", "nchw"), implementations=("",),
-        regressors=regressors, interval=Interval(nominal=0.9, common=0.0, single=0.0, quantile=1.0, subjects=0),
-    )  # fmt: skip
+    card = bare_card(rows=60, states=("", "mixed", "nchw"), regressors=regressors)
     DevicePredictor(card, {f"{kind}.txt": text for kind in us}).save(folder)
     return folder
 

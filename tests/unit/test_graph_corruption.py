@@ -20,7 +20,8 @@ from onnx_models import W, conv, integers, model, node, weight
 from edgeplan.errors import ModelError
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx_export import to_onnx
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx_export import save_onnx, to_onnx
 from edgeplan.graph.onnx_import import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
@@ -207,3 +208,50 @@ def _drawn(field: FieldDescriptor, like: object, rng: random.Random) -> object:
         return rng.choice(field.enum_type.values).number
     narrow = field.cpp_type == FieldDescriptor.CPPTYPE_INT32
     return rng.choice([n for n in _NUMBERS if not narrow or -(1 << 31) <= n < 1 << 31])
+
+
+def _small(path: Path) -> bytes:
+    b = GraphBuilder("small", (1, 4, 8, 8))
+    y = b.conv_bn(b.input, 8, 3, 2, act="relu6")
+    left, right = b.split(y, (4, 4))
+    y = b.concat([b.relu(left), b.maxpool(right, 3, 1, 1)])
+    y = b.reshape(b.gap(y), (1, 8))
+    return save_onnx(b.build(b.fc(y, 5)), path).read_bytes()
+
+
+def _loaded(path: Path) -> Graph | ModelError:
+    try:
+        return load_onnx(path)
+    except ModelError as error:
+        return error
+
+
+def test_a_file_cut_anywhere_is_refused_or_whole(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    data = _small(path)
+    whole = load_onnx(path)
+    for length in sorted({0, 1, 2, 5, *range(7, len(data), max(1, len(data) // 60))}):
+        path.write_bytes(data[:length])
+        found = _loaded(path)
+        if isinstance(found, Graph):
+            assert found.operators == whole.operators, length
+        else:
+            assert found.where, length
+            assert found.next_step, length
+
+
+def test_a_corrupt_file_is_read_or_refused_but_never_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    data = _small(path)
+    rng = random.Random(3)  # noqa: S311  not cryptography
+    refused = 0
+    for _ in range(150):
+        spoilt = bytearray(data)
+        for _ in range(rng.choice((1, 1, 3))):
+            spoilt[rng.randrange(len(data))] = rng.randrange(256)
+        path.write_bytes(bytes(spoilt))
+        found = _loaded(path)
+        if isinstance(found, ModelError):
+            refused += 1
+            assert found.next_step
+    assert refused > 10

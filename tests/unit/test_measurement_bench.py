@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -87,17 +88,35 @@ def test_cores_and_load_are_kept_with_the_rows_but_decide_none(tmp_path: Path, m
     loads = iter([1.5, 0.7, 3.25])
     monkeypatch.setattr(os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
     monkeypatch.setattr(bench_module, "environment", lambda: {"cpu": "x"})
+    commits = ["one"]
+    monkeypatch.setattr(bench_module, "source_commit", lambda: commits[-1])
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(4))  # two batches
     assert stored() == {
         "cpu": "x",
         "affinity": sorted(os.sched_getaffinity(0)),
         "load_1min": {"least": 0.7, "most": 1.5, "batches": 2},
+        "commits": ["one"],
     }
+    commits.append("two")
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(5))
         assert bench.measured == 1
     assert stored()["load_1min"] == {"least": 0.7, "most": 3.25, "batches": 3}
+    assert stored()["commits"] == ["one", "two"]
+
+
+def test_rows_beside_those_of_an_unknown_commit_say_so(tmp_path: Path) -> None:
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(1))
+    (path,) = (tmp_path / "w" / "rows" / "dev").glob("*.json")
+    identity = json.loads(path.read_text())
+    (commit,) = identity["environment"].pop("commits")
+    assert re.fullmatch(r"[0-9a-f]{12}(\+changes)?", commit)
+    path.write_text(json.dumps(identity))
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(2))
+    assert json.loads(path.read_text())["environment"]["commits"] == sorted([commit, "not recorded"])
 
 
 def test_rows_that_tell_no_load_are_said_not_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

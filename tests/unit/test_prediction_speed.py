@@ -5,33 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from bare_card import bare_card
 
 from edgeplan.errors import FormatError
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.measurement import bench
 from edgeplan.params import Params, load_params
 from edgeplan.pipeline import speed
-from edgeplan.predictors.card import Card, Interval, Regressor
-from edgeplan.predictors.features import FEATURES, WORK_TERMS
+from edgeplan.predictors.card import Regressor
+from edgeplan.predictors.features import WORK_TERMS
 from edgeplan.predictors.predictor import DevicePredictor
 
 
 def _predictor(text: str) -> DevicePredictor:
-    card = Card(
-        device="cpu-test",
-        engine="test",
-        engine_version="1",
-        measured_at="2026-01-01",
-        rows=1,
-        features=FEATURES,
-        work_terms=WORK_TERMS,
-        call_us=1.0,
-        plain_layouts={},
-        states=("unknown", "mixed"),
-        implementations=(),
-        regressors=(Regressor(kind="relu", file="relu.txt", work=(0.0,) * len(WORK_TERMS), rows=1),),
-        interval=Interval(nominal=0.9, common=0, single=0, quantile=0, subjects=0),
-    )
+    card = bare_card(regressors=(Regressor(kind="relu", file="relu.txt", work=(0.0,) * len(WORK_TERMS), rows=1),))
     return DevicePredictor(card, {"relu.txt": text})
 
 

@@ -33,7 +33,7 @@ def measured(folder: Path, repeat: list[str]) -> pd.DataFrame:
     write_parquet(table, folder / "models.parquet")
     (folder / "dev.yaml").write_text(f"format_version: 1\nname: {DEVICE.name}\nengine: {DEVICE.engine}\n")
     params = load_params(ROOT / "params.yaml")
-    truth = params.truth.model_copy(update={"repeat": repeat})
+    truth = params.truth.model_copy(update={"repeat": repeat, "min_gap_seconds": 0.2})
     measure_models(
         params.model_copy(update={"measurement": SETTINGS, "truth": truth}),
         device=folder / "dev.yaml",
@@ -51,7 +51,7 @@ def test_models_are_measured_in_an_order_of_their_own_and_reported_in_the_tables
     first = measured(tmp_path, [DEVICE.name])
     order = np.argsort(first["measured_at_s"].to_numpy())
     assert list(order) != list(range(MODELS))
-    assert (first["blocks_span_s"] > 0).all()
+    assert (first["blocks_span_s"] > 0.39).all(), "three blocks, two gaps of a fifth of a second"
     # the second measurements begin when all first ones have ended
     assert (first["repeat_gap_s"] > first["blocks_span_s"]).all()
     # read from the store, in whichever order, every model has its own values again

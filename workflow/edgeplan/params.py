@@ -39,9 +39,12 @@ class TruthSettings(_Section):
 
     Attributes:
         repeat: devices on which every model is measured a second time, for the repeatability ceiling.
+        min_gap_seconds: least time between the first blocks of one model, in place of that of `measurement`: a model that is
+            met at one moment only is measured no better by more blocks.
     """
 
     repeat: list[_Device]
+    min_gap_seconds: Annotated[float, Field(ge=0, le=600)]
 
 
 class EvaluationSettings(_Section):

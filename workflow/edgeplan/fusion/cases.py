@@ -33,6 +33,8 @@ Measure = Callable[[Sequence[Graph], int], Sequence[Timed]]
 Terms = tuple[tuple[Probe, int], ...]
 
 _TINY_US = 1e-3
+#: An undecided case is measured this often before it may be given up: the noise of one measurement is itself not known well.
+_LEAST_MEASUREMENTS = 3
 
 
 @dataclass(frozen=True)
@@ -198,14 +200,20 @@ def _total(timings: Timings, *sums: tuple[Terms, float]) -> tuple[float, float]:
 
 
 def decide(cases: Sequence[Case], timings: Timings, settings: FusionSettings) -> Mapping[Case, Outcome]:
-    """Measure cases and judge them; unclear ones are measured again, up to `max_rounds` times."""
+    """Measure cases and judge them; unclear ones are measured again, up to `max_rounds` times.
+
+    Those that further measurements could not settle (`_may_clear`) are measured three times.
+    """
     outcomes: dict[Case, Outcome] = {}
     open_cases = list(dict.fromkeys(cases))
     for repeats in range(1, settings.max_rounds + 1):
         timings.require([probe for case in open_cases for probe in case.probes], repeats)
         outcomes.update({case: judge(case, timings, settings) for case in open_cases})
         open_cases = [
-            case for case in open_cases if outcomes[case].decision == "undecided" and _may_clear(outcomes[case], settings)
+            case
+            for case in open_cases
+            if outcomes[case].decision == "undecided"
+            and (repeats < _LEAST_MEASUREMENTS or _may_clear(outcomes[case], settings))
         ]
         if not open_cases:
             break
@@ -222,10 +230,10 @@ def _may_clear(outcome: Outcome, settings: FusionSettings) -> bool:
 
 
 def why_undecided(outcome: Outcome, settings: FusionSettings) -> str:
-    """Why an undecided case was not measured further (see `_may_clear`); "" for one that is decided."""
+    """Why an undecided case is not measured further (see `_may_clear`); "" for one that is decided."""
     if outcome.decision != "undecided":
         return ""
-    if outcome.repeats >= settings.max_rounds:
+    if _may_clear(outcome, settings):
         return f"unclear after {outcome.repeats} measurements"
     if outcome.margin < -outcome.noise:
         return "dearer together than one by one: the engine runs something else"

@@ -24,6 +24,7 @@ from edgeplan.errors import NoiseError, StoreError
 from edgeplan.files import read_json, write_json
 from edgeplan.measurement.blocks import measure_batch
 from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.provenance import NOT_RECORDED, source_commit
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
@@ -45,9 +46,8 @@ _NOMINAL_SECONDS = 3.0
 _FEW = 3
 #: Set to any value: never measure, take rows of whatever machine the store holds.
 STORED_ROWS_ONLY = "EDGEPLAN_STORED_ROWS_ONLY"
-_NOT_RECORDED = "not recorded"
 #: What the environment of rows says about the time they were measured at. It is no part of their key.
-_CONDITIONS = ("affinity", "load_1min")
+_CONDITIONS = ("affinity", "load_1min", "commits")
 
 
 class _Identity(BaseModel):
@@ -82,7 +82,7 @@ def mapping_digest(engine: str) -> str:
 def _recorded(identity: Path) -> dict[str, Any]:
     """Under what conditions the rows stored so far were measured; rows of earlier versions do not say."""
     known = json.loads(identity.read_text()).get("environment", {}) if identity.is_file() else {}
-    return {name: _NOT_RECORDED if known.get(name) is None else known[name] for name in _CONDITIONS}
+    return {name: NOT_RECORDED if known.get(name) is None else known[name] for name in _CONDITIONS}
 
 
 class Bench:
@@ -107,12 +107,14 @@ class Bench:
         self._frozen = bool(os.environ.get(STORED_ROWS_ONLY))
         key, identity = self._shipped(rows) if self._frozen else self._identify()
         self._references: References | None = None
+        self._commit = "" if self._frozen else source_commit()
         self.nominal = self._nominal(rows, key, identity)
         identity |= {"nominal_compute_us": self.nominal.compute_us, "nominal_bandwidth_us": self.nominal.bandwidth_us}
         if not self._frozen:
             write_json(state_folder() / "identities" / f"{key}.json", {"format_version": FORMAT_VERSION, **identity})
         identity["environment"] = {**identity.get("environment", {}), **_recorded(rows / f"{key}.json")}
         self.store = RowStore(rows, key, identity)
+        self._older = self.store.newest() > 0
 
     def __enter__(self) -> Self:
         return self
@@ -230,13 +232,22 @@ class Bench:
         return nullcontext(lambda _: None) if self.spending else progress(f"{self.device.name}: {description}", count)
 
     def _observe(self) -> None:
-        """Note on what cores a batch ran; widen the range of the load seen at the end of each (this process adds about 1)."""
-        load, seen = round(os.getloadavg()[0], 2), self.store.identity["environment"]["load_1min"]
+        """Note on what cores a batch ran and by which commit; widen the range of the load seen at the end of each.
+
+        This process adds about 1 to the load. Rows stored before commits were noted count as "not recorded".
+        """
+        before = self.store.identity["environment"]
+        load, seen = round(os.getloadavg()[0], 2), before["load_1min"]
         if not isinstance(seen, Mapping):
             seen = {"least": load, "most": load, "batches": 0}
         seen = {"least": min(load, seen["least"]), "most": max(load, seen["most"]), "batches": seen["batches"] + 1}
-        conditions = {"affinity": sorted(os.sched_getaffinity(0)), "load_1min": seen}
-        self.store.identity = {**self.store.identity, "environment": {**self.store.identity["environment"], **conditions}}
+        known = before["commits"] if isinstance(before["commits"], list) else [NOT_RECORDED] if self._older else []
+        conditions = {
+            "affinity": sorted(os.sched_getaffinity(0)),
+            "load_1min": seen,
+            "commits": sorted({*known, self._commit}),
+        }
+        self.store.identity = {**self.store.identity, "environment": {**before, **conditions}}
 
     def _stored_id(self, subject: Subject) -> str:
         """Id of a subject in the store: that of a profiled one says by which sources its nodes were mapped."""

@@ -41,7 +41,8 @@ def measure_models(params: Params, *, device: Path, models: Path, rows: Path, tr
     file = load_device(device)
     table = read_models(models, bases=False, variants=True)
     subjects = [Subject(graph) for graph in graphs(table)]
-    with Bench(file, params.measurement, rows) as bench:
+    settings = params.measurement.model_copy(update={"min_gap_seconds": params.truth.min_gap_seconds})
+    with Bench(file, settings, rows) as bench:
         first = _measure_shuffled(bench, subjects, params.seed, 0, "whole models")
         repeated = file.name in params.truth.repeat
         again = _measure_shuffled(bench, subjects, params.seed, 1, "whole models again") if repeated else None

@@ -24,8 +24,6 @@ Problem = tuple[str, str] | None
 _Pixels = npt.NDArray[np.float32]
 
 _ELSEWHERE = "run it on another engine"
-#: Operators with other inputs than one activation, and none of whose steps would read a further one.
-_READING_MORE = frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul", "BatchNormalization", "LSTM", "Concat"})
 _MATRIX_RANK, _IMAGE_RANK = 2, 4
 #: Linear interpolation may be off by this share of the distance between two pixels: far below the tolerance of outputs.
 _SHIFT = 1e-5
@@ -35,7 +33,7 @@ def require_exact(graph: Graph, source: str) -> None:
     """Refuse what the runtime would compute wrongly.
 
     Args:
-        graph: the graph that is to be lowered.
+        graph: the graph that is to be lowered, as `load_onnx` has passed it.
         source: where it comes from, for messages.
 
     Raises:
@@ -78,32 +76,13 @@ def require_exact_steps(lowered: Lowered, source: str) -> None:
 
 def _problems(graph: Graph) -> Iterator[tuple[str, str, str]]:
     """Where, what, and what to do about it."""
-    known = set(graph.inputs)
     for op in graph.operators:
-        checks = (_operands, _CHECKS.get(op.op_type, _nothing), _ranks)
-        lost = next((name for name in op.inputs if name not in known), None)
-        problem: Problem = (f"of {lost!r}, which is computed in training alone", "export the model for inference")
-        if lost is None:
-            problem = next((found for check in checks if (found := check(graph, op))), None)
-        if problem:
+        check = _CHECKS.get(op.op_type)
+        if problem := (check and check(graph, op)) or _ranks(graph, op):
             yield f"node {op.name!r}", f"{op.name} ({op.op_type}) {problem[0]}", problem[1]
-        known.update(op.outputs)
     for name in graph.outputs:
         if name not in graph.producer:
             yield f"output {name!r}", f"{name}, which no operator writes", "leave it out of the outputs"
-
-
-def _nothing(_graph: Graph, _op: Operator) -> Problem:
-    return None
-
-
-def _operands(_graph: Graph, op: Operator) -> Problem:
-    """Steps read one activation, and no weights, where ONNX's operator has optional inputs besides."""
-    if op.op_type == "Concat":
-        return ("with a constant", "compute it by an Add with zeros, or " + _ELSEWHERE) if op.weights else None
-    if op.op_type not in _READING_MORE and (len(op.inputs) != 1 or op.weights):
-        return "with settings computed by the model", "fix the input shape and fold constants, or export it with constants"
-    return None
 
 
 def _ranks(graph: Graph, op: Operator) -> Problem:
@@ -128,16 +107,6 @@ def _binary(graph: Graph, op: Operator) -> Problem:
     if any(len(graph.shape(name)) != rank for name in op.inputs):
         return f"of {len(graph.shape(op.inputs[0]))} axes to {rank}", "reshape its operands to one number of axes"
     return None
-
-
-def _norm(_graph: Graph, op: Operator) -> Problem:
-    if op.integer("training_mode", 0) or len(op.outputs) > 1:
-        return "in training mode", "export the model for inference"
-    return None if op.integer("spatial", 1) else ("of each pixel for itself", "export it with opset 9 or later")
-
-
-def _mean(_graph: Graph, op: Operator) -> Problem:
-    return None if "axes" in op.attributes else ("over all axes", "name the axes 2 and 3, or " + _ELSEWHERE)
 
 
 def _clip(_graph: Graph, op: Operator) -> Problem:
@@ -213,8 +182,6 @@ _CHECKS: Mapping[str, Callable[[Graph, Operator], Problem]] = MappingProxyType(
         **dict.fromkeys(("Gemm", "MatMul"), _product),
         **dict.fromkeys(("Add", "Mul"), _binary),
         **dict.fromkeys(("Conv", "MaxPool", "AveragePool"), _window),
-        "BatchNormalization": _norm,
-        "ReduceMean": _mean,
         "Clip": _clip,
         "LRN": _lrn,
         "Resize": _resize,
