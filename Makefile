@@ -32,7 +32,7 @@ reproduce: environment ## measure, train and evaluate DEVICE with the values of 
 tables: export EDGEPLAN_STORED_ROWS_ONLY = 1
 tables: environment ## rebuild the tables of all devices in params.yaml from the shipped rows; measures nothing
 	dvc repro
-	dvc repro --force --single-item zoo fusion sampling truth evaluation transfer cold_start cold_tables report
+	dvc repro --force --single-item zoo fusion sampling calibration truth evaluation transfer cold_start cold_tables report
 
 test: dev-environment ## finish the set-up and run the tests (minutes)
 	python -m pytest -m "not slow"

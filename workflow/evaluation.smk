@@ -5,6 +5,7 @@ rule evaluation:
     input:
         models="data/zoo/models.parquet",
         prior="data/zoo/prior.parquet",
+        calibration="results/{device}/calibration/models.parquet",
         truth="results/{device}/evaluation/truth.parquet",
         environment="results/{device}/evaluation/environment.json",
         rules="results/{device}/fusion/rules.json",

@@ -5,6 +5,8 @@ rule training:
     input:
         kernels="results/{device}/measurements/kernels.parquet",
         summary="results/{device}/measurements/sampling.json",
+        rules="results/{device}/fusion/rules.json",
+        calibration="results/{device}/calibration/models.parquet",
     output:
         card="results/{device}/predictors/card.json",
         quality="results/{device}/predictors/quality.parquet",

@@ -41,7 +41,6 @@ def _models(per_family: int, rng: np.random.Generator) -> pd.DataFrame:
                     "random_sampling_ms": measured * rng.normal(1.3, 0.2, per_family),
                     "prior_sampling_ms": measured * rng.normal(1.0, 0.08, per_family),
                     "isolated_ms": np.nan,
-                    "calibration": False,
                 }
             )
         )
@@ -154,6 +153,7 @@ def full_evidence(per_family: int = 6) -> Evidence:
             }
         ),
         models=models,
+        calibration=models.iloc[::per_family][["model_id", "family", "measured_ms", "noise", "measured_at_s"]],
         breakdown=breakdown,
         evaluated_kernels=pd.DataFrame({"kind": ["conv", "conv", "fc"], "config": [configs[0], configs[1], "{}"]}),
         sweeps=_sweeps(),

@@ -46,6 +46,7 @@ def test_the_committed_values_take_what_the_committed_measurements_took() -> Non
         ("sampling", {"sampling": {"budget_seconds": 100}}),
         ("training", {"training": {"trials": 40}}),
         ("whole models", {"truth": {"repeat": ["cpu-onnxruntime"]}}),
+        ("whole models", {"calibration": {"variants_per_family": 6}}),
         ("evaluation", {"evaluation": {"batch_models": 26000}}),
         ("cold starts", {"cold_start": {"repeats": 9}}),
     ],

@@ -32,14 +32,13 @@ def test_a_missing_optional_column_drops_its_table_alone(evidence: Evidence) -> 
     assert set(registry.TABLES) - set(tables.make_tables(without)) == {"table_repeat"}
 
 
-def test_table_08_stands_beside_the_paper_and_leaves_calibration_models_out(evidence: Evidence) -> None:
+def test_table_08_stands_beside_the_paper(evidence: Evidence) -> None:
     models = pd.DataFrame(
         {
-            "model_id": ["a", "b", "c"],
-            "family": ["alexnet", "alexnet", "alexnet"],
-            "measured_ms": [10.0, 10.0, 10.0],
-            "predicted_ms": [10.8, 9.6, 50.0],
-            "calibration": [False, False, True],
+            "model_id": ["a", "b"],
+            "family": ["alexnet", "alexnet"],
+            "measured_ms": [10.0, 10.0],
+            "predicted_ms": [10.8, 9.6],
         }
     )
     table = tables_prediction.table_08(replace(evidence, models=models))
@@ -210,6 +209,7 @@ def test_every_table_names_the_dates_of_the_stages_it_rests_on() -> None:
     assert said["table_05"] == "nothing"
     assert said["table_fusion"] == f"fusion {RANGES['fusion']}"
     assert said["table_12"] == f"sampling {RANGES['sampling']}"
+    assert f"calibration {RANGES['calibration']}" in said["table_intervals"]
     assert said["table_08"] == dates.together([said["table_fusion"], said["table_12"], f"truth {RANGES['truth']}"])[0]
     assert dates.measured(registry.TABLES["table_12"], {}) == "sampling not recorded"
 
@@ -225,9 +225,12 @@ def test_dates_come_from_the_rows_behind_the_tables(tmp_path: Path, evidence: Ev
     store("sampling", "abc", {"kept": [3600.0, 3720.0], "beyond the budget": [1e8]})
     models = evidence.frame("models").iloc[:2].assign(measured_at_s=[0.0, 60.0], repeat_gap_s=[np.nan, 86400.0])
     kernels = evidence.frame("kernels").assign(subject="kept")
-    assert dates.ranges(replace(evidence, models=models, kernels=kernels), tmp_path, "abc") == {
+    calibration = evidence.frame("calibration").iloc[:2].assign(measured_at_s=[180.0, 120.0])
+    parts = {"models": models, "kernels": kernels, "calibration": calibration}
+    assert dates.ranges(replace(evidence, **parts), tmp_path, "abc") == {
         "fusion": "1970-01-01 00:01 to 1970-01-01 02:00 UTC",
         "sampling": "1970-01-01 01:00 to 1970-01-01 01:02 UTC",
+        "calibration": "1970-01-01 00:02 to 1970-01-01 00:03 UTC",
         "truth": "1970-01-01 00:00 to 1970-01-02 00:01 UTC",
     }
     assert dates.ranges(Evidence("cpu-test"), tmp_path / "none", "abc") == {}

@@ -10,7 +10,7 @@ from law_of_latency import ABOUT, SETTINGS, TUNED, conv, law, model, relu, reord
 from edgeplan.errors import PredictionError
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.predictors.forest import fit_forest
-from edgeplan.predictors.intervals import calibrate, held_out_sums, sums_by_subject
+from edgeplan.predictors.intervals import calibrate, held_out_sums, sums_by_subject, with_quantile_of
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
 from edgeplan.predictors.labels import group_folds, read_labels
 from edgeplan.predictors.predictor import DevicePredictor
@@ -164,9 +164,31 @@ def test_intervals_cover_what_they_say() -> None:
 
     interval = calibrate(*draw(2000), 0.9)
     residual, effective = draw(20_000)
-    half = interval.quantile * np.sqrt(interval.common**2 + interval.single**2 / effective)
+    half = interval.half_width(effective)
     for part in (effective < 10, effective > 25):
         assert 0.87 < (np.abs(residual) <= half)[part].mean() < 0.93
+
+
+def test_intervals_of_carriers_are_widened_or_narrowed_to_what_whole_models_need() -> None:
+    """Errors of whole models are two fifths, and thrice, those of the carriers; nine tenths of new ones must be inside."""
+    rng = np.random.default_rng(2)
+    effective = rng.uniform(2, 40, 500)
+    carriers = calibrate(rng.normal(0, np.sqrt(0.02**2 + 0.1**2 / effective)), effective, 0.9)
+    for factor in (0.4, 3.0):
+        spread = factor * np.sqrt(0.02**2 + 0.1**2 / effective)
+        interval = with_quantile_of(carriers, rng.normal(0, spread)[:200], effective[:200])
+        assert (interval.common, interval.single, interval.subjects) == (carriers.common, carriers.single, 200)
+        inside = [(np.abs(rng.normal(0, spread)) <= interval.half_width(effective)).mean() for _ in range(50)]
+        assert 0.86 < np.mean(inside) < 0.94
+
+
+@pytest.mark.parametrize(("models", "taken"), [(0, False), (8, False), (9, True)])
+def test_too_few_whole_models_leave_the_intervals_of_the_carriers(models: int, taken: bool) -> None:
+    carriers = calibrate(np.linspace(-0.1, 0.1, 50), np.full(50, 10.0), 0.9)
+    found = with_quantile_of(carriers, np.full(models, 0.5), np.full(models, 10.0))
+    assert found == carriers or taken
+    if taken:
+        np.testing.assert_allclose(found.half_width(np.array([10.0])), 0.5)
 
 
 def test_sums_and_folds_go_by_subject() -> None:

@@ -26,6 +26,7 @@ from edgeplan.files import write_json
 from edgeplan.frames import read_csv, read_document, read_parquet, write_parquet
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.predictors.training import train_predictor
+from edgeplan.zoo import FAMILIES, variants
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "workflow/scripts"
@@ -34,7 +35,12 @@ Damage = Callable[[Path, str], str]
 #: Inputs, outputs and params of the stages' rules, for the device `dev`.
 RULES: dict[str, dict[str, dict[str, object]]] = {
     "training": {
-        "input": {"kernels": RESULTS / "measurements/kernels.parquet", "summary": RESULTS / "measurements/sampling.json"},
+        "input": {
+            "kernels": RESULTS / "measurements/kernels.parquet",
+            "summary": RESULTS / "measurements/sampling.json",
+            "rules": RESULTS / "fusion/rules.json",
+            "calibration": RESULTS / "calibration/models.parquet",
+        },
         "output": {"card": RESULTS / "new/card.json", "quality": RESULTS / "new/q.parquet", "samplers": RESULTS / "new/s.csv"},
     },
     "sampling": {
@@ -92,6 +98,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(results / "measurements/sampling.json", {"mode": "in_situ", **ABOUT, "sampler_seconds": {}, "mode_subjects": []})
     FusionRules(pairs={}).write(results / "fusion/rules.json")
     train_predictor(labelled, SETTINGS, **ABOUT)[0].save(results / "predictors")
+    specs = [spec.to_json() for spec in variants(FAMILIES["nasbench201"], 2, 5)]
+    calibrating = chapter.frame("calibration").iloc[:2].assign(family="nasbench201", spec=specs)
+    write_parquet(calibrating, results / "calibration/models.parquet")
     models = chapter.frame("models")
     write_parquet(models[["model_id", "family", "measured_ms", "repeat_ms"]], results / "evaluation/truth.parquet")
     write_parquet(models, results / "evaluation/models.parquet")
@@ -162,6 +171,7 @@ def emptied(path: Path, _: str) -> str:
 READ = (
     ("training", RESULTS / "measurements/kernels.parquet", "latency_us"),
     ("training", RESULTS / "measurements/sampling.json", "call_us"),
+    ("training", RESULTS / "calibration/models.parquet", "measured_ms"),
     ("sampling", Path("data/zoo/prior.parquet"), "count"),
     ("truth", Path("data/zoo/models.parquet"), "spec"),
     ("evaluation", Path("data/zoo/models.parquet"), "memory_bytes"),

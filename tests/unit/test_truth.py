@@ -1,4 +1,4 @@
-"""The stage `truth` on a real engine: models are measured in an order of their own and come back in the table's."""
+"""Stages that measure whole models, on a real engine: `truth` and `calibration`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 
+from edgeplan.errors import ParamsError
 from edgeplan.frames import write_parquet
-from edgeplan.params import load_params
+from edgeplan.params import Params, load_params
+from edgeplan.pipeline import calibration
 from edgeplan.pipeline.truth import measure_models
-from edgeplan.zoo import FAMILIES, variants
+from edgeplan.zoo import FAMILIES, VariantSpec, variants
 
 ROOT = Path(__file__).parents[2]
 MODELS = 6
+
+
+def device_file(folder: Path) -> Path:
+    path = folder / "dev.yaml"
+    path.write_text(f"format_version: 1\nname: {DEVICE.name}\nengine: {DEVICE.engine}\n")
+    return path
 
 
 def measured(folder: Path, repeat: list[str]) -> pd.DataFrame:
@@ -31,12 +40,11 @@ def measured(folder: Path, repeat: list[str]) -> pd.DataFrame:
         }
     )
     write_parquet(table, folder / "models.parquet")
-    (folder / "dev.yaml").write_text(f"format_version: 1\nname: {DEVICE.name}\nengine: {DEVICE.engine}\n")
     params = load_params(ROOT / "params.yaml")
     truth = params.truth.model_copy(update={"repeat": repeat, "min_gap_seconds": 0.2})
     measure_models(
         params.model_copy(update={"measurement": SETTINGS, "truth": truth}),
-        device=folder / "dev.yaml",
+        device=device_file(folder),
         models=folder / "models.parquet",
         rows=folder / "rows",
         truth=folder / "truth.parquet",
@@ -60,3 +68,63 @@ def test_models_are_measured_in_an_order_of_their_own_and_reported_in_the_tables
 
 def test_models_of_other_devices_are_measured_once(tmp_path: Path) -> None:
     assert measured(tmp_path, [])[["repeat_ms", "repeat_gap_s"]].isna().all(axis=None)
+
+
+def _with_calibration(params: Params, models: int) -> Params:
+    calibrating = params.calibration.model_copy(update={"variants_per_family": models})
+    return params.model_copy(update={"measurement": SETTINGS, "calibration": calibrating})
+
+
+def _choices(spec: VariantSpec) -> tuple[object, ...]:
+    return spec.channels, spec.kernels, spec.cell
+
+
+def test_models_that_calibrate_are_of_every_family_and_none_is_evaluated() -> None:
+    params = _with_calibration(load_params(ROOT / "params.yaml"), 5)
+    table = calibration.calibrating_models(params)
+    assert table.groupby("family").size().to_dict() == dict.fromkeys(FAMILIES, 5)
+    assert table["model_id"].is_unique
+    for family in FAMILIES.values():
+        mine = [VariantSpec.from_json(text) for text in table.loc[table["family"] == family.id, "spec"]]
+        evaluated = variants(family, params.zoo.variants_per_family, params.zoo.seed)
+        assert len({_choices(spec) for spec in mine}) == 5
+        assert not {_choices(spec) for spec in mine} & {_choices(spec) for spec in evaluated}
+
+
+def test_a_cell_that_is_evaluated_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 15,625 cells so many are evaluated that some are drawn again under another seed."""
+    params = _with_calibration(load_params(ROOT / "params.yaml"), 40)
+    zoo = params.zoo.model_copy(update={"variants_per_family": 2000})
+    family = FAMILIES["nasbench201"]
+    monkeypatch.setattr(calibration, "FAMILIES", {family.id: family})
+    evaluated = {spec.cell for spec in variants(family, 2000, zoo.seed)}
+    assert evaluated & {spec.cell for spec in variants(family, 40, params.calibration.seed)}
+    found = calibration.calibrating_models(params.model_copy(update={"zoo": zoo}))
+    cells = {VariantSpec.from_json(text).cell for text in found["spec"]}
+    assert len(cells) == 40
+    assert not cells & evaluated
+
+
+def test_models_that_calibrate_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "FAMILIES", {"nasbench201": FAMILIES["nasbench201"]})
+    params = _with_calibration(load_params(ROOT / "params.yaml"), 2)
+    params = params.model_copy(update={"truth": params.truth.model_copy(update={"min_gap_seconds": 0.0})})
+    found = []
+    for name in ("first", "again"):
+        path = tmp_path / f"{name}.parquet"
+        calibration.measure_calibration(params, device=device_file(tmp_path), rows=tmp_path / "rows", models=path)
+        found.append(path.read_bytes())
+    assert found[0] == found[1]
+    table = pd.read_parquet(tmp_path / "again.parquet")
+    assert (table["measured_ms"] > 0).all()
+    assert list(table["family"]) == ["nasbench201"] * 2
+
+
+def test_the_seed_of_the_evaluated_models_calibrates_nothing(tmp_path: Path) -> None:
+    text = (ROOT / "params.yaml").read_text()
+    seed = load_params(ROOT / "params.yaml").zoo.seed
+    changed = text.replace("  variants_per_family: 6\n  seed: 1959", f"  variants_per_family: 6\n  seed: {seed}")
+    assert changed != text
+    (tmp_path / "params.yaml").write_text(changed)
+    with pytest.raises(ParamsError, match=r"calibration\.seed: must not be zoo\.seed"):
+        load_params(tmp_path / "params.yaml")

@@ -149,7 +149,7 @@ def test_stage_reads_what_its_snakefile_reads(name: str) -> None:
 def test_only_measuring_stages_keep_rows_and_hold_the_device() -> None:
     keeping = {name for name, stage in STAGES.items() if any(path.startswith("data/rows/") for path in _outputs(stage))}
     holding = {name for name in STAGES if "device=1" in (ROOT / f"workflow/{name}.smk").read_text()}
-    assert keeping == holding == {"fusion", "sampling", "truth", "cold_start"}
+    assert keeping == holding == {"fusion", "sampling", "calibration", "truth", "cold_start"}
     for name in keeping:
         rows = next(out for out in STAGES[name]["outs"] if isinstance(out, dict) and next(iter(out)).startswith("data/rows/"))
         assert list(rows.values()) == [{"cache": False, "persist": True}]
@@ -198,7 +198,7 @@ def test_chapters_are_gathered_by_the_report_alone() -> None:
     assert "results/${item}/chapters" in STAGES["report"]["deps"]
 
 
-@pytest.mark.parametrize("stage", ["fusion", "sampling", "truth"])
+@pytest.mark.parametrize("stage", ["fusion", "sampling", "calibration", "truth"])
 @pytest.mark.parametrize("device", load_params(ROOT / "params.yaml").devices)
 def test_shipped_rows_are_of_one_set_up_and_of_the_committed_sources(device: str, stage: str) -> None:
     """Or `make tables` could not know which of them to build from, or would build from what other code measured."""

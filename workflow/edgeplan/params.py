@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.cold.settings import ColdStartSettings
 from edgeplan.errors import ParamsError
@@ -47,6 +47,18 @@ class TruthSettings(_Section):
     min_gap_seconds: Annotated[float, Field(ge=0, le=600)]
 
 
+class CalibrationSettings(_Section):
+    """The whole models on which the intervals of predictions are calibrated.
+
+    Attributes:
+        variants_per_family: variants of each of the 13 families; none is evaluated.
+        seed: draws them; not that of the zoo.
+    """
+
+    variants_per_family: Annotated[int, Field(ge=1, le=2000)]
+    seed: Annotated[int, Field(ge=0, le=2**31)]
+
+
 class EvaluationSettings(_Section):
     """What evaluation computes besides the tables.
 
@@ -77,9 +89,16 @@ class Params(_Section):
     sampling: SamplingSettings
     training: TrainingSettings
     truth: TruthSettings
+    calibration: CalibrationSettings
     evaluation: EvaluationSettings
     transfer: TransferSettings
     cold_start: ColdStartSettings
+
+    @model_validator(mode="after")
+    def _evaluated_models_calibrate_nothing(self) -> Params:
+        if self.calibration.seed == self.zoo.seed:
+            raise ValueError("calibration.seed: must not be zoo.seed, which draws the evaluated models")
+        return self
 
 
 def load_params(path: Path) -> Params:

@@ -10,6 +10,8 @@ with stage(snakemake) as params:
         params,
         kernels=Path(snakemake.input.kernels),
         summary=Path(snakemake.input.summary),
+        rules=Path(snakemake.input.rules),
+        calibration=Path(snakemake.input.calibration),
         predictors=Path(snakemake.output.card).parent,
         quality=Path(snakemake.output.quality),
         samplers=Path(snakemake.output.samplers),

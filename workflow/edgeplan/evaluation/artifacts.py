@@ -36,7 +36,8 @@ class Evidence:
             labels, rmse_ms, rmspe (percent), within_10pct (share); the last four with the suffix _all on all frozen labels.
         models: evaluated variants: model_id, family, macs, memory_bytes, measured_ms, noise, measured_at_s (since the epoch),
             blocks_span_s, repeat_ms, repeat_gap_s, predicted_ms, low_ms, high_ms, operator_sum_ms, forest_ms, isolated_ms,
-            calibration; {adaptive,random,prior}_sampling_ms: with the Conv predictor of that sampler's samples alone.
+            {adaptive,random,prior}_sampling_ms: with the Conv predictor of that sampler's samples alone.
+        calibration: models that calibrate the intervals: model_id, family, measured_ms, noise, measured_at_s.
         breakdown: model_id, kind, predicted_ms.
         evaluated_kernels: distinct kernels of the evaluated variants: kind, config.
         sweeps: sweep, x, kind, measured_us, predicted_us.
@@ -62,6 +63,7 @@ class Evidence:
     quality: pd.DataFrame | None = None
     samplers: pd.DataFrame | None = None
     models: pd.DataFrame | None = None
+    calibration: pd.DataFrame | None = None
     breakdown: pd.DataFrame | None = None
     evaluated_kernels: pd.DataFrame | None = None
     sweeps: pd.DataFrame | None = None
@@ -93,11 +95,8 @@ class Evidence:
         return part
 
     def evaluated(self, *columns: str) -> pd.DataFrame:
-        """The evaluated variants without those that calibrated something."""
-        frame = self.frame("models", "model_id", "family", "measured_ms", *columns)
-        if "calibration" in frame.columns:
-            frame = frame[~frame["calibration"].astype(bool)]
-        return frame.reset_index(drop=True)
+        """The evaluated variants."""
+        return self.frame("models", "model_id", "family", "measured_ms", *columns).reset_index(drop=True)
 
     def optional(self, column: str, *others: str) -> pd.DataFrame | None:
         """The evaluated variants that have a value in an optional column; None when there is no such column or value."""
@@ -144,6 +143,7 @@ _FILES = {
     "quality": "predictors/quality.parquet",
     "samplers": "predictors/samplers.csv",
     "models": "evaluation/models.parquet",
+    "calibration": "calibration/models.parquet",
     "breakdown": "evaluation/breakdown.parquet",
     "evaluated_kernels": "evaluation/kernels.parquet",
     "sweeps": "evaluation/sweeps.parquet",

@@ -14,7 +14,9 @@ from edgeplan.evaluation.metrics import FloatArray
 from edgeplan.frames import read_parquet
 
 #: The measuring stages, in the order in which they are named.
-STAGES = ("fusion", "sampling", "truth")
+STAGES = ("fusion", "sampling", "calibration", "truth")
+#: Those that predictions of the evaluated models rest on; their intervals rest on all.
+PREDICTED = ("fusion", "sampling", "truth")
 #: What is written for a table that rests on no measurement, and for a stage whose rows do not tell.
 NOTHING, NOT_RECORDED = "nothing", "not recorded"
 _BETWEEN = "; "
@@ -36,10 +38,11 @@ _RESTS_ON: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "evaluated_kernels": ("fusion",),
         "zoo": ("truth",),
         "environment": ("truth",),
-        "samplers": STAGES,
-        "modes": STAGES,
-        "models": STAGES,
-        "transfer": STAGES,
+        "calibration": ("calibration",),
+        "samplers": PREDICTED,
+        "modes": PREDICTED,
+        "models": PREDICTED,
+        "transfer": PREDICTED,
     }
 )
 
@@ -54,13 +57,15 @@ def ranges(evidence: Evidence, rows: Path, key: str) -> dict[str, str]:
 
     Returns:
         Stage -> "from to UTC", to the minute, of the starts of blocks: for `fusion` of all rows of the key, for `sampling` of
-        those that the training table holds, for `truth` of the evaluated models.
+        those that the training table holds, for `calibration` and `truth` of the models.
 
     Raises:
         FormatError: a file of rows cannot be read.
     """
     kept = set(evidence.frame("kernels", "subject")["subject"]) if evidence.has("kernels") else None
     times = {"fusion": _times(rows / "fusion", key, None), "sampling": _times(rows / "sampling", key, kept)}
+    if evidence.has("calibration"):
+        times["calibration"] = evidence.frame("calibration", "measured_at_s")["measured_at_s"].to_numpy(float)
     if evidence.optional("measured_at_s") is not None:
         models = evidence.evaluated("measured_at_s", "repeat_gap_s")
         first = models["measured_at_s"].to_numpy(float)

@@ -179,10 +179,13 @@ _ALL = (
     Shown(
         "table_intervals",
         "Intervals at 90 % nominal",
-        "Share of measured latencies inside the predicted interval, and the interval's median width.",
+        "Share of measured latencies inside the predicted interval, and the interval's median width. How the width follows the "
+        "number of kernels is fitted on held-out carriers; how wide it is, on whole models of a seed of their own (stage "
+        "calibration), which no predictor saw and which are not evaluated.",
         prediction.table_intervals,
-        ("models",),
+        ("models", "calibration"),
         ("predicted_ms", "low_ms", "high_ms"),
+        note=prediction.calibration_note,
     ),
     Shown(
         "table_seen",

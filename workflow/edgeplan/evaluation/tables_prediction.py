@@ -222,6 +222,11 @@ def table_intervals(evidence: Evidence) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
+def calibration_note(evidence: Evidence) -> str:
+    """How many whole models calibrate the intervals."""
+    return f"They are {len(evidence.frame('calibration'))}, as many of each family."
+
+
 def alexnet_within(evidence: Evidence, column: str) -> float | None:
     """+-10 % accuracy (share) on the AlexNets by a column of predictions; None when there are none."""
     frame = evidence.optional(column)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Literal
 
 from edgeplan.graph.ir import Attribute, Graph, Operator, Shape, Tensor
 
@@ -213,15 +214,14 @@ class GraphBuilder:
             out.insert(axis, 1)
         return self._op("Unsqueeze", [x], [tuple(out)], attributes={"axes": tuple(axes)}, name=name)[0]
 
-    def upsample(self, x: str, factor: int = 2, *, name: str = "") -> str:
-        """Repeat each pixel of an image `factor` times in both directions (`Resize`, nearest neighbour)."""
+    def upsample(self, x: str, factor: int = 2, *, mode: Literal["nearest", "linear"] = "nearest", name: str = "") -> str:
+        """Enlarge an image `factor` times in both directions (`Resize`): repeat each pixel, or interpolate between centres."""
         n, c, h, w = self.shape(x)
-        attributes: dict[str, Attribute] = {
-            "scales": (1.0, 1.0, float(factor), float(factor)),
-            "mode": "nearest",
-            "coordinate_transformation_mode": "asymmetric",
-            "nearest_mode": "floor",
-        }
+        attributes: dict[str, Attribute] = {"scales": (1.0, 1.0, float(factor), float(factor)), "mode": mode}
+        if mode == "nearest":
+            attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        else:
+            attributes["coordinate_transformation_mode"] = "half_pixel"
         return self._op("Resize", [x], [(n, c, h * factor, w * factor)], attributes=attributes, name=name)[0]
 
     def lstm(self, x: str, hidden: int, *, bidirectional: bool = False, name: str = "") -> str:

@@ -20,7 +20,7 @@ _ANCHOR_RANK = {
     for rank, names in enumerate(
         [
             ("conv", "dwconv", "fc", "lstm"),
-            ("maxpool", "avgpool", "gap", "lrn", "softmax", "resize"),
+            ("maxpool", "avgpool", "gap", "lrn", "softmax", "resize", "resize_linear", "resize_cubic"),
             ("concat", "split", "transpose"),
             ("bn", "add", "mul"),
             tuple(sorted(ACTIVATIONS)),

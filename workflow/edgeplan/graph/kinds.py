@@ -49,7 +49,8 @@ KNOWN_ONNX_TYPES = frozenset(_BY_ONNX_TYPE) | {"Conv", "Clip"}
 def kind(graph: Graph, op: Operator) -> str:
     """The kind of an operator.
 
-    A `Conv` with as many groups as input and output channels is `dwconv`; a `Clip` to [0, 6] is `relu6`.
+    A `Conv` with as many groups as input and output channels is `dwconv`; a `Clip` to [0, 6] is `relu6`; a `Resize` that
+    interpolates is `resize_linear` or `resize_cubic`.
     """
     if op.op_type == "Conv":
         groups = op.integer("group", 1)
@@ -57,4 +58,6 @@ def kind(graph: Graph, op: Operator) -> str:
         return "dwconv" if groups > 1 and groups == channels == graph.shape(op.outputs[0])[1] else "conv"
     if op.op_type == "Clip":
         return "relu6" if (op.number("min", -math.inf), op.number("max", math.inf)) == (0.0, 6.0) else "clip"
+    if op.op_type == "Resize" and op.attributes.get("mode", "nearest") != "nearest":
+        return f"resize_{op.attributes['mode']}"
     return _BY_ONNX_TYPE[op.op_type]

@@ -30,7 +30,9 @@ def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]
 def estimate(params: Params) -> dict[str, float]:
     """Seconds that each part of a run takes on all devices, where nothing is stored yet."""
     measurement, sampling, cold = params.measurement, params.sampling, params.cold_start
-    devices, models = len(params.devices), params.zoo.variants_per_family * len(FAMILIES)
+    devices, evaluated_models = len(params.devices), params.zoo.variants_per_family * len(FAMILIES)
+    calibrating_models = params.calibration.variants_per_family * len(FAMILIES)
+    passes = devices + len(set(params.truth.repeat) & set(params.devices))
     cases = _CASES + _FURTHER_CASES * (params.fusion.max_rounds - 1)
     case_s = measurement.blocks * (measurement.block_ms + _REFERENCES_MS) / 1e3 + _LOADING_S
     samplers = 3 - sampling.initial_share if sampling.baselines else 1  # the prior baseline shares the initial sample
@@ -45,7 +47,7 @@ def estimate(params: Params) -> dict[str, float]:
         "fusion": devices * cases * case_s,
         "sampling": devices * sampled,
         "training": devices * rows * (_ROW_S + _TRIAL_S * params.training.trials),
-        "whole models": (devices + len(set(params.truth.repeat) & set(params.devices))) * models * _MODEL_S,
+        "whole models": (passes * evaluated_models + devices * calibrating_models) * _MODEL_S,
         "evaluation": devices * evaluated,
         "cold starts": len(cold.devices) * len(cold.models) * (profiled + _COLD_PLANS_S + runs * _COLD_RUN_S),
         "the rest": _STARTS_S,

@@ -20,11 +20,11 @@ from edgeplan.evaluation.tables import write_tables
 from edgeplan.files import write_json
 from edgeplan.frames import read_document, read_parquet, write_csv, write_parquet
 from edgeplan.fusion.rules import FusionRules, read_rules
-from edgeplan.graph.ir import Graph
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split, split_operators
 from edgeplan.params import Params
-from edgeplan.pipeline.models import graphs, read_models
+from edgeplan.pipeline.model_tables import named_graphs
+from edgeplan.pipeline.models import read_models
 from edgeplan.pipeline.speed import speed_of
 from edgeplan.pipeline.training import COMPARED, FOREST, ISOLATED, SHORT
 from edgeplan.predictors.features import FEATURES
@@ -96,10 +96,9 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Pat
 def _tables(table: pd.DataFrame, rules: FusionRules, advance: Callable[[int], None]) -> tuple[KernelTables, KernelTables]:
     """Kernel tables of the models, split by the rules and split into single operators; `advance` is told of each model."""
     fused, single = [], []
-    for model_id, graph in zip(table["model_id"], graphs(table), strict=True):
-        named = Graph(model_id, graph.operators, graph.inputs, graph.outputs, graph.tensors)
-        fused.append(kernel_table(named, split(named, rules)))
-        single.append(kernel_table(named, split_operators(named)))
+    for graph in named_graphs(table):
+        fused.append(kernel_table(graph, split(graph, rules)))
+        single.append(kernel_table(graph, split_operators(graph)))
         advance(1)
     return KernelTables.of(fused), KernelTables.of(single)
 
@@ -114,7 +113,6 @@ def _predict(
         predicted_ms=batch.latency_ms,
         low_ms=batch.low_ms,
         high_ms=batch.high_ms,
-        calibration=False,
     )
     alone = predictor.predict_many(operators, allow_partial=True)
     models["operator_sum_ms"], models["operator_coverage"] = alone.latency_ms, alone.coverage

@@ -25,6 +25,7 @@ from edgeplan.params import Params
 from edgeplan.predictors.training_rows import LACKING, trained_on
 from edgeplan.progress import spending
 from edgeplan.sampling.adaptive import CarrierSampler, Row, Sampled, within
+from edgeplan.sampling.further import FURTHER, further_graphs
 from edgeplan.sampling.isolated import Boundary, chains, extract, fit_boundary, isolated_label, isolated_row
 from edgeplan.sampling.labels import CounterModel, fit_counters, plain_layouts
 from edgeplan.sampling.prior import Prior, read_prior
@@ -137,7 +138,7 @@ def _in_carriers(sampler: CarrierSampler, found: _Found) -> None:
     """Sample in carriers: the adaptive sampler and its baselines, what of each its budget holds, and the fixed sets."""
     settings = sampler.settings
     measured = {"adaptive": sampler.adaptive()}
-    fixed_sets = {SWEEP: list(sweep_graphs()), CONV_CHECK: list(check_graphs())}
+    fixed_sets = {FURTHER: list(further_graphs(sampler.seed)), SWEEP: list(sweep_graphs()), CONV_CHECK: list(check_graphs())}
     if settings.networks:
         fixed_sets = {NETWORK: [simplify(build()) for build in prior_models().values()], **fixed_sets}
     if sampler.bench.spending:

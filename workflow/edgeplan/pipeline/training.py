@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.evaluation.metrics import accuracy
 from edgeplan.frames import read_document, read_parquet, write_csv, write_parquet
+from edgeplan.fusion.rules import read_rules
 from edgeplan.params import Params
+from edgeplan.pipeline.model_tables import kernels_of
+from edgeplan.predictors.intervals import with_quantile_of
+from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.labels import COLUMNS
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.settings import TrainingSettings
@@ -43,8 +48,18 @@ _ABOUT = (
 )
 
 
-def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, quality: Path, samplers: Path) -> None:
-    """Train the predictors; hold the samplers against the frozen set; train what the evaluation compares.
+def train(
+    params: Params,
+    *,
+    kernels: Path,
+    summary: Path,
+    rules: Path,
+    calibration: Path,
+    predictors: Path,
+    quality: Path,
+    samplers: Path,
+) -> None:
+    """Train the predictors; calibrate their intervals; hold the samplers against the frozen set; train what is compared.
 
     The samplers are judged on all labels of the frozen set, and on those of at least `training.resolved_us` alone.
 
@@ -53,9 +68,12 @@ def train(params: Params, *, kernels: Path, summary: Path, predictors: Path, qua
     forests from the same rows as the device's.
     """
     table, about = read_parquet(kernels, "mode", *COLUMNS), read_document(summary, *_ABOUT)
+    whole = read_parquet(calibration, "model_id", "family", "spec", "measured_ms")
+    whole_kernels = kernels_of(whole, read_rules(rules))  # what cannot be read ends the stage before it trains
     parts = _parts(table, about)
     trained = _train_all(parts, params, about)
     predictor, held_out = trained[_DEVICE]
+    predictor = _calibrated(predictor, whole_kernels, whole["measured_ms"].to_numpy(float))
     predictor.save(predictors)
     train_forest_predictor(parts[_DEVICE], _settings(params), predictor).save(predictors / FOREST)
     write_parquet(held_out, quality)
@@ -105,6 +123,15 @@ def _judged(rows: pd.DataFrame, resolved_us: float) -> dict[str, float]:
         values = (hit.get(name, math.nan) for name in ("models", "rmse", "rmspe", "within_10pct"))
         found |= dict(zip((f"{name}{suffix}" for name in ("labels", "rmse_ms", "rmspe", "within_10pct")), values, strict=True))
     return found
+
+
+def _calibrated(predictor: DevicePredictor, models: KernelTables, measured_ms: npt.NDArray[np.float64]) -> DevicePredictor:
+    """The predictor with intervals calibrated on whole models, but for those that have a kernel it cannot predict."""
+    found = predictor.predict_many(models, allow_partial=True)
+    whole = found.coverage == 1
+    residual = np.log(measured_ms[whole] / found.latency_ms[whole])
+    interval = with_quantile_of(predictor.card.interval, residual, found.effective_kernels[whole])
+    return DevicePredictor(predictor.card.model_copy(update={"interval": interval}), predictor.texts)
 
 
 def _settings(params: Params) -> TrainingSettings:

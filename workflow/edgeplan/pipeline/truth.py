@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
 import pandas as pd
 
@@ -14,22 +12,10 @@ from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import environment as machine_environment
 from edgeplan.files import write_json
 from edgeplan.frames import write_parquet
-from edgeplan.measurement.bench import Bench
-from edgeplan.measurement.records import Measurement, Subject
+from edgeplan.measurement.records import Subject
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs, read_models
-
-
-def _measure_shuffled(bench: Bench, subjects: Sequence[Subject], seed: int, repeat: int, description: str) -> list[Measurement]:
-    """Measurements in the order of the subjects, made in a seeded order of its own.
-
-    A batch is gone through block by block. Family by family, one of small models would be through within seconds, and the
-    blocks of a model would meet the same moment of the machine; large models among them keep its blocks apart.
-    """
-    order = list(range(len(subjects)))
-    Random(f"{seed}/truth").shuffle(order)  # noqa: S311  not cryptography
-    measured = bench.measure([subjects[i] for i in order], repeat=repeat, description=description)
-    return [m for _, m in sorted(zip(order, measured, strict=True), key=lambda pair: pair[0])]
+from edgeplan.pipeline.whole_models import measure_shuffled, open_bench
 
 
 def measure_models(params: Params, *, device: Path, models: Path, rows: Path, truth: Path, environment: Path) -> None:
@@ -41,11 +27,10 @@ def measure_models(params: Params, *, device: Path, models: Path, rows: Path, tr
     file = load_device(device)
     table = read_models(models, bases=False, variants=True)
     subjects = [Subject(graph) for graph in graphs(table)]
-    settings = params.measurement.model_copy(update={"min_gap_seconds": params.truth.min_gap_seconds})
-    with Bench(file, settings, rows) as bench:
-        first = _measure_shuffled(bench, subjects, params.seed, 0, "whole models")
+    with open_bench(params, file, rows) as bench:
+        first = measure_shuffled(bench, subjects, params.seed, 0, "whole models")
         repeated = file.name in params.truth.repeat
-        again = _measure_shuffled(bench, subjects, params.seed, 1, "whole models again") if repeated else None
+        again = measure_shuffled(bench, subjects, params.seed, 1, "whole models again") if repeated else None
         captured = bench.store.identity["environment"] if "environment" in bench.store.identity else machine_environment()
         measured = time.strftime("%Y-%m-%d %H:%M", time.gmtime(bench.last_measured_at()))
         identity = {k: v for k, v in bench.store.identity.items() if k != "environment"}

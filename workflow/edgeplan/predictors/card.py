@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\.txt")
@@ -86,7 +88,7 @@ class Interval(_Strict):
         common: part of the relative error that all kernels of a model share.
         single: part that kernels have of their own.
         quantile: conformal quantile of the scaled residuals.
-        subjects: held-out subjects behind it.
+        subjects: held-out models behind the quantile.
     """
 
     nominal: Finite
@@ -94,6 +96,11 @@ class Interval(_Strict):
     single: Annotated[Finite, Field(ge=0)]
     quantile: Annotated[Finite, Field(ge=0)]
     subjects: int
+
+    def half_width(self, effective_kernels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Half width of the interval of log latency, from the effective number of kernels of each model (m,)."""
+        spread = np.sqrt(self.common**2 + self.single**2 / np.maximum(effective_kernels, 1.0))
+        return np.asarray(self.quantile * spread, dtype=np.float64)
 
 
 class Card(_Strict):

@@ -156,6 +156,7 @@ def _work(table: ConfigTable, v: dict[str, Floats]) -> dict[str, Floats]:
     size = table.mapped("dtype", {name: float(b) for name, b in BYTES_PER_ELEMENT.items()}, 4.0)
     is_conv = table.mapped("kind", dict.fromkeys(_CONVOLUTIONS, 1.0), 0.0) > 0
     is_fc = table.mapped("kind", {"fc": 1.0}, 0.0) > 0
+    is_lstm = table.mapped("kind", {"lstm": 1.0}, 0.0) > 0
     into = v["batch"] * v["in_channels"] * v["in_height"] * v["in_width"]
     out = v["batch"] * v["out_channels"] * v["out_height"] * v["out_width"]
     group_inputs = v["in_channels"] / v["groups"]
@@ -166,9 +167,15 @@ def _work(table: ConfigTable, v: dict[str, Floats]) -> dict[str, Floats]:
     deep = (v["in_width"] * v["out_width"]) > 1
     fc_reduction = np.where(flat, v["in_channels"], np.where(deep, v["in_width"], v["in_height"]))
     fc_outputs = np.where(flat, v["out_channels"], np.where(deep, v["out_width"], v["out_height"]))
-    reduction = np.where(is_conv, group_inputs * window, np.where(is_fc, fc_reduction, 1.0))
-    weights = np.where(is_conv, v["out_channels"] * reduction, np.where(is_fc, fc_reduction * fc_outputs, 0.0))
-    macs = np.where(is_conv | is_fc, out * reduction, 0.0)
+    # Input (steps, sequences, features), output (steps, directions, sequences, hidden): four gates read both.
+    gates = 4 * (v["in_height"] + v["out_width"])
+    reduction = np.select([is_conv, is_fc, is_lstm], [group_inputs * window, fc_reduction, gates], 1.0)
+    weights = np.select(
+        [is_conv, is_fc, is_lstm],
+        [v["out_channels"] * reduction, fc_reduction * fc_outputs, v["out_channels"] * v["out_width"] * reduction],
+        0.0,
+    )
+    macs = np.where(is_conv | is_fc | is_lstm, out * reduction, 0.0)
     padded = np.where(
         is_conv & (v["groups"] == 1),
         out / v["out_channels"] * _padded(v["out_channels"]) * _padded(v["in_channels"]) * window,

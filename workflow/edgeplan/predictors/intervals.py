@@ -4,6 +4,10 @@ A subject is a carrier of about a dozen kernels. The relative error of its predi
 has a part all kernels share (clock, cache state) and a part of their own that averages out: its variance is taken to be
 common^2 + single^2 / n, where n is the effective number of kernels, (sum of latencies)^2 / sum of squares. Both are fitted; the
 conformal quantile of the scaled residuals makes up for what the formula misses.
+
+The sum of a carrier's labels is its plain time by construction; that of a whole model is not, and errors of the two differ by
+a factor that each engine has of its own. So the quantile, not the form, is then taken from whole models measured for that
+(`with_quantile_of`).
 """
 
 from __future__ import annotations
@@ -88,6 +92,31 @@ def calibrate(residual: Floats, effective: Floats, nominal: float) -> Interval:
         trust = 1 / variance[usual]
         common, single = np.sqrt(nnls(design[usual] * trust[:, None], squares[usual] * trust)[0])
     common = max(float(common), _LEAST_SPREAD)
-    score = np.sort(np.abs(residual) / np.sqrt(common**2 + single**2 * design[:, 1]))
-    rank = min(len(score), int(np.ceil((len(score) + 1) * nominal)))
-    return Interval(nominal=nominal, common=common, single=float(single), quantile=float(score[rank - 1]), subjects=len(score))
+    fitted = Interval(nominal=nominal, common=common, single=float(single), quantile=1.0, subjects=len(residual))
+    return fitted.model_copy(update={"quantile": _quantile(fitted, residual, effective)})
+
+
+def with_quantile_of(interval: Interval, residual: Floats, effective: Floats) -> Interval:
+    """The interval with the conformal quantile of other held-out models, which neither it nor the predictors saw.
+
+    Args:
+        interval: as `calibrate` gives it.
+        residual: log(measured / predicted) of the models (n,).
+        effective: their effective number of kernels (n,).
+
+    Returns:
+        The interval itself where the models are too few for its coverage: 9 for nine tenths.
+    """
+    if _rank(len(residual), interval.nominal) > len(residual):
+        return interval
+    return interval.model_copy(update={"quantile": _quantile(interval, residual, effective), "subjects": len(residual)})
+
+
+def _rank(count: int, nominal: float) -> int:
+    """Which of so many sorted scores the conformal quantile is, from 1; more than there are for too few."""
+    return int(np.ceil((count + 1) * nominal))
+
+
+def _quantile(interval: Interval, residual: Floats, effective: Floats) -> float:
+    score = np.sort(np.abs(residual) / interval.model_copy(update={"quantile": 1.0}).half_width(effective))
+    return float(score[min(len(score), _rank(len(score), interval.nominal)) - 1])

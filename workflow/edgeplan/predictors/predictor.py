@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from edgeplan.errors import FormatError, PredictionError
 from edgeplan.files import read_json, write_text
-from edgeplan.predictors.card import Card, Interval
+from edgeplan.predictors.card import Card
 from edgeplan.predictors.configs import Integers
 from edgeplan.predictors.features import FEATURES, LABELLED_TYPES, WORK_TERMS
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
@@ -164,7 +164,7 @@ class DevicePredictor:
         by_kind = np.bincount(kind * count + model, weights=covered, minlength=len(kinds) * count).reshape(len(kinds), count)
         items = np.maximum(np.bincount(model, minlength=count), 1)
         latency: Floats = np.asarray((total + self.card.call_us) / 1e3, dtype=np.float64)
-        width: Floats = np.exp(interval_half_width(self.card.interval, effective))
+        width: Floats = np.exp(self.card.interval.half_width(effective))
         coverage: Floats = np.bincount(model, weights=~np.isnan(us), minlength=count) / items
         return BatchPrediction(
             tables.models, latency, latency / width, latency * width, coverage, effective, by_kind / 1e3, kinds
@@ -216,11 +216,6 @@ class _Costs:
     kernel_regressor: Integers
     reorder_us: Floats
     reorder_regressor: Integers
-
-
-def interval_half_width(interval: Interval, effective_kernels: Floats) -> Floats:
-    """Half width of the interval of log latency, from the effective number of kernels of each model (m,)."""
-    return interval.quantile * np.sqrt(interval.common**2 + interval.single**2 / np.maximum(effective_kernels, 1.0))
 
 
 def _no_predictor(what: tuple[str, str], model: str, node: str, device: str) -> PredictionError:

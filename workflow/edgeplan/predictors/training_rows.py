@@ -7,7 +7,7 @@ import pandas as pd
 #: Name of kernels of kinds that no node of the engine showed: they are measured alone, whatever the mode of the device.
 LACKING = "lacking"
 #: Samplers whose rows the predictors of a device learn from.
-TRAINED_ON = ("adaptive", "random", "prior", "network", "isolated", LACKING)
+TRAINED_ON = ("adaptive", "random", "prior", "network", "further", "isolated", LACKING)
 
 
 def trained_on(table: pd.DataFrame, mode: str | None) -> pd.Series:

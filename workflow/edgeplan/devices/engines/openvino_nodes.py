@@ -27,6 +27,7 @@ def map_nodes(graph: Graph, ops: Sequence[Any]) -> tuple[EngineNode, ...]:
     for op in active:
         names = [n for n in _info(op, "originalLayersNames").split(",") if n]
         named[op.get_friendly_name()] = [by_output.get(n, n) for n in names if n in graph.by_name or n in by_output]
+    named |= _sequences(graph, active)
 
     def claims(_node: str, _op: Operator) -> bool:
         return False  # the runtime model names every operator it fuses behind another
@@ -52,6 +53,22 @@ def map_nodes(graph: Graph, ops: Sequence[Any]) -> tuple[EngineNode, ...]:
             carried[name] = tensor
             found.append(EngineNode(name, kind, f"{kind}.{implementation}", (), tensor, before, layouts[name]))
     return tuple(found)
+
+
+def _sequences(graph: Graph, active: Sequence[Any]) -> dict[str, list[str]]:
+    """Nodes of LSTMs, which the engine names anew, one for each direction: each is of the first LSTM as wide that lacks one."""
+    lacking = {op.name: graph.shape(op.outputs[0])[1] for op in graph.operators if op.op_type == "LSTM"}
+    found = {}
+    for op in active:
+        if _info(op, "layerType") != "RNNSeq":
+            continue
+        hidden = list(op.get_output_shape(0))[-1]
+        fitting = (name for name, left in lacking.items() if left and graph.shape(graph.by_name[name].outputs[0])[-1] == hidden)
+        name = next(fitting, None)
+        if name:
+            lacking[name] -= 1
+            found[op.get_friendly_name()] = [name]
+    return found
 
 
 def _only_constants(op: Any) -> bool:

@@ -1,0 +1,71 @@
+"""Carriers of kinds that no family of Table 2 has: resizing and LSTMs, of detectors' necks and of recognisers of text.
+
+They are drawn, not taken from published models, and are trained on beside the other carriers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from random import Random
+
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.simplify import simplify
+
+#: Name under which their kernels stand in the training table.
+FURTHER = "further"
+_NECKS, _RECOGNISERS = 32, 24
+_LEVELS = 3
+_COARSE_SIZES = (1, 2, 4, 6, 7, 8, 10, 13, 14)
+_CHANNELS = (16, 640)
+_MOST_ELEMENTS = 2_000_000
+_FEATURES, _HIDDEN, _STEPS = (32, 768), (16, 320), (8, 160)
+_CLASSES = (32, 4000)
+
+
+def further_graphs(seed: int) -> Iterator[Graph]:
+    """All of them, the same for the same seed."""
+    for number in range(_NECKS):
+        yield simplify(_neck(f"neck-{number}", Random(f"{seed}/neck-{number}")))  # noqa: S311  not cryptography
+    for number in range(_RECOGNISERS):
+        yield simplify(_recogniser(f"recogniser-{number}", Random(f"{seed}/recogniser-{number}")))  # noqa: S311  likewise
+
+
+def _between(rng: Random, bounds: tuple[int, int], multiple: int = 1) -> int:
+    """Evenly on a logarithmic scale; half of them a multiple, as in published models."""
+    drawn = math.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1])))
+    return round(drawn / multiple) * multiple if rng.random() < 0.5 and drawn >= multiple else round(drawn)  # noqa: PLR2004
+
+
+def _neck(name: str, rng: Random) -> Graph:
+    """Feature maps that grow from level to level, each joined with a finer one or not."""
+    channels, size = _between(rng, _CHANNELS, 16), rng.choice(_COARSE_SIZES)
+    b = GraphBuilder(name, (1, channels, size, size))
+    x = b.conv_bn(b.input, channels, 1)
+    for _ in range(_LEVELS):
+        factor = 2 if rng.random() < 0.8 else 4  # noqa: PLR2004
+        if b.channels(x) * (b.shape(x)[2] * factor) ** 2 > _MOST_ELEMENTS:
+            break
+        y = b.upsample(x, factor, mode="nearest" if rng.random() < 0.6 else "linear")  # noqa: PLR2004
+        style = rng.choice(("alone", "sum", "joined"))
+        lateral = b.conv_bn(y, b.channels(y) if style == "sum" else _between(rng, _CHANNELS, 16), 1)
+        x = lateral if style == "alone" else b.add(y, lateral) if style == "sum" else b.concat([y, lateral])
+        if rng.random() < 0.5 or style == "joined":  # noqa: PLR2004
+            x = b.conv_bn(x, _between(rng, _CHANNELS, 16), 1)
+    return b.build(x)
+
+
+def _recogniser(name: str, rng: Random) -> Graph:
+    """A line of features, read by one or two LSTMs with a fully connected layer behind each."""
+    steps, features = _between(rng, _STEPS), _between(rng, _FEATURES, 16)
+    b = GraphBuilder(name, (1, features, 1, steps))
+    x = b.conv_bn(b.input, features, 1)
+    x = b.transpose(b.squeeze(x, (2,)), (2, 0, 1))
+    for _ in range(rng.choice((1, 2, 2))):
+        hidden, both = _between(rng, _HIDDEN, 16), rng.random() < 0.6  # noqa: PLR2004
+        y = b.transpose(b.lstm(x, hidden, bidirectional=both), (0, 2, 1, 3))
+        out = _between(rng, _CLASSES if rng.random() < 0.5 else _FEATURES)  # noqa: PLR2004
+        y = b.fc(b.reshape(y, (steps, hidden * (2 if both else 1))), out)
+        x = b.reshape(y, (steps, 1, out))
+    return b.build(x)
