@@ -18,6 +18,7 @@ from edgeplan.graph.kernels import make_kernel
 from edgeplan.graph.onnx_export import save_onnx, to_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.sampling import carriers
+from edgeplan.sampling.further import further_graphs
 from edgeplan.sampling.prior import ConvShape
 from edgeplan.sampling.sources import ConvSource
 
@@ -152,7 +153,7 @@ def _initialiser(graph: Graph, name: str) -> Array:
 def _check_mapping(graph: Graph, nodes: tuple[EngineNode, ...]) -> None:
     names = [op.name for op in graph.operators]
     owners = Counter(m for members in {n.members for n in nodes if n.members} for m in members)
-    free = {op.name for op in graph.operators if op.op_type in ("Reshape", "Flatten", "Transpose")}
+    free = {op.name for op in graph.operators if op.op_type in ("Reshape", "Flatten", "Transpose", "Squeeze")}
     assert set(owners) <= set(names)
     assert {n for n, count in owners.items() if count > 1} == set(), "operators in two kernels"
     assert set(names) - set(owners) <= free, "operators in no kernel"
@@ -188,6 +189,16 @@ def test_every_operator_runs_in_one_kernel(engine: Engine, tmp_path: Path, name:
 def test_carriers_are_mapped_whole(engine: Engine, tmp_path: Path, seed: int) -> None:
     graph = carriers.build_carrier("carrier", f"conformance/{seed}", _SmallSource(1), 12)
     _check_mapping(graph, _executed(engine, graph, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["neck", "recogniser"])
+def test_resizing_and_lstms_are_mapped(engine: Engine, tmp_path: Path, name: str) -> None:
+    """Those of one direction and of both, whose nodes an engine may name anew."""
+    wanted = {"neck": {"resize", "resize_linear"}, "recogniser": {"lstm"}}[name]
+    for graph in [g for g in further_graphs(7) if g.name.startswith(name)][:8]:
+        nodes = _executed(engine, graph, tmp_path)
+        _check_mapping(graph, nodes)
+        assert {make_kernel(graph, n.members).config.kind for n in nodes if n.members} & wanted
 
 
 @pytest.mark.parametrize("channels", [16, 13], ids=["aligned", "unaligned"])

@@ -1,10 +1,13 @@
 """Properties of the feature function."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeplan.graph.kernels import KernelConfig
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.cost import graph_macs
+from edgeplan.graph.kernels import KernelConfig, make_kernel
 from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.features import FEATURES, WORK_TERMS, features, work_terms
 
@@ -13,7 +16,7 @@ _small = st.integers(1, 9)
 _pads = st.integers(0, 4)
 _configs = st.builds(
     KernelConfig,
-    kind=st.sampled_from(["conv", "dwconv", "fc", "add", "concat", "split", "maxpool", "reshape", "reorder", "other"]),
+    kind=st.sampled_from(["conv", "dwconv", "fc", "lstm", "add", "concat", "split", "maxpool", "reshape", "reorder", "other"]),
     type=st.sampled_from(["conv", "conv++bn++relu", "add++relu", "fc"]),
     dtype=st.sampled_from(["float32", "float16", "int8", "unheard"]),
     batch=_small,
@@ -114,3 +117,13 @@ def test_multiply_adds_follow_the_paper() -> None:
     stacked = KernelConfig("fc", "fc", in_channels=7, in_height=512, out_channels=7, out_height=1000)
     macs = features([conv, depthwise, connected, stacked])[:, FEATURES.index("macs")]
     assert macs.tolist() == [64 * 9 * 128 * 28 * 28, 32 * 25 * 64, 512 * 1000, 7 * 512 * 1000]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_work_of_an_lstm_is_that_of_its_graph(both: bool) -> None:
+    b = GraphBuilder("lstm", (30, 2, 48))
+    graph = b.build(b.lstm(b.input, 20, bidirectional=both))
+    found = features([make_kernel(graph, [graph.operators[0].name]).config])[0]
+    assert found[FEATURES.index("macs")] == graph_macs(graph)
+    products = sum(graph.tensors[name].size_bytes for name in graph.operators[0].weights[:2])
+    assert found[FEATURES.index("weight_bytes")] == products

@@ -124,6 +124,7 @@ def full_evidence(per_family: int = 6) -> Evidence:
             "mode": "in_situ",
             "seconds": {"adaptive": 300.0, "random": 300.0, "prior": 300.0, "frozen": 60.0, "overhead": 60.0},
         },
+        interval={"subjects": 78, "quantile_of": "models"},
         features={"conv": ("in_channels", "macs")},
         quality=pd.DataFrame(
             {

@@ -152,10 +152,13 @@ def test_predictors_that_lack_a_kernel(workspace: Path) -> None:
     refused(workspace, "predict", "good.onnx", "-d", "dev", code=9, message="", where="", following=".")
 
 
-@pytest.mark.parametrize("kind", ["lstm", "resize"])
+@pytest.mark.parametrize("kind", ["lstm", "resize", "resize_linear"])
 def test_a_kind_that_no_predictor_knows_is_named_with_its_node(workspace: Path, tmp_path: Path, kind: str) -> None:
     b = GraphBuilder("net", (4, 1, 8) if kind == "lstm" else (1, 4, 8, 8))
-    y = b.lstm(b.input, 3, bidirectional=True, name="odd") if kind == "lstm" else b.upsample(b.input, name="odd")
+    if kind == "lstm":
+        y = b.lstm(b.input, 3, bidirectional=True, name="odd")
+    else:
+        y = b.upsample(b.input, mode="linear" if kind == "resize_linear" else "nearest", name="odd")
     path = save_onnx(b.build(b.activation(y, "sigmoid")), tmp_path / "net.onnx")
     message = f"no predictor for kernels of kind {kind}"
     refused(workspace, "predict", str(path), "-d", "dev", code=9, message=message, where="node odd", following="partial")

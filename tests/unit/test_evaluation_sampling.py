@@ -56,6 +56,7 @@ def test_rows_count_once_from_every_sampler_that_is_trained_on() -> None:
             ("f", "sweep", "in_situ"),
             ("g", "isolated", "isolated"),
             ("d", "frozen", "in_situ"),
+            ("h", "further", "in_situ"),
         ],
         columns=["subject", "sampler", "mode"],
     )
@@ -65,6 +66,7 @@ def test_rows_count_once_from_every_sampler_that_is_trained_on() -> None:
         ("b", "prior"),
         ("c", "random"),
         ("d", "network"),
+        ("h", "further"),
     ]
     assert list(table[trained_on(table, "isolated")]["subject"]) == ["g"]
 

@@ -167,7 +167,7 @@ def test_names_of_operators_are_made_unique(tmp_path: Path, names: tuple[str, st
     assert len(graph.by_name) == len(graph.operators) == 3
 
 
-def test_initialisers_that_are_also_inputs_areweight(tmp_path: Path) -> None:
+def test_initialisers_that_are_also_inputs_are_weights(tmp_path: Path) -> None:
     path = _write(tmp_path / "m.onnx", [_conv()], [weight("w", 6, 4, 3, 3)])
     model = onnx.load(path)
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [6, 4, 3, 3]))

@@ -1,4 +1,4 @@
-"""Kernels of kinds that only the rules see, measured alone on a real engine."""
+"""Kernels measured alone on a real engine: those of kinds that only the rules see, and of kinds that no family has."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
+from edgeplan.params import load_params
+from edgeplan.pipeline import sampling
 from edgeplan.pipeline.sampling import measure_lacking
 from edgeplan.predictors.training_rows import LACKING, trained_on
+from edgeplan.sampling.adaptive import CarrierSampler
+from edgeplan.sampling.further import KINDS, further_graphs
+from edgeplan.sampling.prior import Prior, conv_shapes
 from edgeplan.zoo import prior_models
 
+ROOT = Path(__file__).parents[2]
 #: No activation is taken into anything, whatever the engine does.
 RULES = FusionRules(pairs={"conv_bn": True})
 
@@ -58,3 +64,18 @@ def test_where_every_kind_was_shown_nothing_is_measured(tmp_path: Path) -> None:
     with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
         assert measure_lacking(bench, RULES, 7, rows) == 0
     assert len(rows) == len(_kinds())
+
+
+def test_a_device_that_tells_no_nodes_learns_the_kinds_that_no_family_has(tmp_path: Path) -> None:
+    """They come first, and of their carriers they alone."""
+    graphs = [graph for graph in further_graphs(7) if graph.name in ("neck-1", "recogniser-1")]
+    found = sampling._Found()
+    settings = load_params(ROOT / "params.yaml").sampling
+    prior = Prior(conv_shapes([prior_models()["resnet18"]()]))
+    alone = {k.config for graph in graphs for k in split(graph, RULES) if k.config.kind in KINDS}
+    with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
+        sampling._boundary(bench, 7)
+        chains = bench.measured
+        sampling._isolated(bench, CarrierSampler(bench, settings, prior, 7), RULES, 0.01, 7, found, graphs)
+        assert bench.measured - chains == len(alone) > 1
+    assert [row["kind"] in KINDS for row in found.rows] == [True], "what the budget holds"

@@ -1,5 +1,6 @@
 """Training on labels of a known law, and predicting whole models with what comes out."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from law_of_latency import ABOUT, SETTINGS, TUNED, conv, law, model, relu, reord
 
 from edgeplan.errors import PredictionError
 from edgeplan.graph.kernels import KernelConfig
+from edgeplan.pipeline.training import calibrated
 from edgeplan.predictors.forest import fit_forest
 from edgeplan.predictors.intervals import calibrate, held_out_sums, sums_by_subject, with_quantile_of
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
@@ -213,3 +215,28 @@ def test_frozen_carriers_calibrate_where_they_are_enough() -> None:
     assert ((effective >= 1) & (effective <= 10)).all()
     few, _ = held_out_sums(labels, frozen.iloc[:200], np.arange(300), out_of_fold)
     np.testing.assert_allclose(few, np.log([0.25] * 30))
+
+
+def test_intervals_of_predictors_are_calibrated_on_models_that_are_wholly_predicted(
+    trained: tuple[DevicePredictor, pd.DataFrame],
+) -> None:
+    """Ten take 1.3 times what is predicted; one, which has a kernel of an unknown kind, is far off and left out."""
+    predictor = trained[0]
+    configs = model().configs
+    odd = replace(model("odd"), configs=(*configs[:2], replace(configs[2], kind="lrn", type="lrn"), *configs[3:]))
+    tables = KernelTables.of([*(model(f"m{i}") for i in range(10)), odd])
+    found = predictor.predict_many(tables, allow_partial=True)
+    factor = np.array([1.3] * 10 + [50.0])
+    card = calibrated(predictor, tables, found.latency_ms * factor).card
+    assert (card.interval.subjects, card.interval.quantile_of) == (10, "models")
+    np.testing.assert_allclose(card.interval.half_width(found.effective_kernels[:1]), np.log(1.3))
+    assert (card.interval.common, card.interval.single) == (predictor.card.interval.common, predictor.card.interval.single)
+    assert card.model_copy(update={"interval": predictor.card.interval}) == predictor.card
+
+
+def test_intervals_of_predictors_stay_those_of_carriers_where_models_are_few(
+    trained: tuple[DevicePredictor, pd.DataFrame], caplog: pytest.LogCaptureFixture
+) -> None:
+    predictor = trained[0]
+    assert calibrated(predictor, KernelTables.of([model()]), np.array([1.0])).card == predictor.card
+    assert "1 whole models are too few" in caplog.text

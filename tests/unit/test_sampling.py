@@ -17,12 +17,15 @@ from edgeplan.devices.engines.base import EngineNode
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig, make_kernel
+from edgeplan.graph.kinds import kind
+from edgeplan.graph.onnx_export import to_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.sampling.adaptive import CarrierSampler, Sampled, errors_beyond_labels
 from edgeplan.sampling.carriers import build_carrier
+from edgeplan.sampling.further import further_graphs
 from edgeplan.sampling.isolated import chains, extract, fit_boundary, isolated_label
 from edgeplan.sampling.labels import CounterModel, fit_counters, label_rows, node_labels
 from edgeplan.sampling.prior import (
@@ -198,6 +201,19 @@ def test_checked_convolutions_come_with_every_tail() -> None:
     tails = Counter(tuple(op.op_type for op in graph.operators)[-4:] for graph in check_graphs())
     assert set(tails.values()) == {9}
     assert len(tails) == 4
+
+
+def test_further_carriers_are_seeded_and_hold_the_kinds_that_no_family_has() -> None:
+    one, again, other = ([to_onnx(graph).SerializeToString() for graph in further_graphs(seed)] for seed in (1, 1, 2))
+    assert one == again
+    assert not set(one) & set(other)
+    graphs = list(further_graphs(1))
+    count = Counter(kind(graph, op) for graph in graphs for op in graph.operators)
+    assert all(count[name] >= 25 for name in ("resize", "resize_linear", "lstm")), count
+    assert not set(count) & {"resize_cubic", "leakyrelu"}
+    lstms = [graph.shape(op.outputs[0]) for graph in graphs for op in graph.operators if op.op_type == "LSTM"]
+    assert {directions for _, directions, _, _ in lstms} == {1, 2}
+    assert len({make_kernel(g, [o.name]).config for g in graphs for o in g.operators if o.op_type == "LSTM"}) == len(lstms)
 
 
 def test_counters_are_fitted_on_what_they_miss() -> None:

@@ -123,8 +123,8 @@ def test_models_that_calibrate_are_measured_once_and_kept(tmp_path: Path, monkey
 def test_the_seed_of_the_evaluated_models_calibrates_nothing(tmp_path: Path) -> None:
     text = (ROOT / "params.yaml").read_text()
     seed = load_params(ROOT / "params.yaml").zoo.seed
-    changed = text.replace("  variants_per_family: 6\n  seed: 1959", f"  variants_per_family: 6\n  seed: {seed}")
+    changed = text.replace("  seed: 1959", f"  seed: {seed}")
     assert changed != text
     (tmp_path / "params.yaml").write_text(changed)
-    with pytest.raises(ParamsError, match=r"calibration\.seed: must not be zoo\.seed"):
+    with pytest.raises(ParamsError, match=r"calibration: .*seed must not be zoo\.seed"):
         load_params(tmp_path / "params.yaml")

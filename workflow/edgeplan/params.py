@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from edgeplan.cold.settings import ColdStartSettings
 from edgeplan.errors import ParamsError
@@ -39,8 +39,9 @@ class TruthSettings(_Section):
 
     Attributes:
         repeat: devices on which every model is measured a second time, for the repeatability ceiling.
-        min_gap_seconds: least time between the first blocks of one model, in place of that of `measurement`: a model that is
-            met at one moment only is measured no better by more blocks.
+        min_gap_seconds: least time between the passes that the first blocks of a model belong to, in place of that of
+            `measurement`: a model that is met at one moment only is measured no better by more blocks. It is no part of the key
+            of rows, so stored ones are not measured again; `table_truth` says how far apart they lie.
     """
 
     repeat: list[_Device]
@@ -94,11 +95,12 @@ class Params(_Section):
     transfer: TransferSettings
     cold_start: ColdStartSettings
 
-    @model_validator(mode="after")
-    def _evaluated_models_calibrate_nothing(self) -> Params:
-        if self.calibration.seed == self.zoo.seed:
-            raise ValueError("calibration.seed: must not be zoo.seed, which draws the evaluated models")
-        return self
+    @field_validator("calibration")
+    @classmethod
+    def _evaluated_models_calibrate_nothing(cls, value: CalibrationSettings, known: ValidationInfo) -> CalibrationSettings:
+        if "zoo" in known.data and value.seed == known.data["zoo"].seed:
+            raise ValueError("seed must not be zoo.seed, which draws the evaluated models")
+        return value
 
 
 def load_params(path: Path) -> Params:

@@ -31,6 +31,7 @@ class Evidence:
         kernels: labelled kernels: kind, config, sampler, mode, latency_us ...
         sampling: the sampler's document, with `seconds` by part.
         features: features of each kernel kind's predictor.
+        interval: how the intervals were calibrated, as the card of the predictors says it (`Interval`).
         quality: held-out kernels: kind, measured_us, predicted_us, forest_us, split.
         samplers: conv predictors by sampler on frozen labels of at least resolved_us: sampler, rows, seconds, resolved_us,
             labels, rmse_ms, rmspe (percent), within_10pct (share); the last four with the suffix _all on all frozen labels.
@@ -60,6 +61,7 @@ class Evidence:
     kernels: pd.DataFrame | None = None
     sampling: Mapping[str, Any] | None = None
     features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    interval: Mapping[str, Any] = field(default_factory=dict)
     quality: pd.DataFrame | None = None
     samplers: pd.DataFrame | None = None
     models: pd.DataFrame | None = None

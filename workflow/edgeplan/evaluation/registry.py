@@ -55,9 +55,9 @@ _ALL = (
     Shown(
         "table_06",
         "Kernels, features and measured rows",
-        "Labelled rows that the predictors learn from: those of the adaptive sampler, of both random ones and of the networks "
-        "of the prior (paper: Table 6). Squeeze-and-excite is one kernel in the paper and splits into pooling, convolutions "
-        "and a product here; its channel shuffle is the transpose.",
+        "Labelled rows that the predictors learn from: those of the adaptive sampler, of both random ones, of the networks "
+        "of the prior, and of carriers with kinds that no family has (paper: Table 6). Squeeze-and-excite is one kernel in the "
+        "paper and splits into pooling, convolutions and a product here; its channel shuffle is the transpose.",
         sampling.table_06,
         ("kernels",),
     ),
@@ -105,7 +105,8 @@ _ALL = (
         "Measuring cost",
         "Wall-clock minutes with model building, references and rejected batches (paper: Table 12, 2.5, 1 and 4.4 days). "
         "`prior` is what it measured beyond the initial sample that it shares with `adaptive`. `excess` is what the samplers "
-        "measured beyond their budgets, as batches are measured whole: it is discarded, and no predictor learns from it.",
+        "measured beyond their budgets, as batches are measured whole: it is discarded, and no predictor learns from it. "
+        "`further` are kinds that no family has. The whole models that calibrate the intervals are no part of it.",
         sampling.table_12,
         ("sampling",),
     ),
@@ -180,8 +181,7 @@ _ALL = (
         "table_intervals",
         "Intervals at 90 % nominal",
         "Share of measured latencies inside the predicted interval, and the interval's median width. How the width follows the "
-        "number of kernels is fitted on held-out carriers; how wide it is, on whole models of a seed of their own (stage "
-        "calibration), which no predictor saw and which are not evaluated.",
+        "number of kernels is fitted on held-out carriers.",
         prediction.table_intervals,
         ("models", "calibration"),
         ("predicted_ms", "low_ms", "high_ms"),

@@ -223,8 +223,17 @@ def table_intervals(evidence: Evidence) -> pd.DataFrame:
 
 
 def calibration_note(evidence: Evidence) -> str:
-    """How many whole models calibrate the intervals."""
-    return f"They are {len(evidence.frame('calibration'))}, as many of each family."
+    """On what the size of the intervals is calibrated."""
+    if not evidence.interval:
+        return ""
+    count = evidence.interval["subjects"]
+    if evidence.interval["quantile_of"] == "carriers":
+        return f"So is how wide it is, on {count} of them: whole models were too few."
+    return (
+        f"How wide it is was calibrated on {count} whole models of a seed of their own (stage calibration), as many of each "
+        "family, which no predictor saw and which are not evaluated. That sets the share inside over all models like them, to "
+        "within a few percent by the chance of which were drawn; it sets that of no single family."
+    )
 
 
 def alexnet_within(evidence: Evidence, column: str) -> float | None:

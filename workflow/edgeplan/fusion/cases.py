@@ -233,7 +233,7 @@ def why_undecided(outcome: Outcome, settings: FusionSettings) -> str:
     """Why an undecided case is not measured further (see `_may_clear`); "" for one that is decided."""
     if outcome.decision != "undecided":
         return ""
-    if _may_clear(outcome, settings):
+    if outcome.repeats >= settings.max_rounds:
         return f"unclear after {outcome.repeats} measurements"
     if outcome.margin < -outcome.noise:
         return "dearer together than one by one: the engine runs something else"

@@ -5,7 +5,6 @@ ONNX's own checker looks at single nodes; names, versions, stored constants and 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,6 +16,7 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Tensor
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.onnx_constants import constant_tensor, element_type, is_known_type
+from edgeplan.graph.topology import topological
 
 #: Operators that pass their input on unchanged at inference.
 TRANSPARENT = frozenset({"Identity", "Dropout"})
@@ -225,32 +225,21 @@ def _sorted(nodes: Sequence[onnx.NodeProto], known: Collection[str], source: str
     ONNX demands sorted nodes, but engines load others, so exporters write them.
     """
     writer = _writers(nodes, known, source)
-    waits: list[int] = []
-    readers: list[list[int]] = [[] for _ in nodes]
-    for i, node in enumerate(nodes):
+    before = []
+    for node in nodes:
         if missing := next((name for name in node.input if name and name not in writer), None):
             raise ModelError(
                 f"{missing!r} is read, but no node writes it and no input or initialiser has that name",
                 where=f"{source}, node {node.name!r}",
                 next_step=_AGAIN,
             )
-        before = {writer[name] for name in node.input if name} - {_OUTSIDE}
-        waits.append(len(before))
-        for j in before:
-            readers[j].append(i)
-    ready = [i for i, count in enumerate(waits) if not count]
-    order = []
-    while ready:
-        i = heapq.heappop(ready)
-        order.append(nodes[i])
-        for reader in readers[i]:
-            waits[reader] -= 1
-            if not waits[reader]:
-                heapq.heappush(ready, reader)
+        before.append({writer[name] for name in node.input if name} - {_OUTSIDE})
+    order = topological(before)
     if len(order) != len(nodes):
-        stuck = next(node.name for node, count in zip(nodes, waits, strict=True) if count)
+        done = set(order)
+        stuck = next(node.name for i, node in enumerate(nodes) if i not in done)
         raise ModelError("nodes wait for each other in a circle", where=f"{source}, node {stuck!r}", next_step=_AGAIN)
-    return tuple(order)
+    return tuple(nodes[i] for i in order)
 
 
 def _writers(nodes: Sequence[onnx.NodeProto], known: Collection[str], source: str) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -10,6 +9,7 @@ from typing import Protocol
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.kernels import Kernel, make_kernel
 from edgeplan.graph.kinds import ELEMENTWISE, kind
+from edgeplan.graph.topology import topological
 
 
 class SplittingRules(Protocol):
@@ -242,25 +242,12 @@ class _Splitting:
         """Kernels in topological order, those that could run first at their earliest operator's place."""
         if not self.several_outputs:  # only the last operator's output leaves a kernel
             return sorted(self.members, key=lambda first: self.members[first][-1])
-        waits = {
-            k: {self.kernel[q] for m in ms for q in self.producers[m] if self.kernel[q] != k} for k, ms in self.members.items()
-        }
-        readers: dict[int, list[int]] = {}
-        for k, sources in waits.items():
-            for source in sources:
-                readers.setdefault(source, []).append(k)
-        count = {k: len(sources) for k, sources in waits.items()}
-        ready = [k for k, n in count.items() if n == 0]
-        heapq.heapify(ready)
-        order = []
-        while ready:
-            k = heapq.heappop(ready)
-            order.append(k)
-            for reader in readers.get(k, ()):
-                count[reader] -= 1
-                if count[reader] == 0:
-                    heapq.heappush(ready, reader)
-        return order
+        firsts = sorted(self.members)
+        place = {first: i for i, first in enumerate(firsts)}
+        before = [
+            {place[self.kernel[q]] for m in self.members[k] for q in self.producers[m] if self.kernel[q] != k} for k in firsts
+        ]
+        return [firsts[i] for i in topological(before)]
 
     def _match_patterns(self) -> dict[int, int]:
         """Operator -> the operator before it in a matched pattern."""

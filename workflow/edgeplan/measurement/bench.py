@@ -28,7 +28,7 @@ from edgeplan.measurement.provenance import NOT_RECORDED, source_commit
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
-from edgeplan.measurement.store import FORMAT_VERSION, RowStore, state_folder
+from edgeplan.measurement.store import FORMAT_VERSION, RowStore, journal_folder, state_folder
 from edgeplan.progress import Spending, progress
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ _FEW = 3
 #: Set to any value: never measure, take rows of whatever machine the store holds.
 STORED_ROWS_ONLY = "EDGEPLAN_STORED_ROWS_ONLY"
 #: What the environment of rows says about the time they were measured at. It is no part of their key.
-_CONDITIONS = ("affinity", "load_1min", "commits")
+_CONDITIONS = ("affinity", "load_1min")
 
 
 class _Identity(BaseModel):
@@ -79,10 +79,17 @@ def mapping_digest(engine: str) -> str:
     return digest.hexdigest()[:8]
 
 
-def _recorded(identity: Path) -> dict[str, Any]:
-    """Under what conditions the rows stored so far were measured; rows of earlier versions do not say."""
-    known = json.loads(identity.read_text()).get("environment", {}) if identity.is_file() else {}
-    return {name: NOT_RECORDED if known.get(name) is None else known[name] for name in _CONDITIONS}
+def _recorded(*identities: Path) -> dict[str, Any]:
+    """Under what conditions and by which commits the rows stored so far were measured; rows of earlier versions do not say.
+
+    Args:
+        identities: of the rows in the workspace, and of those in the journal.
+    """
+    told = [json.loads(path.read_text()).get("environment", {}) if path.is_file() else None for path in identities]
+    known = told[0] or {}
+    commits = {commit for one in told if one is not None for commit in one.get("commits") or [NOT_RECORDED]}
+    conditions = {name: NOT_RECORDED if known.get(name) is None else known[name] for name in _CONDITIONS}
+    return {**conditions, "commits": sorted(commits)}
 
 
 class Bench:
@@ -112,9 +119,9 @@ class Bench:
         identity |= {"nominal_compute_us": self.nominal.compute_us, "nominal_bandwidth_us": self.nominal.bandwidth_us}
         if not self._frozen:
             write_json(state_folder() / "identities" / f"{key}.json", {"format_version": FORMAT_VERSION, **identity})
-        identity["environment"] = {**identity.get("environment", {}), **_recorded(rows / f"{key}.json")}
+        told = [folder / f"{key}.json" for folder in (rows, journal_folder(rows))]
+        identity["environment"] = {**identity.get("environment", {}), **_recorded(*told)}
         self.store = RowStore(rows, key, identity)
-        self._older = self.store.newest() > 0
 
     def __enter__(self) -> Self:
         return self
@@ -241,12 +248,8 @@ class Bench:
         if not isinstance(seen, Mapping):
             seen = {"least": load, "most": load, "batches": 0}
         seen = {"least": min(load, seen["least"]), "most": max(load, seen["most"]), "batches": seen["batches"] + 1}
-        known = before["commits"] if isinstance(before["commits"], list) else [NOT_RECORDED] if self._older else []
-        conditions = {
-            "affinity": sorted(os.sched_getaffinity(0)),
-            "load_1min": seen,
-            "commits": sorted({*known, self._commit}),
-        }
+        commits = sorted({*before["commits"], self._commit})
+        conditions = {"affinity": sorted(os.sched_getaffinity(0)), "load_1min": seen, "commits": commits}
         self.store.identity = {**self.store.identity, "environment": {**before, **conditions}}
 
     def _stored_id(self, subject: Subject) -> str:

@@ -19,15 +19,18 @@ def source_commit() -> str:
         "not recorded" where the package is not in a git repository or git is not installed.
     """
     package = Path(edgeplan.__file__).parent
-    commit = _git(package, "rev-parse", "--short=12", "HEAD")
-    if not commit:
+    tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")  # not so below an environment in another repository
+    commit, changes = _git(package, "rev-parse", "--short=12", "HEAD"), _git(package, "status", "--porcelain", "--", ".")
+    if not tracked or not commit or changes is None:
         return NOT_RECORDED
-    return commit + (CHANGED if _git(package, "status", "--porcelain", "--", ".") else "")
+    return commit + (CHANGED if changes else "")
 
 
-def _git(folder: Path, *arguments: str) -> str:
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git says, None where it fails; it takes no lock that a commit of the user would wait for."""
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)  # noqa: S603, S607  no shell
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  no shell
     except OSError:
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -57,6 +57,11 @@ def state_folder() -> Path:
     return Path(base) / "edgeplan"
 
 
+def journal_folder(rows: Path) -> Path:
+    """Where the rows of a folder are journalled."""
+    return state_folder() / "journal" / rows.name
+
+
 class RowStore:
     """Measurements of one key, in a folder shared by the rows of other keys.
 
@@ -68,7 +73,7 @@ class RowStore:
 
     def __init__(self, folder: Path, key: str, identity: Mapping[str, Any]) -> None:
         self.folder, self.key, self.identity = folder, key, identity
-        self._journal = state_folder() / "journal" / folder.name
+        self._journal = journal_folder(folder)
         self._table: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._remove_stale()
         for path in self._parts(folder):
@@ -129,7 +134,8 @@ class RowStore:
         name = f"{self.key}-{measurements[0].subject}-{measurements[0].sample}.parquet"
         for folder in (self._journal, self.folder):
             write_rows(folder / name, rows)
-        write_identity(self.folder, self.key, self.identity)
+        for folder in (self._journal, self.folder):
+            write_identity(folder, self.key, self.identity)
         for row in rows:
             self._table[row["subject"], row["sample"]] = row
 

@@ -12,7 +12,7 @@ from edgeplan.zoo import FAMILIES
 _CASES, _FURTHER_CASES = 2200, 480  # fusion test cases of the first round, and of each further one
 _REFERENCES_MS, _LOADING_S = 8.0, 0.03  # beside each block of a case, and for each case
 _EXCESS = 1.3  # batches are measured to their end, whatever the budget
-_FIXED_S, _FROZEN_S = 90.0, 0.5  # networks, sweeps and checks together; a frozen carrier
+_FIXED_S, _FROZEN_S = 92.0, 0.5  # networks, further kinds, sweeps and checks together; a frozen carrier
 _MODEL_S = 1.3  # a whole model, all blocks
 _ROWS_A_SECOND, _FIXED_ROWS = 110.0, 8000.0  # rows of all trainings by the budget of a sampler, and beside it
 _ROW_S, _TRIAL_S = 0.005, 0.0002  # training on a row: without tuning, and for each trial

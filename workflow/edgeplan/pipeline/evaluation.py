@@ -84,6 +84,7 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Pat
         speed=speed.figures,
         speed_told=speed.told(predictor),
         features=dict.fromkeys(sorted(set(labelled["kind"])), FEATURES),
+        interval=predictor.card.interval.model_dump(),
     )
     dates = ranges(evidence, rows, rules.provenance.measurements)
     write_json(evaluation / "dates.json", dates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -22,10 +23,10 @@ from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.params import Params
-from edgeplan.predictors.training_rows import LACKING, trained_on
+from edgeplan.predictors.training_rows import FURTHER, LACKING, trained_on
 from edgeplan.progress import spending
 from edgeplan.sampling.adaptive import CarrierSampler, Row, Sampled, within
-from edgeplan.sampling.further import FURTHER, further_graphs
+from edgeplan.sampling.further import KINDS, further_graphs
 from edgeplan.sampling.isolated import Boundary, chains, extract, fit_boundary, isolated_label, isolated_row
 from edgeplan.sampling.labels import CounterModel, fit_counters, plain_layouts
 from edgeplan.sampling.prior import Prior, read_prior
@@ -63,7 +64,8 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
             _in_carriers(sampler, found)
         budget = settings.mode_seconds if mode == "in_situ" else settings.budget_seconds
         if budget:
-            _isolated(bench, sampler, read_rules(rules), budget, params.seed, found)
+            further = () if mode == "in_situ" else list(further_graphs(params.seed))
+            _isolated(bench, sampler, read_rules(rules), budget, params.seed, found, further)
         if mode == "in_situ":
             carriers = found.adaptive.graphs
             seconds = measure_lacking(bench, read_rules(rules), params.seed, found.rows, carriers, chains_known=budget > 0)
@@ -183,23 +185,34 @@ def _without_seen(table: pd.DataFrame) -> pd.DataFrame:
     return table[~(frozen & plain.isin(set(plain[~frozen])))].reset_index(drop=True)
 
 
-def _isolated(bench: Bench, sampler: CarrierSampler, rules: FusionRules, budget: float, seed: int, found: _Found) -> None:
+def _isolated(
+    bench: Bench,
+    sampler: CarrierSampler,
+    rules: FusionRules,
+    budget: float,
+    seed: int,
+    found: _Found,
+    further: Sequence[Graph] = (),
+) -> None:
     """Kernels measured alone until the budget is spent: those that the rules find in carriers of the prior.
 
-    The chains that tell the boundary cost are part of the budget. What was measured beyond it is not kept.
+    The chains that tell the boundary cost are part of the budget, and so are the kernels that only the further carriers have.
+    What was measured beyond it is not kept.
     """
     boundary, of_chains = _boundary(bench, seed)
     spent = of_chains
     rows: list[Row] = []
     measured: list[Measurement] = []
     known: set[str] = set()
-    batches = sampler.prior_batches("isolated")
+    of_prior = ((None, batch) for batch in sampler.prior_batches("isolated"))
+    batches = itertools.chain([(KINDS, further)] if further else [], of_prior)
     while spent < budget or not rows:
         alone: list[tuple[Graph, Kernel]] = []
-        for graph in next(batches):
+        wanted, graphs = next(batches)
+        for graph in graphs:
             for kernel in split(graph, rules):
                 text = without_context(kernel.config.to_json())
-                if text not in known:
+                if text not in known and (wanted is None or kernel.config.kind in wanted):
                     known.add(text)
                     alone.append((graph, kernel))
         batch = _measured_alone(bench, alone, boundary, "isolated", rows)
@@ -255,7 +268,7 @@ def measure_lacking(
         Seconds of measuring; 0 where nothing was lacking.
     """
     table = pd.DataFrame(rows)
-    shown = set(table.loc[trained_on(table, "in_situ"), "kind"])
+    shown = set(table.loc[trained_on(table, "in_situ") & (table["sampler"] != FURTHER), "kind"])
     lacking: dict[str, dict[str, tuple[Graph, Kernel]]] = {}
     for graph in (*(simplify(build()) for build in prior_models().values()), *carriers):
         for kernel in split(graph, rules):

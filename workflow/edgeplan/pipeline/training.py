@@ -73,7 +73,7 @@ def train(
     parts = _parts(table, about)
     trained = _train_all(parts, params, about)
     predictor, held_out = trained[_DEVICE]
-    predictor = _calibrated(predictor, whole_kernels, whole["measured_ms"].to_numpy(float))
+    predictor = calibrated(predictor, whole_kernels, whole["measured_ms"].to_numpy(float))
     predictor.save(predictors)
     train_forest_predictor(parts[_DEVICE], _settings(params), predictor).save(predictors / FOREST)
     write_parquet(held_out, quality)
@@ -125,8 +125,14 @@ def _judged(rows: pd.DataFrame, resolved_us: float) -> dict[str, float]:
     return found
 
 
-def _calibrated(predictor: DevicePredictor, models: KernelTables, measured_ms: npt.NDArray[np.float64]) -> DevicePredictor:
-    """The predictor with intervals calibrated on whole models, but for those that have a kernel it cannot predict."""
+def calibrated(predictor: DevicePredictor, models: KernelTables, measured_ms: npt.NDArray[np.float64]) -> DevicePredictor:
+    """The predictor with intervals calibrated on whole models, but for those that have a kernel it cannot predict.
+
+    Args:
+        predictor: its intervals are those of held-out carriers.
+        models: kernels of the whole models (m).
+        measured_ms: what they take (m,).
+    """
     found = predictor.predict_many(models, allow_partial=True)
     whole = found.coverage == 1
     residual = np.log(measured_ms[whole] / found.latency_ms[whole])

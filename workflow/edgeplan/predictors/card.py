@@ -89,6 +89,7 @@ class Interval(_Strict):
         single: part that kernels have of their own.
         quantile: conformal quantile of the scaled residuals.
         subjects: held-out models behind the quantile.
+        quantile_of: whether these are whole models or carriers.
     """
 
     nominal: Finite
@@ -96,6 +97,7 @@ class Interval(_Strict):
     single: Annotated[Finite, Field(ge=0)]
     quantile: Annotated[Finite, Field(ge=0)]
     subjects: int
+    quantile_of: Literal["carriers", "models"] = "carriers"
 
     def half_width(self, effective_kernels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Half width of the interval of log latency, from the effective number of kernels of each model (m,)."""

@@ -12,12 +12,16 @@ a factor that each engine has of its own. So the quantile, not the form, is then
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.predictors.card import Interval
 from edgeplan.predictors.labels import Labels
+
+log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float64]
 #: So many frozen carriers calibrate the intervals on their own.
@@ -80,7 +84,7 @@ def calibrate(residual: Floats, effective: Floats, nominal: float) -> Interval:
     from scipy.optimize import nnls  # noqa: PLC0415  training alone needs it
 
     if not len(residual):
-        return Interval(nominal=nominal, common=0.0, single=0.0, quantile=0.0, subjects=0)
+        return Interval(nominal=nominal, common=_LEAST_SPREAD, single=0.0, quantile=0.0, subjects=0)
     squares = residual**2
     design = np.column_stack([np.ones(len(residual)), 1 / np.maximum(effective, 1.0)])
     common, single = 1.0, 0.0
@@ -108,8 +112,10 @@ def with_quantile_of(interval: Interval, residual: Floats, effective: Floats) ->
         The interval itself where the models are too few for its coverage: 9 for nine tenths.
     """
     if _rank(len(residual), interval.nominal) > len(residual):
+        log.warning("%d whole models are too few to calibrate intervals on: held-out carriers do", len(residual))
         return interval
-    return interval.model_copy(update={"quantile": _quantile(interval, residual, effective), "subjects": len(residual)})
+    found = {"quantile": _quantile(interval, residual, effective), "subjects": len(residual), "quantile_of": "models"}
+    return interval.model_copy(update=found)
 
 
 def _rank(count: int, nominal: float) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from edgeplan.errors import FormatError, ModelError
 from edgeplan.files import write_atomically
 from edgeplan.graph.ir import Graph, Tensor
 from edgeplan.graph.kernels import Kernel, KernelConfig
+from edgeplan.graph.topology import topological
 from edgeplan.predictors.configs import NUMBERS, WORDS, ConfigTable, Integers
 
 FORMAT = b"edgeplan.kernel-tables.1"
@@ -92,33 +92,23 @@ def reorder_config(tensor: Tensor) -> KernelConfig:
 def _topological(graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
     """Kernels so that each comes after those it reads from, otherwise in the order given."""
     writer = {output: i for i, kernel in enumerate(kernels) for output in kernel.outputs}
-    waits, readers = [0] * len(kernels), [[] for _ in kernels]  # type: tuple[list[int], list[list[int]]]
-    for i, kernel in enumerate(kernels):
+    before: list[set[int]] = []
+    for kernel in kernels:
         if not kernel.inputs:
             raise ModelError(
                 "a kernel reads no activation", where=f"{graph.name}, node {kernel.name}", next_step="fold constants"
             )
-        for tensor in kernel.inputs:
-            if tensor in writer:
-                waits[i] += 1
-                readers[writer[tensor]].append(i)
-            elif tensor not in graph.inputs:
-                raise ModelError(
-                    f"no kernel writes {tensor}", where=f"{graph.name}, node {kernel.name}", next_step="split the whole graph"
-                )
-    ready = [i for i, count in enumerate(waits) if not count]
-    order: list[Kernel] = []
-    while ready:
-        i = heapq.heappop(ready)
-        order.append(kernels[i])
-        for reader in readers[i]:
-            waits[reader] -= 1
-            if not waits[reader]:
-                heapq.heappush(ready, reader)
+        if lost := next((t for t in kernel.inputs if t not in writer and t not in graph.inputs), None):
+            raise ModelError(
+                f"no kernel writes {lost}", where=f"{graph.name}, node {kernel.name}", next_step="split the whole graph"
+            )
+        before.append({writer[tensor] for tensor in kernel.inputs if tensor in writer})
+    order = topological(before)
     if len(order) != len(kernels):
-        stuck = next(k.name for k, count in zip(kernels, waits, strict=True) if count)
+        done = set(order)
+        stuck = next(k.name for i, k in enumerate(kernels) if i not in done)
         raise ModelError("kernels wait for each other", where=f"{graph.name}, node {stuck}", next_step="mend the fusion rules")
-    return order
+    return [kernels[i] for i in order]
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ import pandas as pd
 
 #: Name of kernels of kinds that no node of the engine showed: they are measured alone, whatever the mode of the device.
 LACKING = "lacking"
+#: Name of kernels in carriers of the kinds that no family has (`edgeplan.sampling.further`).
+FURTHER = "further"
 #: Samplers whose rows the predictors of a device learn from.
-TRAINED_ON = ("adaptive", "random", "prior", "network", "further", "isolated", LACKING)
+TRAINED_ON = ("adaptive", "random", "prior", "network", FURTHER, "isolated", LACKING)
 
 
 def trained_on(table: pd.DataFrame, mode: str | None) -> pd.Series:

@@ -1,6 +1,8 @@
 """Carriers of kinds that no family of Table 2 has: resizing and LSTMs, of detectors' necks and of recognisers of text.
 
-They are drawn, not taken from published models, and are trained on beside the other carriers.
+They are drawn, not taken from published models, and are trained on beside the other carriers. What they span is what
+predictors know of these kinds: square maps enlarged 2 or 4 times, by repeating pixels or linearly; LSTMs over one sequence,
+forward or both ways.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.simplify import simplify
 
-#: Name under which their kernels stand in the training table.
-FURTHER = "further"
+#: Kinds that are measured through them.
+KINDS = frozenset({"resize", "resize_linear", "lstm"})
 _NECKS, _RECOGNISERS = 32, 24
 _LEVELS = 3
 _COARSE_SIZES = (1, 2, 4, 6, 7, 8, 10, 13, 14)
@@ -39,7 +41,7 @@ def _between(rng: Random, bounds: tuple[int, int], multiple: int = 1) -> int:
 
 
 def _neck(name: str, rng: Random) -> Graph:
-    """Feature maps that grow from level to level, each joined with a finer one or not."""
+    """Feature maps that grow from level to level, each joined with a convolution of itself or followed by one."""
     channels, size = _between(rng, _CHANNELS, 16), rng.choice(_COARSE_SIZES)
     b = GraphBuilder(name, (1, channels, size, size))
     x = b.conv_bn(b.input, channels, 1)
