@@ -12,10 +12,11 @@ import law_of_latency as law
 import pandas as pd
 import pytest
 
+from edgeplan.frames import write_parquet
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.params import Params, load_params
 from edgeplan.pipeline import evaluation, speed, training
-from edgeplan.zoo import FAMILIES
+from edgeplan.zoo import FAMILIES, variants
 
 ROOT = Path(__file__).parents[2]
 RULES = FusionRules(pairs={"conv_bn": True, "conv_relu": True})
@@ -68,11 +69,16 @@ def _labelled(folder: Path) -> tuple[Path, Path]:
 
 def test_training_counts_the_rows_of_all_trainings(tmp_path: Path, bars: Bars) -> None:
     kernels, summary = _labelled(tmp_path)
-    out = tmp_path / "predictors"
+    out, rules, calibration = (tmp_path / name for name in ("predictors", "rules.json", "calibration.parquet"))
+    RULES.write(rules)
+    spec = next(iter(variants(FAMILIES["nasbench201"], 1, 5))).to_json()
+    write_parquet(pd.DataFrame([{"model_id": "a", "family": "nasbench201", "spec": spec, "measured_ms": 1.0}]), calibration)
     training.train(
         _params(),
         kernels=kernels,
         summary=summary,
+        rules=rules,
+        calibration=calibration,
         predictors=out,
         quality=out / "quality.parquet",
         samplers=out / "samplers.csv",

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-import edgeplan
 from edgeplan.cold.jobs import PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.errors import EdgeplanError
+from edgeplan.subprocesses import ending, environment
+
+__all__ = ["ColdRunError", "environment", "prepare_offline", "run_cold"]
 
 _Result = TypeVar("_Result", PrepareResult, RunResult)
 _STDERR_LINES = 6
@@ -68,7 +66,7 @@ def _work(job: BaseModel, result: type[_Result], what: str, timeout_seconds: flo
         ) from error
     if done.returncode != 0:
         raise ColdRunError(
-            f"{what}: the process {_ending(done.returncode)}{_last_words(done.stderr)}",
+            f"{what}: the process {ending(done.returncode)}{_last_words(done.stderr)}",
             next_step="leave the setting out, or mend what its engine complains of",
         )
     try:
@@ -78,17 +76,6 @@ def _work(job: BaseModel, result: type[_Result], what: str, timeout_seconds: flo
             f"{what}: the answer does not fit its schema: {error.errors()[0]['msg']}{_last_words(done.stderr)}",
             next_step="this is a mistake in the setting's code: run its tests",
         ) from error
-
-
-def environment() -> Mapping[str, str]:
-    """This environment, with the package of this very process first on the path, also where it runs from a checkout."""
-    package = str(Path(edgeplan.__file__).parent.parent)
-    inherited = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in (package, inherited) if part)}
-
-
-def _ending(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
 
 
 def _last_words(stderr: bytes | None) -> str:

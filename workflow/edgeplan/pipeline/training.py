@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,13 @@ from edgeplan.frames import read_document, read_parquet, write_csv, write_parque
 from edgeplan.fusion.rules import read_rules
 from edgeplan.params import Params
 from edgeplan.pipeline.model_tables import kernels_of
+from edgeplan.pipeline.training_part import train_in_process
 from edgeplan.predictors.intervals import with_quantile_of
 from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.labels import COLUMNS
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.predictors.training import train_forest_predictor, train_predictor
+from edgeplan.predictors.training import train_forest_predictor
 from edgeplan.predictors.training_rows import LACKING, trained_on
 from edgeplan.progress import progress
 
@@ -149,14 +151,13 @@ def _settings(params: Params) -> TrainingSettings:
 def _train_all(
     asked: Mapping[str, pd.DataFrame], params: Params, about: Mapping[str, Any]
 ) -> dict[str, tuple[DevicePredictor, pd.DataFrame]]:
-    """`_train` of several tables at once, a thread each: the trees of one are grown one after the other, on one core.
-
-    Threads, not processes: LightGBM lets others run while it computes, and a forked process would lack the threads of OpenMP
-    that this one may have started.
-    """
-    with ThreadPoolExecutor(min(len(asked), len(os.sched_getaffinity(0)))) as pool:
+    """`_train` of several tables at once, a process each: the trees of one are grown one after the other, on one core."""
+    with TemporaryDirectory(prefix="edgeplan-training-") as folder, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         largest_first = sorted(asked, key=lambda name: -len(asked[name]))
-        started = {pool.submit(_train, asked[name], params, about, black_box=name == ISOLATED): name for name in largest_first}
+        started = {
+            pool.submit(_train, Path(folder) / str(number), asked[name], params, about, black_box=name == ISOLATED): name
+            for number, name in enumerate(largest_first)
+        }
         with progress(f"{about['device']}: kernels trained on", sum(len(rows) for rows in asked.values())) as advance:
             for done in as_completed(started):
                 done.result()
@@ -165,15 +166,14 @@ def _train_all(
 
 
 def _train(
-    rows: pd.DataFrame, params: Params, about: Mapping[str, Any], *, black_box: bool = False
+    folder: Path, rows: pd.DataFrame, params: Params, about: Mapping[str, Any], *, black_box: bool = False
 ) -> tuple[DevicePredictor, pd.DataFrame]:
-    return train_predictor(
-        rows,
-        _settings(params),
-        device=str(about["device"]),
-        engine=str(about["engine"]),
-        engine_version=str(about["engine_version"]),
-        call_us=0.0 if black_box else float(about["call_us"]),
-        plain_layouts={} if black_box else dict(about["plain_layouts"]),
-        measured_at=str(about["measured_at"]),
-    )
+    told = {
+        "device": str(about["device"]),
+        "engine": str(about["engine"]),
+        "engine_version": str(about["engine_version"]),
+        "call_us": 0.0 if black_box else float(about["call_us"]),
+        "plain_layouts": {} if black_box else dict(about["plain_layouts"]),
+        "measured_at": str(about["measured_at"]),
+    }
+    return train_in_process(folder, rows, _settings(params), told)
