@@ -235,7 +235,7 @@ def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> No
     assert all(f'id="{name}"' in text for name in [*made, *FIGURES, "table_11"])
     assert 0 < text.index("Seen by a person.") < text.index("A finding.")
     assert "Of 4 test cases 2 were given up undecided" in text
-    assert "Measured: fusion 2024-05-06; sampling 2024-05-06; truth 2024-05-06" in text
+    assert "Measured: fusion 2024-05-06; sampling 2024-05-06; calibration 2024-05-06; truth 2024-05-06" in text
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["report.html"]
     (tmp_path / "findings.json").write_text("{", encoding="utf-8")
     with pytest.raises(FormatError, match=r"findings\.json"):
