@@ -123,13 +123,13 @@ def _run_here(folder: Path, repeat: int, cores: Cores) -> list[float]:
     from edgeplan.runtime.cold_executor import ColdSession  # noqa: PLC0415
     from edgeplan.runtime.dnnl import Dnnl  # noqa: PLC0415
     from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415
-    from edgeplan.runtime.memory import share_heap  # noqa: PLC0415
     from edgeplan.runtime.plan_folder import PROGRAM_NAME  # noqa: PLC0415
+    from edgeplan.runtime.process import prepare_process  # noqa: PLC0415
 
     program = read_linked(folder / PROGRAM_NAME)
     inputs = random_inputs({border.name: border.shape for border in program.inputs}, 0)
     dnnl, machine = Dnnl(), fingerprint()
-    share_heap()
+    prepare_process(dnnl)
     start = time.perf_counter()
     with ColdSession(dnnl, folder, threads=program.threads, machine=machine, cores=cores.big, little=cores.little) as session:
         session.run(inputs)

@@ -9,6 +9,7 @@ goes on as ever. References on one processor do not show it, so a load is timed 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import threading
@@ -17,6 +18,8 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
+
+from edgeplan.errors import DeviceError
 
 #: Beyond this many times its usual time the load was disturbed. Drift of the machine stays below it; another guest on a core
 #: gives 1.4 to 1.6, two processors on one core 1.9.
@@ -47,21 +50,36 @@ class _Load:
 
 
 def together_us(processors: Sequence[int]) -> float:
-    """The load on all processors at once: the time of the slowest of them, in microseconds."""
-    everyone, times = threading.Barrier(len(processors)), list[float]()
+    """The load on all processors at once: the time of the slowest of them, in microseconds.
+
+    Raises:
+        DeviceError: one of them may not be used.
+    """
+    everyone, times, problems = threading.Barrier(len(processors)), list[float](), list[OSError]()
 
     def look(processor: int) -> None:
-        os.sched_setaffinity(0, (processor,))  # of this thread
+        try:
+            os.sched_setaffinity(0, (processor,))  # of this thread
+        except OSError as error:
+            problems.append(error)
+            everyone.abort()  # nobody waits for one that does not come
         load = _Load()
-        load.time_us()
-        everyone.wait()
-        times.append(load.time_us())
+        with contextlib.suppress(threading.BrokenBarrierError):
+            load.time_us()
+            everyone.wait()
+            times.append(load.time_us())
 
     threads = [threading.Thread(target=look, args=(processor,), name="look") for processor in processors]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    if problems:
+        raise DeviceError(
+            f"the processors {', '.join(map(str, processors))} cannot be used: {problems[0]}",
+            where="cores of the device file",
+            next_step="name processors that this process may use (taskset -p)",
+        )
     return max(times)
 
 
@@ -70,7 +88,7 @@ def wait_until_free(processors: Sequence[int], usual_us: float) -> float:
 
     Args:
         processors: to be had at once.
-        usual_us: time of the load on one of them alone.
+        usual_us: time of the load on the slowest of them alone.
 
     Returns:
         The last look at them, over the usual time: beyond `LIMIT` they are still not free.
@@ -85,26 +103,31 @@ class Interference:
     """Looks at the processors of what is measured.
 
     Args:
-        processors: to be had at once; the first one alone tells what is usual. Empty: those of this process.
+        processors: to be had at once; the first and the last alone tell what is usual, since chips of several kinds of cores
+            number them by kind. Empty: those of this process.
     """
 
     def __init__(self, processors: Sequence[int] = ()) -> None:
         self._processors = tuple(processors) or tuple(sorted(os.sched_getaffinity(0)))
-        self._alone: deque[float] = deque((self._look() for _ in range(_LOOKS)), maxlen=_LOOKS)
+        ends = (self._processors[0], self._processors[-1])
+        self._alone = {processor: deque[float](maxlen=_LOOKS) for processor in ends}
+        for _ in range(_LOOKS):
+            self._look()
 
     @property
     def usual_us(self) -> float:
-        """Time of the load on the first processor alone: the median of the last looks, so that drift is followed."""
-        return statistics.median(self._alone)
+        """Time of the load on the slowest processor alone: by the medians of the last looks, so that drift is followed."""
+        return max(statistics.median(times) for times in self._alone.values())
 
     def wait(self, processors: Sequence[int] = ()) -> float:
         """`wait_until_free` for these processors, or for all."""
-        self._alone.append(self._look())
+        self._look()
         return wait_until_free(processors or self._processors, self.usual_us)
 
     def now(self, processors: Sequence[int] = ()) -> float:
         """The load on these processors, or on all, over its usual time."""
         return together_us(processors or self._processors) / self.usual_us
 
-    def _look(self) -> float:
-        return together_us(self._processors[:1])
+    def _look(self) -> None:
+        for processor, times in self._alone.items():
+            times.append(together_us((processor,)))

@@ -62,7 +62,7 @@ class RunJob(_Job):
         seed: seed of the inputs.
         state: what the page cache holds when the clock starts.
         warm_runs: runs after the cold one.
-        usual_us: time of the load of `interference.py` on one processor; 0 starts whether or not the processors are free.
+        usual_us: time of the load of `interference.py` on a processor alone; 0 starts whether or not the processors are free.
         reference: an .npz of expected outputs to compare with, or nothing.
         save_outputs: where to write the outputs as .npz, or nothing.
     """

@@ -11,13 +11,14 @@ import pandas as pd
 
 from edgeplan.cold.baselines.registry import setting
 from edgeplan.cold.jobs import PrepareResult, RunResult
+from edgeplan.measurement.provenance import NOT_RECORDED
 
 #: Outputs that differ from ONNX Runtime's by more than this share of their largest magnitude are wrong.
 OUTPUT_TOLERANCE = 1e-3
 
 #: Columns of the runs; one row a process. `reason` is "" for a run that counts; `stages_ms` is a JSON object, `warm_ms` a JSON
 #: list of the warm runs in their order; `compute_us` and `bandwidth_us` are the references timed around the run, `interference`
-#: is what was seen of its processors (`attempts.Attempt`).
+#: is what was seen of its processors (`attempts.Attempt`), `commit` the state of the code that made the run.
 RUN_COLUMNS: Mapping[str, str] = {
     "model": "str",
     "setting": "str",
@@ -50,6 +51,7 @@ RUN_COLUMNS: Mapping[str, str] = {
     "bandwidth_us": "float64",
     "measured_at": "float64",
     "interference": "float64",
+    "commit": "str",
     "reason": "str",
 }
 _BANDWIDTH_COLUMNS: Mapping[str, str] = {
@@ -135,6 +137,7 @@ def _row(record: Mapping[str, Any], prepared: Mapping[tuple[str, str, int], Prep
         "state": record["state"],
         "repeat": record["repeat"],
         "measured_at": record["measured_at"],
+        "commit": record.get("commit", NOT_RECORDED),
         "warm_ms": json.dumps([round(ms, 4) for ms in result.warm_ms]),
         "warm_min_ms": min(result.warm_ms, default=None),
         "warm_median_ms": statistics.median(result.warm_ms) if result.warm_ms else None,

@@ -29,6 +29,7 @@ from edgeplan.cold.profiling.memory import pinned
 from edgeplan.cold.results import bandwidth_frame, result_frame
 from edgeplan.devices.machine import fingerprint
 from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.provenance import source_commit
 from edgeplan.measurement.references import References, ReferenceTimes
 
 
@@ -153,7 +154,7 @@ class _Measuring:
             for threads in knobs.threads
         }
         self._references = {model.name: store.reference(model, knobs.seed) for model in models}
-        self._machine, self._clocked = fingerprint(), References()
+        self._machine, self._commit, self._clocked = fingerprint(), source_commit(), References()
         self._watch = None if knobs.loaded else Interference(knobs.cpus)
         self._protocols = {name: protocol_digest(name) for name in ("", *knobs.settings)}
 
@@ -171,7 +172,7 @@ class _Measuring:
                 continue
             if (run.model, run.setting, run.threads) in given_up:
                 continue
-            record = {"key": key, **_fields(run), "measured_at": time.time()}
+            record = {"key": key, **_fields(run), "measured_at": time.time(), "commit": self._commit}
             record |= self._run(run) if run.setting else self._probe(run)
             self._journal.append(record)
             records.append(record)

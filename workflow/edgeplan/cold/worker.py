@@ -21,7 +21,7 @@ from edgeplan.cold.baselines.base import Baseline, ColdSession, UnsupportedError
 from edgeplan.cold.baselines.registry import setting
 from edgeplan.cold.counters import Counters, first_touch_ms, reset_peak
 from edgeplan.cold.inputs import Array, digest, random_inputs, relative_error
-from edgeplan.cold.interference import wait_until_free
+from edgeplan.cold.interference import together_us, wait_until_free
 from edgeplan.cold.jobs import PrepareJob, PrepareResult, RunJob, RunResult
 
 Job = PrepareJob | RunJob
@@ -65,11 +65,14 @@ def run(job: RunJob) -> RunResult:
     try:
         baseline.load_library(job.threads)
         inputs = baseline.prepare_inputs(random_inputs(job.inputs, job.seed))
+        processors = job.cpus or tuple(sorted(os.sched_getaffinity(0)))
+        if job.usual_us:
+            wait_until_free(processors, job.usual_us)  # first: the host takes memory back while one waits
         grounds.map_code()
         grounds.back_memory(sum(path.stat().st_size for path in files))
         if job.state == "evicted":  # after the imports, since some engines peek at what lies in a cache folder
             page_cache.evict(files)
-        free = wait_until_free(job.cpus or sorted(os.sched_getaffinity(0)), job.usual_us) if job.usual_us else 1.0
+        free = together_us(processors) / job.usual_us if job.usual_us else 1.0
         cached = page_cache.cached_share(files)
         stamps = _stamps(files)
         gc.collect()  # to go through all that was imported takes longer than some cold starts, and is no engine's work

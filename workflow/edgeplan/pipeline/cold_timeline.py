@@ -94,18 +94,16 @@ def _recorded(job: Mapping[str, Any]) -> tuple[Span, ...]:
 def _record(job: Mapping[str, Any]) -> tuple[Span, ...]:
     """One cold run, in the process that was started for it."""
     from edgeplan.runtime.cold_executor import ColdSession  # noqa: PLC0415  only the process that runs needs it
-    from edgeplan.runtime.memory import share_heap  # noqa: PLC0415
-    from edgeplan.runtime.objects import library_places  # noqa: PLC0415
+    from edgeplan.runtime.process import prepare_process  # noqa: PLC0415
 
     page_cache.read_through([Path(file) for file in job["files"]])
     values = random_inputs({name: tuple(shape) for name, shape in job["inputs"].items()}, job["seed"])
     dnnl = Dnnl()
-    library_places(dnnl)  # as for every cold start that is timed: what belongs to the process is looked up before
-    share_heap()
+    prepare_process(dnnl)
     machine = fingerprint()
+    wait_until_free(job["cores"], job["usual_us"])
     grounds.map_code()
     grounds.back_memory(sum(Path(file).stat().st_size for file in job["files"]))
-    wait_until_free(job["cores"], job["usual_us"])
     with ColdSession(dnnl, Path(job["folder"]), threads=job["threads"], machine=machine, cores=job["cores"]) as session:
         session.run(values)
         return session.spans()

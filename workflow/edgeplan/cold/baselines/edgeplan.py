@@ -15,10 +15,9 @@ from edgeplan.errors import DeviceError, FormatError
 from edgeplan.runtime import cold_executor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked_file import read_linked
-from edgeplan.runtime.memory import share_heap
-from edgeplan.runtime.objects import library_places
 from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.preparation import CACHE_NAME
+from edgeplan.runtime.process import prepare_process
 
 _DIGITS = 12
 
@@ -36,8 +35,7 @@ class Edgeplan(Baseline):
             self._dnnl = Dnnl()
         except DeviceError as error:
             raise UnsupportedError(f"oneDNN is not installed: {error.what}") from error
-        library_places(self._dnnl)  # looked up once
-        share_heap()
+        prepare_process(self._dnnl)
         self._machine = fingerprint()
 
     def version(self) -> str:

@@ -28,6 +28,7 @@ from edgeplan.runtime.linked import LinkedStep
 from edgeplan.runtime.linked_file import read_linked, write_linked
 from edgeplan.runtime.plan_folder import PROGRAM_NAME
 from edgeplan.runtime.preparation import Executor, Preparer, Shared
+from edgeplan.runtime.process import prepare_process
 from edgeplan.runtime.steps import Step
 
 #: Signatures of these rows begin with this.
@@ -119,6 +120,7 @@ def _first_execution_ms(folder: Path, number: int) -> float:
     line = (folder / _STEPS_NAME).read_bytes().splitlines()[number]
     index, step = msgspec.json.decode(line, type=tuple[int, LinkedStep])
     dnnl = Dnnl()
+    prepare_process(dnnl)
     dnnl.warm_up(1)
     with Shared(dnnl, program, folder) as shared:
         shared.memory.data[: program.arena_bytes] = 0

@@ -94,7 +94,7 @@ def profile_model(
     constants = rows.constants()
     if missing or constants is None:
         with machine_lock(_LOCK_SECONDS):
-            fix_allocator()
+            fix_allocator(dnnl)
             constants = _measure(known, missing or list(layouts)[:1], rows, settings, cores)
         rows.merge()
     return pooled([_profile(known, home, rows, settings, cores, constants) for home in layouts])

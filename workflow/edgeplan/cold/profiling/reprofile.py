@@ -72,7 +72,7 @@ class Reprofiler:
         # Only now: what is usual of the processors is not looked up while another process measures.
         watch = Interference(self._cores.big)
         self._clock = Clock(References(), self._constants.nominal, watch, self._settings.reference_runs)
-        fix_allocator()
+        fix_allocator(self._dnnl)
         self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeplan-profile-")))
         return self
 

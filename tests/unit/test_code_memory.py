@@ -1,0 +1,136 @@
+"""Code of generated kernels from one region. What it changes holds for a process, so each test has one of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from edgeplan.errors import DeviceError
+from edgeplan.runtime.imports import imports_of
+from edgeplan.runtime.library import open_library
+
+_BEGIN = """
+import ctypes, mmap
+from edgeplan.runtime.code_memory import SLOT_BYTES, SLOTS, pool_code
+from edgeplan.runtime.library import open_library
+
+path = open_library()[1].path
+pool = pool_code(path)
+assert pool is not None and pool.used == 0
+words = ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64
+take = ctypes.CFUNCTYPE(*words[:1], *words)(pool.map)
+allow = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int)(pool.protect)
+give = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)(pool.unmap)
+BOTH, ALL, PRIVATE = mmap.PROT_READ | mmap.PROT_WRITE, 7, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+def permissions(address):
+    for line in open("/proc/self/maps"):
+        start, end = (int(bound, 16) for bound in line.split()[0].split("-"))
+        if start <= address < end:
+            return line.split()[1]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _library() -> None:
+    try:
+        path = open_library()[1].path
+    except DeviceError:
+        pytest.skip("oneDNN is not installed")
+    if not imports_of(path, ("mmap",)):
+        pytest.skip("this system does not tell where imports are kept, or the library takes memory in another way")
+
+
+def _in_fresh_process(body: str) -> str:
+    done = subprocess.run([sys.executable, "-c", _BEGIN + body], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_kernels_are_generated_in_the_region_and_leave_it() -> None:
+    body = """
+from edgeplan.runtime import constants
+from edgeplan.runtime.dnnl import Dnnl
+
+dnnl = Dnnl()
+dnnl.set_primitive_cache(0)
+seen = []
+
+class Watched(type(dnnl)):
+    def run(self, *arguments):
+        super().run(*arguments)
+        seen.append(pool.used)
+
+dnnl.__class__ = Watched
+dnnl.warm_up(1)
+print(*seen, pool.used)
+"""
+    made, left = map(int, _in_fresh_process(body).split())
+    assert made > 0
+    assert left == 0, "a primitive that is gone gives its slot back"
+
+
+def test_slots_are_distinct_zeroed_and_can_be_taken_again() -> None:
+    body = """
+got = [take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) for _ in range(3)]
+assert got == [pool.base + k * SLOT_BYTES for k in range(3)]
+ctypes.c_uint64.from_address(got[1]).value = 7
+assert allow(got[1], SLOT_BYTES, ALL) == 0 and permissions(got[1]) == "rwxp"
+assert give(got[1], SLOT_BYTES) == 0 and pool.used == 2
+assert take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) == got[1]
+print(ctypes.c_uint64.from_address(got[1]).value)
+"""
+    assert _in_fresh_process(body) == "0\n"
+
+
+def test_anything_else_is_the_systems() -> None:
+    body = """
+inside = range(pool.base, pool.base + SLOTS * SLOT_BYTES)
+for asked in ((0, SLOT_BYTES + 4096, BOTH, PRIVATE, -1, 0), (0, SLOT_BYTES, mmap.PROT_READ, PRIVATE, -1, 0)):
+    address = take(*asked)
+    assert address not in inside and permissions(address) == ("rw-p" if asked[2] == BOTH else "r--p")
+    assert allow(address, 4096, mmap.PROT_READ) == 0 and permissions(address) == "r--p"
+    assert give(address, asked[1]) == 0 and permissions(address) is None
+assert pool.used == 0
+"""
+    _in_fresh_process(body)
+
+
+def test_beyond_the_last_slot_the_system_is_asked() -> None:
+    body = """
+got = [take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) for _ in range(SLOTS + 1)]
+assert pool.used == SLOTS and permissions(got[-1]) == "rw-p"
+assert not pool.base <= got[-1] < pool.base + SLOTS * SLOT_BYTES
+"""
+    _in_fresh_process(body)
+
+
+def test_a_slot_with_other_permissions_is_not_handed_out_again() -> None:
+    body = """
+first = take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0)
+assert allow(first, SLOT_BYTES, mmap.PROT_READ | mmap.PROT_EXEC) == 0 and permissions(first) == "r-xp"
+assert give(first, SLOT_BYTES) == 0
+assert take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) == first + SLOT_BYTES
+"""
+    _in_fresh_process(body)
+
+
+def test_threads_never_share_a_slot() -> None:
+    body = """
+from concurrent.futures import ThreadPoolExecutor
+
+def some(_):
+    return [take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) for _ in range(SLOTS // 8)]
+
+with ThreadPoolExecutor(8) as pool_of_threads:
+    got = [address for found in pool_of_threads.map(some, range(8)) for address in found]
+assert sorted(got) == [pool.base + k * SLOT_BYTES for k in range(SLOTS)]
+"""
+    _in_fresh_process(body)
+
+
+def test_only_imports_that_are_asked_for_are_found() -> None:
+    path = open_library()[1].path
+    assert set(imports_of(path, ("mmap", "no_such_function"))) == {"mmap"}
