@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edgeplan.devices.config import DeviceFile
+from edgeplan.graph.builder import GraphBuilder
 from edgeplan.measurement import bench as bench_module
-from edgeplan.measurement.bench import STORED_ROWS_ONLY
+from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench
+from edgeplan.measurement.records import Subject
 from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
 
 DEVICE = DeviceFile(format_version=1, name="dev", engine="onnxruntime")
@@ -41,3 +44,17 @@ def measuring_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     affinity = os.sched_getaffinity(0)
     yield
     os.sched_setaffinity(0, affinity)
+
+
+def subjects(count: int = 3, *, profiled: bool = False) -> list[Subject]:
+    """Small networks, each another."""
+    found = []
+    for n in range(count):
+        b = GraphBuilder(f"tiny-{n}", (1, 4, 8, 8))
+        found.append(Subject(b.build(b.relu(b.conv(b.input, 4 + n, 3))), profiled))
+    return found
+
+
+def open_bench(tmp_path: Path, workspace: str = "w", part: str = "rows", **changes: Any) -> Bench:
+    """A bench with other settings, whose rows lie in a workspace of the test."""
+    return Bench(DEVICE, SETTINGS.model_copy(update=changes), tmp_path / workspace / part / "dev")
