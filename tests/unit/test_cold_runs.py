@@ -11,7 +11,7 @@ from edgeplan.cold import attempts, runs
 from edgeplan.cold.baselines.registry import SETTINGS, setting
 from edgeplan.cold.jobs import Artefact, PrepareResult, RunJob, RunResult
 from edgeplan.cold.offline import ColdModel
-from edgeplan.cold.results import RUN_COLUMNS, at_best_threads, result_frame
+from edgeplan.cold.results import RUN_COLUMNS, result_frame
 from edgeplan.cold.runs import ColdSettings, plan_runs
 from edgeplan.errors import DeviceError
 
@@ -75,7 +75,6 @@ def test_rows_have_the_schema_and_summaries_of_the_warm_runs() -> None:
 def test_no_rows_still_have_the_schema() -> None:
     frame = result_frame([], {})
     assert list(frame.columns) == list(RUN_COLUMNS)
-    assert at_best_threads(frame).empty
 
 
 @pytest.mark.parametrize(
@@ -90,7 +89,6 @@ def test_no_rows_still_have_the_schema() -> None:
 def test_runs_that_do_not_count_say_why(changes: dict[str, Any], reason: str) -> None:
     frame = result_frame([_record("onnxruntime", 1, 9.0, **changes)], PREPARED)
     assert reason in frame.iloc[0]["reason"]
-    assert at_best_threads(frame).empty
 
 
 def test_a_setting_without_artefact_has_a_row_with_its_reason() -> None:
@@ -99,19 +97,6 @@ def test_a_setting_without_artefact_has_a_row_with_its_reason() -> None:
         {"setting": "ncnn", "reason": "ncnn is not installed", "repeat": -1}
     ]
     assert frame["cold_ms"].isna().all()
-
-
-def test_a_setting_is_taken_at_its_best_threads() -> None:
-    records = [
-        *(_record("onnxruntime", 1, ms, repeat=i) for i, ms in enumerate((50.0, 60.0, 500.0))),
-        *(_record("onnxruntime", 2, ms, repeat=i) for i, ms in enumerate((70.0, 71.0, 72.0))),
-        _record("openvino-cached", 2, 20.0),
-        _record("openvino", 2, 10.0, output_error=1.0),
-    ]
-    runs = result_frame(records, PREPARED)
-    best = at_best_threads(runs).set_index("setting")
-    assert best.loc["onnxruntime", ["threads", "cold_ms", "repeats"]].tolist() == [1, 60.0, 3]
-    assert "openvino" not in best.index, "a run with wrong outputs does not count"
 
 
 def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

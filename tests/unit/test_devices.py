@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from edgeplan.devices import check
+from edgeplan.devices import check, machine
 from edgeplan.devices.check import DeviceCheck, check_device, report_lines
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.devices.engines.base import EngineSettings
@@ -146,6 +147,20 @@ def test_pinning_reaches_the_named_cores_or_says_which_is_missing() -> None:
     assert "cores" in caught.value.where
 
 
+def test_a_core_that_may_not_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that has fewer cores than its machine: there the system refuses."""
+    core = min(os.sched_getaffinity(0))
+    asked = DeviceFile(**{**GOOD, "cores": (core,)})
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    with pytest.raises(DeviceError, match=f"cores {core} may not all be used by this process") as caught:
+        asked.pin()
+    assert "name cores among" in caught.value.next_step
+
+
 def test_the_environment_can_be_kept_and_names_no_host() -> None:
     document = json.dumps(environment())
     assert environment()["fingerprint"] == fingerprint()
@@ -154,6 +169,18 @@ def test_the_environment_can_be_kept_and_names_no_host() -> None:
     for private in (socket.gethostname(), str(Path.home()), os.environ.get("USER", "")):
         if len(private) > 4:
             assert private not in document
+
+
+def test_a_machine_without_an_id_is_given_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the rows of two such machines with the same processor would pass for each other's."""
+    read = machine._read
+    given = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+    monkeypatch.setattr(machine, "_read", lambda path: "" if path in given else read(path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "one"))
+    mine = fingerprint()
+    assert mine == fingerprint()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    assert fingerprint() != mine
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgeplan.fusion.builders import skipped_pairs
+from edgeplan.fusion.builders import ARMS, skipped_pairs
+from edgeplan.fusion.cases import Timings
 from edgeplan.fusion.detection import COLUMNS, detect
-from edgeplan.fusion.probes import MAP_KINDS, ROW_KINDS
+from edgeplan.fusion.probes import MAP_KINDS, ROW_KINDS, Probe
 from edgeplan.fusion.rules import Alignments, Contexts, FusionRules
 from edgeplan.fusion.settings import FusionSettings
 from edgeplan.graph.cost import operator_macs
@@ -21,6 +23,7 @@ from edgeplan.graph.splitting import split_members
 
 LAUNCH_US = 2.0
 QUIET = FusionSettings(noise_floor=0.0, material_share=0.0)
+CAUTIOUS = QUIET.model_copy(update={"cautious": True})
 FREE = frozenset({"Reshape", "Flatten"})
 
 
@@ -154,6 +157,61 @@ def test_moderate_noise_changes_no_clear_decision() -> None:
         if (row.decision == "fused") != PLAIN.fuses(*(row.pair.split("_")[0],) * 2, row.pair.split("_")[1])
     ]
     assert len(wrong) <= math.ceil(0.01 * len(decided))
+
+
+class DisturbedOnce(Device):
+    """A device whose first measurement of a graph may be slow throughout, so that its blocks agree on what is wrong."""
+
+    def __init__(self, rules: FusionRules, among: str, factor: float) -> None:
+        super().__init__(rules)
+        self.among, self.factor, self.seen = among, factor, 0
+
+    def measure(self, graphs: Sequence[Graph], repeat: int) -> list[Times]:
+        found = super().measure(graphs, repeat)
+        for place, graph in enumerate(graphs):
+            kinds = Counter(op.op_type for op in graph.operators)
+            if repeat == 0 and kinds.keys() == {"Conv", "MaxPool", self.among} and kinds["Conv"] == 1:  # alone in its frame
+                self.seen += 1
+                found[place] = Times(found[place].block_us * self.factor)
+        return found
+
+
+@pytest.mark.parametrize(("among", "factor"), [("Relu", 1.5), ("Relu", 3.0), ("BatchNormalization", 1.5), ("HardSwish", 2.0)])
+def test_one_disturbed_measurement_of_what_many_cases_share_decides_none(among: str, factor: float) -> None:
+    device = DisturbedOnce(PLAIN, among, factor)
+    found, _ = detect(device.measure, CAUTIOUS)
+    assert device.seen > 0
+    assert disagreements(found, PLAIN) == []
+
+
+def test_three_blocks_that_agree_by_chance_are_no_proof() -> None:
+    """Judged by their median deviation alone, 28 % of such medians lie beyond two standard errors; 5 % should."""
+    rng = np.random.default_rng(5)
+    clear = 0
+    for _ in range(2000):
+        timings = Timings(lambda graphs, _: [Times(100 + rng.standard_normal(3)) for _ in graphs], CAUTIOUS)
+        probe = Probe(reads=0, channels=8, size=4, operators=("relu",))
+        timings.require([probe], 1)
+        median, error = timings.time(probe)
+        clear += abs(median - 100) > CAUTIOUS.confidence * error
+    assert clear / 2000 < 0.08
+
+
+@pytest.mark.parametrize(("share", "decision"), [(0.0, "separate"), (0.1, "undecided")])
+def test_plans_that_take_about_as_long_are_not_told_apart(share: float, decision: str) -> None:
+    """What stands around a probe changes its time by some percent, and that may be clear of all noise."""
+
+    def measure(graphs: Sequence[Graph], _: int) -> list[Times]:
+        found = [Device(FUSING_SUMS).latency_us(graph) for graph in graphs]
+        sums = [{op.op_type for op in graph.operators} >= {"Add"} for graph in graphs]
+        return [Times(np.full(5, us * (1.02 if added else 1.0))) for us, added in zip(found, sums, strict=True)]
+
+    settings = CAUTIOUS.model_copy(update={"material_share": share})
+    _, cases = detect(measure, settings)
+    (arms,) = cases[cases.context == ARMS].itertuples()
+    assert arms.decision == decision
+    assert arms.repeats == 3
+    assert arms.why_undecided == ("both plans take about as long" if share else "")
 
 
 def test_impossible_pairs_are_named_with_a_reason() -> None:

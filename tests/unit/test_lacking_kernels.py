@@ -76,6 +76,6 @@ def test_a_device_that_tells_no_nodes_learns_the_kinds_that_no_family_has(tmp_pa
     with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
         sampling._boundary(bench, 7)
         chains = bench.measured
-        sampling._isolated(bench, CarrierSampler(bench, settings, prior, 7), RULES, 0.01, 7, found, graphs)
+        sampling._isolated(bench, CarrierSampler(bench, settings, prior, RULES, 7), RULES, 0.01, 7, found, graphs)
         assert bench.measured - chains == len(alone) > 1
     assert [row["kind"] in KINDS for row in found.rows] == [True], "what the budget holds"

@@ -81,7 +81,17 @@ def test_a_misspelt_key_is_named(tmp_path: Path, dotted: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "dotted", ["seed", "devices", "measurement", "measurement.blocks", "sampling.rounds", "transfer.source"]
+    "dotted",
+    [
+        "seed",
+        "devices",
+        "measurement",
+        "measurement.blocks",
+        "sampling.rounds",
+        "transfer.source",
+        "training.trials",
+        "fusion.alpha",
+    ],
 )
 def test_a_missing_key_is_named(tmp_path: Path, dotted: str) -> None:
     with pytest.raises(ParamsError, match=rf"{dotted}: Field required"):

@@ -1,5 +1,6 @@
 """Training on labels of a known law, and predicting whole models with what comes out."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,6 +113,28 @@ def test_a_kind_without_predictor_is_an_error_that_names_the_node(trained: tuple
     assert partial.missing == ("norm_7",)
     assert partial.coverage == 0.5
     assert [k.name for k in partial.kernels] == ["r0"]
+
+
+def test_an_implementation_is_predicted_by_its_own_predictor_and_that_of_its_kind_together(
+    trained: tuple[DevicePredictor, pd.DataFrame],
+) -> None:
+    predictor, _ = trained
+    by_name = {(r.kind, r.implementation): r for r in predictor.card.regressors}
+    assert {("conv", ""), ("conv", "Conv.blocked")} <= set(by_name)
+    network = ModelKernels(
+        "one", ("c",), (conv(64, 64, 28),), ((0,),), (reorder(64, 28), reorder(64, 28)), (4, 4), (-1, 0), (1,)
+    )
+
+    def latency_us(*left_out: tuple[str, str]) -> float:
+        kept = tuple(r for name, r in by_name.items() if name not in left_out)
+        alone = DevicePredictor(predictor.card.model_copy(update={"regressors": kept}), predictor.texts)
+        (found,) = [k for k in alone.predict(network).kernels if k.name == "c"]
+        assert found.implementation == "Conv.blocked"
+        return found.latency_us
+
+    own, general = latency_us(("conv", "")), latency_us(("conv", "Conv.blocked"), ("conv", "Conv.plain"))
+    assert own != general
+    assert latency_us() == pytest.approx(math.sqrt(own * general))
 
 
 def test_black_box_labels_have_no_conversions() -> None:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from edgeplan.devices.engines.base import EngineNode
+from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig, make_kernel
@@ -52,6 +53,7 @@ PRIOR = Prior(
         }
     )
 )
+RULES = FusionRules(pairs={"conv_bn": True, "conv_relu": True})
 QUIET = ReferenceTimes(1.0, 1.0)
 
 
@@ -152,7 +154,7 @@ def test_carriers_with_a_weight_that_onnx_cannot_hold_are_passed_over() -> None:
             return drawn if depthwise or rng.random() < 0.95 else replace(drawn, out_channels=20_000, kernel=9)
 
     settings = SamplingSettings.model_validate(yaml.safe_load(Path("params.yaml").read_text())["sampling"])
-    sampler = CarrierSampler(None, settings, PRIOR, 7)  # type: ignore[arg-type]  nothing is measured
+    sampler = CarrierSampler(None, settings, PRIOR, RULES, 7)  # type: ignore[arg-type]  nothing is measured
     found = list(islice(sampler.carriers("random", Huge()), 12))
     assert all(carrier.tensors[w].size_bytes < 2**31 for carrier in found for op in carrier.operators for w in op.weights)
     assert [carrier.name for carrier in found] != [f"random-{i}" for i in range(12)]  # some were too large

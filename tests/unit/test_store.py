@@ -118,6 +118,9 @@ def test_old_journals_are_dropped_and_young_ones_kept(tmp_path: Path, state: Pat
     opened.merge()
     assert sorted(p.name for p in (state / "journal/dev").iterdir()) == ["k1-young-0.parquet", "k1.json"]
     assert store(tmp_path).known("old", 0)
+    os.utime(state / "journal/dev/k1-young-0.parquet", (long_ago, long_ago))
+    opened.merge()
+    assert list((state / "journal/dev").iterdir()) == [], "no identity outlives its rows"
 
 
 def test_half_written_files_of_a_killed_run_are_removed_and_young_ones_kept(tmp_path: Path, state: Path) -> None:

@@ -183,7 +183,10 @@ def test_make_tables_builds_all_but_predictors_again() -> None:
 def test_continuous_integration_runs_the_commands_that_the_readme_promises() -> None:
     script = (ROOT / ".ci/run").read_text()
     assert subprocess.run(["bash", "-n", ROOT / ".ci/run"], check=False).returncode == 0
-    run = ("make lint", "make test", "make -C", "dvc repro", "edgeplan predict", "edgeplan device check", "snakemake --cores 2")
+    run = (
+        *("make lint", "make test", "make -C", "dvc repro", "edgeplan predict", "edgeplan device check", "snakemake --cores 2"),
+        *("dvc exp run --temp", "dvc exp show", "dvc exp diff", "dvc metrics diff", "dvc plots diff", "dvc push", "dvc pull"),
+    )
     assert [command for command in run if not re.search(rf"^{command}\b", script, re.MULTILINE)] == []
 
 

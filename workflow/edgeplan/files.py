@@ -50,6 +50,12 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
+def state_folder() -> Path:
+    """Where what outlives any workspace is kept: journals, and who this machine is."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "edgeplan"
+
+
 def read_whole(path: Path) -> bytearray:
     """The bytes of a file, by as few calls as there are: what a cold start reads is read by this.
 

@@ -109,4 +109,11 @@ def load_params(path: Path) -> Params:
     Raises:
         ParamsError: a key is misspelt or missing, or a value is out of range.
     """
-    return read_yaml(path, Params, ParamsError, "params file")
+    params = read_yaml(path, Params, ParamsError, "params file")
+    for name, section in params:
+        # settings have defaults for those who use the package without the file; the file says everything
+        left_out = type(section).model_fields.keys() - section.model_fields_set if isinstance(section, BaseModel) else ()
+        if left_out:
+            what = f"params file: {name}.{min(left_out)}: Field required"
+            raise ParamsError(what, where=str(path), next_step="mend the named fields")
+    return params

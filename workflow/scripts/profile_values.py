@@ -1,9 +1,13 @@
-"""Print a profile (config/profiles/<name>.yaml) as `-S section.key=value` arguments for `dvc exp run`."""
+"""Print a profile (config/profiles/<name>.yaml) as `-S section.key=value` arguments for `dvc exp run`.
+
+An empty profile stands for the committed values: of these, all that the params.yaml of the workspace has changed are printed.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,12 +25,22 @@ def overrides(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{path}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
 
 
+def committed(params: Path) -> Iterator[str]:
+    """The committed values that a params file has changed; none outside a git repository."""
+    command = ["git", "-C", str(params.resolve().parent), "show", f"HEAD:./{params.name}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  no shell
+    if done.returncode == 0:
+        now = set(overrides(yaml.safe_load(params.read_text())))
+        yield from (value for value in overrides(yaml.safe_load(done.stdout)) if value not in now)
+
+
 def main() -> None:
     """Print the arguments on one line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("profile", type=Path)
     values = yaml.safe_load(parser.parse_args().profile.read_text())
-    print(*(f"-S {override}" for override in overrides(values)))  # noqa: T201 - its output is its purpose
+    found = overrides(values) if values else committed(Path("params.yaml"))
+    print(*(f"-S {override}" for override in found))  # noqa: T201 - its output is its purpose
 
 
 if __name__ == "__main__":

@@ -97,24 +97,6 @@ def bandwidth_frame(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return _typed([{k: r[k] for k in _BANDWIDTH_COLUMNS} for r in records if not r["setting"]], _BANDWIDTH_COLUMNS)
 
 
-def at_best_threads(runs: pd.DataFrame) -> pd.DataFrame:
-    """Medians over the repeats of each model, setting and state, at the thread count with the least median `cold_ms`.
-
-    Warm times are taken at their own best thread count. Runs with a reason do not count.
-
-    Returns:
-        model, setting, state, threads, cold_ms, warm_ms, repeats.
-    """
-    good = runs[runs["reason"] == ""]
-    keys = ["model", "setting", "state"]
-    medians = good.groupby([*keys, "threads"], as_index=False).agg(
-        cold_ms=("cold_ms", "median"), warm_ms=("warm_min_ms", "min"), repeats=("repeat", "nunique")
-    )
-    warm = medians.groupby(keys, as_index=False)["warm_ms"].min()
-    best = medians.sort_values("cold_ms", kind="stable").drop_duplicates(keys).drop(columns="warm_ms")
-    return best.merge(warm, on=keys).sort_values(keys, ignore_index=True)
-
-
 def _shared(model: str, name: str, threads: int, prepared: PrepareResult) -> dict[str, Any]:
     found = setting(name)
     return {

@@ -74,7 +74,7 @@ class DeviceFile(BaseModel):
         """Pin this process, and the threads it will start, to the device's cores.
 
         Raises:
-            DeviceError: a core does not exist here.
+            DeviceError: a core does not exist here, or may not be used by this process.
         """
         if not self.cores:
             return
@@ -86,7 +86,15 @@ class DeviceFile(BaseModel):
                 where=f"device {self.name!r}, field cores",
                 next_step="name cores that exist, or leave the list empty",
             )
-        os.sched_setaffinity(0, self.cores)
+        try:
+            os.sched_setaffinity(0, self.cores)
+        except OSError as error:  # a container may have fewer cores than the machine
+            usable = ", ".join(str(core) for core in sorted(os.sched_getaffinity(0)))
+            raise DeviceError(
+                f"cores {', '.join(str(core) for core in self.cores)} may not all be used by this process: {error.strerror}",
+                where=f"device {self.name!r}, field cores",
+                next_step=f"name cores among {usable}, or leave the list empty",
+            ) from error
 
 
 def load_device(name_or_path: str | Path, folder: Path = DEVICE_FOLDER) -> DeviceFile:

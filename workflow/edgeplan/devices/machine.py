@@ -6,8 +6,11 @@ import hashlib
 import json
 import os
 import platform
+import uuid
 from pathlib import Path
 from typing import Any
+
+from edgeplan.files import state_folder, write_text
 
 
 def _read(path: str) -> str:
@@ -35,6 +38,17 @@ def cache_sizes() -> list[str]:
     return [" ".join(_read(str(folder / part)) for part in ("level", "type", "size")) for folder in folders]
 
 
+def machine_id() -> str:
+    """The id that the system gave this machine, or, where it gave none, one drawn once and kept in the state folder."""
+    given = _read("/etc/machine-id") or _read("/var/lib/dbus/machine-id")
+    if given:
+        return given
+    kept = state_folder() / "machine-id"
+    if not _read(str(kept)):
+        write_text(kept, f"{uuid.uuid4().hex}\n")
+    return _read(str(kept))
+
+
 def fingerprint() -> str:
     """Digest of this machine: processor, caches, cores and machine id. Rows of another machine never match it."""
     parts: dict[str, Any] = {
@@ -42,7 +56,7 @@ def fingerprint() -> str:
         "caches": cache_sizes(),
         "cores": os.cpu_count(),
         "arch": platform.machine(),
-        "machine": _read("/etc/machine-id"),
+        "machine": machine_id(),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

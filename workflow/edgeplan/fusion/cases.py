@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import norm as normal
+from scipy.stats import t as student
 
 from edgeplan.fusion.probes import Probe
 from edgeplan.fusion.settings import FusionSettings
@@ -33,8 +37,14 @@ Measure = Callable[[Sequence[Graph], int], Sequence[Timed]]
 Terms = tuple[tuple[Probe, int], ...]
 
 _TINY_US = 1e-3
-#: An undecided case is measured this often before it may be given up: the noise of one measurement is itself not known well.
+#: An undecided case is measured this often before it may be given up, and by cautious settings what decides for several cases
+#: or for whole models before it is believed: the noise of one measurement is itself not known well, and a disturbance may
+#: outlast it.
 _LEAST_MEASUREMENTS = 3
+#: From so many blocks on their median absolute deviation tells their spread, which outliers do not change.
+_ENOUGH_BLOCKS = 9
+#: What so many cases share decides for several: disturbed once, it would decide all of them wrongly.
+_SHARED_BY = 3
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,7 @@ class Outcome:
         noise: standard error of the margin.
         decision: fused or separate where the margin is clear of alpha.
         repeats: measurements made.
+        reason: why no further measurement could decide the case, where its kind tells.
     """
 
     op1_us: float
@@ -87,6 +98,7 @@ class Outcome:
     noise: float
     decision: Decision
     repeats: int
+    reason: str = ""
 
 
 class Timings:
@@ -109,13 +121,29 @@ class Timings:
         return len(self._blocks[probe])
 
     def time(self, probe: Probe) -> tuple[float, float]:
-        """Median over all blocks and its standard error, in microseconds."""
+        """Median over all blocks and its standard error, in microseconds.
+
+        What few blocks say of their own spread is little: the middle one of three deviations is often small by chance, the
+        standard deviation sometimes. So cautious settings take the latter until there are enough for outliers to be passed
+        over, and widen the error as Student's t is wider than a normal distribution at `confidence` standard errors.
+        """
         blocks = np.concatenate(self._blocks[probe])
-        median = float(np.median(blocks))
-        spread = 1.4826 * float(np.median(np.abs(blocks - median)))  # of a normal distribution with these deviations
-        error = 1.2533 * spread / np.sqrt(len(blocks))  # of the median rather than the mean
+        count, median = len(blocks), float(np.median(blocks))
+        if self._settings.cautious and 1 < count < _ENOUGH_BLOCKS:
+            spread = float(np.std(blocks, ddof=1))
+        else:
+            spread = 1.4826 * float(np.median(np.abs(blocks - median)))  # of a normal distribution with these deviations
+        error = 1.2533 * spread / np.sqrt(count)  # of the median rather than the mean
+        if self._settings.cautious:
+            error *= _wider(count, self._settings.confidence)
         floor = self._settings.noise_floor * median / np.sqrt(len(self._blocks[probe]))
         return median, float(np.hypot(error, floor))
+
+
+@cache
+def _wider(count: int, confidence: float) -> float:
+    """How much wider Student's t for so many values is at `confidence` standard errors than a normal distribution."""
+    return float(student.ppf(normal.cdf(confidence), count - 1) / confidence) if count > 1 else 1.0
 
 
 def judge(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
@@ -161,7 +189,7 @@ def rewritten(case: Case, timings: Timings, settings: FusionSettings) -> Outcome
         difference, error = _total(timings, (case.op1, 1.0), (case.both, -1.0))
         scale = max(min(other, chain), _TINY_US)
         excess = abs(difference) - settings.rewritten_difference * scale
-        if abs(excess) > settings.confidence * error:
+        if abs(excess) > settings.confidence * error and repeats >= _before_belief(settings):
             break
     clear = abs(excess) > settings.confidence * error
     decision: Decision = "undecided" if not clear else "fused" if excess > 0 else "separate"
@@ -172,7 +200,9 @@ def nearest_plan(case: Case, timings: Timings, settings: FusionSettings) -> Outc
     """Measure a case of two candidate plans (op1, op2) and pick the one whose time is nearest to what really runs (both).
 
     The decision `fused` stands for the first plan, `separate` for the second; the margin is where the real time lies between
-    them, in units of their difference (0 at the middle, positive towards the first).
+    them, in units of their difference (0 at the middle, positive towards the first). Both plans are sums of probes timed apart,
+    which are off by some percent in what stands around them: of plans that differ by less than `material_share` of what really
+    runs nothing can be told.
     """
     for repeats in range(1, settings.max_rounds + 1):
         timings.require(case.probes, repeats)
@@ -180,13 +210,15 @@ def nearest_plan(case: Case, timings: Timings, settings: FusionSettings) -> Outc
         gap, gap_error = _total(timings, (case.op1, 1.0), (case.op2, -1.0))
         middle, error = _total(timings, (case.op1, 0.5), (case.op2, 0.5), (case.both, -1.0))
         clear = abs(gap) > settings.confidence * gap_error + _TINY_US and abs(middle) > settings.confidence * error
-        if clear or repeats == settings.max_rounds:
+        alike = abs(gap) < settings.material_share * both
+        if (clear or alike) and repeats >= _before_belief(settings):
             break
     scale = max(abs(gap), _TINY_US)
     towards_first = abs(both - first) < abs(both - second)
-    decision: Decision = "undecided" if not clear else "fused" if towards_first else "separate"
+    decision: Decision = "undecided" if alike or not clear else "fused" if towards_first else "separate"
     margin = abs(middle) / scale * (1 if towards_first else -1)
-    return Outcome(first, second, both, margin, error / scale, decision, repeats)
+    reason = "both plans take about as long" if alike else ""
+    return Outcome(first, second, both, margin, error / scale, decision, repeats, reason)
 
 
 def _total(timings: Timings, *sums: tuple[Terms, float]) -> tuple[float, float]:
@@ -202,22 +234,37 @@ def _total(timings: Timings, *sums: tuple[Terms, float]) -> tuple[float, float]:
 def decide(cases: Sequence[Case], timings: Timings, settings: FusionSettings) -> Mapping[Case, Outcome]:
     """Measure cases and judge them; unclear ones are measured again, up to `max_rounds` times.
 
-    Those that further measurements could not settle (`_may_clear`) are measured three times.
+    Those that further measurements could not settle (`_may_clear`) are measured three times; by cautious settings savings
+    beyond belief (`_incredible`) are, too, and probes that several cases share.
     """
     outcomes: dict[Case, Outcome] = {}
     open_cases = list(dict.fromkeys(cases))
+    uses = Counter(probe for case in open_cases for probe in case.probes)
+    timings.require([probe for probe, count in uses.items() if count >= _SHARED_BY], _before_belief(settings))
     for repeats in range(1, settings.max_rounds + 1):
         timings.require([probe for case in open_cases for probe in case.probes], repeats)
         outcomes.update({case: judge(case, timings, settings) for case in open_cases})
-        open_cases = [
-            case
-            for case in open_cases
-            if outcomes[case].decision == "undecided"
-            and (repeats < _LEAST_MEASUREMENTS or _may_clear(outcomes[case], settings))
-        ]
+        open_cases = [case for case in open_cases if _open(outcomes[case], repeats, settings)]
         if not open_cases:
             break
     return outcomes
+
+
+def _open(outcome: Outcome, repeats: int, settings: FusionSettings) -> bool:
+    """Whether a case is to be measured again after so many measurements."""
+    if outcome.decision == "undecided":
+        return repeats < _LEAST_MEASUREMENTS or _may_clear(outcome, settings)
+    return repeats < _before_belief(settings) and _incredible(outcome, settings)
+
+
+def _before_belief(settings: FusionSettings) -> int:
+    """How often what decides for more than one pair is measured at least."""
+    return min(_LEAST_MEASUREMENTS, settings.max_rounds) if settings.cautious else 1
+
+
+def _incredible(outcome: Outcome, settings: FusionSettings) -> bool:
+    """Whether more is saved than the cheaper operator takes, by as much as alpha: seldom true, often a disturbance."""
+    return outcome.decision == "fused" and outcome.margin > 1 + settings.alpha
 
 
 def _may_clear(outcome: Outcome, settings: FusionSettings) -> bool:
@@ -233,6 +280,8 @@ def why_undecided(outcome: Outcome, settings: FusionSettings) -> str:
     """Why an undecided case is not measured further (see `_may_clear`); "" for one that is decided."""
     if outcome.decision != "undecided":
         return ""
+    if outcome.reason:
+        return outcome.reason
     if outcome.repeats >= settings.max_rounds:
         return f"unclear after {outcome.repeats} measurements"
     if outcome.margin < -outcome.noise:

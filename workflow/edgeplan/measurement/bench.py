@@ -21,14 +21,14 @@ from edgeplan.devices.config import DeviceFile
 from edgeplan.devices.engines.registry import ENGINES, SOURCES, engine_class
 from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.errors import NoiseError, StoreError
-from edgeplan.files import read_json, write_json
+from edgeplan.files import read_json, state_folder, write_json
 from edgeplan.measurement.blocks import measure_batch
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.provenance import NOT_RECORDED, source_commit
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
-from edgeplan.measurement.store import FORMAT_VERSION, RowStore, journal_folder, state_folder
+from edgeplan.measurement.store import FORMAT_VERSION, RowStore, identity_file, journal_folder
 from edgeplan.progress import Spending, progress
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class Bench:
         identity |= {"nominal_compute_us": self.nominal.compute_us, "nominal_bandwidth_us": self.nominal.bandwidth_us}
         if not self._frozen:
             write_json(state_folder() / "identities" / f"{key}.json", {"format_version": FORMAT_VERSION, **identity})
-        told = [folder / f"{key}.json" for folder in (rows, journal_folder(rows))]
+        told = [identity_file(folder, key) for folder in (rows, journal_folder(rows))]
         identity["environment"] = {**identity.get("environment", {}), **_recorded(*told)}
         self.store = RowStore(rows, key, identity)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ import pyarrow.parquet as pq
 
 from edgeplan.devices.engines.base import EngineNode
 from edgeplan.errors import FormatError
-from edgeplan.files import write_atomically, write_text
+from edgeplan.files import state_folder, write_atomically, write_text
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
@@ -49,12 +48,6 @@ _MAX_ROWS_PER_FILE = 2000
 _JOURNAL_SECONDS = 14 * 86400.0
 #: Writing a file takes far less: a temporary file older than this was left behind by a run that was killed.
 _STALE_SECONDS = 10.0
-
-
-def state_folder() -> Path:
-    """Where journals live, outside any workspace."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "edgeplan"
 
 
 def journal_folder(rows: Path) -> Path:
@@ -145,6 +138,8 @@ class RowStore:
         for path in self._parts(self._journal):
             if time.time() - path.stat().st_mtime > _JOURNAL_SECONDS:
                 path.unlink()
+        if not self._parts(self._journal):
+            identity_file(self._journal, self.key).unlink(missing_ok=True)
         old = self._parts(self.folder)
         merged = {f"{self.key}-rows-{i:03d}.parquet" for i in range(-(-len(self._table) // _MAX_ROWS_PER_FILE))}
         stored = sum(pq.read_metadata(path).num_rows for path in old)
@@ -203,9 +198,14 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return list(table.to_pylist())
 
 
+def identity_file(folder: Path, key: str) -> Path:
+    """Where the readable form of a key stands beside its rows."""
+    return folder / f"{key}.json"
+
+
 def write_identity(folder: Path, key: str, identity: Mapping[str, Any]) -> None:
     """Keep the readable form of a key beside its rows."""
-    path = folder / f"{key}.json"
+    path = identity_file(folder, key)
     text = json.dumps({"format_version": FORMAT_VERSION, **identity}, indent=2, sort_keys=True) + "\n"
     if not path.is_file() or path.read_text() != text:
         write_text(path, text)

@@ -25,7 +25,7 @@ def calibrating_models(params: Params) -> pd.DataFrame:
     """
     rows = []
     for family in FAMILIES.values():
-        evaluated = {_choices(s) for s in variants(family, params.zoo.variants_per_family, params.zoo.seed)}
+        evaluated = {s.choices for s in variants(family, params.zoo.variants_per_family, params.zoo.seed)}
         rows += [
             {"model_id": f"{family.id}-calibrating-{spec.index:05d}", "family": family.id, "spec": spec.to_json()}
             for spec in _others(family, evaluated, params)
@@ -33,16 +33,11 @@ def calibrating_models(params: Params) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _choices(spec: VariantSpec) -> tuple[object, ...]:
-    """What makes a variant the model it is, whatever its seed and number."""
-    return spec.base, spec.channels, spec.kernels, spec.cell
-
-
 def _others(family: Family, evaluated: Collection[tuple[object, ...]], params: Params) -> list[VariantSpec]:
     wanted = params.calibration.variants_per_family
     # So many hold enough that are not evaluated, even if all that are were among them.
     drawn = variants(family, wanted + len(evaluated), params.calibration.seed)
-    return list(islice((spec for spec in drawn if _choices(spec) not in evaluated), wanted))
+    return list(islice((spec for spec in drawn if spec.choices not in evaluated), wanted))
 
 
 def measure_calibration(params: Params, *, device: Path, rows: Path, models: Path) -> None:

@@ -32,8 +32,8 @@ from edgeplan.evaluation.cold_evidence import (
     OPTIMAL,
     OWN,
 )
+from edgeplan.files import state_folder
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.measurement.store import state_folder
 from edgeplan.pipeline.cold_plans import VARIANTS, digest
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,8 @@ from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.params import Params
 from edgeplan.predictors.training_rows import FURTHER, LACKING, trained_on
 from edgeplan.progress import spending
-from edgeplan.sampling.adaptive import CarrierSampler, Row, Sampled, within
+from edgeplan.sampling.adaptive import CarrierSampler, Sampled, within
+from edgeplan.sampling.committee import Row
 from edgeplan.sampling.further import KINDS, further_graphs
 from edgeplan.sampling.isolated import Boundary, chains, extract, fit_boundary, isolated_label, isolated_row
 from edgeplan.sampling.labels import CounterModel, fit_counters, plain_layouts
@@ -59,7 +60,7 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
     found = _Found()
     planned = _planned(settings, mode)
     with Bench(file, params.measurement, rows) as bench, spending(f"{file.name}: sampling", planned) as bench.spending:
-        sampler = CarrierSampler(bench, settings, Prior(read_prior(prior)), params.seed)
+        sampler = CarrierSampler(bench, settings, Prior(read_prior(prior)), read_rules(rules), params.seed)
         if mode == "in_situ":
             _in_carriers(sampler, found)
         budget = settings.mode_seconds if mode == "in_situ" else settings.budget_seconds
@@ -75,7 +76,8 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
     if mode != "in_situ":  # what is kept of the isolated kernels is what the predictors learn from
         all_alone, kept_alone = found.seconds.pop("isolated"), found.mode_seconds["isolated"]
         found.seconds |= {"kernels": kept_alone, EXCESS: all_alone - kept_alone}
-    write_parquet(_without_seen(pd.DataFrame(found.rows)), kernels)
+    labelled = _without_seen(pd.DataFrame(found.rows))
+    write_parquet(labelled.assign(latency_us=labelled["latency_us"].map(_nine_digits)), kernels)
     document = {
         "mode": mode,
         "device": file.name,
@@ -86,9 +88,9 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
         "seconds": _rounded(found.seconds),
         "sampler_seconds": _rounded(found.sampler_seconds),
         "carriers": {"adaptive": len(found.adaptive.graphs)},
-        "rounds": found.adaptive.errors,
-        "counters": asdict(found.counters),
-        "call_us": found.counters.call,
+        "rounds": [{name: _nine_digits(value) for name, value in told.items()} for told in found.adaptive.errors],
+        "counters": {name: _nine_digits(value) for name, value in asdict(found.counters).items()},
+        "call_us": _nine_digits(found.counters.call),
         "plain_layouts": found.plain,
         "mode_subjects": found.mode_subjects,
         "mode_seconds": _rounded(found.mode_seconds),
@@ -134,6 +136,11 @@ class _Found:
 
 def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 2) for name, value in seconds.items()}
+
+
+def _nine_digits(value: float) -> float:
+    """What is built from the same rows is to be the same everywhere; a solver's last digits depend on where its arrays lie."""
+    return value if isinstance(value, int) else float(f"{value:.9g}")
 
 
 def _in_carriers(sampler: CarrierSampler, found: _Found) -> None:

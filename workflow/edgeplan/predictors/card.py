@@ -35,7 +35,8 @@ class Regressor(_Strict):
         cv_rmspe: root mean square relative error, out of fold.
         cv_within_5pct, cv_within_10pct: shares of rows within that error, out of fold.
         low, high: quantiles of log(measured / predicted), out of fold.
-        spread: standard deviation of the same.
+        spread: standard deviation of the same. These figures, and the `cv_` ones, of an implementation's predictor are of what
+            is predicted: its geometric mean with that of the kind.
     """
 
     kind: str

@@ -38,7 +38,7 @@ class Kind:
 
 
 def train_kind(kind: str, labels: Labels, matrix: Floats, reads: Floats, settings: TrainingSettings) -> Kind:
-    """Train one kind: its dispatch, a predictor of all its rows, and of each implementation where that one does better.
+    """Train one kind: its dispatch, a predictor of all its rows, and one of each implementation that has rows enough.
 
     Args:
         kind: kernel kind.
@@ -77,7 +77,7 @@ def _train_part(
     matrix: Floats,
     settings: TrainingSettings,
 ) -> None:
-    """Train on some rows of a kind; predictors of implementations come after that of the kind and overrule it."""
+    """Train on some rows of a kind; predictors of implementations come after that of the kind and are averaged with it."""
     part, seen = labels.take(rows), matrix[rows].copy()
     codes: tuple[str, ...] = ()
     if implementation:
@@ -85,10 +85,7 @@ def _train_part(
     else:
         codes = tuple(sorted(set(part.column("implementation")) - {""}))
     parameters = parameters_for(part, seen, settings)
-    held_out = cross_validate(part, seen, parameters, settings)
-    shared = result.out_of_fold[rows]
-    if implementation and _error(shared, part) < _error(held_out, part):
-        return  # the kind's predictor, which has learnt from all implementations, knows this one better
+    held_out = together(result.out_of_fold[rows], cross_validate(part, seen, parameters, settings))
     fitted = fit(part, seen, parameters, settings.seeds)
     file = file_name(kind, implementation, result.texts)
     result.texts[file] = fitted.text
@@ -118,11 +115,9 @@ def _train_part(
     )
 
 
-def _error(predicted: Floats, labels: Labels) -> float:
-    """Weighted mean error of log latency; infinite where rows have no prediction."""
-    if not np.isfinite(predicted).all():
-        return float("inf")
-    return float(np.average(np.abs(np.log(predicted / labels.latency)), weights=labels.weight))
+def together(general: Floats, specific: Floats) -> Floats:
+    """What the kind's predictor and the implementation's say together (see `Evaluator.latency`); either may be NaN (n,)."""
+    return np.where(np.isnan(general), specific, np.where(np.isnan(specific), general, np.sqrt(general * specific)))
 
 
 def file_name(kind: str, implementation: str, taken: Collection[str]) -> str:

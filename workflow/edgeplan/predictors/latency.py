@@ -107,7 +107,10 @@ class Evaluator:
         _each(classify, _blocks(rows), large)
 
     def latency(self, table: ConfigTable, implementation: Integers, reads: Integers) -> tuple[Floats, Integers]:
-        """Latency of kernels.
+        """Latency of kernels: the geometric mean of what the predictor of the implementation and that of the kind say.
+
+        Either may do better in cross-validation by chance, and whole models show the difference: with the better of two taken,
+        labels changed in their ninth digit changed the share of models within 5 % from 92 to 85 %.
 
         Args:
             table: n configurations.
@@ -115,9 +118,17 @@ class Evaluator:
             reads: code of the layout it reads (n,).
 
         Returns:
-            Latency in us, NaN without predictor (n,), and the regressor used, -1 for none (n,).
+            Latency in us, NaN without predictor (n,), and the more specific regressor used, -1 for none (n,).
         """
-        regressor = self._regressor(self._kind(table), implementation)
+        kind = self._kind(table)
+        regressor, general = self._regressor(kind, implementation), self._regressor(kind, np.full_like(implementation, -1))
+        result = self._by(table, implementation, reads, regressor)
+        both = np.flatnonzero((general >= 0) & (general != regressor))
+        result[both] = np.sqrt(result[both] * self._by(table.take(both), implementation[both], reads[both], general[both]))
+        return result, regressor
+
+    def _by(self, table: ConfigTable, implementation: Integers, reads: Integers, regressor: Integers) -> Floats:
+        """Latency by given regressors, NaN for -1 (n,)."""
         result = np.full(len(table), np.nan)
         large = len(table) > _LARGE
         known = np.flatnonzero(regressor >= 0)
@@ -130,7 +141,7 @@ class Evaluator:
             result[rows] = self._latency(table.take(rows), implementation[rows], reads[rows], regressor[rows], large)
 
         _each(predict, [block for part in parts for block in _blocks(part)], large)
-        return result, regressor
+        return result
 
     def _latency(
         self, table: ConfigTable, implementation: Integers, reads: Integers, regressor: Integers, large: bool

@@ -9,7 +9,7 @@ import pandas as pd
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.predictors.boosting import fit
 from edgeplan.predictors.forest import fit_forest
-from edgeplan.predictors.kind_training import Kind
+from edgeplan.predictors.kind_training import Kind, together
 from edgeplan.predictors.labels import Floats, Labels, group_folds
 from edgeplan.predictors.settings import TrainingSettings
 
@@ -54,7 +54,7 @@ def _predict_held(
     held: npt.NDArray[np.int64],
     settings: TrainingSettings,
 ) -> Floats:
-    """Predictions (us) of held-out rows by predictors of their implementation, trained anew on the rows seen."""
+    """Predictions (us) of held-out rows by predictors of their kind and implementation, trained anew on the rows seen."""
     matrix, reads = inputs
     result = np.full(len(held), np.nan)
     names = labels.column("implementation")
@@ -73,7 +73,7 @@ def _predict_held(
                 side[:, -1] = [codes.get(n, -1.0) for n in names[rows]]
             sides.append(side)
         model = fit(labels.take(seen[mine]), sides[0], trained.parameters[specific], settings.seeds[:1])
-        result[asked] = model.predict(sides[1])
+        result[asked] = together(result[asked], model.predict(sides[1]))
     return result
 
 

@@ -36,7 +36,7 @@ def train_predictor(
     measured_at: str,
     exclude_samplers: Collection[str] = ("frozen",),
 ) -> tuple[DevicePredictor, pd.DataFrame]:
-    """Train one predictor per kernel kind, and per implementation with enough rows where that one does better.
+    """Train one predictor per kernel kind, and one per implementation with enough rows.
 
     Args:
         rows: labelled kernels: subject, sampler, kind, config (JSON), latency_us; where the engine tells them also

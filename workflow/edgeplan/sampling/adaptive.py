@@ -1,13 +1,15 @@
 """Adaptive data sampling (Algorithm 2) and its baselines, in carriers, each within a budget of measuring time.
 
-The growing test set selects where to sample next; a separate, frozen set, measured by its own seed, only reports.
+The growing test set selects where to sample next and, by `sampling.selection`, a committee which carriers are measured of those
+drawn there and from the prior; a separate, frozen set, measured by its own seed, only reports.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -17,25 +19,25 @@ import numpy.typing as npt
 
 from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernels import KernelConfig
+from edgeplan.graph.splitting import SplittingRules
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
-from edgeplan.predictors.features import features
 from edgeplan.sampling.carriers import build_carrier
+from edgeplan.sampling.committee import CONVOLUTIONS, MODEL, Committee, Row, config_of, design, latency_of, log_work, shape_of
 from edgeplan.sampling.labels import CounterModel, fit_counters, label_rows, plain_layouts, standard_error_us
-from edgeplan.sampling.prior import ConvShape, Prior
+from edgeplan.sampling.prior import Prior
 from edgeplan.sampling.settings import SamplingSettings
 from edgeplan.sampling.sources import ConvSource, FocusSource, PriorSource, PublishedSource, UniformSource
 
 log = logging.getLogger(__name__)
 
-Row = dict[str, object]
-_CONVOLUTIONS = ("conv", "dwconv")
-# The regression model f of Algorithm 2 only ranks configurations by their error, and is trained anew in every round. It is
-# fixed rather than tuned or in params.yaml: it decides which carriers a round measures, and with other values the stored rows
-# would not do. One thread: the measuring process is pinned to the cores of the device.
-_MODEL = {"objective": "l1", "learning_rate": 0.08, "num_leaves": 31, "min_data_in_leaf": 5, "verbose": -1, "num_threads": 1}
+#: Of the regression model f of Algorithm 2, which only ranks configurations by their error and is trained anew in every round.
 _TREES = 250
+#: Carriers that a round proposes for each that its time is likely to hold; fixed, as what the committee is made of.
+_PROPOSED = 8
+#: Weights of a carrier that a round may propose. Large kernels on a single pixel ask for gigabytes: to build and load one such
+#: carrier takes as long as to measure a hundred others. Of the published models, VGG-16 alone holds more.
+_MOST_PROPOSED_BYTES = 300_000_000
 #: Carriers measured before their cost can be judged.
 _FIRST_BATCH = 12
 #: What one tensor of an ONNX model can hold is 2 GiB; channels redrawn around the largest kernels of Table 5 may ask for more.
@@ -88,9 +90,6 @@ class Sampled:
         return found
 
 
-Stop = Callable[[], bool]
-
-
 def within(measurements: Sequence[Measurement], seconds: float) -> int:
     """How many of the first measurements took no more than so many seconds together."""
     spent = itertools.accumulate(m.seconds for m in measurements)
@@ -104,11 +103,12 @@ class CarrierSampler:
         bench: where to measure.
         settings: budgets and shares.
         prior: the prior over convolutions.
+        rules: fusion rules, which tell the kernels of carriers that have not run.
         seed: seed of everything drawn.
     """
 
-    def __init__(self, bench: Bench, settings: SamplingSettings, prior: Prior, seed: int) -> None:
-        self.bench, self.settings, self.prior, self.seed = bench, settings, prior, seed
+    def __init__(self, bench: Bench, settings: SamplingSettings, prior: Prior, rules: SplittingRules, seed: int) -> None:
+        self.bench, self.settings, self.prior, self.rules, self.seed = bench, settings, prior, rules, seed
 
     def carriers(self, stream: str, source: ConvSource, start: int = 0) -> Iterator[Graph]:
         """Carriers of a stream without end, by number; those with a weight too large for ONNX are passed over."""
@@ -116,20 +116,19 @@ class CarrierSampler:
         while True:
             name = f"{stream}-{index}"
             carrier = build_carrier(name, f"{self.seed}/{name}", source, self.settings.carrier_kernels)
-            largest = max((carrier.tensors[w].size_bytes for op in carrier.operators for w in op.weights), default=0)
+            largest = max(_weights(carrier), default=0)
             if largest <= _MOST_WEIGHT_BYTES:
                 yield carrier
             index += 1
 
-    def spend(
-        self, into: Sampled, stream: str, source: ConvSource, seconds: float, number: int = 0, stop: Stop = lambda: False
-    ) -> None:
-        """Measure carriers of a stream until they took so many seconds, batch by batch."""
+    def spend(self, into: Sampled, carriers: Iterator[Graph], seconds: float, what: str, number: int = 0) -> None:
+        """Measure carriers, in their order, until they took so many seconds or there are no more, batch by batch."""
         until = into.seconds + seconds
-        carriers = self.carriers(stream, source)
-        while into.seconds < until and not stop():
+        while into.seconds < until:
             batch = _affordable(carriers, into, until - into.seconds, self.bench.settings.batch_size)
-            measured = self.bench.measure([Subject(g, profiled=True) for g in batch], description=f"{stream} carriers")
+            if not batch:
+                break
+            measured = self.bench.measure([Subject(g, profiled=True) for g in batch], description=f"{what} carriers")
             into.add(batch, measured, number)
 
     def prior_batches(self, stream: str, size: int = 8) -> Iterator[list[Graph]]:
@@ -153,16 +152,16 @@ class CarrierSampler:
     def uniform(self) -> Sampled:
         """The paper's random baseline: uniform over Table 5, same budget."""
         sampled = Sampled()
-        self.spend(sampled, "random", UniformSource(), self.settings.budget_seconds)
+        self.spend(sampled, self.carriers("random", UniformSource()), self.settings.budget_seconds, "random")
         return sampled
 
     def adaptive(self) -> Sampled:
         """Algorithm 2: an initial sample from the prior, then rounds around what is predicted badly."""
         budget, initial = self.settings.budget_seconds, self.settings.initial_share
         sampled = Sampled()
-        published = self.settings.published_share
-        self.spend(sampled, "published", PublishedSource(self.prior), budget * initial * published)
-        self.spend(sampled, "prior", PriorSource(self.prior), budget * initial * (1 - published))
+        published = budget * initial * self.settings.published_share
+        self.spend(sampled, self.carriers("published", PublishedSource(self.prior)), published, "published")
+        self.spend(sampled, self.carriers("prior", PriorSource(self.prior)), budget * initial - published, "prior")
         test: set[str] = set()
         for number in range(1, self.settings.rounds + 1):
             rows = _conv_rows(sampled)
@@ -179,44 +178,69 @@ class CarrierSampler:
             if rmspe <= self.settings.error_threshold:
                 break
             worst = np.argsort(-np.abs(errors))[: max(1, int(len(errors) * self.settings.hard_share))]
-            hard = list({_shape(held[i]): None for i in worst}) * self.settings.fine_grained
-            source = FocusSource(hard, self.prior)
-            rounds_left = self.settings.rounds - number + 1
-            self.spend(sampled, f"round{number}", source, left / rounds_left, number, lambda s=source: s.exhausted)  # type: ignore[misc]
+            seconds = left / (self.settings.rounds - number + 1)
+            carriers = self._around([held[i] for i in worst], number)
+            if self.settings.selection == "disagreement":
+                proposed = self._proposed(carriers, number, seconds * len(sampled.graphs) / sampled.seconds)
+                carriers = iter(Committee(rows, self.rules, f"{self.seed}/committee/{number}").ranked(proposed))
+            self.spend(sampled, carriers, seconds, f"round {number}", number)
         if sampled.seconds < budget:  # the rounds ended early: the rest of the budget goes to the prior
-            self._spend_rest(sampled, budget)
+            rest = self.carriers("rest", PriorSource(self.prior))
+            self.spend(sampled, rest, budget - sampled.seconds, "rest", self.settings.rounds + 1)
         return sampled
 
-    def _spend_rest(self, sampled: Sampled, budget: float) -> None:
-        self.spend(sampled, "rest", PriorSource(self.prior), budget - sampled.seconds, self.settings.rounds + 1)
+    def _around(self, hard: Sequence[Row], number: int) -> Iterator[Graph]:
+        """Carriers around hard rows (Algorithm 2, lines 1-8), until each was drawn as often as it says."""
+        shapes = list({shape_of(config_of(row)): None for row in hard}) * self.settings.fine_grained
+        source = FocusSource(shapes, self.prior)
+        drawn = self.carriers(f"round{number}", source)
+        while not source.exhausted:
+            yield next(drawn)
+
+    def _proposed(self, around: Iterator[Graph], number: int, affordable: float) -> list[Graph]:
+        """Carriers that a round chooses from: those around hard rows and, as many again, the prior's.
+
+        The algorithm measures all that it draws around the worst rows of the test set. Those are the worst by chance as well,
+        and of whole regions a small test set has none: with the prior's carriers beside them, nothing is out of reach.
+        """
+        half = math.ceil(affordable * _PROPOSED / 2)
+        of_prior = self.carriers(f"round{number}-prior", PriorSource(self.prior))
+        drawn = (*itertools.islice(around, half), *itertools.islice(of_prior, half))
+        return [carrier for carrier in drawn if sum(_weights(carrier)) <= _MOST_PROPOSED_BYTES]
 
     def prior_only(self, adaptive: Sampled) -> Sampled:
         """The baseline that samples the prior for the whole budget; it shares the initial sample of the adaptive one."""
         sampled = Sampled()
         initial = [i for i, number in enumerate(adaptive.rounds) if number == 0]
         sampled.add([adaptive.graphs[i] for i in initial], [adaptive.measurements[i] for i in initial], 0)
-        self.spend(sampled, "more-prior", PriorSource(self.prior), self.settings.budget_seconds - sampled.seconds, 1)
+        more = self.carriers("more-prior", PriorSource(self.prior))
+        self.spend(sampled, more, self.settings.budget_seconds - sampled.seconds, "more prior", 1)
         return sampled
+
+
+def _weights(carrier: Graph) -> list[int]:
+    """Sizes of a carrier's weights, bytes."""
+    return [carrier.tensors[w].size_bytes for op in carrier.operators for w in op.weights]
 
 
 def _affordable(carriers: Iterator[Graph], so_far: Sampled, seconds: float, most: int) -> list[Graph]:
     """Carriers that take about so many seconds, judged by the multiply-adds of those measured so far; the first are a try."""
-    batch = [next(carriers), next(carriers)]
     if not so_far.graphs:
-        return [*batch, *(next(carriers) for _ in range(_FIRST_BATCH - len(batch)))]
+        return list(itertools.islice(carriers, _FIRST_BATCH))
+    batch = list(itertools.islice(carriers, 2))
     work = sum(graph_macs(graph) for graph in so_far.graphs)
     each, per_mac = so_far.seconds / len(so_far.graphs) / 2, so_far.seconds / max(work, 1) / 2
     planned = sum(each + per_mac * graph_macs(graph) for graph in batch)
-    while len(batch) < most and planned < seconds:
-        batch.append(next(carriers))
-        planned += each + per_mac * graph_macs(batch[-1])
+    while len(batch) < most and planned < seconds and (carrier := next(carriers, None)):
+        batch.append(carrier)
+        planned += each + per_mac * graph_macs(carrier)
     return batch
 
 
 def _conv_rows(sampled: Sampled) -> list[Row]:
     counters = fit_counters(sampled.measurements)
     plain = plain_layouts(sampled.graphs, sampled.measurements)
-    return [r for r in sampled.rows(counters, plain, "adaptive") if r["kind"] in _CONVOLUTIONS]
+    return [r for r in sampled.rows(counters, plain, "adaptive") if r["kind"] in CONVOLUTIONS]
 
 
 def _pick_test(rows: Sequence[Row], known: set[str], share: float, rng: Random) -> set[str]:
@@ -225,27 +249,21 @@ def _pick_test(rows: Sequence[Row], known: set[str], share: float, rng: Random) 
     return set(rng.sample(fresh, max(1, round(share * len(fresh))))) if fresh else set()
 
 
-def _shape(row: Row) -> ConvShape:
-    config = KernelConfig.from_json(str(row["config"]))
-    return ConvShape(
-        config.in_height, config.in_channels, config.out_channels, config.kernel_h, config.stride_h, config.kind == "dwconv"
-    )
-
-
 def _design(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
     implementations = sorted({str(r["implementation"]) for r in rows})
-    code = np.array([[implementations.index(str(r["implementation"])), r["kind"] == "dwconv"] for r in rows], dtype=float)
-    return np.hstack([features([KernelConfig.from_json(str(r["config"])) for r in rows]), code])
+    code = np.array([[implementations.index(str(r["implementation"]))] for r in rows], dtype=float)
+    inputs = design([config_of(r) for r in rows])
+    # of columns that serve alike the first is taken: in another order the stored rows would not do
+    return np.hstack([inputs[:, :-1], code, inputs[:, -1:]])
 
 
 def _test_errors(train: Sequence[Row], test: Sequence[Row]) -> npt.NDArray[np.float64]:
     """Errors, beyond those of the labels, on the test rows of a model trained on the others: the model f of Algorithm 2."""
-    both = _design([*train, *test])
-    shapes = [_shape(r) for r in (*train, *test)]
-    work = np.log([s.macs for s in shapes])
-    latency = np.log([float(str(r["latency_us"])) for r in (*train, *test)])
+    rows = [*train, *test]
+    both, work = _design(rows), log_work([config_of(r) for r in rows])
+    latency = np.log([latency_of(r) for r in rows])
     cut = len(train)
-    model = lgb.train(_MODEL, lgb.Dataset(both[:cut], latency[:cut] - work[:cut]), _TREES)
+    model = lgb.train(MODEL, lgb.Dataset(both[:cut], latency[:cut] - work[:cut]), _TREES)
     predicted = np.asarray(model.predict(both[cut:])) + work[cut:]
     return errors_beyond_labels(np.exp(predicted), np.exp(latency[cut:]))
 

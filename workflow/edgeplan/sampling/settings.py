@@ -20,6 +20,8 @@ class SamplingSettings(BaseModel):
         rounds: most adaptive rounds.
         error_threshold: the rounds end when the RMSPE on the growing test set, beyond what labels may be off by, falls below
             this (e in Algorithm 2).
+        selection: which carriers a round measures: all around the largest `errors`, as they are drawn (Algorithm 2 as written),
+            or, of many drawn there and from the prior, those on which a committee of models is in `disagreement`.
         hard_share: share of the test set with the largest errors that a round samples around.
         fine_grained: new configurations around each of them (M in Algorithm 2).
         test_share: share of each round's rows that joins the growing test set (section 5.2: 20 %).
@@ -39,6 +41,7 @@ class SamplingSettings(BaseModel):
     published_share: Annotated[float, Field(ge=0, lt=1)]
     rounds: Annotated[int, Field(ge=0, le=100)]
     error_threshold: Annotated[float, Field(gt=0, lt=1)]
+    selection: Literal["errors", "disagreement"]
     hard_share: Annotated[float, Field(gt=0, le=1)]
     fine_grained: Annotated[int, Field(ge=1, le=1000)]
     test_share: Annotated[float, Field(gt=0, lt=1)]

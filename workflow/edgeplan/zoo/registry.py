@@ -71,9 +71,8 @@ def variants(family: Family, count: int, seed: int) -> Iterator[VariantSpec]:
     while len(seen) < count:
         spec = family.variant(seed, index)
         index += 1
-        choices = (spec.channels, spec.kernels, spec.cell)
-        if choices not in seen:  # a repeated draw is passed over, and its index stays unused
-            seen.add(choices)
+        if spec.choices not in seen:  # a repeated draw is passed over, and its index stays unused
+            seen.add(spec.choices)
             yield spec
 
 

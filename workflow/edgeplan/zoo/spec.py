@@ -39,6 +39,11 @@ class VariantSpec:
         """A name unique among all variants, also the graph's."""
         return f"{self.family}_s{self.seed}_{self.index:05d}"
 
+    @property
+    def choices(self) -> tuple[object, ...]:
+        """What makes a variant the model it is, whatever its seed and number."""
+        return self.base, self.channels, self.kernels, self.cell
+
     def to_json(self) -> str:
         """One compact line of JSON; `from_json` gives back an equal spec."""
         document: dict[str, Any] = {

@@ -22,9 +22,8 @@ import edgeplan
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError
-from edgeplan.files import read_json, write_atomically, write_json
+from edgeplan.files import read_json, state_folder, write_atomically, write_json
 from edgeplan.measurement.references import ReferenceTimes
-from edgeplan.measurement.store import state_folder
 from edgeplan.runtime.library import LibraryInfo
 
 FORMAT_VERSION = 1
