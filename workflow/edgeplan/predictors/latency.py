@@ -122,13 +122,6 @@ class Evaluator:
         """
         kind = self._kind(table)
         regressor, general = self._regressor(kind, implementation), self._regressor(kind, np.full_like(implementation, -1))
-        result = self._by(table, implementation, reads, regressor)
-        both = np.flatnonzero((general >= 0) & (general != regressor))
-        result[both] = np.sqrt(result[both] * self._by(table.take(both), implementation[both], reads[both], general[both]))
-        return result, regressor
-
-    def _by(self, table: ConfigTable, implementation: Integers, reads: Integers, regressor: Integers) -> Floats:
-        """Latency by given regressors, NaN for -1 (n,)."""
         result = np.full(len(table), np.nan)
         large = len(table) > _LARGE
         known = np.flatnonzero(regressor >= 0)
@@ -138,16 +131,19 @@ class Evaluator:
             parts = [_alike(table, known[regressor[known] == number]) for number in np.unique(regressor[known])]
 
         def predict(rows: Integers) -> None:
-            result[rows] = self._latency(table.take(rows), implementation[rows], reads[rows], regressor[rows], large)
+            matrix = self._matrix(table.take(rows))
+            matrix[:, -2] = reads[rows]
+            result[rows] = self._latency(matrix, implementation[rows], regressor[rows], large)
+            both = (general[rows] >= 0) & (general[rows] != regressor[rows])
+            if both.any():
+                mine = rows[both]
+                again = self._latency(matrix[both], implementation[mine], general[mine], large)
+                result[mine] = np.sqrt(result[mine] * again)
 
         _each(predict, [block for part in parts for block in _blocks(part)], large)
-        return result
+        return result, regressor
 
-    def _latency(
-        self, table: ConfigTable, implementation: Integers, reads: Integers, regressor: Integers, large: bool
-    ) -> Floats:
-        matrix = self._matrix(table)
-        matrix[:, -2] = reads
+    def _latency(self, matrix: Floats, implementation: Integers, regressor: Integers, large: bool) -> Floats:
         matrix[:, -1] = self._codes[regressor, implementation]
         if large:  # all rows have one predictor
             number = int(regressor[0])
