@@ -18,8 +18,9 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
 from edgeplan.measurement.bench import Bench
 from edgeplan.sampling.adaptive import CarrierSampler, Sampled
-from edgeplan.sampling.committee import Committee, Row, shape_of
+from edgeplan.sampling.committee import Committee
 from edgeplan.sampling.prior import ConvShape, Prior
+from edgeplan.sampling.rows import Row, shape_of
 from edgeplan.sampling.settings import SamplingSettings
 
 RULES = FusionRules(pairs={"conv_bn": True, "conv_relu": True})

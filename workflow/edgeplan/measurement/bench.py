@@ -118,7 +118,7 @@ class Bench:
         self.nominal = self._nominal(rows, key, identity)
         identity |= {"nominal_compute_us": self.nominal.compute_us, "nominal_bandwidth_us": self.nominal.bandwidth_us}
         if not self._frozen:
-            write_json(state_folder() / "identities" / f"{key}.json", {"format_version": FORMAT_VERSION, **identity})
+            write_json(identity_file(state_folder() / "identities", key), {"format_version": FORMAT_VERSION, **identity})
         told = [identity_file(folder, key) for folder in (rows, journal_folder(rows))]
         identity["environment"] = {**identity.get("environment", {}), **_recorded(*told)}
         self.store = RowStore(rows, key, identity)
@@ -167,9 +167,9 @@ class Bench:
         if "nominal_compute_us" in identity:
             return ReferenceTimes(float(identity["nominal_compute_us"]), float(identity["nominal_bandwidth_us"]))
         stored = [
-            rows / f"{key}.json",
+            identity_file(rows, key),
             *sorted(rows.parent.glob(f"*/{key}.json")),
-            state_folder() / "identities" / f"{key}.json",
+            identity_file(state_folder() / "identities", key),
         ]
         for path in stored:
             if path.is_file():

@@ -26,11 +26,11 @@ from edgeplan.params import Params
 from edgeplan.predictors.training_rows import FURTHER, LACKING, trained_on
 from edgeplan.progress import spending
 from edgeplan.sampling.adaptive import CarrierSampler, Sampled, within
-from edgeplan.sampling.committee import Row
 from edgeplan.sampling.further import KINDS, further_graphs
 from edgeplan.sampling.isolated import Boundary, chains, extract, fit_boundary, isolated_label, isolated_row
 from edgeplan.sampling.labels import CounterModel, fit_counters, plain_layouts
 from edgeplan.sampling.prior import Prior, read_prior
+from edgeplan.sampling.rows import Row
 from edgeplan.sampling.settings import SamplingSettings
 from edgeplan.sampling.sweeps import CONV_CHECK, SWEEP, check_graphs, sweep_graphs
 from edgeplan.zoo import prior_models

@@ -13,6 +13,7 @@ from edgeplan.predictors.boosting import Parameters, cross_validate, fit, parame
 from edgeplan.predictors.card import Dispatch, Regressor
 from edgeplan.predictors.dispatch import learn_dispatch
 from edgeplan.predictors.labels import Floats, Labels
+from edgeplan.predictors.latency import together
 from edgeplan.predictors.settings import TrainingSettings
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
@@ -113,11 +114,6 @@ def _train_part(
             spread=float(residual.std()) if known else 0.0,
         )
     )
-
-
-def together(general: Floats, specific: Floats) -> Floats:
-    """What the kind's predictor and the implementation's say together (see `Evaluator.latency`); either may be NaN (n,)."""
-    return np.where(np.isnan(general), specific, np.where(np.isnan(specific), general, np.sqrt(general * specific)))
 
 
 def file_name(kind: str, implementation: str, taken: Collection[str]) -> str:

@@ -137,8 +137,7 @@ class Evaluator:
             both = (general[rows] >= 0) & (general[rows] != regressor[rows])
             if both.any():
                 mine = rows[both]
-                again = self._latency(matrix[both], implementation[mine], general[mine], large)
-                result[mine] = np.sqrt(result[mine] * again)
+                result[mine] = together(self._latency(matrix[both], implementation[mine], general[mine], large), result[mine])
 
         _each(predict, [block for part in parts for block in _blocks(part)], large)
         return result, regressor
@@ -195,6 +194,11 @@ class Evaluator:
     @cached_property
     def _ratio(self) -> npt.NDArray[np.bool_]:
         return np.array([r.target == "log_ratio" for r in self.card.regressors])
+
+
+def together(general: Floats, specific: Floats) -> Floats:
+    """What the kind's predictor and the implementation's say together, their geometric mean; either may be NaN (n,)."""
+    return np.where(np.isnan(general), specific, np.where(np.isnan(specific), general, np.sqrt(general * specific)))
 
 
 def _alike(table: ConfigTable, rows: Integers) -> Integers:

@@ -9,8 +9,9 @@ import pandas as pd
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.predictors.boosting import fit
 from edgeplan.predictors.forest import fit_forest
-from edgeplan.predictors.kind_training import Kind, together
+from edgeplan.predictors.kind_training import Kind
 from edgeplan.predictors.labels import Floats, Labels, group_folds
+from edgeplan.predictors.latency import together
 from edgeplan.predictors.settings import TrainingSettings
 
 _SPLIT_TENTHS = 10  # 7 train, 1 validation, 2 test, as in the paper

@@ -23,9 +23,10 @@ from edgeplan.graph.splitting import SplittingRules
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.sampling.carriers import build_carrier
-from edgeplan.sampling.committee import CONVOLUTIONS, MODEL, Committee, Row, config_of, design, latency_of, log_work, shape_of
+from edgeplan.sampling.committee import MODEL, Committee
 from edgeplan.sampling.labels import CounterModel, fit_counters, label_rows, plain_layouts, standard_error_us
 from edgeplan.sampling.prior import Prior
+from edgeplan.sampling.rows import CONVOLUTIONS, Row, config_of, design, latency_of, log_work, shape_of
 from edgeplan.sampling.settings import SamplingSettings
 from edgeplan.sampling.sources import ConvSource, FocusSource, PriorSource, PublishedSource, UniformSource
 

@@ -17,11 +17,8 @@ import numpy.typing as npt
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.graph.splitting import SplittingRules, split
-from edgeplan.predictors.features import features
-from edgeplan.sampling.prior import ConvShape
+from edgeplan.sampling.rows import CONVOLUTIONS, Row, config_of, design, latency_of, log_work
 
-Row = dict[str, object]
-CONVOLUTIONS = ("conv", "dwconv")
 # Fixed rather than tuned or in params.yaml: it decides which carriers a round measures, and with other values the stored rows
 # would not do. One thread: the measuring process is pinned to the cores of the device.
 MODEL = {"objective": "l1", "learning_rate": 0.08, "num_leaves": 31, "min_data_in_leaf": 5, "verbose": -1, "num_threads": 1}
@@ -29,32 +26,6 @@ _MEMBERS = 6
 _TREES = 150
 #: Engines count whole microseconds: labels below one tell how they round. None is learned from, and none looked for.
 _RESOLVED_US = 1.0
-
-
-def shape_of(config: KernelConfig) -> ConvShape:
-    """The convolution of a kernel, as samplers draw it."""
-    depthwise = config.kind == "dwconv"
-    return ConvShape(config.in_height, config.in_channels, config.out_channels, config.kernel_h, config.stride_h, depthwise)
-
-
-def config_of(row: Row) -> KernelConfig:
-    """The configuration of a labelled row."""
-    return KernelConfig.from_json(str(row["config"]))
-
-
-def latency_of(row: Row) -> float:
-    """The label of a row, microseconds."""
-    return float(str(row["latency_us"]))
-
-
-def design(configs: Sequence[KernelConfig]) -> npt.NDArray[np.float64]:
-    """Features of convolutions of both kinds (kernels, features): those of the predictors, and which kind it is."""
-    return np.hstack([features(configs), np.array([[float(c.kind == "dwconv")] for c in configs])])
-
-
-def log_work(configs: Sequence[KernelConfig]) -> npt.NDArray[np.float64]:
-    """Logarithm of the multiply-adds of convolutions (kernels,)."""
-    return np.log(np.array([shape_of(c).macs for c in configs], dtype=np.float64))
 
 
 class Committee:
