@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from edgeplan.fusion.builders import ARMS, skipped_pairs
-from edgeplan.fusion.cases import Timings
+from edgeplan.fusion.cases import Case, Timings, judge
 from edgeplan.fusion.detection import COLUMNS, detect
 from edgeplan.fusion.probes import MAP_KINDS, ROW_KINDS, Probe
 from edgeplan.fusion.rules import Alignments, Contexts, FusionRules
@@ -182,6 +182,32 @@ def test_one_disturbed_measurement_of_what_many_cases_share_decides_none(among: 
     found, _ = detect(device.measure, CAUTIOUS)
     assert device.seen > 0
     assert disagreements(found, PLAIN) == []
+
+
+@pytest.mark.parametrize(
+    ("relu_us", "both_us", "decision"),
+    [
+        (9.0 + 15.0 * np.linspace(-1, 1, 9), 47.0, "undecided"),  # likely fused, as 7 of 9 us are saved: no proof that it is not
+        (9.0 + 0.1 * np.linspace(-1, 1, 9), 47.0, "fused"),
+        (9.0 + 0.1 * np.linspace(-1, 1, 9), 53.9, "separate"),
+        (0.1 + 0.5 * np.linspace(-1, 1, 9), 45.0, "separate"),  # nothing beside the convolution, whatever it is
+    ],
+)
+def test_an_operator_lost_in_the_noise_is_no_proof_of_two_nodes(
+    relu_us: npt.NDArray[np.float64], both_us: float, decision: str
+) -> None:
+    conv, relu, both = (Probe(reads=0, channels=8, size=4, operators=o) for o in (("conv",), ("relu",), ("conv", "relu")))
+    times = {"Conv": 45.0 + np.zeros(9), "Relu": relu_us}
+
+    def measure(graphs: Sequence[Graph], _: int) -> list[Times]:
+        kinds = [[op.op_type for op in graph.operators if op.op_type in times] for graph in graphs]
+        return [Times(times[kind[0]] if len(kind) == 1 else both_us + np.zeros(9)) for kind in kinds]
+
+    timings = Timings(measure, CAUTIOUS)
+    timings.require([conv, relu, both], 1)
+    case = Case("conv_relu", "single", "", ((conv, 1),), ((relu, 1),), ((both, 1),))
+    settings = CAUTIOUS.model_copy(update={"material_share": 0.1})
+    assert judge(case, timings, settings).decision == decision
 
 
 def test_three_blocks_that_agree_by_chance_are_no_proof() -> None:

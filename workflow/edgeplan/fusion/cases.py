@@ -153,8 +153,10 @@ def judge(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
     S - alpha m is `confidence` standard errors from 0 (a probe that occurs several times counts once). An operator whose time
     cannot be told from 0, such as a reshape, is not the cheaper one: saving half of nothing would prove nothing. Where neither
     can be told, or, on large maps, the cheaper one is too small a share of the other for a saving to be told from how that one
-    varies with what stands around it (`material_share`), the case is undecided. So it is where both together take longer
-    than one by one by as much as alpha m: two nodes would not, so the engine runs something else, perhaps one slow node.
+    varies with what stands around it (`material_share`), the case is undecided. So it is where the saving is less than half of
+    what can be told, but what cannot may be as much as such a share: the saving may be the whole of it. And so it is where both
+    together take longer than one by one by as much as alpha m: two nodes would not, so the engine runs something else, perhaps
+    one slow node.
     """
     (op1, error1), (op2, error2), (both, _) = (_total(timings, (terms, 1.0)) for terms in (case.op1, case.op2, case.both))
     operators = ((op1, error1, case.op1), (op2, error2, case.op2))
@@ -165,7 +167,10 @@ def judge(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
     decision: Decision = "undecided"
     material = case.small or cheaper > settings.material_share * max(op1, op2)
     if seen and material and abs(excess) > settings.confidence * excess_error:
-        decision = "fused" if excess > 0 else "undecided" if _dearer(saving, excess_error, cheaper, settings) else "separate"
+        unseen = [op[0] + settings.confidence * op[1] for op in operators if op not in seen]
+        hidden = max(unseen, default=0.0) > settings.material_share * cheaper
+        doubtful = hidden or _dearer(saving, excess_error, cheaper, settings)
+        decision = "fused" if excess > 0 else "undecided" if doubtful else "separate"
     scale = max(cheaper, error, _TINY_US)
     repeats = max(timings.repeats(p) for p in case.probes)
     return Outcome(op1, op2, both, saving / scale, excess_error / scale, decision, repeats)
