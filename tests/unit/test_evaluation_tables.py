@@ -50,10 +50,10 @@ def test_table_08_stands_beside_the_paper(evidence: Evidence) -> None:
     assert table.iloc[-1]["paper VPU: within 10 % (%)"] == 83.4
 
 
-def test_table_01_takes_the_base_model_when_there_is_one(evidence: Evidence) -> None:
+def test_table_01_takes_the_mean_of_the_variants(evidence: Evidence) -> None:
     models = pd.DataFrame(
         {
-            "model_id": ["mobilenetv2-base", "mobilenetv2-0000"],
+            "model_id": ["mobilenetv2-0000", "mobilenetv2-0001"],
             "family": "mobilenetv2",
             "measured_ms": [10.0, 5.0],
             "predicted_ms": [10.5, 5.0],
@@ -61,8 +61,9 @@ def test_table_01_takes_the_base_model_when_there_is_one(evidence: Evidence) -> 
         }
     )
     row = tables_prediction.table_01(replace(evidence, models=models)).iloc[0]
-    assert row["operator sum error (%)"] == pytest.approx(20.0)
-    assert row["kernel sum error (%)"] == pytest.approx(5.0)
+    assert (row["models"], row["latency (ms)"], row["operator sum (ms)"]) == ("mean of 2 variants", 7.5, 10.5)
+    assert row["operator sum error (%)"] == pytest.approx((20.0 + 80.0) / 2)
+    assert row["kernel sum error (%)"] == pytest.approx((5.0 + 0.0) / 2)
 
 
 def test_table_03_tells_tests_on_small_and_large_tensors_apart(evidence: Evidence) -> None:

@@ -187,7 +187,11 @@ def test_one_disturbed_measurement_of_what_many_cases_share_decides_none(among: 
 @pytest.mark.parametrize(
     ("relu_us", "both_us", "decision"),
     [
-        (9.0 + 15.0 * np.linspace(-1, 1, 9), 47.0, "undecided"),  # likely fused, as 7 of 9 us are saved: no proof that it is not
+        (
+            9.0 + 15.0 * np.linspace(-1, 1, 9),
+            47.0,
+            "undecided",
+        ),  # 7 of 9 us are saved: likely fused, and no proof
         (9.0 + 0.1 * np.linspace(-1, 1, 9), 47.0, "fused"),
         (9.0 + 0.1 * np.linspace(-1, 1, 9), 53.9, "separate"),
         (0.1 + 0.5 * np.linspace(-1, 1, 9), 45.0, "separate"),  # nothing beside the convolution, whatever it is

@@ -45,16 +45,6 @@ def operator_parameters(graph: Graph, op: Operator) -> int:
     return sum(graph.tensors[name].elements for name in weights)
 
 
-def input_bytes(graph: Graph, op: Operator) -> int:
-    """Bytes of the activations an operator reads (a tensor read twice counts twice)."""
-    return _size_bytes(graph, op.inputs)
-
-
-def output_bytes(graph: Graph, op: Operator) -> int:
-    """Bytes of the activations an operator writes."""
-    return _size_bytes(graph, op.outputs)
-
-
 def weight_bytes(graph: Graph, op: Operator) -> int:
     """Bytes of every initialiser an operator reads, a batch normalisation's mean and variance included."""
     return _size_bytes(graph, op.weights)
@@ -71,7 +61,10 @@ def graph_parameters(graph: Graph) -> int:
 
 
 def graph_memory_access_bytes(graph: Graph) -> int:
-    """Memory access cost in bytes: every operator's feature maps, read and written, and its weights (nn-Meter, section 7.1)."""
+    """Memory access cost in bytes: every operator's feature maps, read and written, and its weights (nn-Meter, section 7.1).
+
+    A map that an operator reads twice counts twice; of a batch normalisation's weights the mean and variance count, too.
+    """
     return sum(_size_bytes(graph, (*op.inputs, *op.weights, *op.outputs)) for op in graph.operators)
 
 

@@ -1,13 +1,26 @@
-"""The families of the paper's Table 2 and their variants."""
+"""The families of the paper's Table 2 and their variants.
+
+The paper does not say which depth or width of a family it resamples; each family's base here is the published one whose
+variants come nearest to Table 2. With 2,000 variants each, their average multiply-adds over Table 2's are VGGs 0.96,
+MobileNetv2s 0.98, NASBench201 0.99, ProxylessNass 1.02, ShuffleNetv2s 1.10, MnasNets 1.16, MobileNetv1s 1.18, SqueezeNets 1.24,
+MobileNetv3s 1.47, ResNets 1.49, AlexNets 1.72, GoogleNets 2.81, DenseNets 3.39.
+
+The last two cannot follow from section 3 as it is written, nor can MobileNetv3s. A kernel size drawn from {1, 3, 5, 7, 9}
+costs 33 / 9 = 3.7 times a 3 x 3 kernel on average, while channels average to the base's. So resampling must raise the
+multiply-adds of a family built on 3 x 3 convolutions; yet the paper's GoogleNets (1475) average less than the published
+GoogLeNet (1498), DenseNets (1794) less than DenseNet-121 (2834), and MobileNetv3s (176) less than MobileNetV3 large (217):
+kernel sizes were kept there, or the models were smaller. AlexNets and ResNets lie between the published AlexNet (714) or
+ResNet-18 (1814) and the rule's average; the paper does not tell enough to say why. The rule of its text is kept for every
+family, 1 x 1 convolutions and classifiers apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 
 from edgeplan.errors import FormatError
-from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.ir import Graph
 from edgeplan.zoo.alexnet import alexnet
 from edgeplan.zoo.densenet import densenet
@@ -43,6 +56,7 @@ _FAMILIES = (
 
 #: Families by id, in the order of Table 2.
 FAMILIES: Mapping[str, Family] = MappingProxyType({family.id: family for family in _FAMILIES})
+
 
 #: Average multiply-adds of each family's variants in the paper's Table 2, in millions.
 TABLE2_FLOPS_M: Mapping[str, float] = MappingProxyType(
@@ -90,25 +104,3 @@ def build_variant(spec: VariantSpec) -> Graph:
             next_step=f"use one of {', '.join(FAMILIES)}",
         )
     return family.build(spec)
-
-
-def family_costs(specs: Iterable[VariantSpec]) -> Mapping[str, float]:
-    """Average multiply-adds of the given variants by family, in millions, to stand beside `TABLE2_FLOPS_M`.
-
-    The paper does not say which depth or width of a family it resamples; each family's base here is the published one whose
-    variants come nearest to Table 2. With 2,000 variants each, the averages over Table 2's are VGGs 0.96, MobileNetv2s 0.98,
-    NASBench201 0.99, ProxylessNass 1.02, ShuffleNetv2s 1.10, MnasNets 1.16, MobileNetv1s 1.18, SqueezeNets 1.24, MobileNetv3s
-    1.47, ResNets 1.49, AlexNets 1.72, GoogleNets 2.81, DenseNets 3.39.
-
-    The last two cannot follow from section 3 as it is written, nor can MobileNetv3s. A kernel size drawn from {1, 3, 5, 7, 9}
-    costs 33 / 9 = 3.7 times a 3 x 3 kernel on average, while channels average to the base's. So resampling must raise the
-    multiply-adds of a family built on 3 x 3 convolutions; yet the paper's GoogleNets (1475) average less than the published
-    GoogLeNet (1498), DenseNets (1794) less than DenseNet-121 (2834), and MobileNetv3s (176) less than MobileNetV3 large (217):
-    kernel sizes were kept there, or the models were smaller. AlexNets and ResNets lie between the published AlexNet (714) or
-    ResNet-18 (1814) and the rule's average; the paper does not tell enough to say why. The rule of its text is kept for every
-    family, 1 x 1 convolutions and classifiers apart.
-    """
-    macs: dict[str, list[int]] = {}
-    for spec in specs:
-        macs.setdefault(spec.family, []).append(graph_macs(build_variant(spec)))
-    return MappingProxyType({family: sum(values) / len(values) / 1e6 for family, values in macs.items()})
