@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,8 +15,11 @@ from edgeplan.cold.jobs import PrepareJob, RunJob
 from edgeplan.cold.offline import ArtefactStore, ColdModel
 from edgeplan.cold.process import prepare_offline, run_cold
 from edgeplan.cold.runs import ColdSettings, measure
+from edgeplan.devices.engines.base import random_inputs
+from edgeplan.devices.machine import fingerprint
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
@@ -53,6 +57,27 @@ def test_other_modes_run_the_same_plan(folder: Path, setting: str) -> None:
     plain, other = (run_cold(RunJob.model_validate(values | {"setting": name})) for name in ("edgeplan", setting))
     assert (other.reason, len(other.warm_ms)) == ("", 3)
     assert other.output_digest == plain.output_digest
+
+
+def test_every_file_of_a_start_is_one_that_can_be_evicted(folder: Path, dnnl: Dnnl) -> None:
+    """What is not named would stay in memory where the page cache is said to be evicted."""
+    graph, opened = COLD_START_MODELS["resnet18"](), set[Path]()
+
+    def hear(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and listening and isinstance(arguments[0], str | bytes | os.PathLike):
+            opened.add(Path(os.fsdecode(arguments[0])).resolve())
+
+    listening = False
+    sys.addaudithook(hear)  # for good: it cannot be taken away
+    named = set(prepared(folder).artefact.files)
+    inputs = random_inputs(graph)
+    listening = True
+    with ColdSession(dnnl, folder, threads=2, machine=fingerprint()) as session:
+        session.run(inputs)
+        listening = False
+    mine = {p for p in opened if p.is_file() and (p.is_relative_to(folder.resolve()) or p.suffix == ".onnx")}
+    assert len(mine) >= 4
+    assert mine <= named
 
 
 def test_stages_are_told(folder: Path) -> None:

@@ -27,7 +27,7 @@ def profiles(draw: st.DrawFn, steps: int = 3, candidates: int = 2, equal: bool |
         Layer(f"s{k}", (f"n{k}",), tuple(candidate(i) for i in range(draw(st.integers(1, candidates)))))
         for k in range(draw(st.integers(1, steps)))
     )
-    contention = Contention(draw(_factors), draw(_factors), draw(_factors), draw(_factors))
+    contention = Contention(*(draw(_factors) for _ in range(7)))
     fresh = Fresh(*(draw(_factors) for _ in range(5)), hand_over_ms=draw(_times))
     little = 0 if equal else draw(st.integers(1, 2))
     ratio = 1.0 if equal else draw(st.sampled_from([1.0, 2.0]))
@@ -81,9 +81,11 @@ def _finish(
         )
         read *= f.map if choice[k].source == "cached_mmap" else f.read
         create, transform = create * f.create, transform * f.transform
+        raw = choice[k].source == "raw"
         if on_main:
-            return (read + create + transform) * c.main
-        return (read * c.read + (create + transform) * c.prepare) * (profile.little_ratio if little else 1.0)
+            return (read + create + transform) * (c.raw_main if raw else c.main)
+        reading, making = (c.raw_read, c.raw_prepare) if raw else (c.read, c.prepare)
+        return (read * reading + (create + transform) * making) * (profile.little_ratio if little else 1.0)
 
     ready = dict.fromkeys(range(n), 0.0)
     ends = [0.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import itertools
 import os
@@ -20,7 +21,7 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import Plan
-from edgeplan.runtime import lanes, native
+from edgeplan.runtime import lanes, native, raw_weights
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked_file import read_linked, read_reserve
@@ -186,6 +187,27 @@ def test_the_interpreter_is_left_as_it_was(dnnl: Dnnl, planned: Planned, graph: 
     with pytest.raises(FormatError):
         ColdSession(dnnl, folder, threads=2)
     assert gc.isenabled() == before[1]
+
+
+def test_a_session_whose_cold_start_failed_says_so_again(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step that failed was taken and never published: a second run would wait for it for ever."""
+    folder = build_plan_folder(dnnl, model, planned(model, graph, sources=["raw"], widen_from=0), model.parent / "plan")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with ColdSession(dnnl, folder, threads=2) as session:
+        monkeypatch.setattr(raw_weights, "read_fully", fail)
+        with pytest.raises(ModelError, match=r"^cannot read the weights"):
+            session.run(random_inputs(graph))
+        monkeypatch.undo()
+        for _ in range(2):
+            with pytest.raises(ModelError, match="the cold start of this session failed: cannot read the weights"):
+                session.run(random_inputs(graph))
+    with ColdSession(dnnl, folder, threads=2) as session:
+        session.run(random_inputs(graph))
 
 
 def test_a_wrong_input_is_named(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:

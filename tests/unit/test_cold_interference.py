@@ -133,12 +133,13 @@ def test_processors_loaded_on_purpose_are_not_looked_at(monkeypatch: pytest.Monk
 
 
 class _Passes:
-    """Passes of one millisecond each; of a hundred in the first block."""
+    """Passes of one millisecond each; of a hundred in the first block. Raw weights take two beside other work."""
 
     blocks = 0
+    beside = False
 
-    def __init__(self, _: object) -> None:
-        self.alone = 0
+    def __init__(self, _: object, source: str) -> None:
+        self.raw = source == "raw"
 
     def execute(self, work: Any, *, keep: bool = True) -> None:
         del keep
@@ -150,7 +151,7 @@ class _Passes:
             getattr(work, stage).append(self._time_ms())
 
     def _time_ms(self) -> float:
-        return 100.0 if _Passes.blocks == 1 else 1.0
+        return 100.0 if _Passes.blocks == 1 else 2.0 if self.raw and _Passes.beside else 1.0
 
     def close(self) -> None:
         pass
@@ -169,7 +170,9 @@ def test_a_disturbed_block_of_contention_is_made_again(monkeypatch: pytest.Monke
 
     def beside(background: Any, where: int, timed: Any, here: int) -> None:
         del background, where, here
+        _Passes.beside = True
         timed()
+        _Passes.beside = False
 
     monkeypatch.setattr(_Passes, "blocks", 0)
     monkeypatch.setattr(contention, "_Passes", _Passes)
@@ -184,9 +187,9 @@ def test_a_disturbed_block_of_contention_is_made_again(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(contention._Work, "extend", extend)
     found = contention.measure_contention(object(), Cores(big=(0, 1)), Watch())  # type: ignore[arg-type]
-    assert found == Contention(1.0, 1.0, 1.0, 1.0)
-    assert set(collected) == {1.0}, "the disturbed block is not among what counts"
-    assert _Passes.blocks == contention._BLOCKS + 1
+    assert found == Contention(raw_prepare=2.0, raw_read=2.0, raw_main=contention.charged(2.0, 2.0))
+    assert set(collected) == {1.0, 2.0}, "the disturbed block is not among what counts"
+    assert _Passes.blocks == 2 * contention._BLOCKS + 1, "of cached and of raw weights"
 
 
 class _Rig:

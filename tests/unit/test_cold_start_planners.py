@@ -77,12 +77,14 @@ def test_the_start_is_added_to_makespan_and_bound(planner: str) -> None:
 
 
 def test_contention_and_the_little_ratio_enter_once() -> None:
-    candidate = Candidate("k", "raw", {"big": 1.0, "little": 2.0}, {"big": 1.0}, {"big": 1.0}, {1: 10.0})
-    profile = Profile("m", "nhwc", 1, 1, 3.0, (Layer("s", (), (candidate,)),), Contention(1.5, 1.25, 2.0, main=4.0))
+    candidate = Candidate("k", "cached_read", {"big": 1.0, "little": 2.0}, {"big": 1.0}, {"big": 1.0}, {1: 10.0})
+    raw = replace(candidate, source="raw")
+    slow = Contention(1.5, 1.25, 2.0, main=4.0, raw_prepare=3.0, raw_read=5.0, raw_main=7.0)
+    profile = Profile("m", "nhwc", 1, 1, 3.0, (Layer("s", (), (candidate, raw)),), slow)
     costs = costs_of(profile)
-    assert costs.main.item() == (1 + 1 + 1) * 4
-    assert costs.queue.item() == 3 * (2 * 2 + (1 + 1) * 1.5)
-    assert costs.narrow.item() == 12.5
+    assert costs.main[0].tolist() == [(1 + 1 + 1) * 4, (1 + 1 + 1) * 7]
+    assert costs.queue[0].tolist() == [3 * (2 * 2 + (1 + 1) * 1.5), 3 * (2 * 5 + (1 + 1) * 3)]
+    assert costs.narrow[0].tolist() == [12.5, 12.5]
     in_sequence = sequential(costs, (0,))
     assert makespan_ms(costs, in_sequence) == simulate(profile, in_sequence)[0] == 13.0  # nothing overlaps
 
@@ -92,10 +94,12 @@ def test_factors_of_a_fresh_process_enter_once_and_not_the_work_bound() -> None:
     read = Candidate("k", "raw", times, times, times, {1: 10.0, 2: 5.0})
     mapped = Candidate("k", "cached_mmap", times, times, {"big": 0.0}, {1: 10.0, 2: 5.0})
     fresh = Fresh(read=2, map=3, create=5, transform=7, execute=1.5, hand_over_ms=0.25)
-    profile = Profile("m", "nhwc", 2, 0, 1.0, (Layer("s", (), (read, mapped)),), Contention(1.1, 1.2), fresh=fresh)
+    profile = Profile(
+        "m", "nhwc", 2, 0, 1.0, (Layer("s", (), (read, mapped)),), Contention(1.1, 1.2, raw_prepare=1.3), fresh=fresh
+    )
     costs = costs_of(profile)
     assert costs.alone_prepare.tolist() == [[2 + 5 + 7, 3 + 5]]
-    assert costs.queue[0].tolist() == pytest.approx([2 + 12 * 1.1, 3 + 5 * 1.1])
+    assert costs.queue[0].tolist() == pytest.approx([2 + 12 * 1.3, 3 + 5 * 1.1])
     assert costs.narrow[0].tolist() == pytest.approx([10 * 1.5 * 1.2 + 0.25] * 2)
     assert costs.wide is not None
     assert costs.wide.tolist() == costs.alone_execute.tolist() == [[7.5, 7.5]]

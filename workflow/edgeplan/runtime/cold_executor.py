@@ -82,6 +82,7 @@ class ColdSession:
         self._preparation = Preparation(self._shared, lanes, stealing=stealing, continuous=continuous)
         self._times: Numbers = np.zeros(2 * self.program.step_count, np.int64)
         self._ran = self._copying = False
+        self._failed: BaseException | None = None
         self._pinned = () if self.program.equal_cores else tuple(cores)
         self._preparation.start()
         self._opened_ns = perf_counter_ns()
@@ -92,9 +93,16 @@ class ColdSession:
         """One inference: outputs by tensor name. The first is the cold start.
 
         Raises:
-            ModelError: an input does not fit, raw weights cannot be read, or weights were changed meanwhile.
+            ModelError: an input does not fit, raw weights cannot be read, weights were changed meanwhile, or the cold start of
+                this session failed before: what it left half done is not taken up again.
             DeviceError: oneDNN reports a failure.
         """
+        if self._failed is not None:
+            raise ModelError(
+                f"the cold start of this session failed: {self._failed}",
+                where=str(self._folder),
+                next_step="open the plan again",
+            ) from self._failed
         for border in self.program.inputs:
             value = inputs.get(border.name)
             if value is None or value.shape != border.shape:
@@ -128,7 +136,8 @@ class ColdSession:
                 last = program.widen_from if reached < program.widen_from < count else count
                 reached = preparation.advance(self._times, reached, last)
             self._ran = True
-        except BaseException:
+        except BaseException as error:
+            self._failed = error
             preparation.stop()
             raise
         finally:

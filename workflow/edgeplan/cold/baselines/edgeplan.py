@@ -16,7 +16,7 @@ from edgeplan.runtime import cold_executor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
-from edgeplan.runtime.preparation import CACHE_NAME
+from edgeplan.runtime.preparation import CACHE_NAME, TAPE_NAME
 from edgeplan.runtime.process import prepare_process
 
 _DIGITS = 12
@@ -93,13 +93,15 @@ class _Session(ColdSession):
 
 
 def prepared(folder: Path) -> PrepareResult:
-    """A plan folder as what `cold.runs.measure` takes under `ready`. Its engine version changes with its content.
+    """A plan folder as what `cold.runs.measure` takes under `ready`: every file that a first run reads is named in it.
+
+    Its engine version changes with its content.
 
     Raises:
         FormatError: it is not a plan folder.
     """
     program = read_linked(folder / PROGRAM_NAME)
-    names = [PROGRAM_NAME, PLAN_NAME] + ([CACHE_NAME] if program.cache_bytes else [])
+    names = [PROGRAM_NAME, PLAN_NAME, TAPE_NAME] + ([CACHE_NAME] if program.cache_bytes else [])
     files = [(folder / name).resolve() for name in names]
     if "raw" in program.sources:
         beside = [(folder / Path(file.path).name, Path(file.path)) for file in program.files]

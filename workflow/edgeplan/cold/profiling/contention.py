@@ -1,7 +1,8 @@
 """How much preparing, executing and reading slow each other down when they overlap, on two cores that really run.
 
-Measured for each model and home layout: where kernels are generated, two preparations wait for each other; where bytes are
-moved, they hardly do.
+Measured for each model and home layout, for both ways a step is prepared: by compiled code, with weights from the cache or
+without any, and by the interpreter, with weights from the model file. Where kernels are generated or the interpreter is needed,
+two preparations wait for each other; where bytes are moved, they hardly do.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,10 +22,11 @@ from edgeplan.cold.profiling.memory import pinned
 from edgeplan.cold.profiling.rounds import Rig
 from edgeplan.cold.profiling.settings import Cores
 from edgeplan.cold.profiling.store import Row
-from edgeplan.planning.cold_start.profile import Contention
+from edgeplan.planning.cold_start.profile import RAW, Contention
 from edgeplan.runtime.cold_executor import Pace
 from edgeplan.runtime.preparation import Executor, Mark, Preparer
 from edgeplan.runtime.raw_weights import Staging
+from edgeplan.runtime.weight_cache import WeightCache
 
 #: Signatures of the rows of whole programs begin with this.
 CONTENTION = "contention-"
@@ -80,20 +83,27 @@ def measure_contention(rig: Rig, cores: Cores, watch: Interference) -> Contentio
     preparing = (*cores.little, *cores.big[1:])
     if not preparing:
         return Contention()
-    passes, others, pace = _Passes(rig), _Passes(rig), Pace()
+    compiled = _measure(rig, "cached_mmap", cores.big[0], preparing[0], watch)
+    by_hand = _measure(rig, RAW, cores.big[0], preparing[0], watch)
+    return replace(compiled, raw_prepare=by_hand.prepare, raw_read=by_hand.read, raw_main=by_hand.main)
+
+
+def _measure(rig: Rig, source: str, executing: int, preparing: int, watch: Interference) -> Contention:
+    """The factors of programs whose weights all come from one source."""
+    passes, others, pace = _Passes(rig, source), _Passes(rig, source), Pace()
     alone, overlapped, both = _Work(), _Work(), _Work()
 
     def block() -> tuple[_Work, _Work, _Work]:
         lone, beside_other, twice = _Work(), _Work(), _Work()
-        with pinned(cores.big[0]):
+        with pinned(executing):
             for _ in range(_REPEATS):
                 passes.execute(lone)
-        with pinned(preparing[0]):
+        with pinned(preparing):
             for _ in range(_REPEATS):
                 passes.prepare(lone)
-        _beside(lambda: passes.execute(lone, keep=False), cores.big[0], lambda: passes.prepare(beside_other), preparing[0])
-        _beside(lambda: passes.prepare(lone, keep=False), preparing[0], lambda: passes.execute(beside_other), cores.big[0])
-        _beside(lambda: others.prepare(lone, keep=False), cores.big[0], lambda: passes.prepare(twice), preparing[0])
+        _beside(lambda: passes.execute(lone, keep=False), executing, lambda: passes.prepare(beside_other), preparing)
+        _beside(lambda: passes.prepare(lone, keep=False), preparing, lambda: passes.execute(beside_other), executing)
+        _beside(lambda: others.prepare(lone, keep=False), executing, lambda: passes.prepare(twice), preparing)
         return lone, beside_other, twice
 
     try:
@@ -153,11 +163,20 @@ def _beside(background: Callable[[], None], where: int, timed: Callable[[], None
 
 
 class _Passes:
-    """Whole passes over a model with the first candidate of every step, by the executor's own code."""
+    """Whole passes over a model with the first candidate of every step, by the executor's own code.
 
-    def __init__(self, rig: Rig) -> None:
-        self.rig = rig
-        self.steps = [rig.trials.step(index, 0, 1) for index in range(len(rig.subject.program.steps))]
+    Args:
+        rig: a model with its first candidates.
+        source: of all weights.
+    """
+
+    def __init__(self, rig: Rig, source: str) -> None:
+        self.rig, steps = rig, range(len(rig.subject.program.steps))
+        if source == RAW:
+            self.steps = [rig.trials.step(index, 0, 1) for index in steps]
+        else:
+            self.steps = [rig.trials.stored(index, 0, 1, source) for index in steps]
+        self.cached = source != RAW
         self.staging, self.executor = Staging(), Executor(rig.dnnl)  # each used by one thread at a time
         self.shared = rig.shared()
 
@@ -172,10 +191,16 @@ class _Passes:
     def prepare(self, work: _Work, *, keep: bool = True) -> None:
         self.rig.dnnl.set_threads(1)
         self.shared.objects.close()
-        self.shared.objects = self.shared.new_objects()
-        preparer, marks = Preparer(self.shared, self.staging), list[Mark]()
-        for index, step in enumerate(self.steps):
-            preparer.prepare(index, step, marks)
+        with ExitStack() as stack:
+            if self.cached:  # mapped anew: pages that a process has seen cost nothing
+                cache = WeightCache(self.rig.trials.cache, self.rig.trials.cached)
+                stack.callback(cache.close)
+                self.shared.objects = self.shared.trusting(cache)
+            else:
+                self.shared.objects = self.shared.new_objects()
+            preparer, marks = Preparer(self.shared, self.staging), list[Mark]()
+            for index, step in enumerate(self.steps):
+                preparer.prepare(index, step, marks)
         spent = [(stage == "read", (end - start) / 1e6) for stage, _, start, end in marks]
         if keep:
             work.whole.append(sum(time_ms for _, time_ms in spent))

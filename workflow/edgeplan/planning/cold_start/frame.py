@@ -19,10 +19,7 @@ _PROFILE = {
     "big_cores": int,
     "little_cores": int,
     "little_ratio": float,
-    "contention_prepare": float,
-    "contention_execute": float,
-    "contention_read": float,
-    "contention_main": float,
+    **{f"contention_{field.name}": float for field in fields(Contention)},
     "start_ms": float,
     **{f"fresh_{field.name}": float for field in fields(Fresh)},
 }
@@ -44,10 +41,7 @@ def to_frame(profiles: Iterable[Profile]) -> pd.DataFrame:
             "big_cores": p.big_cores,
             "little_cores": p.little_cores,
             "little_ratio": p.little_ratio,
-            "contention_prepare": p.contention.prepare,
-            "contention_execute": p.contention.execute,
-            "contention_read": p.contention.read,
-            "contention_main": p.contention.main,
+            **{f"contention_{field.name}": getattr(p.contention, field.name) for field in fields(Contention)},
             "start_ms": p.start_ms,
             **{f"fresh_{field.name}": getattr(p.fresh, field.name) for field in fields(Fresh)},
         }
@@ -72,6 +66,7 @@ def from_frame(frame: pd.DataFrame, where: str = "profile table") -> tuple[Profi
         FormatError: a column is missing or of the wrong type, steps are not numbered through, or a profile does not fit
         (`profile.check`).
     """
+    frame = _completed(frame)
     expected = {**_PROFILE, **_STEP, **_CANDIDATE, **dict.fromkeys(_TIMES, float)}
     missing = [name for name in expected if name not in frame.columns]
     widths = {m[0]: int(m[1]) for m in map(_EXECUTE.fullmatch, map(str, frame.columns)) if m}
@@ -87,6 +82,12 @@ def from_frame(frame: pd.DataFrame, where: str = "profile table") -> tuple[Profi
     return tuple(check(_profile(group, widths, where)) for _, group in groups)
 
 
+def _completed(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table of before steps with raw weights had factors of their own: they shared those of the others."""
+    shared = {f"contention_raw_{name}": f"contention_{name}" for name in ("prepare", "read", "main")}
+    return frame.assign(**{new: frame[old] for new, old in shared.items() if new not in frame and old in frame})
+
+
 def _profile(frame: pd.DataFrame, widths: dict[str, int], where: str) -> Profile:
     records: list[dict[str, Any]] = [{str(k): v for k, v in r.items()} for r in frame.to_dict("records")]
     head = records[0]
@@ -98,7 +99,7 @@ def _profile(frame: pd.DataFrame, widths: dict[str, int], where: str) -> Profile
     if sorted(steps) != list(range(len(steps))):
         raise _misfit(f"steps of {head['model']}, {head['layout']} are not numbered 0 to {len(steps) - 1}", where)
     layers = tuple(_layer(steps[k], widths, where) for k in range(len(steps)))
-    contention = Contention(*(float(head[f"contention_{name}"]) for name in ("prepare", "execute", "read", "main")))
+    contention = Contention(*(float(head[f"contention_{field.name}"]) for field in fields(Contention)))
     cores = int(head["big_cores"]), int(head["little_cores"])
     ratio, start_ms = float(head["little_ratio"]), float(head["start_ms"])
     fresh = Fresh(*(float(head[f"fresh_{field.name}"]) for field in fields(Fresh)))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from edgeplan.errors import FormatError
 
-SOURCES = ("raw", "cached_read", "cached_mmap", "none")
+RAW = "raw"
+SOURCES = (RAW, "cached_read", "cached_mmap", "none")
 BIG, LITTLE = "big", "little"
 
 
@@ -66,20 +67,33 @@ class Contention:
     """Factors (>= 1) on costs while preparation overlaps with other work.
 
     Two preparations in one process slow each other down far more than a preparation and an execution do (both change the
-    process's address space and its interpreter's state). That loss is charged to the core that could do something else instead:
-    it has a factor of its own, chosen so that both together get done what was measured, while the others' factors stay.
+    process's address space). That loss is charged to the core that could do something else instead: it has a factor of its own,
+    chosen so that both together get done what was measured, while the others' factors stay. Steps whose weights are made from
+    the model file are prepared by the interpreter, which one thread holds at a time: they have factors of their own.
 
     Attributes:
-        prepare: creation and transformation, beside an execution.
+        prepare: creation, beside an execution.
         execute: execution, beside a preparation.
-        read: reading, beside an execution.
+        read: reading from the cache, beside an execution.
         main: all preparation on the main core, beside a preparation on another.
+        raw_prepare: creation and transformation of a step with raw weights, beside an execution.
+        raw_read: reading raw weights, beside an execution.
+        raw_main: as `main`, of steps with raw weights.
     """
 
     prepare: float = 1.0
     execute: float = 1.0
     read: float = 1.0
     main: float = 1.0
+    raw_prepare: float = 1.0
+    raw_read: float = 1.0
+    raw_main: float = 1.0
+
+    def preparing(self, source: str, *, main: bool) -> tuple[float, float]:
+        """Factors on reading, and on creation and transformation, of weights from a source."""
+        if source == RAW:
+            return (self.raw_main, self.raw_main) if main else (self.raw_read, self.raw_prepare)
+        return (self.main, self.main) if main else (self.read, self.prepare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +209,8 @@ def check(profile: Profile) -> Profile:
 
 
 def _check_factors(profile: Profile, where: str) -> None:
-    slow, new = profile.contention, profile.fresh
-    factors = [profile.little_ratio, slow.prepare, slow.execute, slow.read, slow.main]
+    new = profile.fresh
+    factors = [profile.little_ratio, *astuple(profile.contention)]
     factors += [new.read, new.map, new.create, new.transform, new.execute]
     if not all(math.isfinite(f) and f >= 1 for f in factors):
         raise _misfit(f"little_ratio and factors must be at least 1, not {factors}", where)
@@ -237,10 +251,9 @@ def prepare_ms(
     read *= fresh.map if candidate.source == "cached_mmap" else fresh.read
     create, transform = create * fresh.create, transform * fresh.transform
     slow = profile.little_ratio if core == LITTLE else 1.0
-    c = profile.contention if overlapped else Contention()
-    if main:
-        return read * slow * c.main, create * slow * c.main, transform * slow * c.main
-    return read * slow * c.read, create * slow * c.prepare, transform * slow * c.prepare
+    factors = profile.contention if overlapped else Contention()
+    reading, making = factors.preparing(candidate.source, main=main)
+    return read * slow * reading, create * slow * making, transform * slow * making
 
 
 def execute_ms(profile: Profile, candidate: Candidate, width: int, *, overlapped: bool) -> float:
