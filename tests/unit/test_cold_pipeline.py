@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from edgeplan.cold.energy import Counter, counters, read_uj, spent_joules
 from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.journal import Journal
 from edgeplan.cold.offline import ColdModel
-from edgeplan.cold.runs import ColdResults, ColdSettings
+from edgeplan.cold.runs import ColdResults, ColdSettings, Guest
 from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.params import load_params
@@ -118,11 +119,16 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
     assert len(check(2)) > 3
 
 
-def test_further_plans_and_loads_are_run_less_often_in_their_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_are_run_beside_the_stock_engines_but_for_uneven_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[ColdSettings] = []
+    beside: list[Guest] = []
 
-    def measure(models: list[ColdModel], knobs: ColdSettings, *_: object) -> ColdResults:
+    def measure(models: list[ColdModel], knobs: ColdSettings, *rest: Any) -> ColdResults:
         asked.append(knobs)
+        if len(rest) > 4:
+            ready, guests = rest[3], rest[4]
+            beside.extend(guests)
+            assert all((g.alias.name, g.setting, g.threads) in ready for g in guests)
         runs = pd.DataFrame({"model": [models[0].name], "setting": [knobs.settings[0]]})
         return ColdResults(runs, pd.DataFrame({"model": ["m"], "mb_per_s": [1.0]}))
 
@@ -131,12 +137,16 @@ def test_further_plans_and_loads_are_run_less_often_in_their_states(tmp_path: Pa
         update={"load_percents": (25,), "repeats": 5, "further_repeats": 3}
     )
     made = {("m", name, 2): PrepareResult(reason="") for name in ("optimal", "nnv12", "K")}
+    made["m", "asymmetric", 1] = PrepareResult(reason="")
     bench = Bench(s, (0, 1), 0, None, tmp_path / "journal")  # type: ignore[arg-type]
     cold_runs.measure_all(bench, [ColdModel("m", tmp_path / "m.onnx", {"x": (1,)})], made)
-    main, nnv12, ablation, *loaded = asked
-    assert (main.repeats, nnv12.repeats, ablation.repeats) == (5, 3, 3)
-    assert (main.states, nnv12.states, ablation.states) == (s.states, ("cached",), s.states)
-    assert [knobs.loaded for knobs in asked] == [False] * 3 + [True] * len(loaded)
+    main, uneven, *loaded = asked
+    assert (main.repeats, uneven.repeats) == (5, 3)
+    assert (main.states, uneven.states) == (s.states, ("cached",))
+    assert (main.cpus, uneven.cpus) == ((0, 1), ())
+    assert {guest.alias.name: guest.states for guest in beside} == {"m--nnv12": ("cached",), "m--K": s.states}
+    assert {guest.model for guest in beside} == {"m"}
+    assert [knobs.loaded for knobs in asked] == [False] * 2 + [True] * len(loaded)
     assert max(knobs.repeats for knobs in loaded) == 3
     assert s.model_copy(update={"repeats": 1}).fewer_repeats == 1
 
@@ -147,14 +157,15 @@ def test_plans_are_grouped_by_how_they_are_run() -> None:
         ("optimal", 2), ("evicted", 2), ("nnv12", 2), ("warm", 1), ("warm", 2), ("K", 2), ("continuous", 2), ("asymmetric", 1)
     )}  # fmt: skip
     wanted, both = ["evicted", "nnv12", "warm", "K", "continuous", "asymmetric"], ("evicted", "cached")
+    group = cold_runs._Group
     assert cold_runs._groups(wanted, made, both) == {
-        ("edgeplan", 2, False, ("cached",)): ["nnv12"],
-        ("edgeplan-fixed", 1, False, both): ["warm"],
-        ("edgeplan-fixed", 2, False, both): ["warm", "K"],
-        ("edgeplan-continuous", 2, False, ("cached",)): ["continuous"],
-        ("edgeplan-fixed", 1, True, ("cached",)): ["asymmetric"],
+        group("edgeplan", 2, ("cached",)): ["nnv12"],
+        group("edgeplan-fixed", 1, both): ["warm"],
+        group("edgeplan-fixed", 2, both): ["warm", "K"],
+        group("edgeplan-continuous", 2, ("cached",)): ["continuous"],
+        group("edgeplan-fixed", 1, ("cached",), uneven=True): ["asymmetric"],
     }
-    assert cold_runs._groups(["nnv12"], made, ("evicted",)) == {("edgeplan", 2, False, ("evicted",)): ["nnv12"]}
+    assert cold_runs._groups(["nnv12"], made, ("evicted",)) == {group("edgeplan", 2, ("evicted",)): ["nnv12"]}
 
 
 def test_runs_are_told_apart_by_their_plan() -> None:

@@ -12,7 +12,7 @@ from edgeplan.cold.baselines.registry import SETTINGS, setting
 from edgeplan.cold.jobs import Artefact, PrepareResult, RunJob, RunResult
 from edgeplan.cold.offline import ColdModel
 from edgeplan.cold.results import RUN_COLUMNS, result_frame
-from edgeplan.cold.runs import ColdSettings, plan_runs
+from edgeplan.cold.runs import ColdSettings, Guest, plan_runs
 from edgeplan.errors import DeviceError
 
 KNOBS = ColdSettings(settings=("onnxruntime", "openvino-cached"), threads=(1, 2), repeats=3)
@@ -24,6 +24,19 @@ def test_every_combination_is_planned_once_a_repeat_with_its_probe() -> None:
     assert len(planned) == len(set(planned)) == 3 * 2 * (2 * 2 * 2 + 1)
     assert Counter(run.model for run in planned) == {"a": 27, "b": 27}
     assert Counter(run.repeat for run in planned if not run.setting) == {0: 2, 1: 2, 2: 2}
+
+
+def test_guests_are_shuffled_into_the_groups_of_their_model() -> None:
+    guest = Guest("b", ColdModel("b--K", Path("b.onnx"), {"x": (1,)}), "edgeplan", 2, ("cached",))
+    planned = list(plan_runs(["a", "b"], KNOBS, [guest]))
+    probes = [i for i, run in enumerate(planned) if (run.model, run.setting) == ("b", "")]
+    groups = [planned[i + 1 : i + 10] for i in probes]  # 2 settings x 2 threads x 2 states, and the guest
+    assert [Counter(run.model for run in group) for group in groups] == [{"b": 8, "b--K": 1}] * 3
+    places = [[run.model for run in group].index("b--K") for group in groups]
+    assert len(set(places)) > 1
+    assert [(groups[r][place].repeat, groups[r][place].state) for r, place in enumerate(places)] == [
+        (repeat, "cached") for repeat in range(3)
+    ]
 
 
 def test_the_order_is_seeded_interleaved_and_differs_between_repeats() -> None:

@@ -75,6 +75,23 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Guest:
+    """A setting of one model that takes part in the groups of that model's runs, under a name of its own.
+
+    Attributes:
+        model: whose groups.
+        alias: the model under the other name.
+        setting, threads, states: what is run.
+    """
+
+    model: str
+    alias: ColdModel
+    setting: str
+    threads: int
+    states: tuple[State, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ColdResults:
     """What was measured: `runs` (schema in `results.RUN_COLUMNS`) and `bandwidth` (model, repeat, file_bytes, mb_per_s)."""
 
@@ -82,7 +99,7 @@ class ColdResults:
     bandwidth: pd.DataFrame
 
 
-def plan_runs(models: Sequence[str], knobs: ColdSettings) -> Iterator[PlannedRun]:
+def plan_runs(models: Sequence[str], knobs: ColdSettings, guests: Sequence[Guest] = ()) -> Iterator[PlannedRun]:
     """All runs in the order they are made.
 
     Repeats lie apart in time, and all settings of a model follow each other closely, in an order shuffled for each repeat: the
@@ -98,6 +115,12 @@ def plan_runs(models: Sequence[str], knobs: ColdSettings) -> Iterator[PlannedRun
                 for threads in knobs.threads
                 for state in knobs.states
             ]
+            group += [
+                PlannedRun(guest.alias.name, guest.setting, guest.threads, state, repeat)
+                for guest in guests
+                if guest.model == model
+                for state in guest.states
+            ]
             _rng(knobs.seed, repeat, model).shuffle(group)
             yield PlannedRun(model, "", 0, "evicted", repeat)
             yield from group
@@ -110,6 +133,7 @@ def measure(
     journal_path: Path,
     on_run: Callable[[PlannedRun, int, int], None] | None = None,
     ready: Mapping[tuple[str, str, int], PrepareResult] = MappingProxyType({}),
+    guests: Sequence[Guest] = (),
 ) -> ColdResults:
     """Make every run that the journal does not hold yet, and give all.
 
@@ -122,6 +146,7 @@ def measure(
         on_run: told each run before it is made, with how many are done and how many there are.
         ready: artefacts built elsewhere, by model, setting and threads, e.g. plans; the rest come from the store. Their
             `engine_version` must change with their content, since it decides which runs of the journal are theirs.
+        guests: what takes part besides; their artefacts are in `ready`.
 
     Raises:
         BusyError: another process is measuring on this machine.
@@ -131,7 +156,7 @@ def measure(
     for name in knobs.settings:
         setting(name)
     with machine_lock(knobs.lock_timeout_seconds):
-        return _Measuring(models, knobs, store, Journal(journal_path), ready).go(on_run)
+        return _Measuring(models, knobs, store, Journal(journal_path), ready, guests).go(on_run)
 
 
 class _Measuring:
@@ -142,9 +167,12 @@ class _Measuring:
         store: ArtefactStore,
         journal: Journal,
         ready: Mapping[tuple[str, str, int], PrepareResult],
+        guests: Sequence[Guest],
     ) -> None:
-        self._models = {model.name: model for model in models}
-        if len(self._models) != len(models):
+        known = {guest.alias.name: guest.alias for guest in guests}
+        self._hosts, self._guests = [model.name for model in models], guests
+        self._models = known | {model.name: model for model in models}
+        if len(self._models) != len(known) + len(models):
             raise ValueError("two models share a name")
         self._knobs, self._journal = knobs, journal
         self._prepared = {
@@ -152,15 +180,15 @@ class _Measuring:
             for model in models
             for name in knobs.settings
             for threads in knobs.threads
-        }
-        self._references = {model.name: store.reference(model, knobs.seed) for model in models}
+        } | {key: ready[key] for key in ((guest.alias.name, guest.setting, guest.threads) for guest in guests)}
+        self._references = {name: store.reference(model, knobs.seed) for name, model in self._models.items()}
         self._machine, self._commit, self._clocked = fingerprint(), source_commit(), References()
         self._watch = None if knobs.loaded else Interference(knobs.cpus)
-        self._protocols = {name: protocol_digest(name) for name in ("", *knobs.settings)}
+        self._protocols = {name: protocol_digest(name) for name in ("", *knobs.settings, *(g.setting for g in guests))}
 
     def go(self, on_run: Callable[[PlannedRun, int, int], None] | None) -> ColdResults:
         known = {record["key"]: record for record in self._journal.records() if not _reason(record)}
-        planned = [run for run in plan_runs(list(self._models), self._knobs) if self._possible(run)]
+        planned = [run for run in plan_runs(self._hosts, self._knobs, self._guests) if self._possible(run)]
         given_up: set[tuple[str, str, int]] = set()
         records = []
         for index, run in enumerate(planned):

@@ -36,7 +36,7 @@ class ColdStartSettings(BaseModel):
         threads: thread counts each setting is tried with, our own too; the largest is "all cores".
         states: page cache evicted, cached or both.
         repeats: fresh processes for each combination.
-        further_repeats: the same, if fewer, of plans that do not stand beside the stock engines, and under load.
+        further_repeats: the same, if fewer, of plans for an asymmetric chip, and under load.
         warm_runs: runs after the cold one in each process; 4 are needed for Figure 14.
         plans: plans to execute beside the optimal one: for an evicted page cache, Algorithm 1 without and with re-profiling,
             the ablation (warm, K, K+C), from predicted costs, for continuous inference, and on an asymmetric chip stood for by

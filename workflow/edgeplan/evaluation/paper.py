@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-
-from edgeplan.zoo import FAMILIES, TABLE2_FLOPS_M
 
 #: Devices of Table 7, in the order of every table.
 DEVICES = ("CPU", "GPU", "VPU")
@@ -73,28 +71,28 @@ TABLE_1: Mapping[str, Sum] = MappingProxyType(
 )
 
 
-def _family(name: str, ranges: Sequence[tuple[float, float] | None]) -> Family:
-    known = {device: found for device, found in zip(DEVICES, ranges, strict=True) if found is not None}
-    return Family(FAMILIES[name].paper_name, TABLE2_FLOPS_M[name], MappingProxyType(known))
+def _family(label: str, flops_m: float, *ranges: tuple[float, float] | None) -> Family:
+    return Family(label, flops_m, MappingProxyType({d: r for d, r in zip(DEVICES, ranges, strict=True) if r is not None}))
 
 
-_TABLE_2_RANGES: Mapping[str, Sequence[tuple[float, float] | None]] = {
-    "alexnet": ((7.1, 494.4), (0.4, 81.7), (2.1, 47.3)),
-    "vgg": ((178.4, 10289), (20.1, 1278), (25.6, 1467)),
-    "densenet": ((109.6, 431.6), (26.7, 69.5), (26.4, 70.7)),
-    "resnet": ((35.9, 1921.7), (7.3, 329.5), (10.7, 145.5)),
-    "squeezenet": ((42.7, 524.9), (7.5, 72.2), (6.9, 57.3)),
-    "googlenet": ((115.5, 274.6), (23.0, 49.0), (12.2, 24.4)),
-    "mobilenetv1": ((27.5, 140.0), (5.5, 28.8), (8.9, 37.0)),
-    "mobilenetv2": ((15.6, 211.0), (3.5, 37.0), (11.3, 86.1)),
-    "mobilenetv3": ((10.4, 78.4), (4.3, 18.6), (17.4, 70.8)),
-    "shufflenetv2": ((22.2, 84.3), None, (20.9, 44.2)),
-    "mnasnet": ((25.6, 99.3), (5.8, 24.1), (19.8, 60.9)),
-    "proxylessnas": ((34.5, 195.9), (7.9, 72.2), (18.0, 77.8)),
-    "nasbench201": ((5.6, 27.9), (1.8, 8.3), (2.3, 6.4)),
-}
 #: Table 2, keyed by this project's family names.
-TABLE_2: Mapping[str, Family] = MappingProxyType({name: _family(name, ranges) for name, ranges in _TABLE_2_RANGES.items()})
+TABLE_2: Mapping[str, Family] = MappingProxyType(
+    {
+        "alexnet": _family("AlexNets", 973, (7.1, 494.4), (0.4, 81.7), (2.1, 47.3)),
+        "vgg": _family("VGGs", 28422, (178.4, 10289), (20.1, 1278), (25.6, 1467)),
+        "densenet": _family("DenseNets", 1794, (109.6, 431.6), (26.7, 69.5), (26.4, 70.7)),
+        "resnet": _family("ResNets", 4151, (35.9, 1921.7), (7.3, 329.5), (10.7, 145.5)),
+        "squeezenet": _family("SqueezeNets", 1597, (42.7, 524.9), (7.5, 72.2), (6.9, 57.3)),
+        "googlenet": _family("GoogleNets", 1475, (115.5, 274.6), (23.0, 49.0), (12.2, 24.4)),
+        "mobilenetv1": _family("MobileNetv1s", 547, (27.5, 140.0), (5.5, 28.8), (8.9, 37.0)),
+        "mobilenetv2": _family("MobileNetv2s", 392, (15.6, 211.0), (3.5, 37.0), (11.3, 86.1)),
+        "mobilenetv3": _family("MobileNetv3s", 176, (10.4, 78.4), (4.3, 18.6), (17.4, 70.8)),
+        "shufflenetv2": _family("ShuffleNetv2s", 307, (22.2, 84.3), None, (20.9, 44.2)),
+        "mnasnet": _family("MnasNets", 327, (25.6, 99.3), (5.8, 24.1), (19.8, 60.9)),
+        "proxylessnas": _family("ProxylessNass", 532, (34.5, 195.9), (7.9, 72.2), (18.0, 77.8)),
+        "nasbench201": _family("NASBench201", 97.5, (5.6, 27.9), (1.8, 8.3), (2.3, 6.4)),
+    }
+)
 
 TABLE_3: Mapping[str, PoolRelu] = MappingProxyType(
     {

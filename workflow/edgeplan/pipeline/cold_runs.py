@@ -1,4 +1,4 @@
-"""The measured runs of the chapter: stock engines and plans interleaved, further plans, background load, energy."""
+"""The measured runs of the chapter: stock engines and plans interleaved, plans for uneven cores, background load."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from pathlib import Path
 import pandas as pd
 
 from edgeplan.cold.background import background_load
-from edgeplan.cold.energy import counters, read_uj, spent_joules
-from edgeplan.cold.jobs import PrepareResult, RunJob
+from edgeplan.cold.jobs import PrepareResult, State
 from edgeplan.cold.journal import Journal
 from edgeplan.cold.offline import ArtefactStore, ColdModel
-from edgeplan.cold.process import ColdRunError, run_cold
-from edgeplan.cold.runs import ColdResults, ColdSettings, PlannedRun, measure
+from edgeplan.cold.runs import ColdResults, ColdSettings, Guest, PlannedRun, measure
 from edgeplan.cold.settings import ColdStartSettings
-from edgeplan.errors import DeviceError
 from edgeplan.evaluation.cold_evidence import (
     ABLATION,
     CACHED,
@@ -33,11 +30,10 @@ from edgeplan.evaluation.cold_evidence import (
     OWN,
 )
 from edgeplan.files import state_folder
-from edgeplan.measurement.lock import machine_lock
-from edgeplan.pipeline.cold_plans import VARIANTS, digest
+from edgeplan.pipeline.cold_plans import VARIANTS
 
 log = logging.getLogger(__name__)
-_STRONGEST_STOCK = "onnxruntime-optimised"
+_STOCK_UNDER_LOAD = "onnxruntime-optimised"
 _SEPARATOR = "--"
 _LOG_EVERY_SECONDS = 15.0
 #: (model, plan, threads) -> plan folder.
@@ -97,25 +93,53 @@ def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tupl
         for t in bench.settings.threads
     }
     knobs = bench.knobs(settings=(*bench.settings.settings, *ours))
-    main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), own)
+    groups = _groups(bench.settings.plans, plans, bench.settings.states)
+    beside = [guest for group, names in groups.items() if not group.uneven for guest in group.guests(models, plans, names)]
+    ready = own | {(g.alias.name, g.setting, g.threads): plans[_apart(g.alias.name, g.threads)] for g in beside}
+    main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), ready, beside)
     parts = [_labelled(main.runs)]
     probes = [main.bandwidth]
-    for (setting, count, uneven, states), names in _groups(bench.settings.plans, plans, bench.settings.states).items():
-        changes: dict[str, object] = {"cpus": ()} if uneven else {}  # the little core is beyond the first one
-        changes |= {"states": states}
-        found = _further(bench, models, plans, names, setting, count, changes)
-        parts.append(_labelled(found.runs))
-        probes.append(found.bandwidth.assign(model=found.bandwidth["model"].str.partition(_SEPARATOR)[0]))
+    for group, names in groups.items():
+        if group.uneven:
+            found = _on_uneven_cores(bench, models, plans, names, group)
+            parts.append(_labelled(found.runs))
+            probes.append(found.bandwidth.assign(model=found.bandwidth["model"].str.partition(_SEPARATOR)[0]))
     parts.append(_under_load(bench, models, plans, threads))
     runs = pd.concat([part for part in parts if len(part)], ignore_index=True)
     return runs, pd.concat(probes, ignore_index=True)
 
 
-_Group = tuple[str, int, bool, tuple[str, ...]]
+@dataclass(frozen=True)
+class _Group:
+    """Further plans that are run alike.
+
+    Attributes:
+        setting, threads, states: how.
+        uneven: whether they are for an asymmetric chip.
+    """
+
+    setting: str
+    threads: int
+    states: tuple[State, ...]
+    uneven: bool = False
+
+    def guests(self, models: Sequence[ColdModel], plans: Plans, names: Sequence[str]) -> list[Guest]:
+        """Every plan under a name of its own, so that all are shuffled among each other."""
+        return [
+            Guest(m.name, replace(m, name=f"{m.name}{_SEPARATOR}{n}"), self.setting, self.threads, self.states)
+            for m in models
+            for n in names
+            if (m.name, n, self.threads) in plans
+        ]
 
 
-def _groups(wanted: Collection[str], plans: Plans, states: Sequence[str]) -> dict[_Group, list[str]]:
-    """Further plans that are run alike, by setting, threads, whether they are for an asymmetric chip, and states.
+def _apart(alias: str, threads: int) -> tuple[str, str, int]:
+    model, _, plan = alias.partition(_SEPARATOR)
+    return model, plan, threads
+
+
+def _groups(wanted: Collection[str], plans: Plans, states: Sequence[State]) -> dict[_Group, list[str]]:
+    """Further plans by how they are run.
 
     All are for weights in memory; the ablation (Figure 13) is shown with the page cache evicted, too.
     """
@@ -126,28 +150,26 @@ def _groups(wanted: Collection[str], plans: Plans, states: Sequence[str]) -> dic
         setting = CONTINUOUS if variant.continuous else FIXED if name in FOLLOWED else OWN
         for count in sorted({threads for _, plan, threads in plans if plan == name and name in wanted}):
             both = name in ABLATION or CACHED not in states
-            shown = tuple(states) if both else (CACHED,)
-            groups.setdefault((setting, count, variant.uneven, shown), []).append(name)
+            shown: tuple[State, ...] = tuple(states) if both else ("cached",)
+            groups.setdefault(_Group(setting, count, shown, variant.uneven), []).append(name)
     return groups
 
 
-def _further(
-    bench: Bench,
-    models: Sequence[ColdModel],
-    plans: Plans,
-    names: Sequence[str],
-    setting: str,
-    threads: int,
-    changes: Mapping[str, object],
+def _on_uneven_cores(
+    bench: Bench, models: Sequence[ColdModel], plans: Plans, names: Sequence[str], group: _Group
 ) -> ColdResults:
-    """Further plans, each under a name of its own, so that they are shuffled among each other."""
-    known = {(m.name, n): plans[m.name, n, threads] for m in models for n in names if (m.name, n, threads) in plans}
-    aliases = {f"{m}{_SEPARATOR}{n}": (m, prepared) for (m, n), prepared in known.items()}
-    by_name = {m.name: m for m in models}
-    ready = {(alias, setting, threads): prepared for alias, (_, prepared) in aliases.items()}
-    knobs = bench.knobs(settings=(setting,), threads=(threads,), repeats=bench.settings.fewer_repeats, **changes)
-    models = [replace(by_name[m], name=alias) for alias, (m, _) in aliases.items()]
-    return measure(models, knobs, bench.store, bench.journal, reporter("further plans"), ready)
+    """Plans for an asymmetric chip, among each other: they have a core more, so they cannot stand beside the others."""
+    guests = group.guests(models, plans, names)
+    ready = {(g.alias.name, g.setting, g.threads): plans[_apart(g.alias.name, g.threads)] for g in guests}
+    knobs = bench.knobs(
+        settings=(group.setting,),
+        threads=(group.threads,),
+        repeats=bench.settings.fewer_repeats,
+        states=group.states,
+        cpus=(),  # the little core is beyond the first one
+    )
+    aliases = [guest.alias for guest in guests]
+    return measure(aliases, knobs, bench.store, bench.journal, reporter("plans for uneven cores"), ready)
 
 
 def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.DataFrame:
@@ -161,10 +183,10 @@ def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.Dat
 
 
 def _under_load(bench: Bench, models: Sequence[ColdModel], plans: Plans, threads: int) -> pd.DataFrame:
-    """Figure 11: the optimal plan, with and without stealing, and the strongest stock setting, beside a load on one core."""
+    """Figure 11: the optimal plan, with and without stealing, and one stock setting, beside a load on one core."""
     s = bench.settings
     chosen = [m for m in models if m.name == "googlenet"] or list(models)[:1]
-    settings = [OWN, FIXED, *(n for n in (_STRONGEST_STOCK,) if n in s.settings)]
+    settings = [OWN, FIXED, *(n for n in (_STOCK_UNDER_LOAD,) if n in s.settings)]
     cores = {"executing": bench.cpus[0], "preparing": bench.cpus[threads - 1]} if threads > 1 else {"executing": bench.cpus[0]}
     parts: dict[tuple[str, int], pd.DataFrame] = {}
     for repeat in range(s.fewer_repeats if s.load_percents else 0):  # the loads take turns: drift meets all alike
@@ -184,63 +206,6 @@ def _under_load(bench: Bench, models: Sequence[ColdModel], plans: Plans, threads
                     plan=lambda f: f["plan"].where(f["plan"] == "", OPTIMAL)
                 )
     return pd.concat(list(parts.values()), ignore_index=True) if parts else pd.DataFrame()
-
-
-def measure_energy(bench: Bench, models: Sequence[ColdModel], plans: Plans, kept: Path) -> pd.DataFrame:
-    """Joules of whole processes that start cold, page cache warm, settings taking turns.
-
-    Raises:
-        DeviceError: the machine counts no energy.
-    """
-    zones = counters()
-    threads = max(bench.settings.threads)
-    journal = Journal(kept)
-    known = {(r["key"], r["repeat"]): r for r in journal.records()}
-    rows = []
-    for repeat in range(bench.settings.energy_runs):
-        for model in models:
-            for name in (*bench.settings.settings, OWN):
-                prepared = (
-                    plans.get((model.name, OPTIMAL, threads)) if name == OWN else bench.store.prepare(model, name, threads)
-                )
-                if prepared is None or prepared.artefact is None:
-                    continue
-                key = digest([model.digest, name, prepared.engine_version, threads])
-                record = known.get((key, repeat))
-                if record is None:
-                    job = RunJob.model_validate(
-                        {
-                            "setting": name,
-                            "threads": threads,
-                            "cpus": bench.cpus[:threads],
-                            "artefact": prepared.artefact,
-                            "inputs": model.inputs,
-                            "seed": bench.seed,
-                            "state": "cached",
-                        }
-                    )
-                    with machine_lock(bench.settings.lock_timeout_seconds):
-                        before = read_uj(zones)
-                        try:
-                            run_cold(job, bench.settings.run_timeout_seconds)
-                        except ColdRunError:
-                            continue  # the table of speed-ups says why this setting cannot run the model
-                        joules = spent_joules(zones, before, read_uj(zones))
-                    record = {"key": key, "repeat": repeat, "model": model.name, "setting": name, "joules": joules}
-                    journal.append(record)
-                rows.append(record)
-    return pd.DataFrame(rows, columns=["model", "setting", "repeat", "joules"])
-
-
-def energy_or_reason(bench: Bench, models: Sequence[ColdModel], plans: Plans, kept: Path) -> tuple[pd.DataFrame, str]:
-    """`measure_energy`, or an empty table and the reason."""
-    empty = pd.DataFrame(columns=["model", "setting", "repeat", "joules"])
-    if bench.settings.energy_runs == 0:
-        return empty, "cold_start.energy_runs is 0"
-    try:
-        return measure_energy(bench, models, plans, kept), ""
-    except DeviceError as error:
-        return empty, error.what
 
 
 def reporter(what: str) -> Callable[[PlannedRun, int, int], None]:

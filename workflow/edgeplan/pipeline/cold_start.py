@@ -27,6 +27,7 @@ from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.params import Params
 from edgeplan.pipeline.cold_checks import COLUMNS as CHECK_COLUMNS
 from edgeplan.pipeline.cold_checks import check_outputs
+from edgeplan.pipeline.cold_energy import energy_or_reason
 from edgeplan.pipeline.cold_plans import (
     VARIANTS,
     PlanStore,
@@ -36,7 +37,7 @@ from edgeplan.pipeline.cold_plans import (
     planned_timeline,
     uneven,
 )
-from edgeplan.pipeline.cold_runs import Bench, SharedJournal, energy_or_reason, measure_all, stored_only
+from edgeplan.pipeline.cold_runs import Bench, SharedJournal, measure_all, stored_only
 from edgeplan.pipeline.cold_timeline import COLUMNS as SPAN_COLUMNS
 from edgeplan.pipeline.cold_timeline import measured_timeline, timeline_rows
 from edgeplan.pipeline.cold_tools import Tools

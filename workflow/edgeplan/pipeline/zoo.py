@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from edgeplan.evaluation.paper import TABLE_2
 from edgeplan.frames import write_csv, write_parquet
 from edgeplan.graph.cost import graph_macs, graph_memory_access_bytes, graph_parameters
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.params import Params
 from edgeplan.sampling.prior import ConvShape, conv_shapes
-from edgeplan.zoo import FAMILIES, TABLE2_FLOPS_M, build_variant, prior_models, variants
+from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 
 
 def _row(graph: Graph, model_id: str, family: str, index: int, spec: str) -> dict[str, object]:
@@ -69,7 +70,7 @@ def build_zoo(params: Params, *, models: Path, prior: Path, costs: Path) -> None
             "family": [FAMILIES[f].paper_name for f in mean.index],
             "variants": variant_rows.size().to_numpy(),
             "mean_flops_m": mean.to_numpy(),
-            "paper_flops_m": [TABLE2_FLOPS_M[f] for f in mean.index],
+            "paper_flops_m": [TABLE_2[f].flops_m for f in mean.index],
         }
     )
     write_csv(frame, costs)

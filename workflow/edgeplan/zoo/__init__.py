@@ -2,7 +2,7 @@
 
 from edgeplan.zoo.family import Family
 from edgeplan.zoo.priors import prior_models
-from edgeplan.zoo.registry import FAMILIES, TABLE2_FLOPS_M, build_variant, variants
+from edgeplan.zoo.registry import FAMILIES, build_variant, variants
 from edgeplan.zoo.spec import VariantSpec
 
-__all__ = ["FAMILIES", "TABLE2_FLOPS_M", "Family", "VariantSpec", "build_variant", "prior_models", "variants"]
+__all__ = ["FAMILIES", "Family", "VariantSpec", "build_variant", "prior_models", "variants"]

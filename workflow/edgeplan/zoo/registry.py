@@ -58,26 +58,6 @@ _FAMILIES = (
 FAMILIES: Mapping[str, Family] = MappingProxyType({family.id: family for family in _FAMILIES})
 
 
-#: Average multiply-adds of each family's variants in the paper's Table 2, in millions.
-TABLE2_FLOPS_M: Mapping[str, float] = MappingProxyType(
-    {
-        "alexnet": 973.0,
-        "vgg": 28422.0,
-        "densenet": 1794.0,
-        "resnet": 4151.0,
-        "squeezenet": 1597.0,
-        "googlenet": 1475.0,
-        "mobilenetv1": 547.0,
-        "mobilenetv2": 392.0,
-        "mobilenetv3": 176.0,
-        "shufflenetv2": 307.0,
-        "mnasnet": 327.0,
-        "proxylessnas": 532.0,
-        "nasbench201": 97.5,
-    }
-)
-
-
 def variants(family: Family, count: int, seed: int) -> Iterator[VariantSpec]:
     """The first `count` variants of a family under a seed: distinct, and the same whatever `count` is."""
     seen: set[tuple[object, ...]] = set()
