@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,8 +139,8 @@ class _Passes:
     blocks = 0
     beside = False
 
-    def __init__(self, _: object, source: str) -> None:
-        self.raw = source == "raw"
+    def __init__(self, _: object, program: str) -> None:
+        self.raw = program != "cached"
 
     def execute(self, work: Any, *, keep: bool = True) -> None:
         del keep
@@ -186,7 +187,8 @@ def test_a_disturbed_block_of_contention_is_made_again(monkeypatch: pytest.Monke
         plain(self, other)
 
     monkeypatch.setattr(contention._Work, "extend", extend)
-    found = contention.measure_contention(object(), Cores(big=(0, 1)), Watch())  # type: ignore[arg-type]
+    rig = SimpleNamespace(trials=SimpleNamespace(cached="cached", raw="raw", program="raw"))
+    found = contention.measure_contention(rig, Cores(big=(0, 1)), Watch())  # type: ignore[arg-type]
     assert found == Contention(raw_prepare=2.0, raw_read=2.0, raw_main=contention.charged(2.0, 2.0))
     assert set(collected) == {1.0, 2.0}, "the disturbed block is not among what counts"
     assert _Passes.blocks == 2 * contention._BLOCKS + 1, "of cached and of raw weights"

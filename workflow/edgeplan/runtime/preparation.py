@@ -46,6 +46,7 @@ class Shared:
         reserve: of the program, while the folder is still being written; else it is read when it is needed.
         memory: for activations and transformed weights; a fresh region if not given.
         tape: of the program; if not given it is read from the folder, or made where the program has none there.
+        cache: where the weight cache lies; in the folder if not given.
 
     Raises:
         FormatError: the model changed since the plan was made.
@@ -60,11 +61,12 @@ class Shared:
         reserve: Reserve | None = None,
         memory: Region | None = None,
         tape: TapeArrays | None = None,
+        cache: Path | None = None,
     ) -> None:
         self.dnnl, self.program = dnnl, program
         self.tape = tape or (read_tape(folder / TAPE_NAME, program) if program.tape_sha256 else tape_of(program))
         self.raw = RawFiles(program, folder)
-        self.cache = WeightCache(folder / CACHE_NAME, program, absent=reserve is not None)
+        self.cache = WeightCache(cache or folder / CACHE_NAME, program, absent=reserve is not None)
         self.memory = memory or Region(program.arena_bytes + program.weights_bytes)
         self.objects = self.new_objects()
         self._folder, self._given = folder, reserve

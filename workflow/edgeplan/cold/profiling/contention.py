@@ -22,11 +22,13 @@ from edgeplan.cold.profiling.memory import pinned
 from edgeplan.cold.profiling.rounds import Rig
 from edgeplan.cold.profiling.settings import Cores
 from edgeplan.cold.profiling.store import Row
-from edgeplan.planning.cold_start.profile import RAW, Contention
+from edgeplan.planning.cold_start.profile import Contention
 from edgeplan.runtime.cold_executor import Pace
-from edgeplan.runtime.preparation import Executor, Mark, Preparer
-from edgeplan.runtime.raw_weights import Staging
-from edgeplan.runtime.weight_cache import WeightCache
+from edgeplan.runtime.lanes import Lane, Preparation
+from edgeplan.runtime.linked import LinkedProgram
+from edgeplan.runtime.native.words import Numbers
+from edgeplan.runtime.preparation import Executor, Shared
+from edgeplan.runtime.tape_file import TapeArrays, tape_of
 
 #: Signatures of the rows of whole programs begin with this.
 CONTENTION = "contention-"
@@ -83,14 +85,18 @@ def measure_contention(rig: Rig, cores: Cores, watch: Interference) -> Contentio
     preparing = (*cores.little, *cores.big[1:])
     if not preparing:
         return Contention()
-    compiled = _measure(rig, "cached_mmap", cores.big[0], preparing[0], watch)
-    by_hand = _measure(rig, RAW, cores.big[0], preparing[0], watch)
+    where = cores.big[0], preparing[0]
+    compiled = _measure(rig, (rig.trials.cached, rig.trials.cached), *where, watch)
+    by_hand = _measure(rig, (rig.trials.raw, rig.trials.program), *where, watch)  # to places of their own
     return replace(compiled, raw_prepare=by_hand.prepare, raw_read=by_hand.read, raw_main=by_hand.main)
 
 
-def _measure(rig: Rig, source: str, executing: int, preparing: int, watch: Interference) -> Contention:
-    """The factors of programs whose weights all come from one source."""
-    passes, others, pace = _Passes(rig, source), _Passes(rig, source), Pace()
+def _measure(
+    rig: Rig, programs: tuple[LinkedProgram, LinkedProgram], executing: int, preparing: int, watch: Interference
+) -> Contention:
+    """The factors of programs whose weights all come from one source; two, since they are prepared beside each other."""
+    passes, others = (_Passes(rig, program) for program in programs)
+    pace = Pace()
     alone, overlapped, both = _Work(), _Work(), _Work()
 
     def block() -> tuple[_Work, _Work, _Work]:
@@ -163,44 +169,43 @@ def _beside(background: Callable[[], None], where: int, timed: Callable[[], None
 
 
 class _Passes:
-    """Whole passes over a model with the first candidate of every step, by the executor's own code.
+    """Whole passes over a model with the first candidate of every step, by the compiled code of a cold start.
 
     Args:
         rig: a model with its first candidates.
-        source: of all weights.
+        program: what is prepared.
     """
 
-    def __init__(self, rig: Rig, source: str) -> None:
-        self.rig, steps = rig, range(len(rig.subject.program.steps))
-        if source == RAW:
-            self.steps = [rig.trials.step(index, 0, 1) for index in steps]
-        else:
-            self.steps = [rig.trials.stored(index, 0, 1, source) for index in steps]
-        self.cached = source != RAW
-        self.staging, self.executor = Staging(), Executor(rig.dnnl)  # each used by one thread at a time
-        self.shared = rig.shared()
+    def __init__(self, rig: Rig, program: LinkedProgram) -> None:
+        self._rig, self._program, self._tape = rig, program, tape_of(program)
+        self._steps = range(len(program.steps))
+        self._stack = ExitStack()
+        standing = rig.trials.program
+        executed = self._stack.enter_context(self._opened(standing, tape_of(standing)))
+        self._executing, self._preparing = Executor(rig.dnnl), Executor(rig.dnnl)  # each used by one thread at a time
+        self._prepared = _on_one_lane(executed, self._executing)
+        self._prepared.wait_for_all()
+        self._times: Numbers = np.zeros(2 * len(self._steps), np.int64)
+
+    def _opened(self, program: LinkedProgram, tape: TapeArrays) -> Shared:
+        rig = self._rig
+        return Shared(rig.dnnl, program, rig.folder, memory=rig.memory, tape=tape, cache=rig.trials.cache)
 
     def execute(self, work: _Work, *, keep: bool = True) -> None:
-        self.rig.dnnl.set_threads(1)
+        self._rig.dnnl.set_threads(1)
         start = time.perf_counter()
-        for prepared in self.rig.standing[1]:
-            self.executor.execute(prepared)
+        reached = 0
+        while reached < len(self._steps):
+            reached = self._prepared.advance(self._times, reached, len(self._steps))
         if keep:
             work.execute.append((time.perf_counter() - start) * 1e3)
 
     def prepare(self, work: _Work, *, keep: bool = True) -> None:
-        self.rig.dnnl.set_threads(1)
-        self.shared.objects.close()
-        with ExitStack() as stack:
-            if self.cached:  # mapped anew: pages that a process has seen cost nothing
-                cache = WeightCache(self.rig.trials.cache, self.rig.trials.cached)
-                stack.callback(cache.close)
-                self.shared.objects = self.shared.trusting(cache)
-            else:
-                self.shared.objects = self.shared.new_objects()
-            preparer, marks = Preparer(self.shared, self.staging), list[Mark]()
-            for index, step in enumerate(self.steps):
-                preparer.prepare(index, step, marks)
+        self._rig.dnnl.set_threads(1)
+        with self._opened(self._program, self._tape) as shared:  # mapped anew: pages that were seen before cost nothing
+            preparation = _on_one_lane(shared, self._preparing)
+            preparation.wait_for_all()
+            (marks,) = preparation.marks
         spent = [(stage == "read", (end - start) / 1e6) for stage, _, start, end in marks]
         if keep:
             work.whole.append(sum(time_ms for _, time_ms in spent))
@@ -209,4 +214,10 @@ class _Passes:
                 work.read.append(reading_ms)
 
     def close(self) -> None:
-        self.shared.close()
+        self._stack.close()
+
+
+def _on_one_lane(shared: Shared, executor: Executor) -> Preparation:
+    lane = Lane(0, shared, ())
+    lane.preparer.own = executor.own
+    return Preparation(shared, [lane], stealing=False, continuous=False)

@@ -37,6 +37,7 @@ class Trials:
     Attributes:
         group: the group of each step.
         program: the tables, with the first candidates; weights are made from the model file.
+        raw: the same, with the places of steps at trial for the weights.
         cached: the same, with weights in `cache`.
         cache: a file that is read as a weight cache would be.
         weights_bytes: transformed weights of the model.
@@ -55,9 +56,13 @@ class Trials:
                 for position in range(len(group.sizes)):
                     for width in self._widths:
                         self._linked[index, position, width] = self._link(index, position, width)
-        self.program = self._program(dnnl, model, "", 0)
+        steps, narrow = range(len(subject.program.steps)), self._widths[0]
+        self.program = self._program(dnnl, model, [self.standing(index, narrow) for index in steps])
+        self.raw = self._program(dnnl, model, [self.step(index, 0, narrow) for index in steps])
         self.cache = self._stand_in(scratch, model)
-        self.cached = self._program(dnnl, model, key_of(self._content(0, PAGE_BYTES).tobytes()), self.cache.stat().st_size)
+        key = key_of(self._content(0, PAGE_BYTES).tobytes())
+        stored = [self.stored(index, 0, narrow, "cached_mmap") for index in steps]
+        self.cached = self._program(dnnl, model, stored, key, self.cache.stat().st_size)
 
     def _laid_out(self) -> tuple[dict[int, int], dict[int, int], int]:
         """For each step its place among the weights in memory, at trial, its segment in a cache; and the size of all."""
@@ -86,13 +91,10 @@ class Trials:
     def _content(self, offset: int, size: int) -> Bytes:
         return np.fromfile(self.cache, np.uint8, size, offset=offset)  # not mapped: pages that are cannot be evicted
 
-    def _program(self, dnnl: Dnnl, model: Path, cache_key: str, cache_bytes: int) -> LinkedProgram:
+    def _program(
+        self, dnnl: Dnnl, model: Path, steps: Sequence[LinkedStep], cache_key: str = "", cache_bytes: int = 0
+    ) -> LinkedProgram:
         found = self.subject.program
-        steps: list[LinkedStep] = []
-        for index in range(len(found.steps)):
-            steps.append(self.standing(index, self._widths[0]))
-            if cache_bytes:
-                steps[-1] = self.stored(index, 0, self._widths[0], "cached_mmap")
         paths = [(model.parent / name).resolve() for name in self._linker.files]
         document: dict[str, Any] = {
             "model": found.name,
