@@ -7,6 +7,7 @@ follow from the queues.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -80,6 +81,8 @@ class Plan(BaseModel):
         steps: names, in order of execution.
         implementations, implementation: names, and for each step the position of its own.
         source: for each step its position in `SOURCES`.
+        later: for each step the position of the implementation that later runs switch to (section 3.5), prepared by cores with
+            nothing else to do; none where later runs keep the kernels of the cold start.
         main: steps prepared by the main core, in order.
         queues: steps prepared by each preparing core, in order.
         widen_from: first step executed on all cores, after all preparations; the number of steps if none is.
@@ -113,6 +116,7 @@ class Plan(BaseModel):
     implementations: tuple[str, ...]
     implementation: tuple[Count, ...]
     source: tuple[Count, ...]
+    later: tuple[Count, ...] = ()
     main: tuple[Count, ...]
     queues: tuple[tuple[Count, ...], ...]
     widen_from: Count
@@ -129,12 +133,7 @@ class Plan(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
         n = len(self.steps)
-        if len(self.implementation) != n or len(self.source) != n:
-            raise ValueError("implementation, source: one for each step")
-        if max(self.implementation) >= len(self.implementations):
-            raise ValueError("implementation: not listed under implementations")
-        if max(self.source) >= len(SOURCES):
-            raise ValueError(f"source: 0 to {len(SOURCES) - 1}, for {', '.join(SOURCES)}")
+        self._check_kernels(n)
         placed = sorted([*self.main, *(k for queue in self.queues for k in queue)])
         if placed != list(range(n)):
             raise ValueError("main, queues: each step is prepared once")
@@ -147,6 +146,17 @@ class Plan(BaseModel):
         if (self.disk_mb_per_s is None) != (self.disk_latency_ms is None):
             raise ValueError("disk_mb_per_s, disk_latency_ms: both or none")
         return self
+
+    def _check_kernels(self, n: int) -> None:
+        if len(self.implementation) != n or len(self.source) != n:
+            raise ValueError("implementation, source: one for each step")
+        if len(self.later) not in (0, n):
+            raise ValueError("later: one for each step, or none")
+        for name, listed in (("implementation", self.implementation), ("later", self.later)):
+            if max(listed, default=-1) >= len(self.implementations):
+                raise ValueError(f"{name}: not listed under implementations")
+        if max(self.source) >= len(SOURCES):
+            raise ValueError(f"source: 0 to {len(SOURCES) - 1}, for {', '.join(SOURCES)}")
 
     @property
     def disk(self) -> Disk | None:
@@ -169,6 +179,18 @@ class Plan(BaseModel):
             for k in queue:
                 places[k] = q
         return tuple(places)
+
+    @property
+    def warm(self) -> tuple[str, ...]:
+        """Names of the implementations that later runs switch to, by step; none where they keep those of the cold start."""
+        return tuple(self.implementations[i] for i in self.later)
+
+    def with_later(self, names: Sequence[str]) -> Plan:
+        """The same plan with implementations for later runs, one a step; the cold start stays as it is."""
+        known = sorted({*self.implementations, *names})
+        chosen = [known.index(self.implementations[i]) for i in self.implementation]
+        positions = {"implementation": tuple(chosen), "later": tuple(known.index(name) for name in names)}
+        return Plan.model_validate({**self.model_dump(), "implementations": tuple(known), **positions})
 
     def step(self, k: int) -> Step:
         """Step `k` in words."""

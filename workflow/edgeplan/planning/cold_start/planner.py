@@ -8,15 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import numpy as np
-
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.cold_start.bounds import cache_bytes, read_bytes
 from edgeplan.planning.cold_start.dominance import pareto, restricted, selected, undominated
+from edgeplan.planning.cold_start.later import fastest_warm
 from edgeplan.planning.cold_start.machine import (
     MAIN,
-    Costs,
-    Floats,
     Schedule,
     Span,
     costs_of,
@@ -134,10 +131,13 @@ def _nnv12(profile: Profile, options: Options) -> Outcome:
     )
 
 
-def _in_sequence(profile: Profile, price: Callable[[Costs], Floats], note: str) -> Outcome:
+def _in_sequence(profile: Profile, choice: tuple[int, ...] | None = None) -> Outcome:
+    """One step after the other, with the candidates that take the least in sum if no others are given."""
     costs = costs_of(profile)
-    schedule = sequential(costs, tuple(price(costs).argmin(axis=1).tolist()))
-    return Outcome(profile, schedule, profile.start_ms + makespan_ms(costs, schedule), note)
+    if choice is None:
+        choice = tuple((costs.alone_prepare + costs.alone_execute).argmin(axis=1).tolist())
+    schedule = sequential(costs, choice)
+    return Outcome(profile, schedule, profile.start_ms + makespan_ms(costs, schedule), "in sequence")
 
 
 def _uncached(profile: Profile) -> Profile:
@@ -145,18 +145,17 @@ def _uncached(profile: Profile) -> Profile:
 
 
 def _warm(profile: Profile, _: Options) -> Outcome:
-    # A stock engine: the kernel that is fastest when warm. Of equally fast ones the one that is prepared soonest.
-    return _in_sequence(
-        _uncached(profile), lambda c: np.where(c.present, c.alone_execute + 1e-9 * c.alone_prepare, np.inf), "in sequence"
-    )
+    # A stock engine: the kernel that is fastest when warm. What its first execution takes counts in the makespan only.
+    profile = _uncached(profile)
+    return _in_sequence(profile, fastest_warm(profile))
 
 
 def _kernels(profile: Profile, _: Options) -> Outcome:
-    return _in_sequence(_uncached(profile), lambda c: c.alone_prepare + c.alone_execute, "in sequence")
+    return _in_sequence(_uncached(profile))
 
 
 def _kernels_caching(profile: Profile, _: Options) -> Outcome:
-    return _in_sequence(profile, lambda c: c.alone_prepare + c.alone_execute, "in sequence")
+    return _in_sequence(profile)
 
 
 #: The planner that needs `Options.disk`.
