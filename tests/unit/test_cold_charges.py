@@ -19,12 +19,13 @@ def test_first_executions_are_charged_to_their_kernels() -> None:
         Row("once-conv gemm:jit", "conv gemm:jit", 0, 0, 0, 0, {"once": (20.0,)}, 1.0),
         Row("once-conv jit", "conv jit", 0, 0, 0, 0, {"once": (0.0,)}, 1.0),
     ]
-    samples = {"create:big": (1.0,), "first:1": (2.0,), "first:2": (1.5,)}
+    samples = {"create:big": (1.0,), "first:1": (2.0,), "first:2": (1.5,), "warm:1": (1.75,), "warm:2": (1.25,)}
     cases = (("conv", "gemm:jit@nchw+plain", 20.0), ("conv", "gemm:jit", 20.0), ("fc", "gemm:jit", 0.0), ("conv", "jit", 0.0))
     for work, name, extra in cases:
         charge = Charge(work, arena_ms=0.25, once_ms=once_ms(kernels))
         (found,) = candidates_of(Row("s", name, 0, 0, 0, 0, samples, 1.0), QUICK, Cores((0, 1)), charge)
         assert found.execute_ms == {1: 2.25 + extra, 2: 1.75 + extra}
+        assert found.warm_ms == {1: 1.75, 2: 1.25}  # nothing of what is paid once
 
 
 def test_a_product_of_one_row_is_other_work_than_one_of_several() -> None:
@@ -33,7 +34,7 @@ def test_a_product_of_one_row_is_other_work_than_one_of_several() -> None:
     assert work_of(fc, {"y": (26, 10)}) == work_of(fc, {"y": (26, 1, 10)}) == "fc"
     assert work_of(replace(fc, kind="conv"), {"y": (1, 8, 1, 1)}) == "conv"
     kernels = [Row("once-fc gemm:jit", "fc gemm:jit", 0, 0, 0, 0, {"once": (30.0,)}, 1.0)]
-    samples = {"create:big": (1.0,), "first:1": (2.0,), "first:2": (1.5,)}
+    samples = {"create:big": (1.0,), "first:1": (2.0,), "first:2": (1.5,), "warm:1": (1.75,), "warm:2": (1.25,)}
     costs = {}
     for rows in (1, 26):
         charge = Charge(work_of(fc, {"y": (rows, 10)}), once_ms=once_ms(kernels))
@@ -43,7 +44,7 @@ def test_a_product_of_one_row_is_other_work_than_one_of_several() -> None:
 
 
 def test_first_touches_are_charged_by_size() -> None:
-    stages = ("create:big", "read:big", "transform:big", "cached_read:big", "cached_mmap:big", "first:1", "first:2")
+    stages = ("create:big", "read:big", "transform:big", "cached_read:big", "cached_mmap:big", "first:1", "warm:1")
     row = Row("s", "jit", 0, 900, 1000, 0, dict.fromkeys(stages, (1.0,)), 1.0)
     raw, copied, mapped = candidates_of(row, QUICK, Cores((0, 1)), Charge(weights_ms_per_byte=0.001))
     assert (raw.read_ms["big"], raw.transform_ms["big"]) == (1.0, 2.0)

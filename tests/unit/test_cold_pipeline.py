@@ -28,6 +28,7 @@ from edgeplan.pipeline import cold_plans, cold_runs
 from edgeplan.pipeline.cold_checks import check_outputs
 from edgeplan.pipeline.cold_runs import Bench, SharedJournal
 from edgeplan.pipeline.cold_start import table2_graph
+from edgeplan.planning.cold_start.later import profile_for
 from edgeplan.planning.cold_start.optimal import Search
 from edgeplan.planning.cold_start.plan import Target
 from edgeplan.planning.cold_start.profile import Disk
@@ -42,7 +43,7 @@ def test_a_plan_is_found_again_in_its_profile(tmp_path: Path, name: str) -> None
     store = cold_plans.PlanStore(tmp_path, Search())
     made = store.make(name, profiles, TARGET, disk=Disk(900.0, 0.2) if name == "evicted" else None)
     assert (made.disk is not None) == (name == "evicted")
-    profile = cold_plans.profile_for(made, profiles)
+    profile = profile_for(made, profiles)
     schedule = cold_plans.schedule_of(made, profile)
     assert schedule is not None
     assert cold_plans.makespan_under(made, profiles) == pytest.approx(made.makespan_ms, abs=1e-5)
@@ -79,16 +80,6 @@ def test_profiles_for_fewer_cores_and_for_uneven_ones() -> None:
     assert cold_plans.on_cores(profiles, 3) == ()
     chip = cold_plans.uneven(profiles, 3.0)[0]
     assert (chip.equal, chip.queues, chip.narrow, chip.little_ratio) == (False, 1, 1, 3.0)
-
-
-def test_kernels_for_later_runs_are_the_fastest_ones(tmp_path: Path) -> None:
-    profiles = layouts(8, 2)
-    made = cold_plans.PlanStore(tmp_path, Search()).make("optimal", profiles, TARGET)
-    profile = cold_plans.profile_for(made, profiles)
-    for layer, name in zip(profile.layers, cold_plans.fastest_warm(made, profiles), strict=True):
-        assert min(c.execute_ms[2] for c in layer.candidates) in {
-            c.execute_ms[2] for c in layer.candidates if c.implementation == name
-        }
 
 
 def test_a_plan_of_another_layout_has_no_schedule(tmp_path: Path) -> None:

@@ -111,6 +111,26 @@ def test_plan_says_what_the_profile_says() -> None:
     assert (document.step(0).implementation, document.step(0).source) == ("k", "raw")
 
 
+def test_the_gap_stands_in_the_document(tmp_path: Path) -> None:
+    written, path = plan(layouts(12, 4), "nnv12", TARGET), tmp_path / "plan.json"
+    write_plan(written, path)
+    document = json.loads(path.read_text())
+    assert document["gap"] == written.gap == document["makespan_ms"] / document["lower_bound_ms"] - 1 > 0
+    del document["gap"]  # as earlier documents
+    path.write_text(json.dumps(document))
+    assert read_plan(path) == written
+    path.write_text(json.dumps(document | {"lower_bound_ms": 0.0}))
+    assert read_plan(path).gap == 0
+
+
+def test_plans_of_before_the_gap_stood_in_them_are_read() -> None:
+    kept = sorted((Path(__file__).parents[2] / "results/cpu-onednn/cold/plans").glob("*.json"))
+    assert kept
+    for path in kept:
+        found = read_plan(path)
+        assert found.gap == pytest.approx(found.makespan_ms / found.lower_bound_ms - 1, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -126,6 +146,8 @@ def test_plan_says_what_the_profile_says() -> None:
         ({"implementation": [0]}, "one for each step"),
         ({"makespan_ms": 0.0}, "below lower_bound_ms"),
         ({"lower_bound_ms": "fast"}, "lower_bound_ms"),
+        ({"gap": 0.5}, "gap: not that of makespan_ms and lower_bound_ms"),
+        ({"gap": None}, "gap"),
         ({"equal_cores": False, "widen_from": 3}, "unless cores are equal"),
         ({"costs": "guessed"}, "costs"),
         ({"threads": 2.0}, "threads"),

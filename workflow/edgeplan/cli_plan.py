@@ -53,6 +53,12 @@ def plan_cold_start(
         str, typer.Option(help="optimal, evicted (for weights on the disk), nnv12, warm, K, K+C or K+C+P.")
     ] = "optimal",
     layouts: Annotated[str, typer.Option(help="Home layouts to plan, separated by commas; all without.")] = "",
+    continuous: Annotated[
+        bool,
+        typer.Option(
+            help="More inferences follow the first: idle cores prepare the kernels that are fastest when warm for them."
+        ),
+    ] = False,
     reprofile: Annotated[bool, typer.Option(help="nnv12: measure what it tries again while it plans.")] = False,
     cache_limit: Annotated[
         float | None,
@@ -70,6 +76,7 @@ def plan_cold_start(
     from edgeplan.cold.profiling.command import Request, plan_model  # noqa: PLC0415
     from edgeplan.cold.profiling.settings import ProfileSettings  # noqa: PLC0415
     from edgeplan.devices.config import load_device  # noqa: PLC0415
+    from edgeplan.planning.cold_start.later import with_warm_kernels  # noqa: PLC0415
     from edgeplan.planning.cold_start.planner import PLANNERS  # noqa: PLC0415
     from edgeplan.runtime.layouts import HOMES  # noqa: PLC0415
     from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415
@@ -108,10 +115,11 @@ def plan_cold_start(
     if accept_noise:
         request = replace(request, settings=ProfileSettings(max_noisy_share=1.0))
     planned = plan_model(model, request)
+    made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
     limit_bytes = None if cache_limit is None else int(cache_limit * _MB)
-    path = build_plan_folder(planned.dnnl, model, planned.plan, output, limit_bytes=limit_bytes)
+    path = build_plan_folder(planned.dnnl, model, made, output, limit_bytes=limit_bytes)
     program = read_linked(path / PROGRAM_NAME)
-    for line in [*summary(planned.plan, planned.profiles, path), cache_line(planned.plan, program, limit_bytes)]:
+    for line in [*summary(made, planned.profiles, path), cache_line(made, program, limit_bytes)]:
         typer.echo(line)
 
 
@@ -146,6 +154,7 @@ def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
     table = remaining_table(profiles, disk=plan.disk is not None).set_index("layout").loc[plan.layout]
     n = len(plan.steps)
     widen = "from the first step on" if plan.widen_from == 0 else f"from step {plan.widen_from} of {n} on"
+    others = sum(cold != later for cold, later in zip(plan.implementation, plan.later, strict=False))
     disk = plan.disk
     state = "warm" if disk is None else f"evicted: {disk.mb_per_s:.0f} MB/s, {disk.latency_ms:.2f} ms until the first byte"
     return [
@@ -154,6 +163,7 @@ def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
         f"  bound           {plan.lower_bound_ms:.2f} ms, gap {100 * plan.gap:.2f} % for these costs and this order",
         f"  layout          {plan.layout}",
         f"  all cores       {'never' if plan.widen_from == n else widen}",
+        f"  later runs      {f'{others} of {n} steps switch kernels' if plan.later else 'with the kernels of the first one'}",
         f"  cached weights  {plan.cache_bytes / _MB:.1f} MB of {plan.read_bytes / _MB:.1f} MB read, by the plan",
         f"  candidates      {table['remaining']} of {table['candidates']} undominated, {table['remaining_mean']:.1f} a step",
         f"  written to      {path}",

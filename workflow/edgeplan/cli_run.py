@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edgeplan.runtime.linked import LinkedProgram
 
 _MB = 1e6
+_TABLE_ROWS = 10  # inferences that are shown one by one
 
 
 def register(app: typer.Typer) -> None:
@@ -40,10 +41,14 @@ def run(
         ),
     ] = "",
 ) -> None:
-    """Run a plan: its cold start, and warm runs after it; or cold starts only, each in a fresh process."""
+    """Run a plan: its cold start, and warm runs after it; or cold starts only, each in a fresh process.
+
+    Of a plan made with --continuous, idle cores prepare the kernels that later inferences switch to.
+    """
     # imported here: `edgeplan --help` should not wait for the runtime
+    from edgeplan.planning.cold_start.plan import read_plan  # noqa: PLC0415
     from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415
-    from edgeplan.runtime.plan_folder import PROGRAM_NAME  # noqa: PLC0415
+    from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME  # noqa: PLC0415
 
     if evicted and not cold:
         raise ParamsError(
@@ -54,14 +59,15 @@ def run(
         f"{program.model}: {program.step_count} steps, layout {program.layout}, {program.threads} threads, "
         f"weight cache {program.cache_bytes / _MB:.1f} MB"
     )
+    continuous = bool(read_plan(folder / PLAN_NAME).later)
     cores = _processors(program, device)
     if cold:
         _require_sorted(cores, device)
     with _kept_on(cores):
         if cold:
-            _report("cold", [_run_apart(folder, evicted, cores) for _ in range(repeat)])
+            _report("cold", [_run_apart(folder, evicted, cores, continuous=continuous) for _ in range(repeat)])
         else:
-            _report("warm", _run_here(folder, repeat, cores))
+            _run_here(folder, repeat, cores, continuous=continuous)
 
 
 def _processors(program: LinkedProgram, device: str = "") -> Cores:
@@ -116,8 +122,8 @@ def _kept_on(cores: Cores) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _run_here(folder: Path, repeat: int, cores: Cores) -> list[float]:
-    """A cold start and `repeat - 1` warm runs in this process; times in ms of the warm ones."""
+def _run_here(folder: Path, repeat: int, cores: Cores, *, continuous: bool) -> None:
+    """A cold start and `repeat - 1` warm runs in this process, reported."""
     from edgeplan.cold.inputs import random_inputs  # noqa: PLC0415
     from edgeplan.devices.machine import fingerprint  # noqa: PLC0415
     from edgeplan.runtime.cold_executor import ColdSession  # noqa: PLC0415
@@ -131,19 +137,52 @@ def _run_here(folder: Path, repeat: int, cores: Cores) -> list[float]:
     dnnl, machine = Dnnl(), fingerprint()
     prepare_process(dnnl)
     start = time.perf_counter()
-    with ColdSession(dnnl, folder, threads=program.threads, machine=machine, cores=cores.big, little=cores.little) as session:
+    with ColdSession(
+        dnnl,
+        folder,
+        threads=program.threads,
+        machine=machine,
+        cores=cores.big,
+        little=cores.little,
+        continuous=continuous,
+    ) as session:
         session.run(inputs)
-        _report("cold", [(time.perf_counter() - start) * 1e3])
-        typer.echo("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in session.stages_ms().items()))
-        times = []
-        for _ in range(repeat - 1):
+        times, switched = [(time.perf_counter() - start) * 1e3], [False]
+        for _ in range(repeat - 1):  # nothing in between: time to spare would be spent on the kernels of later runs
             start = time.perf_counter()
             session.run(inputs)
             times.append((time.perf_counter() - start) * 1e3)
-    return times
+            switched.append(session.switched)
+        stages = session.stages_ms()
+    _report("cold", times[:1])
+    typer.echo("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in stages.items()))
+    if continuous:
+        for line in switch_table(times, switched):
+            typer.echo(line)
+    _report("warm", [time for time, warm in zip(times, switched, strict=True) if warm] if continuous else times[1:])
 
 
-def _run_apart(folder: Path, evicted: bool, cores: Cores) -> float:
+def switch_table(times_ms: Sequence[float], switched: Sequence[bool]) -> list[str]:
+    """The inferences of a plan with kernels for later runs: how long each took, and from which on it was on those kernels.
+
+    Args:
+        times_ms: by inference, the cold start first.
+        switched: whether it was on the kernels for later runs throughout.
+    """
+    first = next((k for k, warm in enumerate(switched) if warm), None)
+    shown = sorted({*range(min(len(times_ms), _TABLE_ROWS)), *([first] if first is not None else [])})
+    lines = ["inference        ms  kernels"]
+    for k in shown:
+        kernels = "warm" if switched[k] else "cold, warm ones being prepared" if k else "cold"
+        lines.append(f"{k + 1:>9}  {times_ms[k]:>8.2f}  {kernels}")
+    if len(times_ms) > len(shown):
+        lines.append(f"          and {len(times_ms) - len(shown)} more")
+    if first is None:
+        return [*lines, "no inference was on the warm kernels yet: more of them with --repeat"]
+    return [*lines, f"on the warm kernels from inference {first + 1} on"]
+
+
+def _run_apart(folder: Path, evicted: bool, cores: Cores, *, continuous: bool) -> float:
     """A cold start in a fresh process, in ms."""
     from edgeplan.cold.baselines.edgeplan import prepared  # noqa: PLC0415
     from edgeplan.cold.jobs import RunJob  # noqa: PLC0415
@@ -153,7 +192,7 @@ def _run_apart(folder: Path, evicted: bool, cores: Cores) -> float:
 
     program = read_linked(folder / PROGRAM_NAME)
     fields = {
-        "setting": "edgeplan",
+        "setting": "edgeplan-continuous" if continuous else "edgeplan",
         "threads": program.threads,
         "cpus": cores.all,
         "inputs": {border.name: border.shape for border in program.inputs},
@@ -163,7 +202,7 @@ def _run_apart(folder: Path, evicted: bool, cores: Cores) -> float:
         result = run_cold(RunJob.model_validate(fields | {"artefact": prepared(folder).artefact}))
         if result.cold_ms is not None:
             return result.cold_ms
-        _run_here(folder, 1, cores)  # says what is wrong, and mends the weight cache if it is that
+        _run_here(folder, 1, cores, continuous=continuous)  # says what is wrong, and mends the weight cache if it is that
     typer.echo(f"cannot start cold: {result.reason}", err=True)
     raise typer.Exit(1)
 

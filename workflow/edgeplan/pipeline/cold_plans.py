@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import edgeplan
-from edgeplan.errors import FormatError
 from edgeplan.planning.cold_start.frame import to_frame
+from edgeplan.planning.cold_start.later import profile_for
 from edgeplan.planning.cold_start.machine import MAIN, Schedule, Span, simulate
 from edgeplan.planning.cold_start.nnv12 import Reprofile
 from edgeplan.planning.cold_start.optimal import Search
@@ -132,18 +132,6 @@ def schedule_of(made: Plan, profile: Profile) -> Schedule | None:
     return Schedule(tuple(choice), places, made.widen_from)
 
 
-def profile_for(made: Plan, profiles: Sequence[Profile]) -> Profile:
-    """The profile of the plan's home layout.
-
-    Raises:
-        FormatError: there is none.
-    """
-    for profile in profiles:
-        if profile.layout == made.layout and len(profile.layers) == len(made.steps):
-            return profile
-    raise FormatError(f"no profile of layout {made.layout}", where=f"plan of {made.model}", next_step="profile the model again")
-
-
 def makespan_under(made: Plan, profiles: Sequence[Profile]) -> float:
     """What the plan takes under other costs than those it was made from (ms); not a number where a candidate has none."""
     profile = profile_for(made, profiles)
@@ -156,13 +144,6 @@ def planned_timeline(made: Plan, profiles: Sequence[Profile]) -> tuple[Span, ...
     profile = profile_for(made, profiles)
     schedule = schedule_of(made, profile)
     return simulate(profile, schedule, made.disk)[1] if schedule is not None else ()
-
-
-def fastest_warm(made: Plan, profiles: Sequence[Profile]) -> tuple[str, ...]:
-    """For each step the implementation that executes fastest on all cores, under the plan's layout: K_warm of section 3.5."""
-    profile = profile_for(made, profiles)
-    width = profile.big_cores
-    return tuple(min(layer.candidates, key=lambda c: c.execute_ms[width]).implementation for layer in profile.layers)
 
 
 _COPIED: tuple[str, ...] = (

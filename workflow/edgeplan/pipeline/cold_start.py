@@ -31,7 +31,6 @@ from edgeplan.pipeline.cold_energy import energy_or_reason
 from edgeplan.pipeline.cold_plans import (
     VARIANTS,
     PlanStore,
-    fastest_warm,
     on_cores,
     plan_row,
     planned_timeline,
@@ -42,6 +41,7 @@ from edgeplan.pipeline.cold_timeline import COLUMNS as SPAN_COLUMNS
 from edgeplan.pipeline.cold_timeline import measured_timeline, timeline_rows
 from edgeplan.pipeline.cold_tools import Tools
 from edgeplan.planning.cold_start.frame import to_frame
+from edgeplan.planning.cold_start.later import with_warm_kernels
 from edgeplan.planning.cold_start.optimal import Search
 from edgeplan.planning.cold_start.plan import Plan, write_plan
 from edgeplan.planning.cold_start.profile import Disk, Profile
@@ -232,9 +232,10 @@ class _Stage:
         reprofiler = (lambda: self._tools.reprofiler(model.path, graph)) if variant.reprofile else None
         disk = self._disk if variant.disk else None
         made = self._plans.make(name, costs, self._tools.target(model.path, threads), reprofiler, disk)
-        warm = fastest_warm(made, known) if variant.continuous else None
+        if variant.continuous:
+            made = with_warm_kernels(made, known)
         folder = self._work / "plans" / f"{model.name}-{name}-{threads}"
-        planned.folders[model.name, name, threads] = self._tools.plan_folder(model, made, folder, warm)
+        planned.folders[model.name, name, threads] = self._tools.plan_folder(model, made, folder)
         planned.documents[f"{model.name}-{name}-{threads}"] = made
         planned.rows.append(plan_row(model.name, name, made, known))
 

@@ -146,24 +146,23 @@ class Tools:
 
         return target_of(model, self.dnnl, threads)
 
-    def plan_folder(self, model: ColdModel, plan: Plan, folder: Path, warm: Sequence[str] | None = None) -> PrepareResult:
+    def plan_folder(self, model: ColdModel, plan: Plan, folder: Path) -> PrepareResult:
         """A plan folder as a run takes it, built unless it is there for this very plan, model file and runtime.
 
         Args:
             model: the model that was planned.
             plan: the plan.
             folder: where to build.
-            warm: implementations for later runs, for continuous inference.
         """
         from edgeplan.cold.baselines.edgeplan import prepared  # noqa: PLC0415
         from edgeplan.runtime.plan_folder import build_plan_folder  # noqa: PLC0415
 
-        content = digest([plan.model_dump(mode="json"), warm, source_digest("runtime")])
+        content = digest([plan.model_dump(mode="json"), source_digest("runtime")])
         stamp = digest([content, model.path.stat().st_mtime_ns])  # plan folders know the model file by its time stamp
         mark = folder / _MARK
         if not mark.is_file() or mark.read_text() != stamp:
             shutil.rmtree(folder, ignore_errors=True)
-            build_plan_folder(self.dnnl, model.path, plan, folder, warm=warm)
+            build_plan_folder(self.dnnl, model.path, plan, folder)
             write_text(mark, stamp)
         # not the version that `prepared` gives: it changes with the folder's time stamps and place, and not with the runtime
         return prepared(folder).model_copy(update={"engine_version": f"{self.dnnl.info.version}+{content}"})

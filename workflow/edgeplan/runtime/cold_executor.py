@@ -81,7 +81,7 @@ class ColdSession:
         lanes[0].preparer.own = self._executor.own  # one thread does both
         self._preparation = Preparation(self._shared, lanes, stealing=stealing, continuous=continuous)
         self._times: Numbers = np.zeros(2 * self.program.step_count, np.int64)
-        self._ran = self._copying = False
+        self._ran = self._copying = self._switched = False
         self._failed: BaseException | None = None
         self._pinned = () if self.program.equal_cores else tuple(cores)
         self._preparation.start()
@@ -153,6 +153,7 @@ class ColdSession:
         preparation, program = self._preparation, self.program
         preparing = preparation.unfinished
         switching = preparation.switching()
+        self._switched = not switching
         self._dnnl.set_threads(narrow_width(program) if switching else program.threads)
         for k in range(program.step_count):
             if switching and not preparation.switching():
@@ -172,6 +173,11 @@ class ColdSession:
         return reading_ahead(self._shared)
 
     # What was measured
+
+    @property
+    def switched(self) -> bool:
+        """Whether the last run had the kernels for later runs for all its steps."""
+        return self._switched
 
     @property
     def _executions(self) -> list[Mark]:

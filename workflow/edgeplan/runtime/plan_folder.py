@@ -71,8 +71,9 @@ def build_plan_folder(
         folder: where to write; made if it is not there.
         limit_bytes: most bytes of weights in the cache. Beyond it the largest are transformed at every start instead; the
             prediction of the plan then no longer holds, which is logged.
-        warm: the implementation of each step in later runs (section 3.5), those of the plan if not given. Later runs are on
-            all cores, so steps that the cold start executes on fewer are made again in any case.
+        warm: the implementation of each step in later runs (section 3.5), in place of those that the plan names; without either
+            those of the cold start. Later runs are on all cores, so steps that the cold start executes on fewer are made again
+            in any case.
 
     Returns:
         The folder.
@@ -82,12 +83,13 @@ def build_plan_folder(
         ModelError: the model cannot be read, or holds an operator that the runtime lacks.
         StoreError: the disk is full or the folder not writable; a plan that was there before still works.
     """
+    plan = plan if warm is None else plan.with_later(warm)
     lowered = _lowered(model, plan)
     target = replace(plan.target, library_version=dnnl.info.version, isa=dnnl.info.isa)
     check_fits(plan, target, tuple(step.name for step in lowered.steps), str(folder / PLAN_NAME))
     locations = locate_weights(model, lowered)
     with dnnl.without_primitive_cache():  # the tables must hold in a fresh process
-        document = _linked(lowered, plan, locations, warm)
+        document = _linked(lowered, plan, locations)
     document |= {"files": _files(model, plan, document["files"])}
     program, reserve = placed(document, plan, limit_bytes)
     try:
@@ -200,14 +202,12 @@ def _offered(recorder: Recorder, lowered: Lowered, plan: Plan) -> list[tuple[Imp
     return [tuple(known.values()) for known in found]
 
 
-def _linked(
-    lowered: Lowered, plan: Plan, locations: Mapping[str, WeightLocation], warm: Sequence[str] | None
-) -> dict[str, Any]:
+def _linked(lowered: Lowered, plan: Plan, locations: Mapping[str, WeightLocation]) -> dict[str, Any]:
     """The tables of a plan, without places for its weights."""
     recorder = Recorder()
     offered = _offered(recorder, lowered, plan)
     chosen = _chosen(lowered, offered, [plan.implementations[i] for i in plan.implementation], plan.library_version)
-    later = _chosen(lowered, offered, warm, plan.library_version) if warm is not None else chosen
+    later = _chosen(lowered, offered, plan.warm, plan.library_version) if plan.later else chosen
     program = _buffers(recorder, lowered, plan.layout, chosen, locations)
     linker = Linker(recorder, program, plan.threads)
     narrow = narrow_width(plan)

@@ -116,18 +116,19 @@ def candidates_of(row: Row, settings: ProfileSettings, cores: Cores, charge: Cha
         return {core: (time or 0.0) * (1 - discount) for core, time in found.items()}
 
     extra = charge.arena_ms + charge.once_ms.get(kernel_of(charge.work, row.implementation), 0.0)
-    execute = {width: _first_ms(row, pick, width) + extra for width in cores.widths}
+    execute = {width: _execution_ms(row, pick, "first", width) + extra for width in cores.widths}
+    warm = {width: _execution_ms(row, pick, "warm", width) for width in cores.widths}
     create, transform, nothing = by_class("create"), by_class("transform"), dict.fromkeys(cores.classes, 0.0)
     name, scratch = row.implementation, row.scratch_bytes
     if not row.weight_bytes:
-        return (Candidate(name, "none", nothing, create, nothing, execute, 0, 0, scratch),)
+        return (Candidate(name, "none", nothing, create, nothing, execute, 0, 0, scratch, warm),)
     size = row.weight_bytes
     touched = size * charge.weights_ms_per_byte
     transform, copied = _more(transform, touched), _more(by_class("cached_read"), touched)
     return (
-        Candidate(name, "raw", by_class("read"), create, transform, execute, row.raw_bytes, 0, scratch),
-        Candidate(name, "cached_read", copied, create, nothing, execute, size, size, scratch),
-        Candidate(name, "cached_mmap", by_class("cached_mmap"), create, nothing, execute, size, size, scratch),
+        Candidate(name, "raw", by_class("read"), create, transform, execute, row.raw_bytes, 0, scratch, warm),
+        Candidate(name, "cached_read", copied, create, nothing, execute, size, size, scratch, warm),
+        Candidate(name, "cached_mmap", by_class("cached_mmap"), create, nothing, execute, size, size, scratch, warm),
     )
 
 
@@ -135,11 +136,6 @@ def _more(times: Mapping[str, float], extra: float) -> dict[str, float]:
     return {core: time + extra for core, time in times.items()}
 
 
-def _first_ms(row: Row, pick: Pick, width: int) -> float:
-    """The first execution at a width; what had a quick look only is taken to be as slow there as on one core."""
-    return float(pick(row.samples_ms.get(f"first:{width}") or row.samples_ms["first:1"]))
-
-
-def warm_ms(row: Row, settings: ProfileSettings, width: int) -> float:
-    """Execution of a candidate that has run before (Figure 6 and Table 2)."""
-    return float(_PICK[settings.statistic](row.samples_ms.get(f"warm:{width}") or row.samples_ms["warm:1"]))
+def _execution_ms(row: Row, pick: Pick, which: str, width: int) -> float:
+    """The first execution at a width, or a warm one; what had a quick look only is taken to be as slow there as on one core."""
+    return float(pick(row.samples_ms.get(f"{which}:{width}") or row.samples_ms[f"{which}:1"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from edgeplan.errors import FormatError
@@ -56,9 +56,14 @@ def undominated(profile: Profile, *, disk: bool = False) -> tuple[tuple[int, ...
 
 def pareto(profile: Profile, *, disk: bool = False) -> Profile:
     """The profile with undominated candidates only (Algorithm 1, line 1); `disk` as in `undominated`."""
+    return selected(profile, undominated(profile, disk=disk))
+
+
+def selected(profile: Profile, positions: Sequence[Sequence[int]]) -> Profile:
+    """The profile with the candidates at those positions only, by step."""
     layers = tuple(
         replace(layer, candidates=tuple(layer.candidates[i] for i in kept))
-        for layer, kept in zip(profile.layers, undominated(profile, disk=disk), strict=True)
+        for layer, kept in zip(profile.layers, positions, strict=True)
     )
     return replace(profile, layers=layers)
 

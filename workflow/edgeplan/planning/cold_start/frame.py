@@ -28,7 +28,8 @@ _SIZES = ("read_bytes", "cache_bytes", "scratch_bytes")
 _CANDIDATE = {"implementation": str, "source": str, **dict.fromkeys(_SIZES, int)}
 _STAGES = ("read", "create", "transform")
 _TIMES = tuple(f"{stage}_{core}_ms" for stage in _STAGES for core in (BIG, LITTLE))
-_EXECUTE = re.compile(r"execute_(\d+)_ms")  # by width: the number of cores
+# By width, the number of cores. Tables of before warm executions were kept have no such columns: the first ones stand for them.
+_EXECUTE, _WARM = re.compile(r"execute_(\d+)_ms"), re.compile(r"warm_(\d+)_ms")
 
 
 def to_frame(profiles: Iterable[Profile]) -> pd.DataFrame:
@@ -56,6 +57,7 @@ def _row(c: Candidate) -> dict[str, Any]:
     times = {f"{stage}_{core}_ms": by_core.get(core) for stage, by_core in stages for core in (BIG, LITTLE)}
     sizes = {name: getattr(c, name) for name in _SIZES}
     executions = {f"execute_{width}_ms": time for width, time in sorted(c.execute_ms.items())}
+    executions |= {f"warm_{width}_ms": time for width, time in sorted(c.warm_ms.items())}
     return {"implementation": c.implementation, "source": c.source} | times | executions | sizes
 
 
@@ -69,17 +71,17 @@ def from_frame(frame: pd.DataFrame, where: str = "profile table") -> tuple[Profi
     frame = _completed(frame)
     expected = {**_PROFILE, **_STEP, **_CANDIDATE, **dict.fromkeys(_TIMES, float)}
     missing = [name for name in expected if name not in frame.columns]
-    widths = {m[0]: int(m[1]) for m in map(_EXECUTE.fullmatch, map(str, frame.columns)) if m}
+    widths, warm = _widths(frame, _EXECUTE), _widths(frame, _WARM)
     if missing or not widths:
         raise _misfit(f"columns {', '.join(missing) or 'execute_<width>_ms'} are missing", where)
-    for name in [*(n for n, kind in expected.items() if kind is not str), *widths]:
+    for name in [*(n for n, kind in expected.items() if kind is not str), *widths, *warm]:
         if not pd.api.types.is_numeric_dtype(frame[name]) and not frame[name].isna().all():
             raise _misfit(f"column {name} is not a number", where)
     for name in [n for n in expected if n not in _TIMES]:
         if frame[name].isna().any():
             raise _misfit(f"column {name} has holes", where)
     groups = frame.groupby(["model", "layout"], sort=False)
-    return tuple(check(_profile(group, widths, where)) for _, group in groups)
+    return tuple(check(_profile(group, widths, warm, where)) for _, group in groups)
 
 
 def _completed(frame: pd.DataFrame) -> pd.DataFrame:
@@ -88,7 +90,12 @@ def _completed(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**{new: frame[old] for new, old in shared.items() if new not in frame and old in frame})
 
 
-def _profile(frame: pd.DataFrame, widths: dict[str, int], where: str) -> Profile:
+def _widths(frame: pd.DataFrame, pattern: re.Pattern[str]) -> dict[str, int]:
+    """Columns of executions: name -> width."""
+    return {m[0]: int(m[1]) for m in map(pattern.fullmatch, map(str, frame.columns)) if m}
+
+
+def _profile(frame: pd.DataFrame, widths: dict[str, int], warm: dict[str, int], where: str) -> Profile:
     records: list[dict[str, Any]] = [{str(k): v for k, v in r.items()} for r in frame.to_dict("records")]
     head = records[0]
     if any(r[name] != head[name] for r in records for name in _PROFILE):
@@ -98,7 +105,7 @@ def _profile(frame: pd.DataFrame, widths: dict[str, int], where: str) -> Profile
         steps.setdefault(int(r["step"]), []).append(r)
     if sorted(steps) != list(range(len(steps))):
         raise _misfit(f"steps of {head['model']}, {head['layout']} are not numbered 0 to {len(steps) - 1}", where)
-    layers = tuple(_layer(steps[k], widths, where) for k in range(len(steps)))
+    layers = tuple(_layer(steps[k], widths, warm, where) for k in range(len(steps)))
     contention = Contention(*(float(head[f"contention_{field.name}"]) for field in fields(Contention)))
     cores = int(head["big_cores"]), int(head["little_cores"])
     ratio, start_ms = float(head["little_ratio"]), float(head["start_ms"])
@@ -106,7 +113,7 @@ def _profile(frame: pd.DataFrame, widths: dict[str, int], where: str) -> Profile
     return Profile(str(head["model"]), str(head["layout"]), *cores, ratio, layers, contention, start_ms, fresh)
 
 
-def _layer(rows: list[dict[str, Any]], widths: dict[str, int], where: str) -> Layer:
+def _layer(rows: list[dict[str, Any]], widths: dict[str, int], warm: dict[str, int], where: str) -> Layer:
     if len({(r["name"], r["members"]) for r in rows}) > 1:
         raise _misfit(f"step {rows[0]['step']} has several names", where)
     try:
@@ -115,13 +122,16 @@ def _layer(rows: list[dict[str, Any]], widths: dict[str, int], where: str) -> La
         raise _misfit(f"members of step {rows[0]['step']} are no JSON list", where) from error
     if not isinstance(members, list):
         raise _misfit(f"members of step {rows[0]['step']} are no JSON list", where)
-    return Layer(str(rows[0]["name"]), tuple(map(str, members)), tuple(_candidate(r, widths) for r in rows))
+    return Layer(str(rows[0]["name"]), tuple(map(str, members)), tuple(_candidate(r, widths, warm) for r in rows))
 
 
-def _candidate(row: dict[str, Any], widths: dict[str, int]) -> Candidate:
+def _candidate(row: dict[str, Any], widths: dict[str, int], warm: dict[str, int]) -> Candidate:
     def by_core(stage: str) -> dict[str, float]:
         times = {core: row[f"{stage}_{core}_ms"] for core in (BIG, LITTLE)}
         return {core: float(time) for core, time in times.items() if pd.notna(time)}
+
+    def by_width(columns: dict[str, int]) -> dict[int, float]:
+        return {width: float(row[name]) for name, width in columns.items() if pd.notna(row[name])}
 
     return Candidate(
         str(row["implementation"]),
@@ -129,8 +139,9 @@ def _candidate(row: dict[str, Any], widths: dict[str, int]) -> Candidate:
         by_core("read"),
         by_core("create"),
         by_core("transform"),
-        {width: float(row[name]) for name, width in widths.items() if pd.notna(row[name])},
-        *(int(row[name]) for name in _SIZES),
+        by_width(widths),
+        warm_ms=by_width(warm),
+        **{name: int(row[name]) for name in _SIZES},
     )
 
 

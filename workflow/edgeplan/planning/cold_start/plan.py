@@ -7,10 +7,11 @@ follow from the queues.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -24,6 +25,7 @@ Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
 _ROUGH_MS = 1e-6  # times are rounded to this in the document
+_ROUGH_GAP = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,11 @@ class Step:
     place: str
 
 
+def _gap_of(times: dict[str, Any]) -> float:
+    makespan, bound = times["makespan_ms"], times["lower_bound_ms"]
+    return float(makespan / bound - 1) if bound > 0 else 0.0
+
+
 class Plan(BaseModel):
     """A cold start, planned.
 
@@ -74,12 +81,16 @@ class Plan(BaseModel):
         steps: names, in order of execution.
         implementations, implementation: names, and for each step the position of its own.
         source: for each step its position in `SOURCES`.
+        later: for each step the position of the implementation that later runs switch to (section 3.5), prepared by cores with
+            nothing else to do; none where later runs keep the kernels of the cold start.
         main: steps prepared by the main core, in order.
         queues: steps prepared by each preparing core, in order.
         widen_from: first step executed on all cores, after all preparations; the number of steps if none is.
         makespan_ms: predicted.
         lower_bound_ms: proven for the costs, contention factors included, and this order of execution; over all layouts that
             were planned.
+        gap: relative distance of the makespan to the bound, 0 if the bound is 0. It follows from the two: documents without it
+            are of before it stood in them, one that contradicts them is refused.
         planning_ms: time taken to plan.
         read_bytes, cache_bytes: read from disk in a cold start, stored beside the model.
         disk_mb_per_s, disk_latency_ms: of the disk that weights were planned to come from; None for weights in memory.
@@ -105,11 +116,14 @@ class Plan(BaseModel):
     implementations: tuple[str, ...]
     implementation: tuple[Count, ...]
     source: tuple[Count, ...]
+    later: tuple[Count, ...] = ()
     main: tuple[Count, ...]
     queues: tuple[tuple[Count, ...], ...]
     widen_from: Count
     makespan_ms: Milliseconds
     lower_bound_ms: Milliseconds
+    # No computed field: a strict document that may hold one needs a validator before all, which takes no arrays for tuples.
+    gap: Annotated[float, Field(allow_inf_nan=False)] = Field(default_factory=_gap_of)
     planning_ms: Milliseconds
     read_bytes: Count
     cache_bytes: Count
@@ -119,12 +133,7 @@ class Plan(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
         n = len(self.steps)
-        if len(self.implementation) != n or len(self.source) != n:
-            raise ValueError("implementation, source: one for each step")
-        if max(self.implementation) >= len(self.implementations):
-            raise ValueError("implementation: not listed under implementations")
-        if max(self.source) >= len(SOURCES):
-            raise ValueError(f"source: 0 to {len(SOURCES) - 1}, for {', '.join(SOURCES)}")
+        self._check_kernels(n)
         placed = sorted([*self.main, *(k for queue in self.queues for k in queue)])
         if placed != list(range(n)):
             raise ValueError("main, queues: each step is prepared once")
@@ -132,14 +141,22 @@ class Plan(BaseModel):
             raise ValueError("widen_from: at most the number of steps, which it is unless cores are equal")
         if self.makespan_ms < self.lower_bound_ms - _ROUGH_MS:
             raise ValueError("makespan_ms: below lower_bound_ms")
+        if abs(self.gap - _gap_of(self.__dict__)) > _ROUGH_GAP:
+            raise ValueError("gap: not that of makespan_ms and lower_bound_ms")
         if (self.disk_mb_per_s is None) != (self.disk_latency_ms is None):
             raise ValueError("disk_mb_per_s, disk_latency_ms: both or none")
         return self
 
-    @property
-    def gap(self) -> float:
-        """Relative distance of the predicted makespan to the proven bound."""
-        return self.makespan_ms / self.lower_bound_ms - 1 if self.lower_bound_ms > 0 else 0.0
+    def _check_kernels(self, n: int) -> None:
+        if len(self.implementation) != n or len(self.source) != n:
+            raise ValueError("implementation, source: one for each step")
+        if len(self.later) not in (0, n):
+            raise ValueError("later: one for each step, or none")
+        for name, listed in (("implementation", self.implementation), ("later", self.later)):
+            if max(listed, default=-1) >= len(self.implementations):
+                raise ValueError(f"{name}: not listed under implementations")
+        if max(self.source) >= len(SOURCES):
+            raise ValueError(f"source: 0 to {len(SOURCES) - 1}, for {', '.join(SOURCES)}")
 
     @property
     def disk(self) -> Disk | None:
@@ -162,6 +179,18 @@ class Plan(BaseModel):
             for k in queue:
                 places[k] = q
         return tuple(places)
+
+    @property
+    def warm(self) -> tuple[str, ...]:
+        """Names of the implementations that later runs switch to, by step; none where they keep those of the cold start."""
+        return tuple(self.implementations[i] for i in self.later)
+
+    def with_later(self, names: Sequence[str]) -> Plan:
+        """The same plan with implementations for later runs, one a step; the cold start stays as it is."""
+        known = sorted({*self.implementations, *names})
+        chosen = [known.index(self.implementations[i]) for i in self.implementation]
+        positions = {"implementation": tuple(chosen), "later": tuple(known.index(name) for name in names)}
+        return Plan.model_validate({**self.model_dump(), "implementations": tuple(known), **positions})
 
     def step(self, k: int) -> Step:
         """Step `k` in words."""

@@ -8,15 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import numpy as np
-
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.cold_start.bounds import cache_bytes, read_bytes
-from edgeplan.planning.cold_start.dominance import pareto, restricted
+from edgeplan.planning.cold_start.dominance import pareto, restricted, selected, undominated
+from edgeplan.planning.cold_start.later import fastest_warm
 from edgeplan.planning.cold_start.machine import (
     MAIN,
-    Costs,
-    Floats,
     Schedule,
     Span,
     costs_of,
@@ -24,7 +21,7 @@ from edgeplan.planning.cold_start.machine import (
     sequential,
     simulate,
 )
-from edgeplan.planning.cold_start.nnv12 import Reprofile, nnv12
+from edgeplan.planning.cold_start.nnv12 import Combination, Reprofile, nnv12
 from edgeplan.planning.cold_start.optimal import Search, optimal
 from edgeplan.planning.cold_start.plan import Plan, Target
 from edgeplan.planning.cold_start.profile import SOURCES, Candidate, Disk, Profile, check
@@ -64,6 +61,7 @@ class Outcome:
         lower_bound_ms: what no schedule of this layout beats, if the planner proved something; beside a faster layout planned
             before, no more than is needed to give this one up.
         disk: where the weights come from, if not from memory.
+        calibrated: all candidates, none filtered out, with their costs as measured while planning; None where nothing was.
     """
 
     profile: Profile
@@ -72,6 +70,7 @@ class Outcome:
     note: str
     lower_bound_ms: float | None = None
     disk: Disk | None = None
+    calibrated: Profile | None = None
 
     @property
     def chosen(self) -> tuple[Candidate, ...]:
@@ -104,15 +103,41 @@ def _evicted(profile: Profile, options: Options) -> Outcome:
     )
 
 
+class _Calibration:
+    """Re-profiling that keeps the candidates which the filter dropped: once costs have changed, one of them may be better.
+
+    Algorithm 1 still chooses among those that its first line left. The bound must not: it is stated for all of them.
+    """
+
+    def __init__(self, profile: Profile, reprofile: Reprofile) -> None:
+        self.profile, self._reprofile = profile, reprofile
+        self._kept = undominated(profile)
+
+    def __call__(self, _: Profile, combination: Combination) -> Profile:
+        positions = tuple(kept[o] for kept, o in zip(self._kept, combination, strict=True))
+        self.profile = self._reprofile(self.profile, positions)
+        return selected(self.profile, self._kept)
+
+
 def _nnv12(profile: Profile, options: Options) -> Outcome:
-    found = nnv12(pareto(profile), epsilon_ms=options.epsilon_ms, exhaustive=options.exhaustive, reprofile=options.reprofile)
-    return Outcome(found.profile, found.schedule, profile.start_ms + found.makespan_ms, found.note)
+    again = _Calibration(profile, options.reprofile) if options.reprofile is not None else None
+    found = nnv12(pareto(profile), epsilon_ms=options.epsilon_ms, exhaustive=options.exhaustive, reprofile=again)
+    return Outcome(
+        found.profile,
+        found.schedule,
+        profile.start_ms + found.makespan_ms,
+        found.note,
+        calibrated=again.profile if again is not None else None,
+    )
 
 
-def _in_sequence(profile: Profile, price: Callable[[Costs], Floats], note: str) -> Outcome:
+def _in_sequence(profile: Profile, choice: tuple[int, ...] | None = None) -> Outcome:
+    """One step after the other, with the candidates that take the least in sum if no others are given."""
     costs = costs_of(profile)
-    schedule = sequential(costs, tuple(price(costs).argmin(axis=1).tolist()))
-    return Outcome(profile, schedule, profile.start_ms + makespan_ms(costs, schedule), note)
+    if choice is None:
+        choice = tuple((costs.alone_prepare + costs.alone_execute).argmin(axis=1).tolist())
+    schedule = sequential(costs, choice)
+    return Outcome(profile, schedule, profile.start_ms + makespan_ms(costs, schedule), "in sequence")
 
 
 def _uncached(profile: Profile) -> Profile:
@@ -120,18 +145,17 @@ def _uncached(profile: Profile) -> Profile:
 
 
 def _warm(profile: Profile, _: Options) -> Outcome:
-    # A stock engine: the kernel that is fastest when warm. Of equally fast ones the one that is prepared soonest.
-    return _in_sequence(
-        _uncached(profile), lambda c: np.where(c.present, c.alone_execute + 1e-9 * c.alone_prepare, np.inf), "in sequence"
-    )
+    # A stock engine: the kernel that is fastest when warm. What its first execution takes counts in the makespan only.
+    profile = _uncached(profile)
+    return _in_sequence(profile, fastest_warm(profile))
 
 
 def _kernels(profile: Profile, _: Options) -> Outcome:
-    return _in_sequence(_uncached(profile), lambda c: c.alone_prepare + c.alone_execute, "in sequence")
+    return _in_sequence(_uncached(profile))
 
 
 def _kernels_caching(profile: Profile, _: Options) -> Outcome:
-    return _in_sequence(profile, lambda c: c.alone_prepare + c.alone_execute, "in sequence")
+    return _in_sequence(profile)
 
 
 #: The planner that needs `Options.disk`.
@@ -201,8 +225,7 @@ def plan(
     bounds = [o.lower_bound_ms for o in planned.values()]
     proven = [b for b in bounds if b is not None]
     if len(proven) < len(bounds):  # a heuristic proves nothing; its reprofiling may have changed the costs
-        calibrated = [o.profile for o in planned.values()] if options.reprofile else profiles
-        proven = [lower_bound_ms(calibrated, options.search)]
+        proven = [lower_bound_ms((planned[p.layout].calibrated or p for p in profiles), options.search)]
     bound_ms = min(proven)
     return document(best, planner, target, costs=costs, bound_ms=bound_ms, planning_ms=planning_ms)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 
 from edgeplan.errors import FormatError
 
@@ -25,7 +25,9 @@ class Candidate:
         implementation: the library's name of the kernel, "" for steps without choice.
         source: "raw" (read and transform), "cached_read", "cached_mmap" (already transformed) or "none" (no weights).
         read_ms, create_ms, transform_ms: preparation by core class; "big" always, "little" where it was measured.
-        execute_ms: execution by width, the number of cores.
+        execute_ms: execution by width, the number of cores: the first one in a process, which is what a cold start pays.
+        warm_ms: execution by width once it has run; by it kernels for later runs are chosen (section 3.5). Profiles of before
+            it was kept have none: `warm` says what stands for it then.
         read_bytes: read from the model file or the cache.
         cache_bytes: stored in the cache, 0 unless the source is cached.
         scratch_bytes: working memory of the kernel.
@@ -40,6 +42,11 @@ class Candidate:
     read_bytes: int = 0
     cache_bytes: int = 0
     scratch_bytes: int = 0
+    warm_ms: Mapping[int, float] = field(default_factory=dict)
+
+    def warm(self, width: int) -> float:
+        """Execution at a width once it has run; the first one where that was not measured."""
+        return self.warm_ms.get(width, self.execute_ms[width])
 
     def stages_ms(self, core: str) -> tuple[float, float, float]:
         """Read, create and transform on a class of cores; the times of "big" where no "little" was measured."""
@@ -227,7 +234,9 @@ def _check_candidate(c: Candidate, widths: set[int], where: str) -> None:
             raise _misfit(f"{name} is by core class: big, and little where it was measured", where)
     if not widths <= set(c.execute_ms):
         raise _misfit(f"execute_ms misses a width of {sorted(widths)}", where)
-    times_ms = [t for m in (c.read_ms, c.create_ms, c.transform_ms) for t in m.values()] + list(c.execute_ms.values())
+    if not set(c.warm_ms) <= set(c.execute_ms):
+        raise _misfit(f"warm_ms has another width than {sorted(c.execute_ms)}", where)
+    times_ms = [t for m in (c.read_ms, c.create_ms, c.transform_ms, c.execute_ms, c.warm_ms) for t in m.values()]
     if not all(math.isfinite(t) and t >= 0 for t in times_ms):
         raise _misfit("a time is negative or not finite", where)
     if min(c.read_bytes, c.cache_bytes, c.scratch_bytes) < 0:

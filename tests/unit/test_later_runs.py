@@ -1,0 +1,235 @@
+"""Kernels for later runs (section 3.5): chosen by warm times, planned and run from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pandas as pd
+import pytest
+import yaml
+from cold_start_instances import layouts
+from tiny_profiled import tiny
+from typer.testing import CliRunner
+
+from edgeplan import cli_run
+from edgeplan.cli import app
+from edgeplan.cold import process
+from edgeplan.cold.jobs import RunJob, RunResult
+from edgeplan.cold.profiling import command
+from edgeplan.errors import FormatError
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.planning.cold_start.frame import from_frame, to_frame
+from edgeplan.planning.cold_start.later import fastest_warm, profile_for, with_warm_kernels
+from edgeplan.planning.cold_start.plan import Target, read_plan, write_plan
+from edgeplan.planning.cold_start.planner import outcomes, plan
+from edgeplan.planning.cold_start.profile import Candidate, Layer, Profile, check
+from edgeplan.runtime.cold_executor import ColdSession
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.linked_file import read_linked, read_reserve
+
+TARGET = Target("net.onnx", "a" * 64, "onednn", "3.2.0", "avx2", "here", 2)
+Arrays = Mapping[str, np.ndarray]
+
+
+def _candidate(name: str, prepare: float, first: float, warm: float | None, source: str = "raw") -> Candidate:
+    times, none = {"big": prepare}, {"big": 0.0}
+    known = {} if warm is None else {1: 2 * warm, 2: warm}
+    return Candidate(name, source, times, none, none, {1: 2 * first, 2: first}, warm_ms=known)
+
+
+def _two(warm: bool = True) -> Profile:
+    """`lazy` generates code in its first execution, and is the faster one ever after; `eager` is fast at once."""
+    eager, lazy = _candidate("eager", 1.0, 3.0, 3.0 if warm else None), _candidate("lazy", 1.0, 20.0, 2.0 if warm else None)
+    return Profile("m", "nhwc", 2, 0, 1.0, (Layer("a", (), (eager, lazy)), Layer("b", (), (lazy, eager))))
+
+
+def test_kernels_for_later_runs_are_chosen_by_their_warm_times() -> None:
+    assert fastest_warm(_two()) == (1, 0)
+    made = plan([_two()], "optimal", TARGET)
+    assert {made.step(k).implementation for k in (0, 1)} == {"eager"}
+    later = with_warm_kernels(made, [_two()])
+    assert later.warm == ("lazy", "lazy")
+    assert later.implementations == ("eager", "lazy")
+    assert [later.step(k) for k in (0, 1)] == [made.step(k) for k in (0, 1)]  # the cold start stays as it was
+    with pytest.raises(FormatError, match="no profile of layout"):
+        with_warm_kernels(made, [replace(_two(), layout="nchw")])
+
+
+def test_the_plan_of_a_stock_engine_takes_what_is_fastest_when_warm_and_pays_its_first_execution() -> None:
+    found = outcomes([_two()], "warm")["nhwc"]
+    assert [c.implementation for c in found.chosen] == ["lazy", "lazy"]
+    assert found.makespan_ms == pytest.approx(2 * (1 + 20))
+
+
+def test_without_warm_times_the_first_executions_stand_for_them() -> None:
+    assert fastest_warm(_two(warm=False)) == (0, 1)
+    assert [c.implementation for c in outcomes([_two(warm=False)], "warm")["nhwc"].chosen] == ["eager", "eager"]
+
+
+def test_of_equally_fast_kernels_the_one_that_is_prepared_soonest() -> None:
+    slow, quick = _candidate("slow", 5.0, 9.0, 2.0), _candidate("quick", 1.0, 9.0, 2.0)
+    assert fastest_warm(Profile("m", "nhwc", 2, 0, 1.0, (Layer("a", (), (slow, quick)),))) == (1,)
+
+
+def test_warm_times_survive_a_table_and_may_be_missing(tmp_path: Path) -> None:
+    path = tmp_path / "profile.parquet"
+    to_frame([_two()]).to_parquet(path, index=False)
+    frame = pd.read_parquet(path)
+    assert from_frame(frame) == (_two(),)
+    assert from_frame(frame.drop(columns=["warm_1_ms", "warm_2_ms"])) == (_two(warm=False),)
+    some = frame.assign(warm_2_ms=frame["warm_2_ms"].where(frame["implementation"] == "lazy"))
+    (found,) = from_frame(some)
+    assert [[c.warm(2) for c in layer.candidates] for layer in found.layers] == [[3.0, 2.0], [2.0, 3.0]]
+    with pytest.raises(FormatError, match="warm_1_ms is not a number"):
+        from_frame(frame.assign(warm_1_ms="fast"))
+    for wrong, message in (({2: -1.0}, "negative"), ({3: 1.0}, "another width")):
+        layer = Layer("a", (), (replace(_two().layers[0].candidates[0], warm_ms=wrong),))
+        with pytest.raises(FormatError, match=message):
+            check(replace(_two(), layers=(layer,)))
+
+
+def test_the_stored_profiles_are_read() -> None:
+    frame = pd.read_parquet(Path(__file__).parents[2] / "data/rows/cpu-onednn/cold_start/snapshot/profiles.parquet")
+    for profile in from_frame(frame[frame["model"] == "squeezenet"]):
+        for layer, position in zip(profile.layers, fastest_warm(profile), strict=True):
+            assert layer.candidates[position].warm(2) == min(c.warm(2) for c in layer.candidates)
+
+
+def test_a_plan_with_kernels_for_later_runs_is_a_document(tmp_path: Path) -> None:
+    profiles, path = layouts(12, 4), tmp_path / "plan.json"
+    made = plan(profiles, "optimal", TARGET)
+    written = with_warm_kernels(made, profiles)
+    write_plan(written, path)
+    assert read_plan(path) == written
+    chosen = fastest_warm(profile_for(made, profiles))
+    layers = profile_for(made, profiles).layers
+    assert written.warm == tuple(x.candidates[o].implementation for x, o in zip(layers, chosen, strict=True))
+    assert made.warm == made.later == ()
+    for later, message in (((0,), "later: one for each step, or none"), ((99,) * 12, "later: not listed")):
+        with pytest.raises(ValueError, match=message):
+            type(made).model_validate({**made.model_dump(), "later": later})
+
+
+def _hesitant(profiles: Sequence[Profile]) -> tuple[Profile, ...]:
+    """The profiles as if whatever is slow in a cold start were fast when warm: every step with a choice switches."""
+
+    def warmed(c: Candidate) -> Candidate:
+        cold = sum(c.stages_ms("big")) + c.execute_ms[2]
+        return replace(c, warm_ms=dict.fromkeys(c.execute_ms, 1.0 / cold))
+
+    return tuple(
+        replace(p, layers=tuple(replace(x, candidates=tuple(map(warmed, x.candidates))) for x in p.layers)) for p in profiles
+    )
+
+
+@pytest.fixture(scope="module")
+def planned(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A workspace with a plan of a small model, one with kernels for later runs, and what the command said of each."""
+    assert dnnl
+    folder = tmp_path_factory.mktemp("workspace")
+    (folder / "config/devices").mkdir(parents=True)
+    device = {"format_version": 1, "name": "dev", "engine": "onednn"}
+    (folder / "config/devices/dev.yaml").write_text(yaml.safe_dump(device))
+    save_onnx(tiny(), folder / "tiny.onnx")
+    measure = command.profile_model
+    told = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        patch.chdir(folder)
+        patch.setattr(command, "profile_model", lambda *given, **how: _hesitant(measure(*given, **how)))
+        for name, options in (("plain", []), ("continuous", ["--continuous"])):
+            arguments = ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", name, "--layouts", "nhwc", "--accept-noise"]
+            done = CliRunner().invoke(app, [*arguments, *options])
+            assert done.exit_code == 0, done.output
+            told[name] = done.output
+    return folder, told
+
+
+def test_a_plan_names_the_kernels_that_later_runs_switch_to(planned: tuple[Path, dict[str, str]]) -> None:
+    folder, told = planned
+    plain, made = (read_plan(folder / name / "plan.json") for name in ("plain", "continuous"))
+    assert plain.later == ()
+    assert "later runs      with the kernels of the first one" in told["plain"]
+    switching = [k for k, name in enumerate(made.warm) if name != made.step(k).implementation]
+    assert switching
+    assert f"later runs      {len(switching)} of {len(made.steps)} steps switch kernels" in told["continuous"]
+    reserve = read_reserve(folder / "continuous/reserve.json", read_linked(folder / "continuous/program.json"))
+    assert [getattr(reserve.later[k], "implementation", "") for k in switching] == [made.warm[k] for k in switching]
+
+
+def test_runs_switch_to_the_warm_kernels(planned: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[Arrays, Arrays, bool]] = []
+    real = ColdSession.run
+
+    def spy(session: ColdSession, inputs: Arrays) -> Arrays:
+        outputs = real(session, inputs)
+        ran.append((inputs, outputs, session.switched))
+        return outputs
+
+    monkeypatch.setattr(ColdSession, "run", spy)
+    folder, _ = planned
+    done = CliRunner().invoke(app, ["run", str(folder / "continuous"), "--repeat", "3000"])
+    assert done.exit_code == 0, done.output
+    switched = [warm for _, _, warm in ran]
+    first = switched.index(True)
+    assert first > 0
+    assert all(switched[first:])
+    assert f"on the warm kernels from inference {first + 1} on" in done.output
+    assert f"and {3000 - 10 - (first >= 10)} more" in done.output
+    assert sum(switched) < 2 or f"ms of {sum(switched)}\n" in done.output  # the warm ones alone
+    known = ort.InferenceSession(folder / "tiny.onnx", providers=["CPUExecutionProvider"])
+    (wanted,) = known.run(None, dict(ran[0][0]))
+    for _, outputs, _ in ran:  # before the switch, while it is being prepared, and after it
+        (found,) = outputs.values()
+        assert np.abs(found - wanted).max() <= 1e-4 * np.abs(wanted).max()
+
+
+def test_a_plan_without_warm_kernels_switches_to_none(
+    planned: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    real = ColdSession.__init__
+    monkeypatch.setattr(ColdSession, "__init__", lambda self, *given, **how: (asked.append(how), real(self, *given, **how))[1])
+    done = CliRunner().invoke(app, ["run", str(planned[0] / "plain"), "--repeat", "3"])
+    assert done.exit_code == 0, done.output
+    assert [how["continuous"] for how in asked] == [False]
+    assert "cold: " in done.output
+    assert "warm: " in done.output
+    assert "inference" not in done.output
+
+
+@pytest.mark.parametrize(("name", "setting"), [("plain", "edgeplan"), ("continuous", "edgeplan-continuous")])
+def test_a_fresh_process_starts_as_it_was_planned(
+    planned: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch, name: str, setting: str
+) -> None:
+    jobs: list[RunJob] = []
+    real = process.run_cold
+
+    def spy(job: RunJob) -> RunResult:
+        jobs.append(job)
+        return real(job)
+
+    monkeypatch.setattr(process, "run_cold", spy)
+    done = CliRunner().invoke(app, ["run", str(planned[0] / name), "--cold"])
+    assert done.exit_code == 0, done.output
+    assert {job.setting for job in jobs} == {setting}
+    assert "cold: " in done.output
+
+
+def test_the_table_tells_the_first_inference_on_warm_kernels() -> None:
+    assert cli_run.switch_table([9.0, 7.0, 5.0, 5.0], [False, False, True, True]) == [
+        "inference        ms  kernels",
+        "        1      9.00  cold",
+        "        2      7.00  cold, warm ones being prepared",
+        "        3      5.00  warm",
+        "        4      5.00  warm",
+        "on the warm kernels from inference 3 on",
+    ]
+    late = cli_run.switch_table([1.0] * 30, [False] * 20 + [True] * 10)
+    assert late[-3:] == ["       21      1.00  warm", "          and 19 more", "on the warm kernels from inference 21 on"]
+    assert cli_run.switch_table([9.0], [False])[-1] == "no inference was on the warm kernels yet: more of them with --repeat"
