@@ -75,10 +75,24 @@ def test_breakdown_has_allocation_as_a_stage_of_its_own(tables: dict[str, pd.Dat
 
 def test_kernel_alternatives_stand_beside_the_papers(tables: dict[str, pd.DataFrame]) -> None:
     table = tables["cold_table_02"]
-    ours = table[(table["from"] == "here") & (table["layout"] == "nhwc")].set_index("kernel")
+    ours = table[table["from"] == "here"].set_index("kernel")
+    assert ours["layout"].to_dict() == {"gemm": "nhwc, blocked16", "brgconv": "nhwc, blocked16"}  # alike under both
     assert ours.loc["brgconv", ["read_raw_ms", "transform_ms", "read_cache_ms", "create_ms"]].tolist() == [1.0, 3.0, 2.0, 3.0]
     assert pd.isna(ours.loc["gemm", "read_cache_ms"])
     assert len(table[table["from"] != "here"]) == 6
+
+
+def test_a_quick_look_on_one_core_tells_nothing_of_two(e: ColdEvidence) -> None:
+    quick = (e.profiles["implementation"] == "gemm") & (e.profiles["layout"] == "nhwc")
+    profiles = e.profiles.assign(execute_2_ms=e.profiles["execute_2_ms"].where(~quick, e.profiles["execute_1_ms"]))
+    tables = make_cold_tables(replace(e, profiles=profiles))
+    rows = tables["cold_table_02"].set_index(["kernel", "layout"])["execute_2_cores_ms"]
+    assert pd.isna(rows["gemm", "nhwc"])
+    assert rows["gemm", "blocked16"] == 1.5  # what differs keeps its row
+    assert rows["brgconv", "nhwc, blocked16"] == 0.6
+    counted = tables["cold_candidates"].set_index(["model", "layout"])
+    assert counted.loc[(MODELS[0], "nhwc"), ["candidates", "quick_look"]].tolist() == [6, 2]
+    assert counted.loc[(MODELS[0], "blocked16"), "quick_look"] == 0
 
 
 def test_storage_and_planning_time_stand_beside_the_papers(tables: dict[str, pd.DataFrame]) -> None:

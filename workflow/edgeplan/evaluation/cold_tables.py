@@ -73,8 +73,10 @@ _ALL = (
     ColdTable(
         "cold_table_02",
         "Kernel alternatives of one convolution",
-        "3 x 3, stride 1, 64 to 192 channels at 56 x 56, under each home layout; `@` names layouts that the kernel converts "
-        "from and to (paper: Table 2, which has no creation: its kernels are compiled ahead).",
+        "3 x 3, stride 1, 64 to 192 channels at 56 x 56; `layout`: the home layouts under which the row holds; `@` names "
+        "layouts that the kernel converts from and to. An empty cell under several cores: the kernel had a quick look only, "
+        "one sample on one core, since another one was far better; planners take it to be as slow on several (paper: Table 2, "
+        "which has no creation: its kernels are compiled ahead).",
         plans.table_02,
     ),
     ColdTable(
@@ -216,7 +218,8 @@ _ALL = (
         "cold_candidates",
         "Candidates that remain",
         "Implementation x source, before and after those are dropped that another one beats in both preparation and execution "
-        "(section 3.3: the paper is left with 1 to 2 kernels an operator).",
+        "(section 3.3: the paper is left with 1 to 2 kernels an operator). `quick_look`: how many have one sample on one core "
+        "and none on several, since another candidate was far better in one stage and hardly worse in the other.",
         plans.candidates,
     ),
     ColdTable(
