@@ -82,6 +82,16 @@ def test_kernel_alternatives_stand_beside_the_papers(tables: dict[str, pd.DataFr
     assert len(table[table["from"] != "here"]) == 6
 
 
+def test_outputs_of_programs_and_of_started_plans_are_compared(e: ColdEvidence, tables: dict[str, pd.DataFrame]) -> None:
+    table = tables["cold_outputs"].set_index("model")
+    starts = (e.runs["setting"].str.startswith("edgeplan") & (e.runs["model"] == MODELS[0])).sum()
+    assert table.loc[MODELS[0], ["programs", "starts", "equal"]].tolist() == [2, starts, True]
+    wrong = e.runs["plan"].eq("K") & (e.runs["model"] == MODELS[0])
+    runs = e.runs.assign(output_error=e.runs["output_error"].where(~wrong, 2e-4))
+    table = make_cold_tables(replace(e, runs=runs))["cold_outputs"].set_index("model")
+    assert table["equal"].to_dict() == {MODELS[0]: False, MODELS[1]: True}
+
+
 def test_a_quick_look_on_one_core_tells_nothing_of_two(e: ColdEvidence) -> None:
     quick = (e.profiles["implementation"] == "gemm") & (e.profiles["layout"] == "nhwc")
     profiles = e.profiles.assign(execute_2_ms=e.profiles["execute_2_ms"].where(~quick, e.profiles["execute_1_ms"]))

@@ -33,6 +33,7 @@ def e() -> ColdEvidence:
         ("cold.plan_gap_max", 0.01),
         ("cold.plan_seconds_max", 0.4),
         ("runtime.outputs_equal", 1.0),
+        ("runtime.plan_outputs_equal", 1.0),
         ("cold.models", 2.0),
     ],
 )
@@ -129,6 +130,15 @@ def test_what_was_not_measured_is_an_absent_figure(e: ColdEvidence) -> None:
 def test_one_wrong_output_misses_the_bar(e: ColdEvidence) -> None:
     checks = e.checks.assign(error=[1e-6, 2e-4, math.inf, 1e-4])
     assert metrics.outputs_equal(replace(e, checks=checks)) == 0.5
+
+
+def test_one_wrong_start_of_a_plan_shows(e: ColdEvidence) -> None:
+    ours = e.runs["setting"].str.startswith("edgeplan")
+    first = e.runs.index[ours][0]
+    off = e.runs["output_error"].where(e.runs.index != first, 2e-4).where(ours, 5e-4)  # stock engines are not ours to judge
+    wrong = e.runs.assign(output_error=off, reason=e.runs["reason"].where(e.runs.index != first, "outputs differ"))
+    assert metrics.plan_outputs_equal(replace(e, runs=wrong)) == pytest.approx(1 - 1 / ours.sum())
+    assert math.isnan(metrics.plan_outputs_equal(replace(e, runs=wrong[~ours])))
 
 
 def test_disk_that_could_not_be_probed_gives_no_bound(e: ColdEvidence) -> None:

@@ -17,11 +17,10 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
+from edgeplan.cold.jobs import OUTPUT_TOLERANCE
 from edgeplan.evaluation.cold_evidence import CACHED, EVICTED, EVICTED_PLAN, FIXED, FOLLOWED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.summary import Bar
 
-#: The outputs of the runtime agree when they differ by at most this share of their largest magnitude.
-OUTPUT_TOLERANCE = 1e-4
 _NEAR = 0.15
 _KEYS = ["model", "setting", "plan", "state", "threads"]
 _DEFAULT = "onnxruntime"
@@ -245,6 +244,20 @@ def outputs_equal(e: ColdEvidence) -> float:
     return float((e.checks["error"] <= OUTPUT_TOLERANCE).mean()) if len(e.checks) else math.nan
 
 
+def plan_outputs_equal(e: ColdEvidence) -> float:
+    """Share of the cold starts of our plans, cached weights and all, whose first outputs agree within 1e-4.
+
+    Every start is compared, whether or not it counts.
+    """
+    compared = own_starts(e.runs)["output_error"]
+    return float((compared <= OUTPUT_TOLERANCE).mean()) if len(compared) else math.nan
+
+
+def own_starts(runs: pd.DataFrame) -> pd.DataFrame:
+    """Starts of our plans whose outputs were compared."""
+    return runs[runs["setting"].str.startswith(OWN) & runs["output_error"].notna()]
+
+
 def models_measured(e: ColdEvidence) -> float:
     """Models with a cold latency of our own, page cache warm."""
     return float(len(own_cold_ms(e.runs, CACHED)))
@@ -269,6 +282,7 @@ METRICS: Mapping[str, Callable[[ColdEvidence], float]] = MappingProxyType(
         "cold.predicted_within_15pct": predicted_within_15pct,
         "cold.predicted_within_15pct_both_states": lambda e: predicted_within_15pct(e, CACHED, EVICTED),
         "runtime.outputs_equal": outputs_equal,
+        "runtime.plan_outputs_equal": plan_outputs_equal,
         "cold.models": models_measured,
     }
 )

@@ -241,8 +241,9 @@ _ALL = (
     ColdTable(
         "cold_outputs",
         "Outputs against ONNX Runtime",
-        "Largest |a - b| / largest |b| over all programs: the k-th candidate in every step, for all k, under every home "
-        "layout; equal up to 1e-4.",
+        "Largest |a - b| / largest |b|. Programs: the k-th candidate in every step, for all k, under every home layout, "
+        "prepared and run step after step. Starts: all cold starts of plans, by the executor that they are made for and with "
+        "weights from the cache, the first outputs of each. Equal: both up to 1e-4.",
         plans.outputs,
     ),
 )
