@@ -11,6 +11,7 @@ from edgeplan.cold.jobs import OUTPUT_TOLERANCE
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import paper_nnv12 as paper
 from edgeplan.evaluation.cold_evidence import CACHED, EVICTED, EVICTED_PLAN, OPTIMAL, TABLE2_CONV, ColdEvidence
+from edgeplan.evaluation.cold_metrics_plans import own_starts
 from edgeplan.evaluation.cold_tables_stages import NotMeasuredError
 from edgeplan.planning.cold_start.bounds import remaining_table
 from edgeplan.planning.cold_start.profile import BIG, Candidate
@@ -233,7 +234,7 @@ def outputs(e: ColdEvidence) -> pd.DataFrame:
         raise NotMeasuredError("no output was compared")
     grouped = e.checks.groupby("model", sort=False)["error"]
     frame = grouped.agg(programs="size", largest_error="max").reset_index()
-    starts = metrics.own_starts(e.runs).groupby("model")["output_error"]
+    starts = own_starts(e.runs).groupby("model")["output_error"]
     frame = frame.assign(
         starts=frame["model"].map(starts.size()).fillna(0).astype(int), largest_start_error=frame["model"].map(starts.max())
     )
