@@ -227,6 +227,18 @@ def test_plans_for_an_evicted_page_cache_are_told_apart(e: ColdEvidence) -> None
     assert words.evicted_plans(replace(e, plans=e.plans[e.plans["plan"] != "evicted"])) == ""
 
 
+def test_findings_name_the_plans_behind_the_warm_figures(e: ColdEvidence) -> None:
+    quick = e.runs["plan"].eq("warm") & (e.runs["model"] == MODELS[0])
+    runs = e.runs.assign(warm_min_ms=e.runs["warm_min_ms"].where(~quick, 2.0))
+    told = words.warm_plans(replace(e, runs=runs))
+    assert "`warm` on 1" in told
+    assert "The plan `optimal`, for cold starts, which is what a user gets unasked, takes 1.25 times" in told
+    assert "were run after the stock engines" in told
+    row = make_cold_tables(replace(e, runs=runs))["cold_bounds"].set_index("model").loc[MODELS[0]]
+    assert row[["warm_ms", "warm_plan", "warm_optimal_ms"]].tolist() == [2.0, "warm", 5.0]
+    assert words.warm_plans(replace(e, runs=e.runs[e.runs["plan"] != "optimal"])) == ""
+
+
 def test_the_ablation_tells_what_made_starts_slower(e: ColdEvidence) -> None:
     assert "slower" not in words.ablation(e)
     slow = e.runs["cold_ms"].where(~((e.runs["plan"] == "K") & (e.runs["model"] == MODELS[0])), 1e4)

@@ -31,6 +31,7 @@ def e() -> ColdEvidence:
         ("cold.evicted_over_bound", math.sqrt(31.5 / 20 * 33.5 / 20)),
         ("cold.over_warm_cached", math.sqrt(10 / 5 * 12 / 5)),
         ("runtime.warm_vs_best_stock", 5 / 4),
+        ("runtime.warm_vs_best_stock_optimal", 5 / 4),
         ("cold.plan_gap_max", 13.5 * 0.9 / 10 - 1),  # of a plan for an evicted page cache
         ("cold.plan_gap_max_cached", 0.01),
         ("cold.plan_gap_max_evicted", 13.5 * 0.9 / 10 - 1),
@@ -143,6 +144,14 @@ def test_one_wrong_start_of_a_plan_shows(e: ColdEvidence) -> None:
     wrong = e.runs.assign(output_error=off, reason=e.runs["reason"].where(e.runs.index != first, "outputs differ"))
     assert plans.plan_outputs_equal(replace(e, runs=wrong)) == pytest.approx(1 - 1 / ours.sum())
     assert math.isnan(plans.plan_outputs_equal(replace(e, runs=wrong[~ours])))
+
+
+def test_warm_figures_are_of_the_fastest_plan_and_of_the_default_one(e: ColdEvidence) -> None:
+    quick = e.runs["plan"].eq("warm") | (e.runs["plan"].eq("optimal") & e.runs["state"].eq("evicted"))
+    runs = e.runs.assign(warm_min_ms=e.runs["warm_min_ms"].where(~quick, 2.0))
+    found = metrics.cold_metrics(replace(e, runs=runs))
+    assert found["runtime.warm_vs_best_stock"] == pytest.approx(2 / 4)
+    assert found["runtime.warm_vs_best_stock_optimal"] == pytest.approx(5 / 4)
 
 
 def test_gaps_of_all_plans_with_a_proof_count(e: ColdEvidence) -> None:

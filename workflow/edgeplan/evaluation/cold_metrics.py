@@ -107,6 +107,13 @@ def warm_ms(runs: pd.DataFrame, threads: int, *, stock: bool) -> pd.Series[float
     return warm(runs, threads, stock=stock)["warm_ms"]
 
 
+def warm_optimal(runs: pd.DataFrame, threads: int) -> pd.DataFrame:
+    """The row of `medians` with w(m, own, threads), by model, of the plan `optimal`, page cache warm: the default plan."""
+    found = own(medians(runs))
+    chosen = found[(found["plan"] == OPTIMAL) & (found["state"] == CACHED) & (found["threads"] == threads)]
+    return _least(chosen, "warm_ms")
+
+
 def _least(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     """The row with the least value of each model."""
     ordered = frame.dropna(subset=[column]).sort_values(column, kind="stable")
@@ -181,8 +188,16 @@ def over_warm_cached(e: ColdEvidence) -> float:
 
 
 def warm_vs_best_stock(e: ColdEvidence) -> float:
-    """G of own warm / min over s in B of w(m, s, t), t = all cores on both sides."""
+    """G of own warm / min over s in B of w(m, s, t), t = all cores on both sides; own warm is the fastest plan's (`warm`).
+
+    How fast the runtime is with kernels for warm running. Most of these plans were run in later groups than the stock engines.
+    """
     return geomean(warm_ms(e.runs, e.threads, stock=False) / warm_ms(e.runs, e.threads, stock=True))
+
+
+def warm_vs_best_stock_optimal(e: ColdEvidence) -> float:
+    """G of w(m, plan `optimal`, t) / min over s in B of w(m, s, t), t = all cores; run among the stock engines."""
+    return geomean(warm_optimal(e.runs, e.threads)["warm_ms"] / warm_ms(e.runs, e.threads, stock=True))
 
 
 def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
@@ -239,6 +254,7 @@ METRICS: Mapping[str, Callable[[ColdEvidence], float]] = MappingProxyType(
         "cold.evicted_over_bound": evicted_over_bound,
         "cold.over_warm_cached": over_warm_cached,
         "runtime.warm_vs_best_stock": warm_vs_best_stock,
+        "runtime.warm_vs_best_stock_optimal": warm_vs_best_stock_optimal,
         "cold.plan_gap_max": plan_gap_max,
         "cold.plan_gap_max_cached": lambda e: plan_gap_max(e, OPTIMAL),
         "cold.plan_gap_max_evicted": lambda e: plan_gap_max(e, EVICTED_PLAN),
@@ -262,7 +278,7 @@ BARS = (
     ),
     Bar("cold.over_work_bound_cached", "cold over the work bound, page cache warm", low=1, high=1.3, aim="<= 1.1"),
     Bar("cold.evicted_over_bound", "cold over the bound of disk and work, page cache evicted", low=1, high=1.3, aim="<= 1.1"),
-    Bar("runtime.warm_vs_best_stock", "warm latency over the best stock engine's", high=1.15, aim="<= 1"),
+    Bar("runtime.warm_vs_best_stock", "warm latency of the fastest plan over the best stock engine's", high=1.15, aim="<= 1"),
     Bar("cold.plan_gap_max", "largest gap of an optimal plan to its proven bound, either state", high=GAP_BAR, aim="<= 0.002"),
     Bar("cold.plan_seconds_max", "longest planning of an optimal plan, either state (s)", high=2, aim="<= 0.5"),
     Bar("cold.predicted_within_15pct", "share of makespans (weights in memory) predicted within 15 %", low=0.7, aim=">= 0.95"),

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import pandas as pd
 
+from edgeplan.evaluation import cold_tables_bounds as bounds
 from edgeplan.evaluation import cold_tables_continuous as continuous
 from edgeplan.evaluation import cold_tables_plans as plans
 from edgeplan.evaluation import cold_tables_predictions as predictions
@@ -55,8 +56,9 @@ _ALL = (
         "What bounds a cold start",
         "Own plans beside two lower bounds. Work: the least (preparation + execution) core-time of any candidate of each "
         "step, summed, over the cores. Disk: the fewest bytes any candidates read, over the bandwidth probed among the runs. "
+        "`warm_ms` is of the fastest of all own plans, `warm_plan`, `warm_optimal_ms` of `optimal`, both on all cores. "
         "The last columns are the parts of the optimal plan's work in core-milliseconds: create is JIT compilation.",
-        plans.bounds,
+        bounds.bounds,
         words.bounds,
     ),
     ColdTable(
@@ -136,7 +138,7 @@ _ALL = (
         "Cold latency (ms, page cache warm) while a process, pinned to one core, keeps it busy for a share of the time. The "
         "names of the cores are nominal: equal cores are not pinned one by one, and the scheduler may move our threads (and an "
         "engine's) between them, away from the load. The slow-down is against no load: all runs of a setting at 0 %, which are "
-        "alike whichever core the load was to be on. The stock setting is a fixed one, not the fastest on this model (paper: "
+        "alike whichever core the load was to be on. The stock setting is always this one, whichever is fastest (paper: "
         "Fig. 11).",
         runs.figure_11,
     ),
@@ -229,7 +231,7 @@ _ALL = (
         "`optimal` is planned for weights in memory, `evicted` for weights that stream from the disk in the order of execution "
         "(bandwidth and latency measured once, before planning). Both are started in both states (ms); a gain is optimal / "
         "evicted. `widen_from`: the step from which all cores execute. The gap is that of `evicted` to its proven bound.",
-        plans.states,
+        bounds.states,
     ),
     ColdTable(
         "cold_asymmetric",

@@ -125,6 +125,28 @@ def bounds(e: ColdEvidence) -> str:
     ).strip()
 
 
+def warm_plans(e: ColdEvidence) -> str:
+    """Of which plans our warm figures are, and when these were run."""
+    fastest, optimal = metrics.warm(e.runs, e.threads, stock=False), metrics.warm_optimal(e.runs, e.threads)
+    found = metrics.cold_metrics(e)
+    ratios = [found.get(f"runtime.warm_vs_best_stock{plan}") for plan in ("", "_optimal")]
+    if fastest.empty or optimal.empty or None in ratios:
+        return ""
+    numbers = fastest["plan"].value_counts()
+    best, default = (cell_text(float(ratio)) for ratio in ratios if ratio is not None)
+    text = (
+        f"Warm, our fastest plan of each model takes {best} times as long as the best stock engine (geometric mean); it is "
+        f"{listed(f'`{plan}` on {number}' for plan, number in numbers.items())} of {len(fastest)} models. The plan "
+        f"`{OPTIMAL}`, for cold starts, which is what a user gets unasked, takes {default} times as long."
+    )
+    later = set(numbers.index) - {OPTIMAL, EVICTED_PLAN}
+    return (
+        f"{text} Plans but `{OPTIMAL}` and `{EVICTED_PLAN}` were run after the stock engines, not among them."
+        if later
+        else text
+    )
+
+
 def evicted_plans(e: ColdEvidence) -> str:
     """Plans for weights in memory and for an evicted page cache apart: the bar of the gap takes both."""
     found = metrics.cold_metrics(e)
