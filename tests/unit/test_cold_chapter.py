@@ -302,6 +302,22 @@ def test_bounds_say_what_bounds_a_start(tables: dict[str, pd.DataFrame]) -> None
     assert row["create_core_ms"] == pytest.approx(4)
 
 
+def test_what_bounds_an_evicted_start_is_told_by_model(e: ColdEvidence, tables: dict[str, pd.DataFrame]) -> None:
+    row = tables["cold_bounds_evicted"].set_index("model").loc["squeezenet"]
+    assert row[["plan", "threads", "bounded_by"]].tolist() == ["evicted", 2, "disk"]
+    numbers = ["needed_mb", "probed_mb_per_s", "disk_bound_ms", "work_bound_ms", "evicted_ms", "evicted_over_bound"]
+    assert row[numbers].tolist() == pytest.approx([2, 100, 20, 6, 31.5, 31.5 / 20])
+    assert row[["planned_bound_ms", "planned_ms", "create_core_ms"]].tolist() == pytest.approx([9, 11.5 * 0.9, 3])
+    slow = e.runs.assign(slowness=e.runs["slowness"].where(e.runs["state"] != "evicted", 4.0))
+    again = make_cold_tables(replace(e, runs=slow))  # the work bound of these runs, not that of runs in memory
+    for name in ("cold_bounds", "cold_bounds_evicted"):
+        assert set(again[name]["bounded_by"]) == {"work"}
+    assert table_captions(e)["cold_bounds_evicted"].endswith("is 1.262 in the geometric mean.")
+    worse = e.runs["plan"].eq("evicted") & e.runs["model"].eq(MODELS[0])
+    told = words.bounds_of_disk(replace(e, runs=e.runs.assign(cold_ms=e.runs["cold_ms"].where(~worse, 99.0))))
+    assert f"slower than `optimal` in this state on 1 of 2 models ({MODELS[0]})" in told
+
+
 def test_every_figure_is_drawn(e: ColdEvidence) -> None:
     figures = cold_figures.make_cold_figures(e)
     assert figures.keys() == cold_figures.COLD_FIGURES.keys()

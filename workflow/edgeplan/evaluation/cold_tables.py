@@ -62,6 +62,17 @@ _ALL = (
         words.bounds,
     ),
     ColdTable(
+        "cold_bounds_evicted",
+        "What bounds a cold start with the page cache evicted",
+        "The plan for that state, at its best number of threads. Disk bound: the fewest bytes any candidates read over the "
+        "bandwidth probed among the runs (median); work bound: as above, at the speed of these runs. The larger one is what "
+        "`evicted_over_bound` is over. `planned_bound_ms` is proven for the disk as it was measured once, before planning. "
+        "`needed_mb_per_s`: the same bytes over the whole start. The last columns are the stages as measured, summed over the "
+        "lanes: read includes waiting for the disk.",
+        bounds.bounds_evicted,
+        words.bounds_of_disk,
+    ),
+    ColdTable(
         "cold_table_01",
         "Stages of a cold start",
         "Medians over the repeats, all cores. `warm plan`: raw weights, the kernels that are fastest warm, planned as a "

@@ -9,6 +9,7 @@ import pandas as pd
 from edgeplan.cold.interference import LIMIT
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation.cold_evidence import ABLATION, CACHED, EVICTED, EVICTED_PLAN, FIXED, OPTIMAL, OWN, ColdEvidence
+from edgeplan.evaluation.cold_tables_bounds import bounds_evicted, states
 from edgeplan.evaluation.cold_tables_continuous import inference, mode_over_without
 from edgeplan.evaluation.cold_tables_runs import figure_11, figure_13
 from edgeplan.evaluation.cold_tables_stages import STAGES, NotMeasuredError, figure_06, focus, maybe_stages
@@ -123,6 +124,21 @@ def bounds(e: ColdEvidence) -> str:
         f"{own_optimal(e)} {listed(below.index)} took less than the bound with the page cache evicted: the disk was faster in "
         f"its starts than in the probes. The geometric mean over all models is {cell_text(metrics.geomean(ratio))}{rest}."
     ).strip()
+
+
+def bounds_of_disk(e: ColdEvidence) -> str:
+    """How many models the disk bounds, and on how many the plan for it starts slower than the one for weights in memory."""
+    frame, compared = bounds_evicted(e), states(e)
+    by_disk = (frame["bounded_by"] == "disk").sum()
+    text = f"{by_disk} of {len(frame)} models are bounded by the disk."
+    for threads, part in compared.dropna(subset=["evicted_gain"]).groupby("threads"):
+        slower, gain = part.loc[part["evicted_gain"] < 1, "model"], cell_text(metrics.geomean(part["evicted_gain"]))
+        named = f" ({listed(slower)})" if len(slower) else ""
+        text += (
+            f" On {threads} thread{'s' if threads != 1 else ''} `{EVICTED_PLAN}` starts slower than `{OPTIMAL}` in this state "
+            f"on {len(slower)} of {len(part)} models{named}; {OPTIMAL} / {EVICTED_PLAN} is {gain} in the geometric mean."
+        )
+    return text
 
 
 def warm_plans(e: ColdEvidence) -> str:
