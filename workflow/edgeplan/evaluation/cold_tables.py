@@ -198,13 +198,15 @@ _ALL = (
         "Heuristic against optimal plan",
         "Makespans as predicted and as measured; gaps, makespan / bound - 1, are to the proven bound of the optimal planner. "
         "`widen_from`: the step from which execution takes all cores (0: from the first; the number of steps: never). NNV12's "
-        "Algorithm 1 tries all combinations up to 2^12 and descends by coordinates beyond.",
+        "Algorithm 1 tries all combinations up to 2^12 and descends by coordinates beyond. The measured starts of the two were "
+        "not interleaved: Algorithm 1's are of a later group.",
         plans.planners,
     ),
     ColdTable(
         "cold_predictions",
         "Planning from predictions",
-        "The plan made from predicted costs, under the profiled costs and executed, against the plan made from profiled costs. "
+        "The plan made from predicted costs, under the profiled costs and executed, against the plan made from profiled costs; "
+        "their starts were not interleaved. "
         "`reason`: why a model has none. The predictors are the first chapter's, of the machine that it was measured on: the "
         "report's environment names it.",
         predictions.from_predictions,
