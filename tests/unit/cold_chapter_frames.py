@@ -59,6 +59,7 @@ def run_row(model: str, setting: str, plan: str, threads: int, state: str, repea
         "cold_ms": cold_ms,
         "warm_ms": json.dumps([warm * 1.1, warm, warm * 1.2, warm * 1.1]),
         "warm_min_ms": warm,
+        "output_error": 1e-6,
         "stages_ms": json.dumps(stages),
         "first_touch_ms": 0.7,
         "reason": "",

@@ -104,6 +104,14 @@ def test_runs_that_do_not_count_say_why(changes: dict[str, Any], reason: str) ->
     assert reason in frame.iloc[0]["reason"]
 
 
+@pytest.mark.parametrize(("name", "counts"), [("onnxruntime", True), ("edgeplan", False), ("edgeplan-evicted", False)])
+def test_our_outputs_are_held_to_less_than_those_of_stock_engines(name: str, counts: bool) -> None:
+    prepared = {("a", name, 1): PrepareResult(engine_version="1", artefact=ARTEFACT)}
+    [reason] = result_frame([_record(name, 1, 9.0, output_error=5e-4)], prepared)["reason"]
+    assert (reason == "") == counts
+    assert result_frame([_record(name, 1, 9.0, output_error=1e-4)], prepared)["reason"].tolist() == [""]
+
+
 def test_a_setting_without_artefact_has_a_row_with_its_reason() -> None:
     frame = result_frame([], {("a", "ncnn", 1): PrepareResult(reason="ncnn is not installed")})
     assert frame[["setting", "reason", "repeat"]].to_dict("records") == [

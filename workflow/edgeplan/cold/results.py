@@ -10,11 +10,8 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.cold.baselines.registry import setting
-from edgeplan.cold.jobs import PrepareResult, RunResult
+from edgeplan.cold.jobs import OUTPUT_TOLERANCE, STOCK_TOLERANCE, PrepareResult, RunResult
 from edgeplan.measurement.provenance import NOT_RECORDED
-
-#: Outputs that differ from ONNX Runtime's by more than this share of their largest magnitude are wrong.
-OUTPUT_TOLERANCE = 1e-3
 
 #: Columns of the runs; one row a process. `reason` is "" for a run that counts; `stages_ms` is a JSON object, `warm_ms` a JSON
 #: list of the warm runs in their order; `compute_us` and `bandwidth_us` are the references timed around the run, `interference`
@@ -126,19 +123,19 @@ def _row(record: Mapping[str, Any], prepared: Mapping[tuple[str, str, int], Prep
         "open_ms": result.stages_ms.get("open"),
         "first_run_ms": result.stages_ms.get("first_run"),
         "stages_ms": json.dumps(result.stages_ms),
-        "reason": _reason(record["state"], result),
+        "reason": _reason(record["state"], result, STOCK_TOLERANCE if row["stock"] else OUTPUT_TOLERANCE),
         "interference": record["interference"],
         **record["references"],
     }
 
 
-def _reason(state: str, result: RunResult) -> str:
+def _reason(state: str, result: RunResult, tolerance: float) -> str:
     """Why a run does not count, or ""."""
     if result.reason:
         return result.reason
     if not result.state_reached:
         return f"{result.cached_before:.0%} of the files were in the page cache, not as in state {state!r}"
-    if result.output_error is not None and not result.output_error <= OUTPUT_TOLERANCE:
+    if result.output_error is not None and not result.output_error <= tolerance:
         return f"outputs differ from ONNX Runtime's by {result.output_error:.2g} of their largest magnitude"
     return ""
 

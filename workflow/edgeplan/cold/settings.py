@@ -79,7 +79,7 @@ class ColdStartSettings(BaseModel):
 
     @property
     def fewer_repeats(self) -> int:
-        """Fresh processes for each combination of further plans and under load."""
+        """Fresh processes for each combination of plans for an asymmetric chip and under load."""
         return min(self.repeats, self.further_repeats)
 
     @model_validator(mode="after")

@@ -42,6 +42,7 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
         "repeat",
         "cold_ms",
         "warm_min_ms",
+        "output_error",
         "stock",
         "reason",
         "slowness",

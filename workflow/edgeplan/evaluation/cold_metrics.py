@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
 from edgeplan.evaluation.cold_evidence import CACHED, EVICTED, EVICTED_PLAN, FIXED, FOLLOWED, OPTIMAL, OWN, ColdEvidence
+from edgeplan.evaluation.cold_metrics_plans import outputs_equal, plan_gap_max, plan_outputs_equal, plan_seconds_max
 from edgeplan.evaluation.summary import Bar
 
-#: The outputs of the runtime agree when they differ by at most this share of their largest magnitude.
-OUTPUT_TOLERANCE = 1e-4
+#: The largest gap of a plan to its proven bound that the bar allows.
+GAP_BAR = 0.01
 _NEAR = 0.15
 _KEYS = ["model", "setting", "plan", "state", "threads"]
 _DEFAULT = "onnxruntime"
@@ -107,6 +107,13 @@ def warm_ms(runs: pd.DataFrame, threads: int, *, stock: bool) -> pd.Series[float
     return warm(runs, threads, stock=stock)["warm_ms"]
 
 
+def warm_optimal(runs: pd.DataFrame, threads: int) -> pd.DataFrame:
+    """The row of `medians` with w(m, own, threads), by model, of the plan `optimal`, page cache warm: the default plan."""
+    found = own(medians(runs))
+    chosen = found[(found["plan"] == OPTIMAL) & (found["state"] == CACHED) & (found["threads"] == threads)]
+    return _least(chosen, "warm_ms")
+
+
 def _least(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     """The row with the least value of each model."""
     ordered = frame.dropna(subset=[column]).sort_values(column, kind="stable")
@@ -181,26 +188,16 @@ def over_warm_cached(e: ColdEvidence) -> float:
 
 
 def warm_vs_best_stock(e: ColdEvidence) -> float:
-    """G of own warm / min over s in B of w(m, s, t), t = all cores on both sides."""
+    """G of own warm / min over s in B of w(m, s, t), t = all cores on both sides; own warm is the fastest plan's (`warm`).
+
+    How fast the runtime is with kernels for warm running.
+    """
     return geomean(warm_ms(e.runs, e.threads, stock=False) / warm_ms(e.runs, e.threads, stock=True))
 
 
-def plan_gap_max(e: ColdEvidence, planner: str = "optimal") -> float:
-    """Largest makespan / proven lower bound - 1 over the plans of a planner: the optimal one's, or `evicted` ones."""
-    return _largest(_plans_of(e, planner), lambda p: p["makespan_ms"] / p["lower_bound_ms"] - 1)
-
-
-def plan_seconds_max(e: ColdEvidence, planner: str = "optimal") -> float:
-    """Longest planning time of a planner, in s, over the plans from profiled costs."""
-    return _largest(_plans_of(e, planner), lambda p: p["planning_ms"] / 1e3)
-
-
-def _plans_of(e: ColdEvidence, planner: str) -> pd.DataFrame:
-    return e.plans[(e.plans["planner"] == planner) & (e.plans["costs"] == "profiled")]
-
-
-def _largest(frame: pd.DataFrame, value: Callable[[pd.DataFrame], pd.Series[float]]) -> float:
-    return float(value(frame).max()) if len(frame) else math.nan
+def warm_vs_best_stock_optimal(e: ColdEvidence) -> float:
+    """G of w(m, plan `optimal`, t) / min over s in B of w(m, s, t), t = all cores; run among the stock engines."""
+    return geomean(warm_optimal(e.runs, e.threads)["warm_ms"] / warm_ms(e.runs, e.threads, stock=True))
 
 
 def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
@@ -240,11 +237,6 @@ def predicted_within_15pct(e: ColdEvidence, *states: str) -> float:
     return float(counted["near"].mean()) if len(counted) else math.nan
 
 
-def outputs_equal(e: ColdEvidence) -> float:
-    """Share of the checked programs (model x home layout x threads x k-th candidate in every step) that agree within 1e-4."""
-    return float((e.checks["error"] <= OUTPUT_TOLERANCE).mean()) if len(e.checks) else math.nan
-
-
 def models_measured(e: ColdEvidence) -> float:
     """Models with a cold latency of our own, page cache warm."""
     return float(len(own_cold_ms(e.runs, CACHED)))
@@ -262,13 +254,17 @@ METRICS: Mapping[str, Callable[[ColdEvidence], float]] = MappingProxyType(
         "cold.evicted_over_bound": evicted_over_bound,
         "cold.over_warm_cached": over_warm_cached,
         "runtime.warm_vs_best_stock": warm_vs_best_stock,
+        "runtime.warm_vs_best_stock_optimal": warm_vs_best_stock_optimal,
         "cold.plan_gap_max": plan_gap_max,
-        "cold.plan_gap_max_evicted": partial(plan_gap_max, planner=EVICTED_PLAN),
+        "cold.plan_gap_max_cached": lambda e: plan_gap_max(e, OPTIMAL),
+        "cold.plan_gap_max_evicted": lambda e: plan_gap_max(e, EVICTED_PLAN),
         "cold.plan_seconds_max": plan_seconds_max,
-        "cold.plan_seconds_max_evicted": partial(plan_seconds_max, planner=EVICTED_PLAN),
+        "cold.plan_seconds_max_cached": lambda e: plan_seconds_max(e, OPTIMAL),
+        "cold.plan_seconds_max_evicted": lambda e: plan_seconds_max(e, EVICTED_PLAN),
         "cold.predicted_within_15pct": predicted_within_15pct,
         "cold.predicted_within_15pct_both_states": lambda e: predicted_within_15pct(e, CACHED, EVICTED),
         "runtime.outputs_equal": outputs_equal,
+        "runtime.plan_outputs_equal": plan_outputs_equal,
         "cold.models": models_measured,
     }
 )
@@ -282,11 +278,9 @@ BARS = (
     ),
     Bar("cold.over_work_bound_cached", "cold over the work bound, page cache warm", low=1, high=1.3, aim="<= 1.1"),
     Bar("cold.evicted_over_bound", "cold over the bound of disk and work, page cache evicted", low=1, high=1.3, aim="<= 1.1"),
-    Bar("runtime.warm_vs_best_stock", "warm latency over the best stock engine's", high=1.15, aim="<= 1"),
-    Bar(
-        "cold.plan_gap_max", "largest gap of an optimal plan (weights in memory) to its proven bound", high=0.01, aim="<= 0.002"
-    ),
-    Bar("cold.plan_seconds_max", "longest planning of an optimal plan (weights in memory) (s)", high=2, aim="<= 0.5"),
+    Bar("runtime.warm_vs_best_stock", "warm latency of the fastest plan over the best stock engine's", high=1.15, aim="<= 1"),
+    Bar("cold.plan_gap_max", "largest gap of an optimal plan to its proven bound, either state", high=GAP_BAR, aim="<= 0.002"),
+    Bar("cold.plan_seconds_max", "longest planning of an optimal plan, either state (s)", high=2, aim="<= 0.5"),
     Bar("cold.predicted_within_15pct", "share of makespans (weights in memory) predicted within 15 %", low=0.7, aim=">= 0.95"),
     Bar("runtime.outputs_equal", "share of kernel choices with outputs equal to ONNX Runtime's", low=1),
 )

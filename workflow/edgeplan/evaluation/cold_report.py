@@ -26,7 +26,7 @@ def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics
     """What the medians rest on, what bounds the starts (from the table of bounds), and what the continuous mode gains."""
     told = [
         text
-        for words_of in (words.counts, words.disturbed, words.evicted_plans, words.continuous)
+        for words_of in (words.counts, words.disturbed, words.evicted_plans, words.warm_plans, words.continuous)
         if (text := words_of(evidence))
     ]
     frame = tables.get("cold_bounds", pd.DataFrame())

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import pandas as pd
 
+from edgeplan.evaluation import cold_tables_bounds as bounds
 from edgeplan.evaluation import cold_tables_continuous as continuous
 from edgeplan.evaluation import cold_tables_plans as plans
 from edgeplan.evaluation import cold_tables_predictions as predictions
@@ -55,9 +56,21 @@ _ALL = (
         "What bounds a cold start",
         "Own plans beside two lower bounds. Work: the least (preparation + execution) core-time of any candidate of each "
         "step, summed, over the cores. Disk: the fewest bytes any candidates read, over the bandwidth probed among the runs. "
+        "`warm_ms` is of the fastest of all own plans, `warm_plan`, `warm_optimal_ms` of `optimal`, both on all cores. "
         "The last columns are the parts of the optimal plan's work in core-milliseconds: create is JIT compilation.",
-        plans.bounds,
+        bounds.bounds,
         words.bounds,
+    ),
+    ColdTable(
+        "cold_bounds_evicted",
+        "What bounds a cold start with the page cache evicted",
+        "The plan for that state, at its best number of threads. Disk bound: the fewest bytes any candidates read over the "
+        "bandwidth probed among the runs (median); work bound: as above, at the speed of these runs. The larger one is what "
+        "`evicted_over_bound` is over. `planned_bound_ms` is proven for the disk as it was measured once, before planning. "
+        "`needed_mb_per_s`: the same bytes over the whole start. The last columns are the stages as measured, summed over the "
+        "lanes: read includes waiting for the disk.",
+        bounds.bounds_evicted,
+        words.bounds_of_disk,
     ),
     ColdTable(
         "cold_table_01",
@@ -73,8 +86,10 @@ _ALL = (
     ColdTable(
         "cold_table_02",
         "Kernel alternatives of one convolution",
-        "3 x 3, stride 1, 64 to 192 channels at 56 x 56, under each home layout; `@` names layouts that the kernel converts "
-        "from and to (paper: Table 2, which has no creation: its kernels are compiled ahead).",
+        "3 x 3, stride 1, 64 to 192 channels at 56 x 56; `layout`: the home layouts under which the row holds; `@` names "
+        "layouts that the kernel converts from and to. An empty cell under several cores: the kernel had a quick look only, "
+        "one sample on one core, since another one was far better; planners take it to be as slow on several (paper: Table 2, "
+        "which has no creation: its kernels are compiled ahead).",
         plans.table_02,
     ),
     ColdTable(
@@ -134,7 +149,8 @@ _ALL = (
         "Cold latency (ms, page cache warm) while a process, pinned to one core, keeps it busy for a share of the time. The "
         "names of the cores are nominal: equal cores are not pinned one by one, and the scheduler may move our threads (and an "
         "engine's) between them, away from the load. The slow-down is against no load: all runs of a setting at 0 %, which are "
-        "alike whichever core the load was to be on (paper: Fig. 11).",
+        "alike whichever core the load was to be on. The stock setting is always this one, whichever is fastest (paper: "
+        "Fig. 11).",
         runs.figure_11,
     ),
     ColdTable(
@@ -217,7 +233,8 @@ _ALL = (
         "cold_candidates",
         "Candidates that remain",
         "Implementation x source, before and after those are dropped that another one beats in both preparation and execution "
-        "(section 3.3: the paper is left with 1 to 2 kernels an operator).",
+        "(section 3.3: the paper is left with 1 to 2 kernels an operator). `quick_look`: how many have one sample on one core "
+        "and none on several, since another candidate was far better in one stage and hardly worse in the other.",
         plans.candidates,
     ),
     ColdTable(
@@ -226,7 +243,7 @@ _ALL = (
         "`optimal` is planned for weights in memory, `evicted` for weights that stream from the disk in the order of execution "
         "(bandwidth and latency measured once, before planning). Both are started in both states (ms); a gain is optimal / "
         "evicted. `widen_from`: the step from which all cores execute. The gap is that of `evicted` to its proven bound.",
-        plans.states,
+        bounds.states,
     ),
     ColdTable(
         "cold_asymmetric",
@@ -239,8 +256,9 @@ _ALL = (
     ColdTable(
         "cold_outputs",
         "Outputs against ONNX Runtime",
-        "Largest |a - b| / largest |b| over all programs: the k-th candidate in every step, for all k, under every home "
-        "layout; equal up to 1e-4.",
+        "Largest |a - b| / largest |b|. Programs: the k-th candidate in every step, for all k, under every home layout, "
+        "prepared and run step after step. Starts: all cold starts of plans, by the executor that they are made for and with "
+        "weights from the cache, the first outputs of each. Equal: both up to 1e-4.",
         plans.outputs,
     ),
 )

@@ -1,4 +1,4 @@
-"""Tables of profiles and plans: kernel alternatives, storage, bounds, planners against each other, factors on costs."""
+"""Tables of profiles and plans: kernel alternatives, storage, planners against each other, outputs, factors on costs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from edgeplan.cold.jobs import OUTPUT_TOLERANCE
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import paper_nnv12 as paper
-from edgeplan.evaluation.cold_evidence import CACHED, EVICTED, EVICTED_PLAN, OPTIMAL, TABLE2_CONV, ColdEvidence
+from edgeplan.evaluation.cold_evidence import CACHED, OPTIMAL, TABLE2_CONV, ColdEvidence
+from edgeplan.evaluation.cold_metrics_plans import own_starts
 from edgeplan.evaluation.cold_tables_stages import NotMeasuredError
 from edgeplan.planning.cold_start.bounds import remaining_table
 from edgeplan.planning.cold_start.profile import BIG, Candidate
@@ -19,7 +21,10 @@ _MB = 1e6
 
 
 def table_02(e: ColdEvidence) -> pd.DataFrame:
-    """Kernel alternatives of one convolution, 3x3, stride 1, 64 to 192 channels: what each stage takes (ms)."""
+    """Kernel alternatives of one convolution, 3x3, stride 1, 64 to 192 channels: what each stage takes (ms).
+
+    Rows that differ in nothing but the home layout are one: equal steps share their samples.
+    """
     profiles = e.profiled.get(TABLE2_CONV, ())
     rows = []
     for profile in profiles:
@@ -31,6 +36,7 @@ def table_02(e: ColdEvidence) -> pd.DataFrame:
         for kernel, sources in by_kernel.items():
             raw, read, mapped = (sources.get(s) for s in ("raw", "cached_read", "cached_mmap"))
             known = next(iter(sources.values()))
+            most = max(known.execute_ms)
             rows.append(
                 {
                     "kernel": kernel,
@@ -41,7 +47,7 @@ def table_02(e: ColdEvidence) -> pd.DataFrame:
                     "map_cache_ms": mapped.read_ms[BIG] if mapped else np.nan,
                     "create_ms": known.create_ms[BIG],
                     "execute_1_core_ms": known.execute_ms[min(known.execute_ms)],
-                    f"execute_{max(known.execute_ms)}_cores_ms": known.execute_ms[max(known.execute_ms)],
+                    f"execute_{most}_cores_ms": np.nan if quick_look_only(known) else known.execute_ms[most],
                     "raw_bytes": raw.read_bytes if raw else 0,
                     "cache_bytes": read.cache_bytes if read else 0,
                     "from": "here",
@@ -49,6 +55,7 @@ def table_02(e: ColdEvidence) -> pd.DataFrame:
             )
     if not rows:
         raise NotMeasuredError("the convolution was not profiled")
+    rows = _once(rows)
     rows += [
         {
             "kernel": k.kernel,
@@ -61,6 +68,25 @@ def table_02(e: ColdEvidence) -> pd.DataFrame:
         for k in paper.TABLE2
     ]
     return pd.DataFrame(rows)
+
+
+def quick_look_only(candidate: Candidate) -> bool:
+    """Whether a candidate has one sample, and none on several cores: the profile then repeats the time on one core there.
+
+    Two medians of samples of their own, nine digits each, do not agree to the last one.
+    """
+    times = list(candidate.execute_ms.values())
+    return len(times) > 1 and len(set(times)) == 1
+
+
+def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that differ in their layout only as one, which names them all."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        key = repr({name: value for name, value in row.items() if name != "layout"})
+        layouts = f"{found[key]['layout']}, {row['layout']}" if key in found else row["layout"]
+        found[key] = row | {"layout": layouts}
+    return list(found.values())
 
 
 def table_04(e: ColdEvidence) -> pd.DataFrame:
@@ -152,58 +178,31 @@ def planning_time(e: ColdEvidence) -> pd.DataFrame:
 
 
 def candidates(e: ColdEvidence) -> pd.DataFrame:
-    """How many candidates are left when those dominated in both preparation and execution are dropped."""
+    """How many candidates are left when those dominated in both preparation and execution are dropped.
+
+    `quick_look` counts those that were not measured further, since their first sample was dominated.
+    """
     profiles = [p for model, parts in e.profiled.items() if model != TABLE2_CONV for p in parts]
     if not profiles:
         raise NotMeasuredError("no model was profiled")
-    return remaining_table(profiles)
-
-
-def bounds(e: ColdEvidence) -> pd.DataFrame:
-    """What bounds a cold start: disk or work; and the largest parts of the work."""
-    works, evicted = metrics.work_bound_ms(e, CACHED), metrics.evicted_bound_ms(e)
-    if works.empty:
-        raise NotMeasuredError("no model was profiled")
-    parts = {state: metrics.own_cold(e.runs, state) for state in (CACHED, EVICTED)}
-    own = {state: part["cold_ms"] for state, part in parts.items()}
-    warm = metrics.warm(e.runs, e.threads, stock=False)
-    fewest = metrics.fewest_runs(*parts.values(), warm)
-    rows = []
-    for model in [m for m in e.names if m in e.profiled]:
-        work, read = works.get(model, np.nan), e.read_bound_ms.get(model, np.nan)
-        rows.append(
-            {
-                "model": model,
-                "work_bound_ms": work,
-                "disk_bound_ms": read,
-                "bounded_by": "disk" if read > work else "work",
-                "cached_ms": own[CACHED].get(model, np.nan),
-                "cached_over_work": own[CACHED].get(model, np.nan) / work,
-                "evicted_ms": own[EVICTED].get(model, np.nan),
-                "evicted_over_bound": own[EVICTED].get(model, np.nan) / evicted.get(model, np.nan),
-                "warm_ms": warm["warm_ms"].get(model, np.nan),
-                "runs": fewest.get(model, np.nan),
-                **_parts(e, model),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _parts(e: ColdEvidence, model: str) -> dict[str, float]:
-    """The stages of the optimal plan's candidates, summed (core-ms): what the cores are busy with."""
-    chosen = e.spans[(e.spans["model"] == model) & (e.spans["kind"] == "planned") & (e.spans["plan"] == OPTIMAL)]
-    spent = (chosen["end_ms"] - chosen["start_ms"]).groupby(chosen["stage"]).sum()
-    return {f"{stage}_core_ms": float(spent.get(stage, np.nan)) for stage in ("read", "create", "transform", "execute")}
+    quick = [sum(quick_look_only(c) for layer in p.layers for c in layer.candidates) for p in profiles]
+    frame = remaining_table(profiles)
+    frame.insert(list(frame.columns).index("candidates") + 1, "quick_look", quick)
+    return frame
 
 
 def outputs(e: ColdEvidence) -> pd.DataFrame:
-    """Outputs of the runtime against ONNX Runtime's, with the k-th candidate in every step, for all k and home layouts."""
+    """Outputs of the runtime against ONNX Runtime's: every choice step after step, and every start of a plan."""
     if e.checks.empty:
         raise NotMeasuredError("no output was compared")
     grouped = e.checks.groupby("model", sort=False)["error"]
     frame = grouped.agg(programs="size", largest_error="max").reset_index()
-    equal = (e.checks["error"] <= metrics.OUTPUT_TOLERANCE).groupby(e.checks["model"]).all()
-    return frame.assign(equal=frame["model"].map(equal))
+    starts = own_starts(e.runs).groupby("model")["output_error"]
+    frame = frame.assign(
+        starts=frame["model"].map(starts.size()).fillna(0).astype(int), largest_start_error=frame["model"].map(starts.max())
+    )
+    worst = frame[["largest_error", "largest_start_error"]].max(axis=1)
+    return frame.assign(equal=worst <= OUTPUT_TOLERANCE)
 
 
 def asymmetric(e: ColdEvidence) -> pd.DataFrame:
@@ -218,41 +217,6 @@ def asymmetric(e: ColdEvidence) -> pd.DataFrame:
     columns = ["model", "plan", "little_ratio", "planner", "makespan_ms", "lower_bound_ms", "gap_percent"]
     columns += ["cold_ms", "repeats", "setting", "note"]
     return frame[columns].rename(columns={"cold_ms": "measured_ms", "repeats": "runs"})
-
-
-def states(e: ColdEvidence) -> pd.DataFrame:
-    """Plans for weights in memory and for weights on the disk, each started in both states."""
-    found = e.plans[e.plans["plan"] == EVICTED_PLAN]
-    if found.empty:
-        raise NotMeasuredError(e.notes.get("disk", "no plan for an evicted page cache was made"))
-    warm = e.plans[e.plans["plan"] == OPTIMAL].set_index(["model", "threads"])
-    cold = metrics.own(metrics.medians(e.runs)).set_index(["model", "threads", "plan", "state"]).sort_index()
-    rows = []
-    for plan in found.to_dict("records"):
-        model, threads = plan["model"], plan["threads"]
-        cells = {
-            (name, state): cold["cold_ms"].get((model, threads, name, state), np.nan)
-            for name in (OPTIMAL, EVICTED_PLAN)
-            for state in (EVICTED, CACHED)
-        }
-        rows.append(
-            {
-                "model": model,
-                "threads": threads,
-                "widen_from": warm["widen_from"].get((model, threads), np.nan),
-                "widen_from_evicted": plan["widen_from"],
-                "predicted_evicted_ms": plan["makespan_ms"],
-                "gap_percent": 100 * (plan["makespan_ms"] / plan["lower_bound_ms"] - 1),
-                "planning_s": plan["planning_ms"] / 1e3,
-                **{f"{name}_{state}_ms": time for (name, state), time in cells.items()},
-                "evicted_gain": cells[OPTIMAL, EVICTED] / cells[EVICTED_PLAN, EVICTED],
-                "cached_gain": cells[OPTIMAL, CACHED] / cells[EVICTED_PLAN, CACHED],
-                "runs": min(
-                    (cold["repeats"][model, threads, *cell] for cell, time in cells.items() if time > 0), default=np.nan
-                ),
-            }
-        )
-    return pd.DataFrame(rows)
 
 
 def factors(e: ColdEvidence) -> pd.DataFrame:

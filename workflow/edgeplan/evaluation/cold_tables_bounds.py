@@ -1,0 +1,130 @@
+"""Tables of what bounds cold starts, and of plans for each state of the page cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.evaluation import cold_metrics as metrics
+from edgeplan.evaluation.cold_evidence import CACHED, EVICTED, EVICTED_PLAN, OPTIMAL, OWN, ColdEvidence
+from edgeplan.evaluation.cold_tables_stages import STAGES, NotMeasuredError, stage_medians
+from edgeplan.planning.cold_start.bounds import fewest_read_bytes
+
+
+def bounds(e: ColdEvidence) -> pd.DataFrame:
+    """What bounds a cold start: disk or work; and the largest parts of the work."""
+    works, evicted = metrics.work_bound_ms(e, CACHED), metrics.evicted_bound_ms(e)
+    streamed = metrics.work_bound_ms(e, EVICTED)
+    if works.empty:
+        raise NotMeasuredError("no model was profiled")
+    parts = {state: metrics.own_cold(e.runs, state) for state in (CACHED, EVICTED)}
+    own = {state: part["cold_ms"] for state, part in parts.items()}
+    warm = metrics.warm(e.runs, e.threads, stock=False)
+    optimal = metrics.warm_optimal(e.runs, e.threads)
+    fewest = metrics.fewest_runs(*parts.values(), warm, optimal)
+    rows = []
+    for model in [m for m in e.names if m in e.profiled]:
+        work, read = works.get(model, np.nan), e.read_bound_ms.get(model, np.nan)
+        rows.append(
+            {
+                "model": model,
+                "work_bound_ms": work,
+                "disk_bound_ms": read,
+                "bounded_by": _larger(read, streamed.get(model, work)),
+                "cached_ms": own[CACHED].get(model, np.nan),
+                "cached_over_work": own[CACHED].get(model, np.nan) / work,
+                "evicted_ms": own[EVICTED].get(model, np.nan),
+                "evicted_over_bound": own[EVICTED].get(model, np.nan) / evicted.get(model, np.nan),
+                "warm_ms": warm["warm_ms"].get(model, np.nan),
+                "warm_plan": warm["plan"].get(model, ""),
+                "warm_optimal_ms": optimal["warm_ms"].get(model, np.nan),
+                "runs": fewest.get(model, np.nan),
+                **_parts(e, model),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _larger(read: float, work: float) -> str:
+    """What bounds a start with the page cache evicted."""
+    return "disk" if read > work else "work"
+
+
+def bounds_evicted(e: ColdEvidence) -> pd.DataFrame:
+    """What bounds a cold start with the page cache evicted: bytes, disk and work, beside what was planned and measured."""
+    works, own = metrics.work_bound_ms(e, EVICTED), metrics.own_cold(e.runs, EVICTED)
+    if own.empty or works.empty:
+        raise NotMeasuredError("no model was profiled and started with the page cache evicted")
+    plans = e.plans[e.plans["costs"] == "profiled"].set_index(["model", "plan", "threads"])
+    rows = []
+    for model in [m for m in e.names if m in e.profiled and m in own.index]:
+        start: dict[Any, Any] = own.loc[model].to_dict()
+        place = (model, start["plan"], start["threads"])
+        planned = place in plans.index and start["plan"] == EVICTED_PLAN  # other plans know nothing of the disk
+        work, read = works.get(model, np.nan), e.read_bound_ms.get(model, np.nan)
+        needed = min(map(fewest_read_bytes, e.profiled[model]))
+        stages = stage_medians(e, model, OWN, start["plan"], start["threads"], EVICTED)
+        rows.append(
+            {
+                "model": model,
+                "plan": start["plan"],
+                "threads": start["threads"],
+                "needed_mb": needed / 1e6,
+                "probed_mb_per_s": needed / 1e3 / read,
+                "disk_bound_ms": read,
+                "work_bound_ms": work,
+                "bounded_by": _larger(read, work),
+                "planned_bound_ms": plans["lower_bound_ms"][place] if planned else np.nan,
+                "planned_ms": plans["makespan_ms"][place] if planned else np.nan,
+                "evicted_ms": start["cold_ms"],
+                "evicted_over_bound": start["cold_ms"] / np.fmax(read, work),
+                "needed_mb_per_s": needed / 1e3 / start["cold_ms"],
+                "runs": start["repeats"],
+                **{f"{stage}_core_ms": stages.get(stage, np.nan) for stage in STAGES},
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _parts(e: ColdEvidence, model: str) -> dict[str, float]:
+    """The stages of the optimal plan's candidates, summed (core-ms): what the cores are busy with."""
+    chosen = e.spans[(e.spans["model"] == model) & (e.spans["kind"] == "planned") & (e.spans["plan"] == OPTIMAL)]
+    spent = (chosen["end_ms"] - chosen["start_ms"]).groupby(chosen["stage"]).sum()
+    return {f"{stage}_core_ms": float(spent.get(stage, np.nan)) for stage in ("read", "create", "transform", "execute")}
+
+
+def states(e: ColdEvidence) -> pd.DataFrame:
+    """Plans for weights in memory and for weights on the disk, each started in both states."""
+    found = e.plans[e.plans["plan"] == EVICTED_PLAN]
+    if found.empty:
+        raise NotMeasuredError(e.notes.get("disk", "no plan for an evicted page cache was made"))
+    warm = e.plans[e.plans["plan"] == OPTIMAL].set_index(["model", "threads"])
+    cold = metrics.own(metrics.medians(e.runs)).set_index(["model", "threads", "plan", "state"]).sort_index()
+    rows = []
+    for plan in found.to_dict("records"):
+        model, threads = plan["model"], plan["threads"]
+        cells = {
+            (name, state): cold["cold_ms"].get((model, threads, name, state), np.nan)
+            for name in (OPTIMAL, EVICTED_PLAN)
+            for state in (EVICTED, CACHED)
+        }
+        rows.append(
+            {
+                "model": model,
+                "threads": threads,
+                "widen_from": warm["widen_from"].get((model, threads), np.nan),
+                "widen_from_evicted": plan["widen_from"],
+                "predicted_evicted_ms": plan["makespan_ms"],
+                "gap_percent": 100 * (plan["makespan_ms"] / plan["lower_bound_ms"] - 1),
+                "planning_s": plan["planning_ms"] / 1e3,
+                **{f"{name}_{state}_ms": time for (name, state), time in cells.items()},
+                "evicted_gain": cells[OPTIMAL, EVICTED] / cells[EVICTED_PLAN, EVICTED],
+                "cached_gain": cells[OPTIMAL, CACHED] / cells[EVICTED_PLAN, CACHED],
+                "runs": min(
+                    (cold["repeats"][model, threads, *cell] for cell, time in cells.items() if time > 0), default=np.nan
+                ),
+            }
+        )
+    return pd.DataFrame(rows)
