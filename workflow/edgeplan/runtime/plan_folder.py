@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +24,7 @@ from edgeplan.planning.cold_start.profile import SOURCES
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.creation import Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder_lock import changing, work_folder
 from edgeplan.runtime.lanes import narrow_width
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve
 from edgeplan.runtime.linked_file import write_linked
@@ -92,25 +91,26 @@ def build_plan_folder(
     program, reserve = placed(document, plan, limit_bytes)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(f"{_BUILDING}*"):  # of a process that was killed
-            shutil.rmtree(leftover, ignore_errors=True)
         drop_leftovers(folder / CACHE_NAME)
-        work = Path(tempfile.mkdtemp(dir=folder, prefix=_BUILDING))
+        with work_folder(folder, _BUILDING) as work:
+            program = _write(dnnl, program, reserve, plan, work)
+            with changing(folder):
+                _put_in_place(program, work, folder)
     except OSError as error:
         raise StoreError(
             f"cannot write the plan: {error.strerror}", where=str(folder), next_step="free some space, then plan again"
         ) from error
-    try:
-        program = _write(dnnl, program, reserve, plan, work)
-        for name in (CACHE_NAME, RESERVE_NAME, TAPE_NAME, PLAN_NAME):
-            if (work / name).exists():
-                (work / name).replace(folder / name)
-        write_linked(stamped(program, folder), folder / PROGRAM_NAME)
-        if not program.cache_bytes:
-            (folder / CACHE_NAME).unlink(missing_ok=True)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return folder
+
+
+def _put_in_place(program: LinkedProgram, work: Path, folder: Path) -> None:
+    """The files of a plan, in place of those that were there; the program, which knows the others, last."""
+    for name in (CACHE_NAME, RESERVE_NAME, TAPE_NAME, PLAN_NAME):
+        if (work / name).exists():
+            (work / name).replace(folder / name)
+    write_linked(stamped(program, folder), folder / PROGRAM_NAME)
+    if not program.cache_bytes:
+        (folder / CACHE_NAME).unlink(missing_ok=True)
 
 
 def stamped(program: LinkedProgram, folder: Path) -> LinkedProgram:

@@ -8,6 +8,7 @@ fails is made again from the raw weights.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -19,12 +20,12 @@ from pathlib import Path
 
 from edgeplan.errors import StoreError
 from edgeplan.files import write_atomically
+from edgeplan.runtime.folder_lock import stale
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep
 from edgeplan.runtime.memory import PAGE_BYTES, Bytes, MappedFile, Region, checksum, contents_stamp, read_fully
 
 _LOG = logging.getLogger(__name__)
 _CLOCK_SECONDS = 0.02  # more than a tick of the slowest kernel clock (10 ms)
-_STALE_SECONDS = 600.0  # of a temporary file that nobody can be writing any more
 
 
 def paged(size: int) -> int:
@@ -104,8 +105,9 @@ def write_cache(program: LinkedProgram, path: Path, weights: Callable[[int], Byt
 def drop_leftovers(path: Path) -> None:
     """Delete the temporary files of processes that were killed while they wrote this cache."""
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
-        if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
-            leftover.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # gone: its process has put it in place; or another user's: in nobody's way
+            if stale(leftover.stat()):
+                leftover.unlink()
 
 
 class WeightCache:
