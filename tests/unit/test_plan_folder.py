@@ -125,7 +125,7 @@ def test_damaged_documents_are_refused(
 
 def test_another_format_version_is_named(dnnl: Dnnl, folder: Path) -> None:
     path = folder / "program.json"
-    path.write_text(path.read_text().replace('"format_version":2,', '"format_version":1,'))
+    path.write_text(path.read_text().replace('"format_version":3,', '"format_version":2,'))
     with pytest.raises(FormatError, match="format version"):
         ColdSession(dnnl, folder, threads=2)
 
@@ -330,7 +330,7 @@ def test_references_that_lead_out_of_the_tables_are_refused(folder: Path) -> Non
     document["body"]["tables_json"]["steps"][0]["calls"][0][0] = 10_000
     body = json.dumps(document["body"], separators=(",", ":"))
     digest = hashlib.sha256(body.encode()).hexdigest()
-    path.write_text(f'{{"format_version":2,"body_sha256":"{digest}","body":{body}}}\n')
+    path.write_text(f'{{"format_version":3,"body_sha256":"{digest}","body":{body}}}\n')
     program = read_linked(path)
     with pytest.raises(FormatError, match="calls what is not there"):
         _ = program.steps

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -167,10 +168,13 @@ def _files(model: Path, plan: Plan, names: Sequence[str]) -> list[dict[str, Any]
             where=str(model),
             next_step=AGAIN,
         )
-    paths = [(model.parent / name).resolve() for name in names]
-    return [
-        {"path": str(p), "size": p.stat().st_size, "modified_ns": p.stat().st_mtime_ns, "sha256": file_sha256(p)} for p in paths
-    ]
+    return [_file((model.parent / name).resolve()) for name in names]
+
+
+def _file(path: Path) -> dict[str, Any]:
+    found = settled_stamp(path)  # first: whatever is written while the file is hashed must not have this stamp
+    with path.open("rb") as file:
+        return {"path": str(path), "size": file.seek(0, os.SEEK_END), "stamp": found, "sha256": file_sha256(file.fileno())}
 
 
 def _chosen(

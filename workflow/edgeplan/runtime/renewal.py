@@ -1,9 +1,11 @@
-"""What a session leaves behind in its plan folder: a cache that had to be made again."""
+"""What a session leaves behind in its plan folder: a cache that had to be made again, stamps of files that were looked at."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
+
+from msgspec.structs import replace as changed
 
 from edgeplan.errors import EdgeplanError
 from edgeplan.runtime.folder_lock import changing
@@ -17,20 +19,30 @@ _LOG = logging.getLogger(__name__)
 
 
 def renew(shared: Shared, folder: Path) -> None:
-    """Write the cache again if something was wrong with it.
+    """Write the cache again if something was wrong with it, and note by which stamps the files of the model are known now.
 
     The outputs are handed over already, so whatever fails here is told and no more: the next start is slower.
     """
-    if not shared.cache.problem:
+    files = shared.raw.renewed
+    if not shared.cache.problem and not files:
         return
+    what = (
+        "the weight cache could not be built again" if shared.cache.problem else "the model's new time stamp could not be noted"
+    )
     try:
         with changing(folder):
             there = read_linked(folder / PROGRAM_NAME)
-            if _same(there, shared.program) and not _renewed(there, shared.program, folder):
+            if not _same(there, shared.program):
+                return
+            known = tuple(files.get(number, file) for number, file in enumerate(there.files))
+            new = changed(there, files=known)
+            if shared.cache.problem and not _renewed(there, shared.program, folder):
                 shared.cache.rebuild(Preparer(shared).transformed)
-                write_linked(stamped(there, folder), folder / PROGRAM_NAME)
+                new = stamped(new, folder)
+            if new != there:
+                write_linked(new, folder / PROGRAM_NAME)
     except (EdgeplanError, OSError) as error:
-        _LOG.warning("the weight cache could not be built again, starts stay slower: %s", error)
+        _LOG.warning("%s, starts stay slower: %s", what, error)
 
 
 def _same(there: LinkedProgram, ours: LinkedProgram) -> bool:

@@ -62,13 +62,19 @@ def stamp(status: os.stat_result) -> tuple[int, ...]:
     """What changes when anybody writes to a file, replaces it or moves it: its number, size and times.
 
     The last is set by the kernel alone (ctime), so that a file whose time of modification was put back is noticed too. Damage
-    below the file system is not, for which file systems and disks have checksums of their own; the model file is trusted alike.
+    below the file system is not, for which file systems and disks have checksums of their own. Files of the model are trusted
+    in the same way.
     """
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
+def settled(status: os.stat_result) -> bool:
+    """Whether a change from now on would show in the stamp: clocks of file systems are coarse."""
+    return time.time() - status.st_ctime > _CLOCK_SECONDS
+
+
 def settled_stamp(path: Path) -> tuple[int, ...]:
-    """The stamp of a file just written, once a later change would show in it: clocks of file systems are coarse.
+    """The stamp of a file just written, once a later change would show in it.
 
     Raises:
         OSError: the file is not there.
