@@ -50,6 +50,7 @@ from edgeplan.runtime.weights import WeightLocation, locate_weights
 PLAN_NAME, PROGRAM_NAME = "plan.json", "program.json"
 _LOG = logging.getLogger(__name__)
 _BUILDING = ".building-"
+_NO_ROOM = "free some space, then plan again; what was there before still works"
 _CHUNK_BYTES = 1 << 20
 
 
@@ -97,10 +98,10 @@ def build_plan_folder(
             program = _write(dnnl, program, reserve, plan, work)
             with changing(folder):
                 _put_in_place(program, work, folder)
+    except StoreError as error:  # of the folder to work in, which is gone
+        raise StoreError(error.what, where=str(folder / Path(error.where).name), next_step=_NO_ROOM) from error
     except OSError as error:
-        raise StoreError(
-            f"cannot write the plan: {error.strerror}", where=str(folder), next_step="free some space, then plan again"
-        ) from error
+        raise StoreError(f"cannot write the plan: {error.strerror}", where=str(folder), next_step=_NO_ROOM) from error
     return folder
 
 
