@@ -156,9 +156,10 @@ class Tools:
         """
         from edgeplan.cold.baselines.edgeplan import prepared  # noqa: PLC0415
         from edgeplan.runtime.plan_folder import build_plan_folder  # noqa: PLC0415
+        from edgeplan.runtime.weight_cache import stamp as file_stamp  # noqa: PLC0415
 
         content = digest([plan.model_dump(mode="json"), source_digest("runtime")])
-        stamp = digest([content, model.path.stat().st_mtime_ns])  # plan folders know the model file by its time stamp
+        stamp = digest([content, file_stamp(model.path.stat())])  # plan folders know the model file by it
         mark = folder / _MARK
         if not mark.is_file() or mark.read_text() != stamp:
             shutil.rmtree(folder, ignore_errors=True)

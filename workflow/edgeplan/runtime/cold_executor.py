@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,20 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.devices.machine import fingerprint
-from edgeplan.errors import FormatError, ModelError, StoreError
+from edgeplan.errors import FormatError, ModelError
 from edgeplan.files import read_whole
 from edgeplan.planning.cold_start.machine import Span, core_name
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
 from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram
-from edgeplan.runtime.linked_file import read_linked, write_linked
+from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.native.words import Numbers
-from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME, stamped
-from edgeplan.runtime.preparation import Executor, Mark, Preparer, Shared
+from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
+from edgeplan.runtime.preparation import Executor, Mark, Shared
 from edgeplan.runtime.reading_ahead import ReadingAhead, reading_ahead
+from edgeplan.runtime.renewal import renew
 
 Array = npt.NDArray[np.float32]
-_LOG = logging.getLogger(__name__)
 _SWITCH_SECONDS = 1e-4  # a thread back from a C call should not wait for another one's Python for long
 _NS_PER_MS = 1e6
 
@@ -222,13 +221,11 @@ class ColdSession:
         self._preparation.stop()
         if self._reader is not None:
             self._reader.end()
-        if self._shared.cache.problem and self._ran:
-            try:
-                self._shared.cache.rebuild(Preparer(self._shared).transformed)
-                write_linked(stamped(self.program, self._folder), self._folder / PROGRAM_NAME)
-            except (StoreError, ModelError) as error:
-                _LOG.warning("the weight cache could not be built again, starts stay slower: %s", error)
-        self._shared.close()
+        try:
+            if self._ran:
+                renew(self._shared, self._folder)
+        finally:
+            self._shared.close()
 
     def __enter__(self) -> Self:
         return self

@@ -77,11 +77,15 @@ class LinkedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of the raw model: its path when the plan was built, and what tells whether it is still the same."""
+    """A file of the raw model: its path when the plan was built, and what tells whether it is still the same.
+
+    Attributes:
+        stamp: what the file system said of it when its contents were known to be these (`weight_cache.stamp`).
+    """
 
     path: str
     size: Count
-    modified_ns: int
+    stamp: Numbers
     sha256: str
 
 

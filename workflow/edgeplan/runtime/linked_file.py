@@ -14,7 +14,7 @@ from edgeplan.errors import FormatError
 from edgeplan.files import read_whole, write_atomically
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve, check_step
 
-_HEAD = '{{"format_version":2,"body_sha256":"{digest}","body":'
+_HEAD = '{{"format_version":3,"body_sha256":"{digest}","body":'
 _HEAD_BYTES = len(_HEAD.format(digest="0" * 64))
 #: Made once, when this module is imported: this builds the schemas.
 _DECODERS: Mapping[type[Any], msgspec.json.Decoder[Any]] = MappingProxyType(
@@ -65,7 +65,7 @@ def read_linked(path: Path, document: type[Document] = LinkedProgram, wanted: st
     head, body = bytes(content[:_HEAD_BYTES]), memoryview(content)[_HEAD_BYTES:-2]
     digest = hashlib.sha256(body).hexdigest()
     if head != _HEAD.format(digest=digest).encode() or content[-2:] != b"}\n" or (wanted and digest != wanted):
-        what = "is of another format version" if b'"format_version":2,' not in head else "was changed after it was written"
+        what = "is of another format version" if b'"format_version":3,' not in head else "was changed after it was written"
         raise FormatError(f"the program {what}", where=str(path), next_step=AGAIN)
     try:
         found: Document = _DECODERS[document].decode(body)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import shutil
-import tempfile
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from edgeplan.planning.cold_start.profile import SOURCES
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.creation import Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder_lock import changing, work_folder
 from edgeplan.runtime.lanes import narrow_width
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve
 from edgeplan.runtime.linked_file import write_linked
@@ -50,6 +50,7 @@ from edgeplan.runtime.weights import WeightLocation, locate_weights
 PLAN_NAME, PROGRAM_NAME = "plan.json", "program.json"
 _LOG = logging.getLogger(__name__)
 _BUILDING = ".building-"
+_NO_ROOM = "free some space, then plan again; what was there before still works"
 _CHUNK_BYTES = 1 << 20
 
 
@@ -94,25 +95,26 @@ def build_plan_folder(
     program, reserve = placed(document, plan, limit_bytes)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(f"{_BUILDING}*"):  # of a process that was killed
-            shutil.rmtree(leftover, ignore_errors=True)
         drop_leftovers(folder / CACHE_NAME)
-        work = Path(tempfile.mkdtemp(dir=folder, prefix=_BUILDING))
+        with work_folder(folder, _BUILDING) as work:
+            program = _write(dnnl, program, reserve, plan, work)
+            with changing(folder):
+                _put_in_place(program, work, folder)
+    except StoreError as error:  # of the folder to work in, which is gone
+        raise StoreError(error.what, where=str(folder / Path(error.where).name), next_step=_NO_ROOM) from error
     except OSError as error:
-        raise StoreError(
-            f"cannot write the plan: {error.strerror}", where=str(folder), next_step="free some space, then plan again"
-        ) from error
-    try:
-        program = _write(dnnl, program, reserve, plan, work)
-        for name in (CACHE_NAME, RESERVE_NAME, TAPE_NAME, PLAN_NAME):
-            if (work / name).exists():
-                (work / name).replace(folder / name)
-        write_linked(stamped(program, folder), folder / PROGRAM_NAME)
-        if not program.cache_bytes:
-            (folder / CACHE_NAME).unlink(missing_ok=True)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        raise StoreError(f"cannot write the plan: {error.strerror}", where=str(folder), next_step=_NO_ROOM) from error
     return folder
+
+
+def _put_in_place(program: LinkedProgram, work: Path, folder: Path) -> None:
+    """The files of a plan, in place of those that were there; the program, which knows the others, last."""
+    for name in (CACHE_NAME, RESERVE_NAME, TAPE_NAME, PLAN_NAME):
+        if (work / name).exists():
+            (work / name).replace(folder / name)
+    write_linked(stamped(program, folder), folder / PROGRAM_NAME)
+    if not program.cache_bytes:
+        (folder / CACHE_NAME).unlink(missing_ok=True)
 
 
 def stamped(program: LinkedProgram, folder: Path) -> LinkedProgram:
@@ -169,10 +171,13 @@ def _files(model: Path, plan: Plan, names: Sequence[str]) -> list[dict[str, Any]
             where=str(model),
             next_step=AGAIN,
         )
-    paths = [(model.parent / name).resolve() for name in names]
-    return [
-        {"path": str(p), "size": p.stat().st_size, "modified_ns": p.stat().st_mtime_ns, "sha256": file_sha256(p)} for p in paths
-    ]
+    return [_file((model.parent / name).resolve()) for name in names]
+
+
+def _file(path: Path) -> dict[str, Any]:
+    found = settled_stamp(path)  # first: whatever is written while the file is hashed must not have this stamp
+    with path.open("rb") as file:
+        return {"path": str(path), "size": file.seek(0, os.SEEK_END), "stamp": found, "sha256": file_sha256(file.fileno())}
 
 
 def _chosen(

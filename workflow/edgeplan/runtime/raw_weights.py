@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace as changed
 
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.runtime import constants
@@ -19,15 +20,21 @@ from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.steps import Step
 from edgeplan.runtime.transform import Array, folded
+from edgeplan.runtime.weight_cache import settled, stamp
 
 _NEAR_BYTES = 1 << 16  # weights of a step this near to each other are read by one call
 _ALIGNMENT = 64
 _CHUNK_BYTES = 1 << 20
 
 
-def file_sha256(path: Path) -> str:
-    """Hash of a file's contents."""
-    with path.open("rb") as file:
+def file_sha256(descriptor: int) -> str:
+    """Hash of an open file's contents.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(descriptor, "rb", closefd=False) as file:  # a path may lead to another by now
+        file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -38,8 +45,12 @@ class RawFiles:
         program: whose files.
         folder: of the plan; files beside it in the folder come before those at their old paths.
 
+    Attributes:
+        renewed: by number, files as they are known from now on: of the same contents under another stamp.
+
     Raises:
         FormatError: the model changed.
+        ModelError: it must be looked at, and cannot be read.
     """
 
     def __init__(self, program: LinkedProgram, folder: Path) -> None:
@@ -48,12 +59,12 @@ class RawFiles:
         self._opened: list[tuple[int, int]] = []
         self._used: set[int] = set()
         self._missing = ""
-        for file in program.files:
-            descriptor = self._open(file, folder)
-            self._descriptors.append(descriptor)
-            self._opened.append(contents_stamp(descriptor) if descriptor >= 0 else (0, 0))
+        self.renewed: dict[int, ModelFile] = {}
+        for number in range(len(program.files)):
+            self._descriptors.append(self._open(number, folder))
 
-    def _open(self, file: ModelFile, folder: Path) -> int:
+    def _open(self, number: int, folder: Path) -> int:
+        file = self._program.files[number]
         path = Path(file.path)
         beside = folder / path.name
         for place in (beside, path):
@@ -62,16 +73,36 @@ class RawFiles:
             except OSError as error:
                 problem = f"cannot open {place}: {error.strerror}"
                 continue
-            status = os.fstat(descriptor)
-            # a copy has another time stamp: then its contents decide
-            same = status.st_size == file.size and (status.st_mtime_ns == file.modified_ns or file_sha256(place) == file.sha256)
+            self._opened.append(contents_stamp(descriptor))
+            try:
+                same = self._is_same(number, descriptor)
+            except OSError as error:
+                self._give_up(descriptor)
+                next_step = "check the disk, then run again"
+                raise ModelError(f"cannot read the model: {error.strerror}", where=str(place), next_step=next_step) from error
             if not same:
-                os.close(descriptor)
-                self.close()
+                self._give_up(descriptor)
                 raise FormatError("the model changed since the plan was made", where=str(place), next_step=AGAIN)
             return descriptor
         self._missing = self._missing or problem  # no matter while all weights come from the cache
+        self._opened.append((0, 0))
         return -1
+
+    def _is_same(self, number: int, descriptor: int) -> bool:
+        """Whether a file is that of the plan. Under another stamp (copied, touched, its time put back) contents decide."""
+        file, status = self._program.files[number], os.fstat(descriptor)
+        found = stamp(status)
+        if found == file.stamp:
+            return True
+        if status.st_size != file.size or file_sha256(descriptor) != file.sha256:
+            return False
+        if settled(status):
+            self.renewed[number] = changed(file, stamp=found)
+        return True
+
+    def _give_up(self, descriptor: int) -> None:
+        os.close(descriptor)
+        self.close()
 
     def changed(self) -> str:
         """Where a file lies that weights were read from and whose contents changed since it was opened; "" if none."""

@@ -8,6 +8,7 @@ fails is made again from the raw weights.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -19,12 +20,12 @@ from pathlib import Path
 
 from edgeplan.errors import StoreError
 from edgeplan.files import write_atomically
+from edgeplan.runtime.folder_lock import stale
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep
 from edgeplan.runtime.memory import PAGE_BYTES, Bytes, MappedFile, Region, checksum, contents_stamp, read_fully
 
 _LOG = logging.getLogger(__name__)
 _CLOCK_SECONDS = 0.02  # more than a tick of the slowest kernel clock (10 ms)
-_STALE_SECONDS = 600.0  # of a temporary file that nobody can be writing any more
 
 
 def paged(size: int) -> int:
@@ -61,13 +62,19 @@ def stamp(status: os.stat_result) -> tuple[int, ...]:
     """What changes when anybody writes to a file, replaces it or moves it: its number, size and times.
 
     The last is set by the kernel alone (ctime), so that a file whose time of modification was put back is noticed too. Damage
-    below the file system is not, for which file systems and disks have checksums of their own; the model file is trusted alike.
+    below the file system is not, for which file systems and disks have checksums of their own. Files of the model are trusted
+    in the same way.
     """
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
+def settled(status: os.stat_result) -> bool:
+    """Whether a change from now on would show in the stamp: clocks of file systems are coarse."""
+    return time.time() - status.st_ctime > _CLOCK_SECONDS
+
+
 def settled_stamp(path: Path) -> tuple[int, ...]:
-    """The stamp of a file just written, once a later change would show in it: clocks of file systems are coarse.
+    """The stamp of a file just written, once a later change would show in it.
 
     Raises:
         OSError: the file is not there.
@@ -104,8 +111,9 @@ def write_cache(program: LinkedProgram, path: Path, weights: Callable[[int], Byt
 def drop_leftovers(path: Path) -> None:
     """Delete the temporary files of processes that were killed while they wrote this cache."""
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
-        if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
-            leftover.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # gone: its process has put it in place; or another user's: in nobody's way
+            if stale(leftover.stat()):
+                leftover.unlink()
 
 
 class WeightCache:

@@ -148,7 +148,7 @@ class Trials:
 
 def _file(path: Path) -> dict[str, Any]:
     status = path.stat()
-    return {"path": str(path), "size": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": ""}
+    return {"path": str(path), "size": status.st_size, "stamp": stamp(status), "sha256": ""}
 
 
 def _border(program: Program, name: str) -> dict[str, Any]:

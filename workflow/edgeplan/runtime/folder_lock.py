@@ -1,0 +1,84 @@
+"""Who may change a plan folder, and which folders within it somebody is at.
+
+Locks of the system on the folders themselves (`flock`): they leave no file behind, and end with the process however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+#: Of what nobody can be writing any more, where the system does not tell.
+STALE_SECONDS = 600.0
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """Change files of a plan folder that belong together, waiting for other processes that do. Who only reads does not wait.
+
+    Raises:
+        OSError: the folder cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _lock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def work_folder(folder: Path, prefix: str) -> Iterator[Path]:
+    """A folder within a plan folder to build in, gone afterwards. Those of processes that were killed are deleted first.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    with changing(folder):  # nobody sees the new one before it is locked
+        for other in folder.glob(f"{prefix}*"):
+            if _abandoned(other):
+                shutil.rmtree(other, ignore_errors=True)
+        made = Path(tempfile.mkdtemp(dir=folder, prefix=prefix))
+        descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        _lock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, how: int) -> bool:
+    """Whether the file system has such locks; without them one process at a time is up to the user."""
+    try:
+        fcntl.flock(descriptor, how)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+def _abandoned(folder: Path) -> bool:
+    """Whether nobody is building there: it is not locked or, where the system has no such locks, old."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # its process has deleted it meanwhile
+        return False
+    try:
+        return _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB) or stale(os.fstat(descriptor))
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def stale(status: os.stat_result) -> bool:
+    """Whether something was last written to so long ago that nobody can be at it."""
+    return time.time() - status.st_mtime > STALE_SECONDS
