@@ -122,7 +122,81 @@ def _record(offset: int, value: int) -> Callable[[TapeArrays], None]:
     return change
 
 
-_FAR = 1 << 30
+def _all_of(*changes: Callable[[TapeArrays], None]) -> Callable[[TapeArrays], None]:
+    return lambda tape: [change(tape) for change in changes] and None
+
+
+def _record_end(offset: int) -> Callable[[TapeArrays], None]:
+    """Move the primitive of a step's last call, which has two arguments and a scratchpad or none, on by one."""
+
+    def change(tape: TapeArrays) -> None:
+        records, first, last = tape.tape.records, tape.layout.primitive(0)[1], tape.layout.memory(0)[1]
+        counts = range(len(records) + offset, 0, -1)
+        at = next(k - 1 for k in counts if first <= records[k - 1] < last and k + 1 + 2 * records[k] == len(records))
+        records[at] += 1
+
+    return change
+
+
+Number = int | Callable[[TapeArrays], int]
+
+
+def _class(number: int) -> Callable[[TapeArrays], int]:
+    """The last handle of a class: of descriptors, attributes, post-operations, primitives, their descriptors, memories."""
+
+    def last(tape: TapeArrays) -> int:
+        layout = tape.layout
+        attribute, primitive = layout.attribute(layout.attributes - 1)[1], layout.primitive(layout.primitives - 1)[1]
+        return (layout.descriptors - 1, attribute, attribute + 1, primitive, primitive + 1, layout.handles - 1)[number]
+
+    return last
+
+
+def _rows(tape: TapeArrays, function: str) -> np.ndarray:
+    kinds, functions = tape.tape.kinds, tape.tape.functions
+    return np.flatnonzero((functions == NUMBER_OF[function]) & ((kinds == words.CALL) | (kinds == words.ASK)))
+
+
+def _argument(function: str, position: int, given: tuple[int, Number]) -> Callable[[TapeArrays], None]:
+    """Give the last call of a function something else."""
+
+    def change(tape: TapeArrays) -> None:
+        row, (role, value) = _rows(tape, function)[-1], given
+        tape.tape.roles[row, position] = role
+        tape.tape.values[row, position] = value(tape) if callable(value) else value
+
+    return change
+
+
+def _calling(function: str) -> Callable[[TapeArrays], None]:
+    """Call another function with what a memory is made from."""
+
+    def change(tape: TapeArrays) -> None:
+        tape.tape.functions[_rows(tape, "dnnl_memory_create")[-1]] = NUMBER_OF[function]
+
+    return change
+
+
+def _twice(tape: TapeArrays) -> None:
+    """Make an object that is there already: what was found to fit would be another one."""
+    first, *_, last = _rows(tape, "dnnl_memory_create")
+    tape.tape.values[last, 0] = tape.tape.values[first, 0]
+
+
+def _unwritten(tape: TapeArrays) -> None:
+    """An array of which a word is what happens to be there."""
+    first, second = np.flatnonzero(tape.tape.kinds == words.COPY)
+    tape.tape.values[second, 0] = tape.tape.values[first, 0]
+
+
+def _narrow(tape: TapeArrays) -> None:
+    """Leave the last arguments to what happened to be there before."""
+    fields = tape.tape._asdict()
+    fields |= {"roles": fields["roles"][:, :12].copy(), "values": fields["values"][:, :12].copy()}
+    object.__setattr__(tape, "tape", Tape(**fields))
+
+
+_FAR, _OVERFLOWING = 1 << 30, (1 << 63) - 1
 
 
 @pytest.mark.parametrize(
@@ -157,6 +231,32 @@ _FAR = 1 << 30
         _record(words.HEAD_BLOCK, _FAR),
         _record(words.HEAD, _FAR),  # the first slot's descriptor
         _record(words.HEAD + 1, -1),  # its offset
+        _record(words.HEAD_SEGMENT, _OVERFLOWING),
+        _all_of(_record(words.HEAD_SOURCE, words.COPIED), _record(words.HEAD_PLACE, _OVERFLOWING)),
+        _record(words.HEAD_SLOTS, _OVERFLOWING // 2 + 1),
+        _record(words.HEAD_SOURCE, words.NO_WEIGHTS),  # whose address would be 0
+        _record_end(-2),  # a primitive's descriptor where a primitive is wanted
+        _argument("dnnl_memory_create", 1, (words.HANDLE, _class(5))),  # handles of other classes
+        _argument("dnnl_memory_create", 1, (words.MEMORY, 0)),
+        _argument("dnnl_memory_create", 2, (words.HANDLE, _class(0))),
+        _argument("dnnl_memory_create", 0, (words.RESULT, _class(0))),
+        _argument("dnnl_primitive_create", 1, (words.HANDLE, _class(3))),
+        _argument("dnnl_primitive_create", 1, (words.HANDLE, lambda tape: tape.layout.primitive(1)[1] + 1)),  # another one's
+        _argument("dnnl_convolution_forward_primitive_desc_create", 3, (words.HANDLE, _class(1))),
+        _argument("dnnl_convolution_forward_primitive_desc_create", 1, (words.HANDLE, _class(0))),
+        _argument("dnnl_primitive_attr_set_post_ops", 1, (words.HANDLE, _class(1))),
+        _argument("dnnl_primitive_attr_set_scratchpad_mode", 0, (words.HANDLE, lambda tape: tape.layout.attribute(0)[1])),
+        _argument("dnnl_primitive_desc_query_md", 0, (words.HANDLE, _class(0))),
+        _argument("dnnl_concat_primitive_desc_create", 3, (words.NUMBER, 3)),  # more than there are in its array
+        _argument("dnnl_concat_primitive_desc_create", 3, (words.NUMBER, 1 << 62)),
+        _argument("dnnl_concat_primitive_desc_create", 3, (words.NUMBER, 0)),
+        _unwritten,
+        _argument("dnnl_concat_primitive_desc_create", 5, (words.SCRATCH, 1)),
+        _calling("dnnl_memory_desc_destroy"),
+        _calling("dnnl_primitive_execute"),
+        _calling("dnnl_memory_set_data_handle"),
+        _twice,
+        _narrow,
     ],
 )
 def test_references_that_lead_nowhere_are_refused(program: LinkedProgram, change: Callable[[TapeArrays], None]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from math import prod
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ from edgeplan.errors import FormatError
 ENGINE, NOTHING = -2, -1
 #: Kinds of memory descriptors: by tag, by strides, a part of another, another with its axes renamed, asked of a primitive.
 BY_TAG, BY_STRIDES, PART, RENAMED, ASKED = range(5)
+_FLOAT_BYTES = 4
 AGAIN = "plan the model again: edgeplan plan cold-start"
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -184,6 +186,8 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
             raise ValueError("main, queues: each step is prepared once")
         if self.widen_from > self.step_count:
             raise ValueError("widen_from: no more steps than there are")
+        if max((b.offset + _FLOAT_BYTES * prod(b.shape) for b in (*self.inputs, *self.outputs)), default=0) > self.arena_bytes:
+            raise ValueError("inputs, outputs: outside the arena")
 
     @property
     def step_count(self) -> int:
@@ -245,20 +249,32 @@ def linked_program(document: Mapping[str, Any]) -> LinkedProgram:
     return program
 
 
-def check_step(step: LinkedStep, program: LinkedProgram) -> None:
+def check_step(step: LinkedStep, program: LinkedProgram, shared_bytes: int = 0) -> None:
     """References of a step lead into the tables: a wrong one would make the library read anywhere."""
-    _, _, primitives, memories, _ = program.counts
+    if step.source == "shared" and step.weight_bytes > shared_bytes:
+        raise ValueError(f"step {step.name}: larger weights than those it shares")
+    descriptors, _, primitives, memories, _ = program.counts
     slots = len(step.slots)
     for call in step.calls:
         if not 0 <= call[0] < primitives or not all(-1 - slots < m < memories for m in call[2::2]):
             raise ValueError(f"step {step.name}: calls what is not there")
-    for _, _, offset, size, conversion in step.slots:
-        if offset < 0 or size < 0 or offset + size > step.weight_bytes or conversion >= primitives:
+    for target, source, offset, size, conversion in step.slots:
+        if not (0 <= target < descriptors and 0 <= source < descriptors and -1 <= conversion < primitives):
+            raise ValueError(f"step {step.name}: weights of what is not there")
+        if offset < 0 or size < 0 or offset + size > step.weight_bytes:
             raise ValueError(f"step {step.name}: weights outside their place")
+    check_raw(step.raw, program, step.name)
     if step.source in ("raw", "cached_read") and step.weight_bytes and step.place + step.weight_bytes > program.weights_bytes:
         raise ValueError(f"step {step.name}: weights outside the memory")
     if step.cached and step.segment + step.weight_bytes > program.cache_bytes:
         raise ValueError(f"step {step.name}: weights outside the cache")
+
+
+def check_raw(raw: Sequence[RawWeight], program: LinkedProgram, name: str) -> None:
+    """Raw weights lie in a file of the model and have the size of their shape; that they end in it shows when they are read."""
+    for weight in raw:
+        if weight.file >= len(program.files) or weight.size != _FLOAT_BYTES * prod(weight.shape):
+            raise ValueError(f"step {name}: raw weight {weight.role} that is not there")
 
 
 class Reserve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

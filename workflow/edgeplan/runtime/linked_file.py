@@ -12,7 +12,7 @@ import msgspec
 
 from edgeplan.errors import FormatError
 from edgeplan.files import read_whole, write_atomically
-from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve, check_step
+from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve, check_raw, check_step
 
 _HEAD = '{{"format_version":3,"body_sha256":"{digest}","body":'
 _HEAD_BYTES = len(_HEAD.format(digest="0" * 64))
@@ -41,9 +41,13 @@ def read_reserve(path: Path, program: LinkedProgram) -> Reserve:
     reserve = read_linked(path, Reserve, program.reserve_sha256)
     if len(reserve.raw) != program.step_count or len(reserve.later) != program.step_count:
         raise FormatError("the reserve has other steps than the program", where=str(path), next_step=AGAIN)
-    for step in reserve.later:
-        if step is not None:
-            check_step(step, program)
+    try:
+        for step, first, raw in zip(reserve.later, program.steps, reserve.raw, strict=True):
+            check_raw(raw, program, first.name)
+            if step is not None:
+                check_step(step, program, first.weight_bytes)
+    except ValueError as error:
+        raise FormatError(f"the reserve does not fit: {error}", where=str(path), next_step=AGAIN) from error
     return reserve
 
 

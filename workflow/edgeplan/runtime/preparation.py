@@ -13,10 +13,10 @@ from typing import Self
 
 import numpy as np
 
-from edgeplan.errors import ModelError
+from edgeplan.errors import FormatError, ModelError
 from edgeplan.runtime import native
 from edgeplan.runtime.dnnl import Dnnl, Handle
-from edgeplan.runtime.linked import LinkedProgram, LinkedStep, RawWeight, Reserve
+from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, RawWeight, Reserve
 from edgeplan.runtime.linked_file import read_reserve
 from edgeplan.runtime.memory import Bytes, Region
 from edgeplan.runtime.native import words
@@ -211,7 +211,11 @@ class Preparer:
         at = int(arrays.tape.record_starts[index])
         block = objects.store.blocks.ctypes.data + words.WORD * int(arrays.tape.records[at + words.HEAD_BLOCK])
         step = self._shared.program.steps[index]
-        self._prepare_by_hand(index, step, arrays.tape.records[at:], int(block), marks)
+        records = arrays.tape.records[at:]
+        if records[words.HEAD_BYTES] != step.weight_bytes:
+            problem = f"the program does not fit: its calls have step {step.name!r} with other weights"
+            raise FormatError(problem, where=f"model {self._shared.program.model}", next_step=AGAIN)
+        self._prepare_by_hand(index, step, records, int(block), marks)
         return int(block)
 
     def _prepare_by_hand(self, index: int, step: LinkedStep, record: Numbers, block: int, marks: list[Mark]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,14 +22,41 @@ if TYPE_CHECKING:
 _MOST = 1 << 24  # words
 _NONE = 1 << 32
 _HANDLES, _FLOATS, _INTEGERS = (ctypes.POINTER(kind) for kind in (ctypes.c_void_p, ctypes.c_float, ctypes.c_int))
+#: What a handle is of, as bits: functions take any pointer, and read another object as if it were theirs.
+_DESCRIPTOR, _ATTRIBUTE, _POSTS, _PRIMITIVE, _DESCRIBED, _MEMORY = (1 << words.CLASSES + k for k in range(6))
+#: For each function that a tape may call the handles among its arguments: their classes; 0 for an engine, -1 for an address in
+#: the session's memory. Those that describe primitives have rules of their own.
+_TAKEN = MappingProxyType(
+    {
+        "dnnl_memory_desc_create_with_tag": (_DESCRIPTOR,),
+        "dnnl_memory_desc_create_with_strides": (_DESCRIPTOR,),
+        "dnnl_memory_desc_create_submemory": (_DESCRIPTOR, _DESCRIPTOR),
+        "dnnl_memory_desc_permute_axes": (_DESCRIPTOR, _DESCRIPTOR),
+        "dnnl_memory_create": (_MEMORY, _DESCRIPTOR, 0, -1),
+        "dnnl_primitive_attr_create": (_ATTRIBUTE,),
+        "dnnl_primitive_attr_set_scratchpad_mode": (_ATTRIBUTE,),
+        "dnnl_primitive_attr_set_post_ops": (_ATTRIBUTE, _POSTS),
+        "dnnl_post_ops_create": (_POSTS,),
+        "dnnl_post_ops_append_eltwise": (_POSTS,),
+        "dnnl_post_ops_append_sum": (_POSTS,),
+        "dnnl_post_ops_append_binary": (_POSTS, _DESCRIPTOR),
+        "dnnl_primitive_create": (_PRIMITIVE, _DESCRIBED),
+        "dnnl_primitive_desc_query_md": (_DESCRIBED,),
+    }
+)
+_DESCRIBES = "_primitive_desc_create"
+_REORDER, _CONCAT = f"dnnl_reorder{_DESCRIBES}", f"dnnl_concat{_DESCRIBES}"
 
 
-def _kinds_of(declared: Any, position: int) -> int:
+def _kinds_of(declared: Any, position: int, taken: Iterator[int]) -> int:
     """The kinds that an argument of a declared type may be, as bits; `_NONE` if it may be no handle."""
     if declared is ctypes.c_void_p:
-        return 1 << words.HANDLE | 1 << words.ENGINE | 1 << words.MEMORY | _NONE
+        what = next(taken)
+        if what <= 0:
+            return 1 << (words.MEMORY if what else words.ENGINE)
+        return 1 << words.HANDLE | what
     if declared is _HANDLES:  # the type of results too
-        return 1 << words.SCRATCH if position else 1 << words.RESULT
+        return 1 << words.SCRATCH if position else 1 << words.RESULT | next(taken)
     if declared is _FLOATS:
         return 1 << words.CONSTANT | _NONE
     if declared is Dims or declared is _INTEGERS:
@@ -35,21 +64,36 @@ def _kinds_of(declared: Any, position: int) -> int:
     return 1 << words.NUMBER
 
 
-def _allowed() -> npt.NDArray[np.int64]:
-    """The kinds that every argument of every function may be."""
-    rows = np.full((len(FUNCTIONS), INTEGERS), 1 << words.NUMBER, np.int64)
+def _taken(name: str, types: Sequence[Any]) -> tuple[int, ...]:
+    if not name.endswith(_DESCRIBES):
+        return _TAKEN[name]
+    descriptor, pointers = _DESCRIPTOR | _NONE, types.count(ctypes.c_void_p)
+    if name == _REORDER:
+        return _DESCRIBED, _DESCRIPTOR, 0, _DESCRIPTOR, 0, _ATTRIBUTE
+    return _DESCRIBED, 0, *[descriptor] * (pointers - 2), _ATTRIBUTE
+
+
+def _allowed() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The kinds that every argument of every function may be, none of those that no tape calls; and how many each takes."""
+    rows, counts = np.zeros((len(FUNCTIONS), INTEGERS), np.int64), np.zeros(len(FUNCTIONS), np.int64)
     for name, types in {**STATUS, **{name: types for name, (_, types) in OTHER.items()}}.items():
-        integers = [declared for declared in types if declared is not ctypes.c_float]
-        rows[NUMBER_OF[name], : len(integers)] = [_kinds_of(*pair) for pair in zip(integers, range(INTEGERS), strict=False)]
-    return rows
+        if name in _TAKEN or name.endswith(_DESCRIBES):
+            taken, row = iter(_taken(name, types)), NUMBER_OF[name]
+            integers = [declared for declared in types if declared is not ctypes.c_float]
+            rows[row] = 1 << words.NUMBER  # whatever stands behind them is not taken
+            rows[row, : len(integers)] = [_kinds_of(kind, position, taken) for position, kind in enumerate(integers)]
+            counts[row] = len(integers)
+    return rows, counts
 
 
-_ALLOWED = _allowed()
+_ALLOWED, _COUNTS = _allowed()
 _STATUS_COUNT = len(STATUS)
 
 
 def check(arrays: TapeArrays) -> None:
-    """Every argument is of a kind that its function takes there, and every reference leads to something.
+    """Every argument is of a kind that its function takes there, and every reference leads to an object of the right class.
+
+    What sizes objects have shows when they are made (`native.making`) and bound (`native.stages`).
 
     Raises:
         ValueError: what is wrong.
@@ -58,17 +102,19 @@ def check(arrays: TapeArrays) -> None:
     layout, count = arrays.layout, len(tape.kinds)
     _require("groups", native.groups_fit(tape.starts, layout.groups, count))
     _require("constants", constants[-DIMS_BYTES:].tobytes() == bytes(DIMS_BYTES))
-    asked, threads = NUMBER_OF["dnnl_primitive_desc_query_md"], NUMBER_OF[THREADS]
-    limits = (layout.handles, len(constants) - DIMS_BYTES, arrays.scratch, arrays.program.arena_bytes)
-    given = np.array([*limits, _STATUS_COUNT, asked, threads, _NONE], np.int64)
-    found = native.operations_fit(tape.kinds, tape.functions, tape.made, tape.roles, tape.values, _ALLOWED, given)
+    _require("scratch", 0 <= arrays.scratch < _MOST)
+    functions = [NUMBER_OF[name] for name in ("dnnl_primitive_desc_query_md", THREADS, "dnnl_primitive_create", _CONCAT)]
+    limits = (layout.handles, len(constants) - DIMS_BYTES, arrays.scratch, arrays.program.arena_bytes, _STATUS_COUNT)
+    classes = (layout.descriptors, layout.primitive(0)[1], layout.memory(0)[1])
+    given = np.array([*limits, *functions, _NONE, *classes], np.int64)
+    found = native.operations_fit(tape, _ALLOWED, _COUNTS, given)
     _require(f"operation {-1 - found}", found >= 0)
     _check_records(arrays)
 
 
 def _check_records(arrays: TapeArrays) -> None:
     tape, layout, program = arrays.tape, arrays.layout, arrays.program
-    sized = 0 <= arrays.scratch < _MOST and 0 <= arrays.blocks < _MOST
+    sized = 0 <= arrays.blocks < _MOST
     _require("records", sized and len(tape.record_starts) == program.step_count)
     limits = (layout.groups, layout.descriptors, layout.primitive(0)[1], layout.memory(0)[1], layout.handles)
     sizes = (program.weights_bytes, program.cache_bytes, arrays.blocks)

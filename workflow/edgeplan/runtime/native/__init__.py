@@ -63,7 +63,7 @@ def _compile() -> None:
         (groups_fit, (words, word, word)),
         (mix, (types.uint64[::1], types.uint64[::1])),
         (records_fit, (words, words, words)),
-        (operations_fit, (words, words, words, i1, types.int64[:, ::1], types.int64[:, ::1], words)),
+        (operations_fit, (tape, types.int64[:, ::1], words, words)),
         (advance, (tape, store, *thread, words, words, word, word, word, types.boolean, word)),
     ):
         dispatcher: Any = function
@@ -79,7 +79,7 @@ def _rehearse() -> None:
     places, own = np.zeros(PLACES, np.int64), np.zeros(OWN_WORDS, np.int64)
     groups_fit(np.zeros(1, np.int64), 0, 0)
     records_fit(none, none, np.zeros(8, np.int64))
-    operations_fit(none, none, none, tape.roles, pairs, pairs, none)
+    operations_fit(tape, pairs, none, np.zeros(13, np.int64))
     drive(tape, store, places, own, none, 0, stealing=True, slower=0.0)
     advance(tape, store, places, own, none, none, 0, 0, 1, True, 0)  # noqa: FBT003
 

@@ -10,6 +10,7 @@ from edgeplan.runtime.native.words import (
     ASK,
     BY_PYTHON,
     CALL,
+    CLASSES,
     CONSTANT,
     COPIED,
     COPY,
@@ -26,12 +27,14 @@ from edgeplan.runtime.native.words import (
     HEAD_SOURCE,
     MAPPED,
     MEMORY,
+    NO_WEIGHTS,
     NUMBER,
     RESULT,
     SCRATCH,
     TELL,
     WALK,
     Numbers,
+    Tape,
     memories_at,
 )
 
@@ -63,50 +66,94 @@ def groups_fit(starts: Numbers, groups: int, operations: int) -> bool:
 
 
 @compiled
+def _class_of(handle: int, limits: Numbers) -> int:
+    """What a handle is of, as a bit: attributes have two handles, primitives too."""
+    if handle < limits[10]:
+        return 1 << CLASSES
+    if handle < limits[11]:
+        return int(1 << (CLASSES + 1 + (handle - limits[10]) % 2))
+    if handle < limits[12]:
+        return int(1 << (CLASSES + 3 + (handle - limits[11]) % 2))
+    return 1 << (CLASSES + 5)
+
+
+@compiled
+def _arguments_fit(tape: Tape, row: int, allowed: Numbers, limits: Numbers) -> bool:
+    for i in range(tape.values.shape[1]):
+        role, value, may = tape.roles[row, i], tape.values[row, i], allowed[i]
+        if role == NUMBER and value == 0 and may & limits[9] != 0:
+            continue
+        if (may >> role) & 1 == 0:
+            return False
+        if (role == HANDLE or role == RESULT) and may & _class_of(value, limits) == 0:  # noqa: PLR1714, SIM109  for numba
+            return False
+    return True
+
+
+@compiled
 def operations_fit(  # noqa: C901, PLR0911, PLR0912  one check after the other
-    kinds: Numbers,
-    functions: Numbers,
-    made: Numbers,
-    roles: npt.NDArray[np.int8],
-    values: Numbers,
-    allowed: Numbers,
-    limits: Numbers,
+    tape: Tape, allowed: npt.NDArray[np.int64], counts: Numbers, limits: Numbers
 ) -> int:
     """Whether every operation refers to what is there and gives its function what it takes: 0, or -1 - the first that does not.
 
+    Every handle is made by one operation only, and what changes an object stands in the group that makes it, so that what
+    was found to fit stays as it was.
+
     Args:
-        kinds: see `Tape`.
-        functions: by number.
-        made: see `Tape`.
-        roles: see `Tape`.
-        values: see `Tape`.
-        allowed: for each function and argument a bit for every kind that it may be, and one if it may be no handle.
+        tape: in groups (`groups_fit`).
+        allowed: for each function and argument a bit for every kind that it may be, one for every class of handles, and one if
+            it may be no handle.
+        counts: how many integer arguments each function takes.
         limits: numbers of handles, constants' bytes, scratch words, the memory's bytes, functions that return a status; the
-            function that returns a handle; that which returns nothing; the bit for no handle.
+            function that returns a handle, that which returns nothing, that which makes primitives, that which takes an array;
+            the bit for no handle; the first handles that are of attributes, primitives, memories.
     """
-    for row in range(len(kinds)):
-        kind, function = kinds[row], functions[row]
-        for i in range(values.shape[1]):
-            if not _argument_fits(roles[row, i], values[row, i], limits):
+    width, group = tape.values.shape[1], 0
+    maker, writer = np.full(limits[0], -1), np.full(limits[2], -1)
+    for row in range(len(tape.kinds)):
+        while tape.starts[group + 1] <= row:
+            group += 1
+        kind, function, values, roles = tape.kinds[row], tape.functions[row], tape.values[row], tape.roles[row]
+        for i in range(width):
+            if not _argument_fits(roles[i], values[i], limits):
                 return -1 - row
         if kind == CALL or kind == ASK:  # noqa: PLR1714, SIM109  for numba
             if not (0 <= function < limits[4] if kind == CALL else function == limits[5]):
                 return -1 - row
-            if kind == ASK and not 0 <= made[row] < limits[0]:
+            if not 0 < counts[function] <= width or not _arguments_fit(tape, row, allowed[function], limits):
                 return -1 - row
-            for i in range(values.shape[1]):
-                none = roles[row, i] == NUMBER and values[row, i] == 0 and allowed[function, i] & limits[7] != 0
-                if not none and (allowed[function, i] >> roles[row, i]) & 1 == 0:
+            made = tape.made[row] if kind == ASK else values[0]
+            if kind == ASK and not 0 <= made < limits[10]:
+                return -1 - row
+            if kind == CALL and roles[0] != RESULT:  # it changes its first argument
+                if maker[made] != group:
                     return -1 - row
+            elif maker[made] >= 0:
+                return -1 - row
+            else:
+                maker[made] = group
+            if function == limits[7] and (values[1] != made + 1 or maker[made + 1] != group):
+                return -1 - row
+            if function == limits[8]:
+                if not 0 < values[3] <= limits[2] - values[5]:
+                    return -1 - row
+                for word in range(values[5], values[5] + values[3]):
+                    if writer[word] != group:
+                        return -1 - row
+        elif width < 2:  # noqa: PLR2004  of the following the second is looked at
+            return -1 - row
         elif kind == TELL:
-            if function != limits[6] or roles[row, 0] != NUMBER:
+            if function != limits[6] or roles[0] != NUMBER:
                 return -1 - row
         elif kind == COPY:
-            handle = roles[row, 1] == HANDLE or roles[row, 1] == ENGINE or values[row, 1] == 0
-            if roles[row, 0] != NUMBER or not 0 <= values[row, 0] < limits[2] or not handle:
+            if roles[0] != NUMBER or not 0 <= values[0] < limits[2] or roles[1] != HANDLE or values[1] >= limits[10]:
                 return -1 - row
-        elif kind != WALK or roles[row, 0] != HANDLE or roles[row, 1] != CONSTANT:
-            return -1 - row
+            writer[values[0]] = group
+        else:
+            if kind != WALK or roles[0] != HANDLE or roles[1] != CONSTANT or maker[values[0]] != group:
+                return -1 - row
+            if _class_of(values[0], limits) != 1 << (CLASSES + 4):
+                return -1 - row
     return 0
 
 
@@ -130,14 +177,16 @@ def records_fit(  # noqa: C901, PLR0911, PLR0912  one check after the other
         slots, calls = records[at + HEAD_SLOTS], records[at + HEAD_CALLS]
         if source < 0 or source > BY_PYTHON or segment < 0 or size < 0 or place < 0:
             return False
-        if source == COPIED and place + size > weights:
+        if source == COPIED and place > weights - size:  # a sum may go beyond what a word holds
             return False
-        if (source == COPIED or source == MAPPED) and segment + size > cache:  # noqa: PLR1714, SIM109  for numba
+        if (source == COPIED or source == MAPPED) and segment > cache - size:  # noqa: PLR1714, SIM109  for numba
             return False
-        if needed < 0 or slots < 0 or calls < 0 or records[at + HEAD_BLOCK] != block:
+        if records[at + HEAD_BLOCK] != block:
             return False
         at += HEAD
-        if at + needed + 2 * slots > len(records):
+        if not 0 <= needed <= len(records) - at or not 0 <= slots <= (len(records) - at - needed) // 2:
+            return False
+        if not 0 <= calls <= len(records) or (source == NO_WEIGHTS and slots > 0):
             return False
         for i in range(at, at + needed):
             if records[i] < 0 or records[i] >= groups:
@@ -145,7 +194,7 @@ def records_fit(  # noqa: C901, PLR0911, PLR0912  one check after the other
         at += needed
         for i in range(slots):
             descriptor, offset = records[at + 2 * i], records[at + 2 * i + 1]
-            if descriptor < 0 or descriptor >= descriptors or offset < 0 or offset > size:
+            if descriptor < 0 or descriptor >= descriptors or not 0 <= offset < size:
                 return False
         at += 2 * slots
         block += _memories_at(calls) + slots
@@ -154,7 +203,9 @@ def records_fit(  # noqa: C901, PLR0911, PLR0912  one check after the other
                 return False
             primitive, count = records[at], records[at + 1]
             at += 2
-            if primitive < primitives or primitive >= memories or count < 0 or at + 2 * count > len(records):
+            if primitive < primitives or primitive >= memories or (primitive - primitives) % 2 != 0:
+                return False
+            if not 0 <= count <= (len(records) - at) // 2:
                 return False
             for i in range(count):
                 memory = records[at + 2 * i + 1]

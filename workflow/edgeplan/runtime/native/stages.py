@@ -18,9 +18,12 @@ from edgeplan.runtime.native.words import (
     EXECUTION,
     FAILED,
     FN_ADVISE,
+    FN_ASK,
+    FN_EQUAL,
     FN_EXECUTE,
     FN_MEMORY,
     FN_READ,
+    FN_SIZE,
     HEAD,
     HEAD_BYTES,
     HEAD_CALLS,
@@ -31,12 +34,14 @@ from edgeplan.runtime.native.words import (
     HEAD_SOURCE,
     LEFT_TO_PYTHON,
     MAPPED,
+    MISFIT,
     NO_WEIGHTS,
     OWN_MARKS,
     OWN_OPERATION,
     OWN_STATUS,
     OWN_STREAM,
     READ,
+    WHAT_ARGUMENT,
     WORD,
     Numbers,
     Store,
@@ -91,16 +96,37 @@ def _create(tape: Tape, store: Store, places: Numbers, own: Numbers, records: Nu
 
 
 @compiled
+def _misfit(own: Numbers) -> int:
+    own[OWN_OPERATION], own[OWN_STATUS] = BINDING, MISFIT
+    return FAILED
+
+
+@compiled
+def _taken(store: Store, places: Numbers, kernel: int, argument: int, descriptor: int) -> bool:
+    """Whether a memory holds all that a kernel reads or writes there: the library itself does not look.
+
+    A part of another has the size 0 there: such a one must be the very same.
+    """
+    wanted = invoke_with_four(places[FN_ASK], kernel, places[WHAT_ARGUMENT], argument, 0)
+    size = invoke_with_four(places[FN_SIZE], wanted, 0, 0, 0)
+    if size == 0:
+        return bool(status_of(invoke_with_four(places[FN_EQUAL], wanted, store.handles[descriptor], 0, 0)) == 1)
+    return bool(0 < size <= store.known[descriptor])
+
+
+@compiled
 def _bind(store: Store, places: Numbers, own: Numbers, records: Numbers, at: int, block: int, weights: int) -> int:
     """Write a step's calls at an address, its weights lying at another.
 
     Their number, then for each primitive, number of arguments and their address; the memories of its weights; the arguments.
     """
-    slots, calls = records[at + HEAD_SLOTS], records[at + HEAD_CALLS]
-    row = at + HEAD + records[at + HEAD_GROUPS]
+    size, slots, calls = records[at + HEAD_BYTES], records[at + HEAD_SLOTS], records[at + HEAD_CALLS]
+    first = row = at + HEAD + records[at + HEAD_GROUPS]
     memories = block + _memories_at(calls) * WORD
     for slot in range(slots):
         descriptor = store.handles[records[row]]
+        if not 0 < store.known[records[row]] <= size - records[row + 1]:
+            return _misfit(own)
         status = invoke_with_four(
             places[FN_MEMORY], memories + slot * WORD, descriptor, places[AT_ENGINE], weights + records[row + 1]
         )
@@ -111,13 +137,17 @@ def _bind(store: Store, places: Numbers, own: Numbers, records: Numbers, at: int
     arguments = memories + slots * WORD
     store_word(block, calls)
     for call in range(calls):
-        entry, count = block + _memories_at(call) * WORD, records[row + 1]
-        store_word(entry, store.handles[records[row]])
+        entry, count, primitive = block + _memories_at(call) * WORD, records[row + 1], records[row]
+        if store_word(entry, store.handles[primitive]) == 0:  # none of what the step says that it needs
+            return _misfit(own)
         store_word(entry + WORD, count)
         store_word(entry + 2 * WORD, arguments)
         row += 2
         for _ in range(count):
             memory = records[row + 1]
+            descriptor = store.known[memory] - 1 if memory >= 0 else records[first - 2 * (memory + 1)]
+            if descriptor < 0 or not _taken(store, places, store.handles[primitive + 1], records[row], descriptor):
+                return _misfit(own)
             store_word(arguments, records[row])
             store_word(arguments + WORD, store.handles[memory] if memory >= 0 else load_word(memories + (-1 - memory) * WORD))
             arguments += 2 * WORD

@@ -16,9 +16,13 @@ CALL, ASK, TELL, COPY, WALK = range(5)
 #: Kinds of arguments: a number; a handle; where a handle is to be put; a constant's address; a scratch word's; an address in
 #: the session's memory; the engine.
 NUMBER, HANDLE, RESULT, CONSTANT, SCRATCH, MEMORY, ENGINE = range(7)
+#: The first of the bits that say what a handle may be of: a descriptor, attributes, post-operations, a primitive, its
+#: descriptor, a memory.
+CLASSES = 40
 #: Where weights come from: nowhere, copied from the cache, mapped, or Python must say.
 NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
-#: Rows of `places`.
+#: Rows of `places`: addresses, functions, what to ask for, bytes behind `AT_MEMORY` for memories, how many handles are
+#: descriptors.
 (
     AT_ENGINE,
     AT_MEMORY,
@@ -35,9 +39,15 @@ NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
     FN_READ,
     FN_ADVISE,
     FN_THREADS,
+    FN_SIZE,
+    FN_EQUAL,
+    FN_ASK,
     WHAT_NAME,
+    WHAT_ARGUMENT,
+    ROOM,
+    DESCRIPTORS,
     PLACES,
-) = range(17)
+) = range(23)
 #: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, words for calls.
 OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_MARKS, OWN_CALL = range(6)
 OWN_WORDS = OWN_CALL + INTEGERS
@@ -45,6 +55,8 @@ OWN_WORDS = OWN_CALL + INTEGERS
 DONE, LEFT_TO_PYTHON, FAILED = 0, -2, -3
 #: Stand for an operation where something else failed.
 BINDING, EXECUTION = -1, -2
+#: A status beside the library's: a memory is larger than the room for it, or not what its kernel takes.
+MISFIT = 255
 #: Stages in marks.
 READ, CREATE = range(2)
 #: Head of a step's record.
@@ -88,6 +100,8 @@ class Store(NamedTuple):
     Attributes:
         handles: the library's.
         states: of each group: made or not.
+        known: of each descriptor the bytes that it spans, of each memory one more than the
+            handle of its descriptor; 0 until it is made.
         scratch: words that arrays of handles are put together in.
         blocks: prepared calls of all steps.
         ready: address of each step's calls, 0 until it is prepared.
@@ -97,6 +111,7 @@ class Store(NamedTuple):
 
     handles: Numbers
     states: Numbers
+    known: Numbers
     scratch: Numbers
     blocks: Numbers
     ready: Numbers
