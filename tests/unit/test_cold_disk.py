@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,11 +31,39 @@ def test_a_disk_is_measured_once_for_a_machine(file: Path, monkeypatch: pytest.M
     kept = file.with_name("disk.json")
     first = disk.kept_disk(kept, [file])
     assert first.mb_per_s > 0
-    assert first.latency_ms > 0
+    assert first.latency_ms >= 0
     monkeypatch.setattr(disk, "measure_disk", lambda *_, **__: Disk(1.0, 2.0))
     assert disk.kept_disk(kept, [file]) == first
+    row = json.loads(kept.read_text())
+    kept.write_text(json.dumps({key: value for key, value in row.items() if key != "parts"}))
+    assert disk.kept_disk(kept, [file]) == Disk(1.0, 2.0)  # what was measured another way is measured again
     monkeypatch.setattr(disk, "fingerprint", lambda: "another")
     assert disk.kept_disk(kept, [file]) == Disk(1.0, 2.0)
+
+
+@pytest.mark.parametrize("disturbed", [1.0, 1.1])
+def test_latency_and_bandwidth_follow_from_parts_of_a_file(disturbed: float) -> None:
+    sizes = [5_000_000 * 2**k for k in range(6)]
+    times = np.array([2.5 + size / 2.8e6 for size in sizes])  # 2,800 MB/s
+    times[3] *= disturbed
+    found = disk.fitted(sizes, times)
+    assert found.mb_per_s == pytest.approx(2800, rel=0.1)
+    assert found.latency_ms == pytest.approx(2.5, rel=0.1 if disturbed > 1 else 1e-6)
+    assert disk.fitted([1000, 2000], np.array([3.0, 1.5])).mb_per_s > 0  # faster the more there is: no line fits
+
+
+def test_parts_are_read_from_the_disk_each_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, float]] = []
+    real = disk._reading_ms
+
+    def reading(path: Path, size: int) -> float:
+        seen.append((size, page_cache.cached_share([path])))
+        return real(path, size)
+
+    monkeypatch.setattr(disk, "_reading_ms", reading)
+    disk.measure_disk([file])
+    assert {share for _, share in seen} == {0.0}
+    assert {size for size, _ in seen} == {3 * _MB // part for part in (32, 16, 8, 4, 2, 1)}
 
 
 def test_a_disk_that_cannot_be_measured_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

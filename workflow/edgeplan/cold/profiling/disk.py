@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from scipy.optimize import nnls
 
 from edgeplan.cold import page_cache
 from edgeplan.devices.machine import fingerprint
@@ -18,8 +20,8 @@ from edgeplan.measurement.lock import machine_lock
 from edgeplan.planning.cold_start.profile import Disk
 
 _PROBES = 7
-_FIRST_BYTES = 4096
-_LEAST_SHARE = 0.1  # of the time to read a small file: what is not latency is not known better
+_PARTS = (32, 16, 8, 4, 2, 1)  # of the file: a 32nd of it, and so on
+_CHUNK_BYTES = 1 << 20  # as a cold start reads ahead
 
 
 class _Row(BaseModel):
@@ -29,31 +31,47 @@ class _Row(BaseModel):
     mb_per_s: Annotated[float, Field(gt=0)]
     latency_ms: Annotated[float, Field(ge=0)]
     measured_at: float
+    parts: tuple[int, ...] = ()  # of before: the first page and the whole
 
 
 def measure_disk(files: Sequence[Path], *, lock_timeout_seconds: float = 0.0) -> Disk:
-    """Read evicted files from end to end, and the first page of one, several times each; medians.
+    """Read parts of the largest file, evicted, from its begin on: what each takes is a latency and its bytes over a bandwidth.
+
+    A first page alone would say little of the former: reading gets faster over the first megabytes, and small models end there.
 
     Args:
-        files: what to read; the latency is taken off, so that a small model will do.
+        files: of a model; a large one tells more of the bandwidth.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
 
     Raises:
         BusyError: another process is measuring on this machine.
-        DeviceError: the files cannot be evicted.
+        DeviceError: the file cannot be evicted.
     """
+    path = max(files, key=lambda file: file.stat().st_size)
+    sizes = sorted({max(1, path.stat().st_size // part) for part in _PARTS})
     with machine_lock(lock_timeout_seconds):
-        latencies = [_first_page_ms(files[0]) for _ in range(_PROBES) if page_cache.evict(files) == 0.0]
-        reads = [page_cache.read_through(files) for _ in range(_PROBES) if page_cache.evict(files) == 0.0]
-    if not latencies or not reads:
+        taken = [[_reading_ms(path, size) for size in sizes if page_cache.evict([path]) == 0.0] for _ in range(_PROBES)]
+    if any(len(times) < len(sizes) for times in taken):
         raise DeviceError(
             "the model cannot be evicted from the page cache: what its weights cost from the disk cannot be measured",
-            where=str(files[0]),
+            where=str(path),
             next_step="put the model on a local disk that no other process reads it from",
         )
-    latency = statistics.median(latencies)
-    size, taken = reads[0][0], statistics.median(milliseconds for _, milliseconds in reads)
-    return Disk(size / 1e3 / max(taken - latency * len(files), _LEAST_SHARE * taken), latency)
+    return fitted(sizes, np.median(taken, axis=0))
+
+
+def fitted(sizes: Sequence[int], times_ms: npt.NDArray[np.float64]) -> Disk:
+    """The disk whose latency and bandwidth come nearest to what parts of a file took, by relative errors.
+
+    Args:
+        sizes: bytes of each part (parts,).
+        times_ms: milliseconds of each (parts,).
+    """
+    rows = np.column_stack([np.ones(len(sizes)), sizes]) / times_ms[:, None]
+    (latency_ms, ms_per_byte), _ = nnls(rows, np.ones(len(sizes)))
+    if ms_per_byte == 0:  # nothing but latency to be seen: what is slower than that is not known
+        ms_per_byte = times_ms[-1] / sizes[-1]
+    return Disk(float(1 / ms_per_byte / 1e3), float(latency_ms))
 
 
 def kept_disk(path: Path, files: Sequence[Path], *, lock_timeout_seconds: float = 0.0) -> Disk:
@@ -74,16 +92,20 @@ def kept_disk(path: Path, files: Sequence[Path], *, lock_timeout_seconds: float 
         except ValidationError as error:
             next_step = "delete the file: the disk is measured again"
             raise FormatError("the measured disk does not fit its format", where=str(path), next_step=next_step) from error
-        if row.machine == fingerprint():
+        if row.machine == fingerprint() and row.parts == _PARTS:
             return Disk(row.mb_per_s, row.latency_ms)
     disk = measure_disk(files, lock_timeout_seconds=lock_timeout_seconds)
-    row = _Row(machine=fingerprint(), mb_per_s=disk.mb_per_s, latency_ms=disk.latency_ms, measured_at=time.time())
+    row = _Row(machine=fingerprint(), mb_per_s=disk.mb_per_s, latency_ms=disk.latency_ms, measured_at=time.time(), parts=_PARTS)
     write_json(path, row.model_dump())
     return disk
 
 
-def _first_page_ms(file: Path) -> float:
+def _reading_ms(path: Path, size: int) -> float:
+    """Milliseconds of reading the first bytes of a file."""
+    buffer = memoryview(bytearray(_CHUNK_BYTES))
     start = time.perf_counter()
-    with file.open("rb", buffering=0) as opened:
-        opened.read(_FIRST_BYTES)
+    with path.open("rb", buffering=0) as file:
+        left = size
+        while left > 0 and (count := file.readinto(buffer[: min(left, _CHUNK_BYTES)])):
+            left -= count
     return (time.perf_counter() - start) * 1e3
