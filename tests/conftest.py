@@ -12,6 +12,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from edgeplan.cold import process
+from edgeplan.cold.jobs import RunJob, RunResult
 from edgeplan.devices.engines.base import random_inputs
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError
@@ -158,3 +160,17 @@ def model(graph: Graph, tmp_path: Path) -> Path:
 def wanted(dnnl: Dnnl, graph: Graph, model: Path) -> Mapping[str, Array]:
     """Its outputs, by the runtime step after step."""
     return SequentialSession(dnnl, default_program(dnnl, model, graph, "nchw"), model.parent).run(random_inputs(graph))
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[RunJob]:
+    """Grows by what each fresh process is given."""
+    given: list[RunJob] = []
+    real = process.run_cold
+
+    def spy(job: RunJob) -> RunResult:
+        given.append(job)
+        return real(job)
+
+    monkeypatch.setattr(process, "run_cold", spy)
+    return given

@@ -12,10 +12,9 @@ from tiny_profiled import tiny
 from typer.testing import CliRunner, Result
 
 from edgeplan.cli import app
-from edgeplan.cold import process
 from edgeplan.cold.baselines.edgeplan import Edgeplan, prepared
 from edgeplan.cold.inputs import random_inputs
-from edgeplan.cold.jobs import RunJob, RunResult
+from edgeplan.cold.jobs import RunJob
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import Plan
@@ -94,17 +93,7 @@ def test_a_device_names_the_cores(folder: Path, pair: tuple[int, int], seen: Lan
     assert seen == [(big,), (little,)]
 
 
-def test_a_fresh_process_takes_the_same_cores(
-    folder: Path, pair: tuple[int, int], seen: Lanes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs: list[RunJob] = []
-    real = process.run_cold
-
-    def spy(job: RunJob) -> RunResult:
-        jobs.append(job)
-        return real(job)
-
-    monkeypatch.setattr(process, "run_cold", spy)
+def test_a_fresh_process_takes_the_same_cores(folder: Path, pair: tuple[int, int], seen: Lanes, jobs: list[RunJob]) -> None:
     _device(big_cores=[pair[0]], little_cores=[pair[1]], little_ratio=1.5)
     for arguments in ((), ("--device", "dev")):
         done = _run(folder, "--cold", *arguments)

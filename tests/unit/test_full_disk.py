@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plan_starts import start_right
 
-from edgeplan.devices.engines.base import random_inputs
 from edgeplan.errors import StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.planning.cold_start.plan import Plan
-from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.plan_folder import build_plan_folder
@@ -84,15 +83,6 @@ def _no_room(way: str, size: int) -> Iterator[list[Path]]:
             _limit(resource.RLIM_INFINITY)
 
 
-def _run(dnnl: Dnnl, folder: Path, graph: Graph, wanted: Mapping[str, np.ndarray]) -> str:
-    """A cold start that must give the right outputs; returns what was wrong with the cache."""
-    with ColdSession(dnnl, folder, threads=2) as session:
-        found = session.run(random_inputs(graph))
-        for name, value in wanted.items():
-            assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
-        return session.cache_problem
-
-
 @ways
 def test_a_full_disk_while_building(
     dnnl: Dnnl,
@@ -113,9 +103,9 @@ def test_a_full_disk_while_building(
     assert caught.value.where == str(folder / last)  # not where it was being built, which is gone
     assert caught.value.next_step == "free some space, then plan again; what was there before still works"
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
-    assert _run(dnnl, folder, graph, wanted) == ""
+    assert start_right(dnnl, folder, graph, wanted) == ""
     build_plan_folder(dnnl, model, plan, folder)  # and now there is room
-    assert _run(dnnl, folder, graph, wanted) == ""
+    assert start_right(dnnl, folder, graph, wanted) == ""
 
 
 @ways
@@ -134,7 +124,7 @@ def test_a_full_disk_while_building_the_cache_again(
     program = read_linked(folder / "program.json")
     (folder / "weights.cache").unlink()
     with _no_room(way, 5000) as tried:
-        assert "cannot be opened" in _run(dnnl, folder, graph, wanted)
+        assert "cannot be opened" in start_right(dnnl, folder, graph, wanted)
     assert len(tried) == 1
     (said,) = [r.getMessage() for r in caplog.records if "could not be built again" in r.getMessage()]
     what, where, next_step = said.splitlines()
@@ -143,5 +133,5 @@ def test_a_full_disk_while_building_the_cache_again(
     assert next_step.startswith("  next:  free some space and run the same command again")
     assert sorted(p.name for p in folder.iterdir()) == _DOCUMENTS
     assert read_linked(folder / "program.json") == program
-    assert _run(dnnl, folder, graph, wanted)  # and now there is room
-    assert _run(dnnl, folder, graph, wanted) == ""
+    assert start_right(dnnl, folder, graph, wanted)  # and now there is room
+    assert start_right(dnnl, folder, graph, wanted) == ""

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 
 from edgeplan import cli_run
 from edgeplan.cli import app
-from edgeplan.cold import process
-from edgeplan.cold.jobs import RunJob, RunResult
+from edgeplan.cold.jobs import RunJob
 from edgeplan.cold.profiling import command
 from edgeplan.errors import FormatError
 from edgeplan.graph.onnx_export import save_onnx
@@ -205,16 +204,8 @@ def test_a_plan_without_warm_kernels_switches_to_none(
 
 @pytest.mark.parametrize(("name", "setting"), [("plain", "edgeplan"), ("continuous", "edgeplan-continuous")])
 def test_a_fresh_process_starts_as_it_was_planned(
-    planned: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch, name: str, setting: str
+    planned: tuple[Path, dict[str, str]], jobs: list[RunJob], name: str, setting: str
 ) -> None:
-    jobs: list[RunJob] = []
-    real = process.run_cold
-
-    def spy(job: RunJob) -> RunResult:
-        jobs.append(job)
-        return real(job)
-
-    monkeypatch.setattr(process, "run_cold", spy)
     done = CliRunner().invoke(app, ["run", str(planned[0] / name), "--cold"])
     assert done.exit_code == 0, done.output
     assert {job.setting for job in jobs} == {setting}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plan_starts import start_right
 
-from edgeplan.devices.engines.base import random_inputs
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -48,13 +48,6 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def _run(dnnl: Dnnl, folder: Path, graph: Graph, wanted: Mapping[str, np.ndarray]) -> None:
-    with ColdSession(dnnl, folder, threads=2) as session:
-        found = session.run(random_inputs(graph))
-        for name, value in wanted.items():
-            assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
-
-
 def _other_weights(model: Path, folder: Path) -> bytes:
     """The model with other weights, of the same size."""
     content = bytearray(model.read_bytes())
@@ -68,7 +61,7 @@ def test_an_untouched_model_is_not_hashed(
     dnnl: Dnnl, graph: Graph, wanted: Mapping[str, np.ndarray], folder: Path, hashed: list[int]
 ) -> None:
     before = (folder / "program.json").read_bytes()
-    _run(dnnl, folder, graph, wanted)
+    start_right(dnnl, folder, graph, wanted)
     assert not hashed
     assert (folder / "program.json").read_bytes() == before
 
@@ -104,7 +97,7 @@ def test_the_same_contents_are_hashed_once(
         shutil.copy2(model, model.with_suffix(".new")).replace(model)
     time.sleep(0.05)
     for _ in range(2):
-        _run(dnnl, folder, graph, wanted)
+        start_right(dnnl, folder, graph, wanted)
         assert len(hashed) == 1
     assert read_linked(folder / "program.json").cache_stamp == cache_stamp  # nobody looked at that
 
@@ -117,7 +110,7 @@ def test_a_copied_folder_works_and_its_cache_stays_checked(
     model.unlink()
     time.sleep(0.05)
     for _ in range(2):
-        _run(dnnl, copy, graph, wanted)
+        start_right(dnnl, copy, graph, wanted)
         assert len(hashed) == 1
     with ColdSession(dnnl, copy, threads=2) as session:
         assert session._shared.cache.trusted == (-1, 0)
@@ -131,10 +124,10 @@ def test_a_stamp_that_may_not_show_the_next_change_is_not_noted(
     changed_at = model.stat().st_ctime
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", lambda: changed_at + 0.001)
-        _run(dnnl, folder, graph, wanted)
+        start_right(dnnl, folder, graph, wanted)
     time.sleep(0.05)
-    _run(dnnl, folder, graph, wanted)
-    _run(dnnl, folder, graph, wanted)
+    start_right(dnnl, folder, graph, wanted)
+    start_right(dnnl, folder, graph, wanted)
     assert len(hashed) == 2
 
 
@@ -154,7 +147,7 @@ def test_a_stamp_that_cannot_be_noted_is_told(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    _run(dnnl, folder, graph, wanted)
+    start_right(dnnl, folder, graph, wanted)
     assert "the model's new time stamp could not be noted" in caplog.text
     assert "the disk is full" in caplog.text
 

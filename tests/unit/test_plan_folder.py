@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from plan_starts import start_right
 
-from edgeplan.devices.engines.base import random_inputs
 from edgeplan.errors import DeviceError, FormatError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -53,15 +53,6 @@ def folder(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> Path:
     return build_plan_folder(dnnl, model, plan, model.parent / "plan")
 
 
-def _run(dnnl: Dnnl, folder: Path, graph: Graph, wanted: Mapping[str, np.ndarray]) -> str:
-    """A cold start that must give the right outputs; returns what was wrong with the cache."""
-    with ColdSession(dnnl, folder, threads=2) as session:
-        found = session.run(random_inputs(graph))
-        for name, value in wanted.items():
-            assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
-        return session.cache_problem
-
-
 def _damages(whole: bytes) -> dict[str, bytes]:
     program_flips = {f"byte {at}": at for at in range(0, len(whole), max(1, len(whole) // 23))}
     flipped = {name: whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for name, at in program_flips.items()}
@@ -79,13 +70,13 @@ def test_a_damaged_cache_is_noticed_and_built_again(
     for name, content in _damages(whole).items():
         cache.write_bytes(content)
         caplog.clear()
-        problem = _run(dnnl, folder, graph, wanted)
+        problem = start_right(dnnl, folder, graph, wanted)
         at = int(name.split()[1])
         matters = name.startswith("tenth") or at < first or any(start <= at < stop for start, stop in held)
         assert bool(problem) == matters, name  # padding between segments is never read
         assert len([r for r in caplog.records if r.levelno == logging.WARNING]) == int(matters)
         assert cache.read_bytes() == whole or not matters, name
-        assert _run(dnnl, folder, graph, wanted) == ""
+        assert start_right(dnnl, folder, graph, wanted) == ""
 
 
 def test_a_missing_or_foreign_cache_is_built_again(
@@ -94,7 +85,7 @@ def test_a_missing_or_foreign_cache_is_built_again(
     cache = folder / "weights.cache"
     whole = cache.read_bytes()
     cache.unlink()
-    assert "cannot be opened" in _run(dnnl, folder, graph, wanted)
+    assert "cannot be opened" in start_right(dnnl, folder, graph, wanted)
     assert cache.read_bytes() == whole
     other = _net(1)
     (tmp_path / "other").mkdir()
@@ -102,7 +93,7 @@ def test_a_missing_or_foreign_cache_is_built_again(
     plan = planned(other_model, other, sources=["cached_read", "cached_mmap"], widen_from=-1)
     foreign = build_plan_folder(dnnl, other_model, plan, tmp_path / "other" / "plan") / "weights.cache"
     shutil.copy(foreign, cache)
-    assert "something else" in _run(dnnl, folder, graph, wanted)
+    assert "something else" in start_right(dnnl, folder, graph, wanted)
     assert cache.read_bytes() == whole
 
 
@@ -115,11 +106,11 @@ def test_damaged_documents_are_refused(
     for damage, content in _damages(whole).items():
         (folder / name).write_bytes(content)
         with pytest.raises(FormatError, match=r"changed|version|does not fit") as caught:
-            _run(dnnl, folder, graph, wanted)
+            start_right(dnnl, folder, graph, wanted)
         assert caught.value.where, damage
         assert "edgeplan plan cold-start" in caught.value.next_step
     (folder / name).write_bytes(whole)
-    _run(dnnl, folder, graph, wanted)
+    start_right(dnnl, folder, graph, wanted)
 
 
 def test_another_format_version_is_named(dnnl: Dnnl, folder: Path) -> None:
@@ -175,18 +166,18 @@ def test_a_changed_model_is_refused_and_a_copy_taken(
 ) -> None:
     whole = model.read_bytes()
     os.utime(model)  # copied, or touched: the same contents
-    assert _run(dnnl, folder, graph, wanted) == ""
+    assert start_right(dnnl, folder, graph, wanted) == ""
     model.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(FormatError, match="the model changed"):
-        _run(dnnl, folder, graph, wanted)
+        start_right(dnnl, folder, graph, wanted)
     (folder / model.name).write_bytes(whole)  # beside the plan: this one counts
-    assert _run(dnnl, folder, graph, wanted) == ""
+    assert start_right(dnnl, folder, graph, wanted) == ""
     model.unlink()
     (folder / model.name).unlink()
-    assert _run(dnnl, folder, graph, wanted) == ""  # all weights come from the cache
+    assert start_right(dnnl, folder, graph, wanted) == ""  # all weights come from the cache
     (folder / "weights.cache").unlink()
     with pytest.raises(ModelError, match="cannot open"):
-        _run(dnnl, folder, graph, wanted)
+        start_right(dnnl, folder, graph, wanted)
 
 
 @pytest.mark.parametrize("source", ["raw", "cached_read"])
@@ -213,11 +204,11 @@ def test_a_read_that_fails_in_mid_run(
         monkeypatch.setattr(weight_cache.WeightCache, "trusted", (nothing.fileno(), 0))
         if source == "raw":
             with pytest.raises(ModelError, match="cannot read the weights: Input/output error"):
-                _run(dnnl, folder, graph, wanted)
+                start_right(dnnl, folder, graph, wanted)
         else:
-            assert "Input/output error" in _run(dnnl, folder, graph, wanted)
+            assert "Input/output error" in start_right(dnnl, folder, graph, wanted)
     monkeypatch.undo()
-    assert _run(dnnl, folder, graph, wanted) == ""
+    assert start_right(dnnl, folder, graph, wanted) == ""
 
 
 _KILLED = """
@@ -253,10 +244,10 @@ def test_a_process_killed_while_caching_leaves_nothing_that_matters(
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     assert len(list(folder.rglob("*.tmp"))) == 1
-    assert bool(_run(dnnl, folder, graph, wanted)) == (how == "run")
-    assert _run(dnnl, folder, graph, wanted) == ""
+    assert bool(start_right(dnnl, folder, graph, wanted)) == (how == "run")
+    assert start_right(dnnl, folder, graph, wanted) == ""
     build_plan_folder(dnnl, model, read_plan(folder / "plan.json"), folder)
-    assert _run(dnnl, folder, graph, wanted) == ""
+    assert start_right(dnnl, folder, graph, wanted) == ""
     for leftover in folder.glob(".weights.cache.*.tmp"):
         os.utime(leftover, (0, 0))
     build_plan_folder(dnnl, model, read_plan(folder / "plan.json"), folder)
@@ -283,7 +274,7 @@ def test_a_limited_cache_keeps_the_smallest_weights(
         assert max(cached, default=0) <= min(raw, default=1 << 30)
         assert (folder / "weights.cache").exists() == bool(cached)
         assert ("do not fit" in caplog.text) == bool(raw)
-        assert _run(dnnl, folder, graph, wanted) == ""
+        assert start_right(dnnl, folder, graph, wanted) == ""
 
 
 def test_references_that_lead_out_of_the_tables_are_refused(folder: Path) -> None:

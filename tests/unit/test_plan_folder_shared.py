@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plan_starts import run_right
 
-from edgeplan.devices.engines.base import random_inputs
 from edgeplan.errors import StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -40,12 +40,6 @@ def graph() -> Graph:
 @pytest.fixture
 def folder(dnnl: Dnnl, planned: Callable[..., Plan], graph: Graph, model: Path) -> Path:
     return build_plan_folder(dnnl, model, planned(model, graph, sources=["cached_read"]), model.parent / "plan")
-
-
-def _run(session: ColdSession, graph: Graph, wanted: Mapping[str, np.ndarray]) -> None:
-    found = session.run(random_inputs(graph))
-    for name, value in wanted.items():
-        assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
 
 
 def _listed(folder: Path) -> list[str]:
@@ -92,7 +86,7 @@ def test_a_right_run_ends_well_though_its_cache_cannot_be_kept(
 
     monkeypatch.setattr(weight_cache, "drop_leftovers", fail)
     with ColdSession(dnnl, folder, threads=2) as session:
-        _run(session, graph, wanted)
+        run_right(session, graph, wanted)
     assert released == [session._shared]
     assert "could not be built again" in caplog.text
     assert str(error).splitlines()[0] in caplog.text
@@ -102,7 +96,7 @@ def test_all_is_released_whatever_comes(
     dnnl: Dnnl, graph: Graph, wanted: Mapping[str, np.ndarray], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = ColdSession(dnnl, folder, threads=2)
-    _run(session, graph, wanted)
+    run_right(session, graph, wanted)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -120,7 +114,7 @@ def test_a_folder_that_is_gone_by_the_end_of_a_run(
 ) -> None:
     (folder / "weights.cache").unlink()
     with ColdSession(dnnl, folder, threads=2) as session:
-        _run(session, graph, wanted)
+        run_right(session, graph, wanted)
         shutil.rmtree(folder)
     assert "could not be built again" in caplog.text
     assert not folder.exists()
@@ -131,12 +125,12 @@ def test_a_session_does_not_put_its_program_over_a_newer_plan(
 ) -> None:
     (folder / "weights.cache").unlink()
     with ColdSession(dnnl, folder, threads=2) as session:
-        _run(session, graph, wanted)
+        run_right(session, graph, wanted)
         build_plan_folder(dnnl, model, planned(model, graph, sources=["raw"]), folder)
         newer = {p.name: p.read_bytes() for p in folder.iterdir()}
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == newer
     with ColdSession(dnnl, folder, threads=2) as session:
-        _run(session, graph, wanted)
+        run_right(session, graph, wanted)
         assert session.cache_problem == ""
 
 
@@ -148,13 +142,13 @@ def test_of_two_sessions_that_miss_the_cache_one_writes_it(
     rebuild = weight_cache.WeightCache.rebuild
     monkeypatch.setattr(weight_cache.WeightCache, "rebuild", lambda *given: (wrote.append(1), rebuild(*given))[1])
     with ColdSession(dnnl, folder, threads=2) as one, ColdSession(dnnl, folder, threads=2) as other:
-        _run(one, graph, wanted)
-        _run(other, graph, wanted)
+        run_right(one, graph, wanted)
+        run_right(other, graph, wanted)
         assert one.cache_problem
         assert other.cache_problem
     assert wrote == [1]
     with ColdSession(dnnl, folder, threads=2) as session:
-        _run(session, graph, wanted)
+        run_right(session, graph, wanted)
         assert session.cache_problem == ""
         assert session._shared.cache.trusted[0] >= 0
 
@@ -197,7 +191,7 @@ def test_who_builds_leaves_the_work_of_a_live_builder_alone(
     assert other.returncode == 0, errors
     assert _listed(folder) == _FILES
     with ColdSession(dnnl, folder, threads=2) as session:
-        _run(session, graph, wanted)
+        run_right(session, graph, wanted)
         assert session.cache_problem == ""
 
 
@@ -261,4 +255,4 @@ def test_renewing_needs_no_second_look_where_nothing_was_wrong(
 ) -> None:
     monkeypatch.setattr(renewal, "changing", None)
     with ColdSession(dnnl, folder, threads=2) as session:
-        _run(session, graph, wanted)
+        run_right(session, graph, wanted)
