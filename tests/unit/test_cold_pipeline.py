@@ -117,9 +117,7 @@ def test_plans_are_run_beside_the_stock_engines_but_for_uneven_cores(tmp_path: P
     def measure(models: list[ColdModel], knobs: ColdSettings, *rest: Any) -> ColdResults:
         asked.append(knobs)
         if len(rest) > 4:
-            ready, guests = rest[3], rest[4]
-            beside.extend(guests)
-            assert all((g.alias.name, g.setting, g.threads) in ready for g in guests)
+            beside.extend(rest[4])
         runs = pd.DataFrame({"model": [models[0].name], "setting": [knobs.settings[0]]})
         return ColdResults(runs, pd.DataFrame({"model": ["m"], "mb_per_s": [1.0]}))
 
@@ -127,7 +125,7 @@ def test_plans_are_run_beside_the_stock_engines_but_for_uneven_cores(tmp_path: P
     s = load_params(Path(__file__).parents[2] / "params.yaml").cold_start.model_copy(
         update={"load_percents": (25,), "repeats": 5, "further_repeats": 3}
     )
-    made = {("m", name, 2): PrepareResult(reason="") for name in ("optimal", "nnv12", "K")}
+    made = {("m", name, 2): PrepareResult(reason=name) for name in ("optimal", "nnv12", "K")}
     made["m", "asymmetric", 1] = PrepareResult(reason="")
     bench = Bench(s, (0, 1), 0, None, tmp_path / "journal")  # type: ignore[arg-type]
     cold_runs.measure_all(bench, [ColdModel("m", tmp_path / "m.onnx", {"x": (1,)})], made)
@@ -137,6 +135,7 @@ def test_plans_are_run_beside_the_stock_engines_but_for_uneven_cores(tmp_path: P
     assert (main.cpus, uneven.cpus) == ((0, 1), ())
     assert {guest.alias.name: guest.states for guest in beside} == {"m--nnv12": ("cached",), "m--K": s.states}
     assert {guest.model for guest in beside} == {"m"}
+    assert {guest.alias.name: guest.prepared.reason for guest in beside} == {"m--nnv12": "nnv12", "m--K": "K"}
     assert [knobs.loaded for knobs in asked] == [False] * 2 + [True] * len(loaded)
     assert max(knobs.repeats for knobs in loaded) == 3
     assert s.model_copy(update={"repeats": 1}).fewer_repeats == 1

@@ -27,7 +27,7 @@ def test_every_combination_is_planned_once_a_repeat_with_its_probe() -> None:
 
 
 def test_guests_are_shuffled_into_the_groups_of_their_model() -> None:
-    guest = Guest("b", ColdModel("b--K", Path("b.onnx"), {"x": (1,)}), "edgeplan", 2, ("cached",))
+    guest = Guest("b", ColdModel("b--K", Path("b.onnx"), {"x": (1,)}), "edgeplan", 2, ("cached",), PrepareResult(reason=""))
     planned = list(plan_runs(["a", "b"], KNOBS, [guest]))
     probes = [i for i, run in enumerate(planned) if (run.model, run.setting) == ("b", "")]
     groups = [planned[i + 1 : i + 10] for i in probes]  # 2 settings x 2 threads x 2 states, and the guest

@@ -82,6 +82,7 @@ class Guest:
         model: whose groups.
         alias: the model under the other name.
         setting, threads, states: what is run.
+        prepared: its artefact.
     """
 
     model: str
@@ -89,6 +90,7 @@ class Guest:
     setting: str
     threads: int
     states: tuple[State, ...]
+    prepared: PrepareResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def measure(
         on_run: told each run before it is made, with how many are done and how many there are.
         ready: artefacts built elsewhere, by model, setting and threads, e.g. plans; the rest come from the store. Their
             `engine_version` must change with their content, since it decides which runs of the journal are theirs.
-        guests: what takes part besides; their artefacts are in `ready`.
+        guests: what takes part besides.
 
     Raises:
         BusyError: another process is measuring on this machine.
@@ -180,7 +182,7 @@ class _Measuring:
             for model in models
             for name in knobs.settings
             for threads in knobs.threads
-        } | {key: ready[key] for key in ((guest.alias.name, guest.setting, guest.threads) for guest in guests)}
+        } | {(guest.alias.name, guest.setting, guest.threads): guest.prepared for guest in guests}
         self._references = {name: store.reference(model, knobs.seed) for name, model in self._models.items()}
         self._machine, self._commit, self._clocked = fingerprint(), source_commit(), References()
         self._watch = None if knobs.loaded else Interference(knobs.cpus)

@@ -96,8 +96,7 @@ def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tupl
     knobs = bench.knobs(settings=(*bench.settings.settings, *ours))
     groups = _groups(bench.settings.plans, plans, bench.settings.states)
     beside = [guest for group, names in groups.items() if not group.uneven for guest in group.guests(models, plans, names)]
-    ready = own | {(g.alias.name, g.setting, g.threads): plans[_apart(g.alias.name, g.threads)] for g in beside}
-    main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), ready, beside)
+    main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), own, beside)
     parts = [_labelled(main.runs)]
     probes = [main.bandwidth]
     for group, names in groups.items():
@@ -127,16 +126,11 @@ class _Group:
     def guests(self, models: Sequence[ColdModel], plans: Plans, names: Sequence[str]) -> list[Guest]:
         """Every plan under a name of its own, so that all are shuffled among each other."""
         return [
-            Guest(m.name, replace(m, name=f"{m.name}{_SEPARATOR}{n}"), self.setting, self.threads, self.states)
+            Guest(m.name, replace(m, name=f"{m.name}{_SEPARATOR}{n}"), self.setting, self.threads, self.states, prepared)
             for m in models
             for n in names
-            if (m.name, n, self.threads) in plans
+            if (prepared := plans.get((m.name, n, self.threads))) is not None
         ]
-
-
-def _apart(alias: str, threads: int) -> tuple[str, str, int]:
-    model, _, plan = alias.partition(_SEPARATOR)
-    return model, plan, threads
 
 
 def _groups(wanted: Collection[str], plans: Plans, states: Sequence[State]) -> dict[_Group, list[str]]:
@@ -161,7 +155,7 @@ def _on_uneven_cores(
 ) -> ColdResults:
     """Plans for an asymmetric chip, among each other: they have a core more, so they cannot stand beside the others."""
     guests = group.guests(models, plans, names)
-    ready = {(g.alias.name, g.setting, g.threads): plans[_apart(g.alias.name, g.threads)] for g in guests}
+    ready = {(g.alias.name, g.setting, g.threads): g.prepared for g in guests}
     knobs = bench.knobs(
         settings=(group.setting,),
         threads=(group.threads,),
