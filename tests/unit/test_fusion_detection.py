@@ -12,8 +12,9 @@ import numpy.typing as npt
 import pytest
 
 from edgeplan.fusion.builders import ARMS, skipped_pairs
-from edgeplan.fusion.cases import Case, Timings, judge
+from edgeplan.fusion.cases import Case, Outcome, Timings, judge
 from edgeplan.fusion.detection import COLUMNS, detect
+from edgeplan.fusion.pooling import pooled
 from edgeplan.fusion.probes import MAP_KINDS, ROW_KINDS, Probe
 from edgeplan.fusion.rules import Alignments, Contexts, FusionRules
 from edgeplan.fusion.settings import FusionSettings
@@ -128,6 +129,66 @@ def test_a_layout_that_some_channel_counts_forbid_is_found_as_contexts() -> None
     assert found.pairs["conv_relu"] is True
     assert found.pairs["conv_hswish"] == truth.pairs["conv_hswish"]
     assert found.pairs["bn_relu"] == truth.pairs["bn_relu"]
+
+
+def test_what_noise_hides_in_one_class_of_channel_counts_goes_as_in_the_others() -> None:
+    classes = Alignments()
+    aligned = {name: "16" if name in ("16", "4", "<4") else "1" for name in classes.names()}
+    truth = FusionRules(
+        pairs={
+            "conv_bn": True,
+            "dwconv_relu": True,
+            "dwconv_relu6": True,
+            "dwconv_hsigmoid": {"16": True, "1": False},
+            "dwconv_hswish": {"16": True, "1": False},
+        },
+        contexts=Contexts(conv=aligned, dwconv=aligned, carried=aligned, order=("16", "1")),
+    )
+
+    class Hiding(Device):
+        def measure(self, graphs: Sequence[Graph], repeat: int) -> list[Times]:
+            return [
+                Times(t.block_us * (1 + np.linspace(-0.9, 0.9, 5) * self.hides(g)))
+                for g, t in zip(graphs, super().measure(graphs, repeat), strict=True)
+            ]
+
+        def hides(self, graph: Graph) -> bool:
+            before = [graph.producer.get(op.inputs[0]) for op in graph.operators if op.op_type in ("Relu", "Clip")]
+            return any(op and op.integer("group", 1) > 1 and graph.tensors[op.outputs[0]].shape[1] % 4 for op in before)
+
+    found, cases = detect(Hiding(truth).measure, QUIET)
+    assert found.contexts.dwconv == aligned
+    assert found.pairs["dwconv_hswish"] == truth.pairs["dwconv_hswish"]
+    hidden = cases[
+        cases.pair.isin(["dwconv_relu", "dwconv_relu6"]) & cases.context.str.startswith("1") & (cases.context.str[:2] != "16")
+    ]
+    assert set(hidden.decision) == {"undecided"}
+    assert found.pairs["dwconv_relu"] is True
+    assert found.pairs["dwconv_relu6"] is True
+    assert {"dwconv_relu single 1", "dwconv_relu6 single 1"} <= set(found.undecided)
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "decision"),
+    [  # margins and their standard errors, held against 0.5 +- 2 errors
+        ((0.20, 0.20), (0.62, 0.05), "undecided"),  # what caches save on large maps, dispatches deny on small ones
+        ((0.60, 0.20), (0.62, 0.05), "fused"),
+        ((0.80, 0.20), (0.60, 0.06), "fused"),  # neither is clear alone
+        ((0.30, 0.12), (0.35, 0.10), "separate"),
+        ((0.20, 5.00), (0.62, 0.05), "fused"),  # nothing to be seen on small ones
+        ((-2.0, 0.50), (0.62, 0.05), "fused"),  # clear, yet undecided: dearer together
+    ],
+)
+def test_two_sizes_decide_together_where_the_small_one_is_unclear(
+    small: tuple[float, float], large: tuple[float, float], decision: str
+) -> None:
+    settings = QUIET.model_copy(update={"alpha": 0.5, "confidence": 2.0})
+
+    def outcome(margin: float, noise: float) -> Outcome:
+        clear = abs(margin - 0.5) > 2 * noise and margin > 0
+        return Outcome(10.0, 10.0, 20.0 - 10.0 * margin, margin, noise, "fused" if clear else "undecided", 6)
+
+    assert pooled(outcome(*small), outcome(*large), settings) == decision
 
 
 def test_noise_asks_for_more_measurements_and_is_reported() -> None:

@@ -21,6 +21,7 @@ _RESHAPING = frozenset({"concat", "split", "reshape", "gap"})
 _LAYOUT_BOUND = frozenset({"split", "reshape", "transpose"})
 #: Contexts of cases about structure rather than channels.
 SHARED, ARMS, DUPLICATE = "shared", "left|right", "duplicate"
+STRUCTURES = frozenset({SHARED, ARMS, DUPLICATE})
 #: Kinds whose rules are asked for every class of channel counts.
 SENSITIVE = ("conv", "dwconv", "bn")
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from edgeplan.fusion import builders
 from edgeplan.fusion.cases import Case, Measure, Outcome, Timings, decide, nearest_plan, rewritten, why_undecided
+from edgeplan.fusion.pooling import pooled
 from edgeplan.fusion.probes import MAP_KINDS
 from edgeplan.fusion.rules import Contexts, FusionRules, Provenance, Rule
 from edgeplan.fusion.settings import FusionSettings
@@ -55,19 +56,33 @@ class _Detection:
         self.run([c for c in cases if self.decisions.get(c.key, "undecided") == "undecided"])
 
     def add(self, outcomes: Mapping[Case, Outcome]) -> None:
-        """Keep outcomes; of a pair tried in two sizes the small one decides if it is clear."""
+        """Keep outcomes; of a pair tried in two sizes the small one decides if it is clear, else both do."""
         for case, outcome in outcomes.items():
+            first = next((known for other, known in self.outcomes.items() if other.key == case.key), None)
             self.outcomes[case] = outcome
-            if self.decisions.get(case.key, "undecided") == "undecided":
+            if first is None:
                 self.decisions[case.key] = outcome.decision
+            elif self.decisions[case.key] == "undecided":
+                self.decisions[case.key] = pooled(first, outcome, self.settings)
 
     def fused(self, pair: str, context: str = "", connection: str = "single") -> bool:
-        """Whether a pair counts as fused: where that is clear. An unclear relu goes as relu6, a bounded one, does, and back."""
+        """Whether a pair counts as fused: where that is clear.
+
+        An unclear relu goes as relu6, a bounded one, does, and back. What is unclear in one class of channel counts goes as it
+        does in the others, if they agree.
+        """
         decision = self.decisions.get((pair, connection, context))
         if decision == "undecided" and pair.endswith(("_relu", "_relu6")):
             twin = pair.removesuffix("6") if pair.endswith("6") else f"{pair}6"
             decision = self.decisions.get((twin, connection, context))
+        if decision == "undecided" and context not in builders.STRUCTURES:
+            others = {self.decisions[key] for key in self.decisions if self._differs_in_class(key, pair, connection)}
+            return others - {"undecided"} == {"fused"}
         return decision == "fused"
+
+    @staticmethod
+    def _differs_in_class(key: tuple[str, str, str], pair: str, connection: str) -> bool:
+        return key[:2] == (pair, connection) and key[2] not in builders.STRUCTURES
 
     def differs(self, pair: str, one: str, other: str) -> bool:
         """Whether a pair is clearly fused in one context and clearly not in another."""
@@ -86,8 +101,8 @@ def detect(
 
     Returns:
         The rules, and one row for each test case (`COLUMNS`; times in microseconds, margin and noise relative to the cheaper
-        operator's time). Undecided pairs stand in the rules as not fused, undecided chains as their pair does, and
-        both are named there; for pairs that are not tested see `builders.skipped_pairs`.
+        operator's time). Undecided pairs stand in the rules as in other classes of channel counts or as not fused,
+        undecided chains as their pair does; all are named there. For pairs that are not tested see `builders.skipped_pairs`.
     """
     d = _Detection(settings, Timings(measure, settings))
     best, worst = settings.classes.names()[0], str(settings.classes.alignments[-1])
@@ -204,7 +219,7 @@ def _rules(d: _Detection, contexts: Contexts, provenance: Provenance) -> FusionR
             continue
         if (
             connection != "multi-outbound"
-            and context not in (builders.ARMS, builders.SHARED)
+            and context not in builders.STRUCTURES
             and pair != "+".join(_SHUFFLE[:2]) + "_" + _SHUFFLE[2]
         ):
             grouped.setdefault((pair, connection), {})[context] = d.fused(pair, context, connection)
