@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,3 +59,29 @@ def refused(given: onnx.ModelProto, said: str) -> ModelError:
     assert caught.value.where.startswith("the file")
     assert caught.value.next_step
     return caught.value
+
+
+def write_model(
+    path: Path,
+    nodes: Sequence[onnx.NodeProto],
+    weights: Sequence[TensorProto] = (),
+    *,
+    output: str = "y",
+    opset: int = 17,
+    shape: Sequence[int | str] = IMAGE,
+) -> Path:
+    """Write a model of these nodes, of any opset, to a file."""
+    body = helper.make_graph(
+        list(nodes),
+        "other",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
+        list(weights),
+    )
+    domains = {node.domain for node in nodes if node.domain}
+    model = helper.make_model(
+        body, opset_imports=[helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
+    )
+    model.ir_version = 8
+    path.write_bytes(model.SerializeToString())
+    return path

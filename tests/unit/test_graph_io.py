@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import integers, weight
+from onnx_models import weight, write_model
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
@@ -21,31 +20,6 @@ from edgeplan.graph.onnx_export import save_onnx, to_onnx
 from edgeplan.graph.onnx_import import load_onnx
 
 SHAPE = (1, 4, 8, 8)
-
-
-def _write(
-    path: Path,
-    nodes: Sequence[onnx.NodeProto],
-    weights: Sequence[TensorProto] = (),
-    *,
-    output: str = "y",
-    opset: int = 17,
-    shape: Sequence[int | str] = SHAPE,
-) -> Path:
-    body = helper.make_graph(
-        list(nodes),
-        "other",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))],
-        [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
-        list(weights),
-    )
-    domains = {node.domain for node in nodes if node.domain}
-    model = helper.make_model(
-        body, opset_imports=[helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
-    )
-    model.ir_version = 8
-    path.write_bytes(model.SerializeToString())
-    return path
 
 
 def _conv(name: str = "c", x: str = "x", y: str = "y", **attributes: Any) -> onnx.NodeProto:
@@ -66,7 +40,7 @@ def test_identity_dropout_and_constants_leave_no_operator(tmp_path: Path) -> Non
         helper.make_node("Relu", ["e"], ["r"], name="r"),
         helper.make_node("Dropout", ["r"], ["y"]),
     ]
-    graph = load_onnx(_write(tmp_path / "m.onnx", nodes))
+    graph = load_onnx(write_model(tmp_path / "m.onnx", nodes))
     assert _kinds(graph) == ["conv", "relu"]
     conv, relu = graph.operators
     assert conv.weights == ("w",)
@@ -80,7 +54,7 @@ def test_a_weight_behind_an_identity_stays_a_weight(tmp_path: Path) -> None:
         helper.make_node("Identity", ["shared"], ["w"]),
         _conv(pads=[1, 1, 1, 1]),
     ]
-    graph = load_onnx(_write(tmp_path / "m.onnx", nodes, [weight("shared", 4, 4, 3, 3)]))
+    graph = load_onnx(write_model(tmp_path / "m.onnx", nodes, [weight("shared", 4, 4, 3, 3)]))
     (conv,) = graph.operators
     assert conv.inputs == ("x",)
     assert [graph.shape(w) for w in conv.weights] == [(4, 4, 3, 3)]
@@ -92,7 +66,7 @@ def test_a_mean_over_the_image_is_global_pooling(tmp_path: Path, opset: int, as_
     axes = [numpy_helper.from_array(np.array([2, 3], dtype=np.int64), "axes")] if as_input else []
     attributes = {} if as_input else {"axes": [2, 3]}
     node = helper.make_node("ReduceMean", ["x", "axes"] if as_input else ["x"], ["y"], keepdims=keepdims, **attributes)
-    graph = load_onnx(_write(tmp_path / "m.onnx", [node], axes, opset=opset))
+    graph = load_onnx(write_model(tmp_path / "m.onnx", [node], axes, opset=opset))
     assert _kinds(graph) == ["gap"]
     assert graph.operators[0].integers("axes", ()) == (2, 3)
     config = make_kernel(graph, [graph.operators[0].name]).config
@@ -102,7 +76,7 @@ def test_a_mean_over_the_image_is_global_pooling(tmp_path: Path, opset: int, as_
 @pytest.mark.parametrize("op_type", ["Gemm", "MatMul"])
 def test_a_layer_without_bias_is_fully_connected(tmp_path: Path, op_type: str) -> None:
     nodes = [helper.make_node("Flatten", ["x"], ["f"], name="f"), helper.make_node(op_type, ["f", "w"], ["y"], name="fc")]
-    graph = load_onnx(_write(tmp_path / "m.onnx", nodes, [weight("w", 256, 10)]))
+    graph = load_onnx(write_model(tmp_path / "m.onnx", nodes, [weight("w", 256, 10)]))
     assert _kinds(graph) == ["reshape", "fc"]
     config = make_kernel(graph, ["fc"]).config
     assert (config.in_channels, config.out_channels, config.bias) == (256, 10, False)
@@ -121,7 +95,7 @@ def test_automatic_padding_is_resolved(
     tmp_path: Path, mode: str, stride: int, kernel: int, expected: tuple[int, int, int, int]
 ) -> None:
     node = _conv(auto_pad=mode, strides=[stride, stride])
-    graph = load_onnx(_write(tmp_path / "m.onnx", [node], [weight("w", 6, 4, kernel, kernel)]))
+    graph = load_onnx(write_model(tmp_path / "m.onnx", [node], [weight("w", 6, 4, kernel, kernel)]))
     config = make_kernel(graph, ["c"]).config
     assert (config.pad_top, config.pad_left, config.pad_bottom, config.pad_right) == expected
     size = 8 // stride if mode != "VALID" else 6
@@ -129,7 +103,7 @@ def test_automatic_padding_is_resolved(
 
 
 def test_absent_attributes_take_the_defaults_of_onnx(tmp_path: Path) -> None:
-    graph = load_onnx(_write(tmp_path / "m.onnx", [_conv()], [weight("w", 6, 4, 3, 3)]))
+    graph = load_onnx(write_model(tmp_path / "m.onnx", [_conv()], [weight("w", 6, 4, 3, 3)]))
     config = make_kernel(graph, ["c"]).config
     assert (config.kernel_h, config.stride_h, config.dilation_w, config.groups) == (3, 1, 1, 1)
     assert (config.pad_top, config.pad_bottom) == (0, 0)
@@ -142,7 +116,7 @@ def test_clip_in_both_its_forms(tmp_path: Path, opset: int, as_input: bool, low:
     bounds = [numpy_helper.from_array(np.array(v, dtype=np.float32), k) for k, v in (("lo", low), ("hi", high))]
     attributes = {} if as_input else {"min": low, "max": high}
     node = helper.make_node("Clip", ["x", "lo", "hi"] if as_input else ["x"], ["y"], **attributes)
-    graph = load_onnx(_write(tmp_path / "m.onnx", [node], bounds if as_input else (), opset=opset))
+    graph = load_onnx(write_model(tmp_path / "m.onnx", [node], bounds if as_input else (), opset=opset))
     (op,) = graph.operators
     assert (op.number("min", 9), op.number("max", 9)) == (low, high)
     assert kind(graph, op) == expected
@@ -152,7 +126,7 @@ def test_clip_in_both_its_forms(tmp_path: Path, opset: int, as_input: bool, low:
 
 def test_a_clip_without_a_lower_bound_is_no_relu6(tmp_path: Path) -> None:
     six = numpy_helper.from_array(np.array(6.0, dtype=np.float32), "six")
-    graph = load_onnx(_write(tmp_path / "m.onnx", [helper.make_node("Clip", ["x", "", "six"], ["y"])], [six]))
+    graph = load_onnx(write_model(tmp_path / "m.onnx", [helper.make_node("Clip", ["x", "", "six"], ["y"])], [six]))
     assert _kinds(graph) == ["clip"]
 
 
@@ -163,12 +137,12 @@ def test_names_of_operators_are_made_unique(tmp_path: Path, names: tuple[str, st
     nodes = [
         helper.make_node("Relu", [x], [y], name=n) for x, y, n in zip(("x", "a", "b"), ("a", "b", "y"), names, strict=True)
     ]
-    graph = load_onnx(_write(tmp_path / "m.onnx", nodes))
+    graph = load_onnx(write_model(tmp_path / "m.onnx", nodes))
     assert len(graph.by_name) == len(graph.operators) == 3
 
 
 def test_initialisers_that_are_also_inputs_are_weights(tmp_path: Path) -> None:
-    path = _write(tmp_path / "m.onnx", [_conv()], [weight("w", 6, 4, 3, 3)])
+    path = write_model(tmp_path / "m.onnx", [_conv()], [weight("w", 6, 4, 3, 3)])
     model = onnx.load(path)
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [6, 4, 3, 3]))
     path.write_bytes(model.SerializeToString())
@@ -179,7 +153,7 @@ def test_initialisers_that_are_also_inputs_are_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batch", ["N", -1, 0])
 def test_a_dynamic_axis_is_named(tmp_path: Path, batch: int | str) -> None:
-    path = _write(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"], name="r")], shape=(batch, 4, 8, 8))
+    path = write_model(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"], name="r")], shape=(batch, 4, 8, 8))
     with pytest.raises(ModelError, match="no static shape") as caught:
         load_onnx(path)
     assert "r" in caught.value.where
@@ -190,7 +164,7 @@ def test_a_dynamic_axis_is_named(tmp_path: Path, batch: int | str) -> None:
 def test_an_unknown_operator_is_named(tmp_path: Path, op_type: str, domain: str, shown: str) -> None:
     node = helper.make_node(op_type, ["x"], ["y"], name="odd", domain=domain)
     with pytest.raises(ModelError, match="unknown operator") as caught:
-        load_onnx(_write(tmp_path / "m.onnx", [node]))
+        load_onnx(write_model(tmp_path / "m.onnx", [node]))
     assert f"{shown} (node 'odd')" in caught.value.what
     assert "Conv" in caught.value.next_step
 
@@ -214,84 +188,6 @@ def test_exported_models_name_their_tensors_and_pass_the_checker(tmp_path: Path)
     assert load_onnx(path).operators == graph.operators
 
 
-def test_heavy_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeplan.graph.onnx_export.EXTERNAL_DATA_THRESHOLD_BYTES", 1000)
-    b = GraphBuilder("net", (1, 64))
-    graph = b.build(b.fc(b.input, 64))
-    path = save_onnx(graph, tmp_path / "net.onnx")
-    assert (tmp_path / "net.onnx.data").stat().st_size >= 64 * 64 * 4
-    assert path.stat().st_size < 4000
-    (tmp_path / "net.onnx.data").unlink()  # shapes alone are read
-    assert load_onnx(path).operators == graph.operators
-
-
-def _external_shape(folder: Path, location: str = "m.data", **entries: str) -> Path:
-    """A model whose Reshape's shape lies in another file, after 8 other bytes."""
-    path = _write(folder / "m.onnx", [helper.make_node("Reshape", ["x", "s"], ["y"], name="r")], [integers("s", 1, 256)])
-    model = onnx.load(path)
-    (shape,) = model.graph.initializer
-    (folder / "m.data").write_bytes(b"\0" * 8 + shape.raw_data)
-    shape.ClearField("raw_data")
-    shape.data_location = TensorProto.EXTERNAL
-    for key, text in ({"location": location, "offset": "8", "length": "16"} | entries).items():
-        shape.external_data.add(key=key, value=text)
-    path.write_bytes(model.SerializeToString())
-    return path
-
-
-def test_small_constants_beside_the_model_are_read_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "model").mkdir()
-    path = _external_shape(tmp_path / "model")
-    (tmp_path / "m.data").write_bytes(b"\1" * 24)  # in the working directory, and none of the model's
-    for folder in (tmp_path, tmp_path / "model"):
-        monkeypatch.chdir(folder)
-        graph = load_onnx(path)
-        assert graph.operators[0].integers("shape", ()) == (1, 256)
-        assert graph.shape("y") == (1, 256)
-
-
-def test_a_model_whose_constants_are_all_beside_it_is_read(tmp_path: Path) -> None:
-    b = GraphBuilder("net", SHAPE)
-    left, right = b.split(b.activation(b.conv(b.input, 4, 3, bias=True), "relu6"), (1, 3))
-    graph = b.build(b.reshape(b.concat([b.upsample(left), b.upsample(right)]), (1, 1024)))
-    path = tmp_path / "net.onnx"
-    onnx.save(to_onnx(graph), path, save_as_external_data=True, location="net.data", size_threshold=0)
-    assert load_onnx(path).operators == graph.operators
-
-
-@pytest.mark.parametrize(
-    ("location", "entries", "said"),
-    [
-        ("../m.data", {}, "inside"),
-        ("inner/../../m.data", {}, "inside"),
-        ("{folder}/model/m.data", {}, "relative path"),
-        ("other.data", {}, "not regular file"),
-        ("", {}, "should not be empty"),
-        ("m.data", {"offset": "16"}, "exceeds available data"),
-        ("m.data", {"length": "8"}, "holds 8 bytes"),
-        ("m.data", {"offset": "-8"}, "does not say where"),
-        ("m.data", {"offset": "some"}, "does not say where"),
-    ],
-)
-def test_constants_elsewhere_are_refused(tmp_path: Path, location: str, entries: dict[str, str], said: str) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "m.data").write_bytes(b"\0" * 24)
-    path = _external_shape(tmp_path / "model", location.format(folder=tmp_path), **entries)
-    with pytest.raises(ModelError, match=f"constant 's'.*{said}") as caught:
-        load_onnx(path)
-    assert caught.value.where == str(path)
-    assert caught.value.next_step
-
-
-def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    path = _external_shape(tmp_path / "model", "link.data")
-    (tmp_path / "m.data").write_bytes(b"\0" * 24)
-    (tmp_path / "model" / "link.data").symlink_to(tmp_path / "m.data")
-    with pytest.raises(ModelError, match="symbolic link"):
-        load_onnx(path)
-
-
 def test_numbers_are_read_as_they_were_written(tmp_path: Path) -> None:
     """Files hold single precision; profiles are found by what the zoo's builders say."""
     b = GraphBuilder("net", (1, 4, 6, 6))
@@ -306,7 +202,7 @@ def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
     node = helper.make_node("Dropout", ["x", "", "t"], ["d"], name="drop")
     nodes = [node, helper.make_node("Relu", ["d"], ["y"])]
     with pytest.raises(ModelError, match="training mode") as caught:
-        load_onnx(_write(tmp_path / "m.onnx", nodes, [training]))
+        load_onnx(write_model(tmp_path / "m.onnx", nodes, [training]))
     assert "'drop'" in caught.value.where
 
 
@@ -314,5 +210,5 @@ def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
 def test_a_clip_takes_one_number_for_a_bound(tmp_path: Path, count: int) -> None:
     bound = numpy_helper.from_array(np.zeros(count, dtype=np.float32), "lo")
     with pytest.raises(ModelError, match=f"whose min is {count} numbers") as caught:
-        load_onnx(_write(tmp_path / "m.onnx", [helper.make_node("Clip", ["x", "lo"], ["y"], name="odd")], [bound]))
+        load_onnx(write_model(tmp_path / "m.onnx", [helper.make_node("Clip", ["x", "lo"], ["y"], name="odd")], [bound]))
     assert "'odd'" in caught.value.where
