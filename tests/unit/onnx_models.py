@@ -39,7 +39,7 @@ def conv(x: str = "x", y: str = "y", **attributes: Any) -> onnx.NodeProto:
 def model(
     nodes: Sequence[onnx.NodeProto],
     constants: Sequence[TensorProto] = (),
-    shape: Sequence[int] = IMAGE,
+    shape: Sequence[int | str] = IMAGE,
     *,
     output: Sequence[int] | None = None,
     opset: int = 17,
@@ -49,7 +49,9 @@ def model(
     inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", shape), *more)]
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)]
     body = helper.make_graph(list(nodes), "other", inputs, outputs, list(constants))
-    return helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    others = sorted({n.domain for n in nodes if n.domain})
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in others)]
+    return helper.make_model(body, opset_imports=imports, ir_version=8)
 
 
 def refused(given: onnx.ModelProto, said: str) -> ModelError:
@@ -64,24 +66,11 @@ def refused(given: onnx.ModelProto, said: str) -> ModelError:
 def write_model(
     path: Path,
     nodes: Sequence[onnx.NodeProto],
-    weights: Sequence[TensorProto] = (),
-    *,
-    output: str = "y",
-    opset: int = 17,
+    constants: Sequence[TensorProto] = (),
     shape: Sequence[int | str] = IMAGE,
+    *,
+    opset: int = 17,
 ) -> Path:
-    """Write a model of these nodes, of any opset, to a file."""
-    body = helper.make_graph(
-        list(nodes),
-        "other",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))],
-        [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
-        list(weights),
-    )
-    domains = {node.domain for node in nodes if node.domain}
-    model = helper.make_model(
-        body, opset_imports=[helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
-    )
-    model.ir_version = 8
-    path.write_bytes(model.SerializeToString())
+    """Write such a model to a file."""
+    path.write_bytes(model(nodes, constants, shape, opset=opset).SerializeToString())
     return path

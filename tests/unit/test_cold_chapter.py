@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from cold_chapter_frames import COLD_MS, MODELS, evidence, frame_names, run_row
+from cold_chapter_frames import COLD_MS, MODELS, frame_names, run_row
 
 from edgeplan.cold.settings import PlanName
 from edgeplan.evaluation import cold_figures
@@ -20,16 +20,6 @@ from edgeplan.pipeline.cold_plans import VARIANTS
 from edgeplan.zoo.cold_start_models import TABLE4
 
 OWN_MS = dict(zip(MODELS, COLD_MS["edgeplan", "optimal"], strict=True))
-
-
-@pytest.fixture(scope="module")
-def e() -> ColdEvidence:
-    return evidence()
-
-
-@pytest.fixture(scope="module")
-def tables(e: ColdEvidence) -> dict[str, pd.DataFrame]:
-    return make_cold_tables(e)
 
 
 def test_every_table_but_energy_is_made(tables: dict[str, pd.DataFrame]) -> None:

@@ -7,16 +7,11 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from cold_chapter_frames import evidence, run_row, run_rows
+from cold_chapter_frames import run_row, run_rows
 
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import cold_metrics_plans as plans
 from edgeplan.evaluation.cold_evidence import ColdEvidence
-
-
-@pytest.fixture(scope="module")
-def e() -> ColdEvidence:
-    return evidence()
 
 
 @pytest.mark.parametrize(

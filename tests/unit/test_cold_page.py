@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from cold_chapter_frames import MODELS, evidence, frame_names
+from cold_chapter_frames import MODELS, frame_names
 
 from edgeplan.errors import FormatError
 from edgeplan.evaluation import cold_figures, cold_report
@@ -20,16 +20,6 @@ from edgeplan.evaluation.cold_tables import COLD_TABLES, make_cold_tables, table
 from edgeplan.evaluation.tables import read_table
 from edgeplan.pipeline.cold_tables import write_cold_start
 from edgeplan.pipeline.report import merged_metrics
-
-
-@pytest.fixture(scope="module")
-def e() -> ColdEvidence:
-    return evidence()
-
-
-@pytest.fixture(scope="module")
-def tables(e: ColdEvidence) -> dict[str, pd.DataFrame]:
-    return make_cold_tables(e)
 
 
 def write(e: ColdEvidence, folder: Path) -> None:

@@ -7,14 +7,12 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnx_models import integers, write_model
+from onnx_models import IMAGE, integers, write_model
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx_export import save_onnx, to_onnx
 from edgeplan.graph.onnx_import import load_onnx
-
-SHAPE = (1, 4, 8, 8)
 
 
 def test_heavy_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +52,7 @@ def test_small_constants_beside_the_model_are_read_from_its_folder(tmp_path: Pat
 
 
 def test_a_model_whose_constants_are_all_beside_it_is_read(tmp_path: Path) -> None:
-    b = GraphBuilder("net", SHAPE)
+    b = GraphBuilder("net", IMAGE)
     left, right = b.split(b.activation(b.conv(b.input, 4, 3, bias=True), "relu6"), (1, 3))
     graph = b.build(b.reshape(b.concat([b.upsample(left), b.upsample(right)]), (1, 1024)))
     path = tmp_path / "net.onnx"

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import weight, write_model
+from onnx_models import IMAGE, weight, write_model
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
@@ -18,8 +18,6 @@ from edgeplan.graph.kernels import make_kernel
 from edgeplan.graph.kinds import kind
 from edgeplan.graph.onnx_export import save_onnx, to_onnx
 from edgeplan.graph.onnx_import import load_onnx
-
-SHAPE = (1, 4, 8, 8)
 
 
 def _conv(name: str = "c", x: str = "x", y: str = "y", **attributes: Any) -> onnx.NodeProto:
@@ -46,7 +44,7 @@ def test_identity_dropout_and_constants_leave_no_operator(tmp_path: Path) -> Non
     assert conv.weights == ("w",)
     assert relu.inputs == conv.outputs
     assert graph.outputs == relu.outputs
-    assert graph.shape(graph.outputs[0]) == SHAPE
+    assert graph.shape(graph.outputs[0]) == IMAGE
 
 
 def test_a_weight_behind_an_identity_stays_a_weight(tmp_path: Path) -> None:

@@ -1,0 +1,22 @@
+"""What the tests of the cold-start chapter share."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from cold_chapter_frames import evidence
+
+from edgeplan.evaluation.cold_evidence import ColdEvidence
+from edgeplan.evaluation.cold_tables import make_cold_tables
+
+
+@pytest.fixture(scope="module")
+def e() -> ColdEvidence:
+    """The chapter's frames, as the stage writes them."""
+    return evidence()
+
+
+@pytest.fixture(scope="module")
+def tables(e: ColdEvidence) -> dict[str, pd.DataFrame]:
+    """The chapter's tables, from `e`."""
+    return make_cold_tables(e)
