@@ -76,13 +76,9 @@ class _Detection:
             twin = pair.removesuffix("6") if pair.endswith("6") else f"{pair}6"
             decision = self.decisions.get((twin, connection, context))
         if decision == "undecided" and context not in builders.STRUCTURES:
-            others = {self.decisions[key] for key in self.decisions if self._differs_in_class(key, pair, connection)}
-            return others - {"undecided"} == {"fused"}
+            classes = (c for p, k, c in self.decisions if (p, k) == (pair, connection) and c not in builders.STRUCTURES)
+            return {self.decisions[pair, connection, c] for c in classes} - {"undecided"} == {"fused"}
         return decision == "fused"
-
-    @staticmethod
-    def _differs_in_class(key: tuple[str, str, str], pair: str, connection: str) -> bool:
-        return key[:2] == (pair, connection) and key[2] not in builders.STRUCTURES
 
     def differs(self, pair: str, one: str, other: str) -> bool:
         """Whether a pair is clearly fused in one context and clearly not in another."""

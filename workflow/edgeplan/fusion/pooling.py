@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from edgeplan.fusion.cases import Decision, Outcome
 from edgeplan.fusion.settings import FusionSettings
 
@@ -12,14 +14,13 @@ def pooled(small: Outcome, large: Outcome, settings: FusionSettings) -> Decision
     Margins are averaged, weighted by their inverse variances. So a saving on large maps, part of which may be that of caches,
     is no proof where small ones lean against it.
     """
-    both = (small, large)
-    excess = [outcome.margin - settings.alpha for outcome in both]
-    unclear = [abs(over) <= settings.confidence * outcome.noise for over, outcome in zip(excess, both, strict=True)]
+    excess = [outcome.margin - settings.alpha for outcome in (small, large)]
+    unclear = [abs(e) <= settings.confidence * o.noise for e, o in zip(excess, (small, large), strict=True)]
     if not unclear[0] or (large.decision == "undecided" and not (unclear[1] and _material(large, settings))):
         return large.decision  # one that is undecided for another reason has no say
-    weights = [outcome.noise**-2 for outcome in both]
-    over = sum(weight * value for weight, value in zip(weights, excess, strict=True)) / sum(weights)
-    if abs(over) <= settings.confidence * sum(weights) ** -0.5:
+    # both sides times the sum of variances: the noise of either may be nothing
+    over = excess[0] * large.noise**2 + excess[1] * small.noise**2
+    if abs(over) <= settings.confidence * small.noise * large.noise * math.hypot(small.noise, large.noise):
         return "undecided"
     return "fused" if over > 0 else "separate"
 
