@@ -130,6 +130,7 @@ def test_reprofiling_measures_each_candidate_once(dnnl: Dnnl, measured: tuple[Pa
         check(calibrated)
         assert calibrated.layers[0].candidates[0] != profiles[0].layers[0].candidates[0]
         assert calibrated.layers[0].candidates[-1] == profiles[0].layers[0].candidates[-1]
+        assert again(profiles[0], first) == calibrated, "whoever starts over gets what is known by now"
         done = plan(profiles, "nnv12", target_of(model, dnnl, len(cores().big)), options=Options(exhaustive=1, reprofile=again))
     assert done.planner == "nnv12"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,6 +29,14 @@ from edgeplan.runtime.steps import Lowered
 from edgeplan.runtime.weights import WeightLocation
 
 _LOCK_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A model under a home layout: the signature of every step, and what each pays besides what is measured of it."""
+
+    signed: tuple[str, ...]
+    charges: tuple[Charge, ...]
 
 
 class Reprofiler:
@@ -62,8 +70,11 @@ class Reprofiler:
         constants = store.constants()
         assert constants is not None  # noqa: S101  profiled before
         self._constants = constants
+        self._once = once_ms(store.all_rows())
         self._rigs: dict[str, Rig] = {}
+        self._layouts: dict[str, _Layout] = {}
         self._rows: dict[tuple[str, str], Row] = {}  # measured again: (signature, implementation)
+        self._made: dict[tuple[str, int, str], Mapping[str, Candidate]] = {}  # of these: (layout, step, implementation)
         self._stack = ExitStack()
         self.measured = 0
 
@@ -80,17 +91,34 @@ class Reprofiler:
         self._stack.close()
 
     def __call__(self, profile: Profile, combination: Sequence[int]) -> Profile:
-        """The profile with the costs of the combination's candidates calibrated."""
-        signed = signatures(self._dnnl, self._lowered, profile.layout)
+        """The profile with the costs of all candidates calibrated that were measured again, this combination's among them.
+
+        Returns:
+            The same profile if it has these costs already.
+        """
+        signed = self._layout(profile.layout).signed
         chosen = [layer.candidates[c].implementation for layer, c in zip(profile.layers, combination, strict=True)]
         new: dict[int, tuple[str, str]] = {}
         for index, pair in enumerate(zip(signed, chosen, strict=True)):
             if pair not in self._rows and pair not in new.values():
                 new[index] = pair
-        if not new:
-            return profile
-        self._measure(profile.layout, new)
-        return self._calibrated(profile, signed, set(new.values()))
+        if new:
+            self._measure(profile.layout, new)
+        return self._calibrated(profile)
+
+    def _layout(self, home: str) -> _Layout:
+        if home not in self._layouts:
+            known, lowered = self._constants, self._lowered
+            signed = signatures(self._dnnl, lowered, home)
+            pages = touched_pages(self._dnnl, lowered, home, known.page_bytes)
+            charges = [
+                Charge(
+                    work_of(step, lowered.shapes), share, count * known.touch_ms_per_page, known.touch_ms_per_byte, self._once
+                )
+                for step, share, count in zip(lowered.steps, shares(signed, self._settings.charge), pages, strict=True)
+            ]
+            self._layouts[home] = _Layout(signed, tuple(charges))
+        return self._layouts[home]
 
     def _rig(self, layout: str) -> Rig:
         if layout not in self._rigs:
@@ -120,20 +148,24 @@ class Reprofiler:
                 self._rows[pair] = replace(old, samples_ms=samples)
         self.measured += len(new)
 
-    def _calibrated(self, profile: Profile, signed: Sequence[str], changed: set[tuple[str, str]]) -> Profile:
-        known, once = self._constants, once_ms(self._store.all_rows())
-        pages = touched_pages(self._dnnl, self._lowered, profile.layout, known.page_bytes)
+    def _calibrated(self, profile: Profile) -> Profile:
         layers = []
-        for layer, step, signature, share, count in zip(
-            profile.layers, self._lowered.steps, signed, shares(signed, self._settings.charge), pages, strict=True
-        ):
-            fresh: dict[tuple[str, str], Candidate] = {}
-            for pair in changed:
-                if pair[0] == signature:
-                    work, touch_ms = work_of(step, self._lowered.shapes), count * known.touch_ms_per_page
-                    charge = Charge(work, share, touch_ms, known.touch_ms_per_byte, once)
-                    made = candidates_of(self._rows[pair], self._settings, self._cores, charge)
-                    fresh |= {(c.implementation, c.source): c for c in made}
-            updated = tuple(fresh.get((c.implementation, c.source), c) for c in layer.candidates)
-            layers.append(replace(layer, candidates=updated))
+        for index, layer in enumerate(profile.layers):
+            found = tuple(self._latest(profile.layout, index, candidate) for candidate in layer.candidates)
+            same = all(new is old for new, old in zip(found, layer.candidates, strict=True))
+            layers.append(layer if same else replace(layer, candidates=found))
+        if all(new is old for new, old in zip(layers, profile.layers, strict=True)):
+            return profile
         return replace(profile, layers=tuple(layers))
+
+    def _latest(self, home: str, index: int, candidate: Candidate) -> Candidate:
+        """The candidate of a step with the costs measured again, if they were: in any layout, for any equal step."""
+        name, layout = candidate.implementation, self._layout(home)
+        row = self._rows.get((layout.signed[index], name))
+        if row is None:
+            return candidate
+        key = home, index, name
+        if key not in self._made:
+            made = candidates_of(row, self._settings, self._cores, layout.charges[index])
+            self._made[key] = {c.source: c for c in made}
+        return self._made[key][candidate.source]

@@ -90,8 +90,9 @@ class _State:
         """Schedule a combination; whether it is the best so far."""
         self.visited += 1
         if self.reprofile is not None:  # 5
-            self.profile = self.reprofile(self.profile, combination)
-            self.costs = costs_of(self.profile)
+            calibrated = self.reprofile(self.profile, combination)
+            if calibrated is not self.profile:
+                self.profile, self.costs = calibrated, costs_of(calibrated)
         choice = np.asarray(combination)
         place = np.asarray(balanced(self.costs, combination, self.epsilon_ms))
         makespans = makespans_ms(self.costs, choice, place)  # 21

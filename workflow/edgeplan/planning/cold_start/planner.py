@@ -113,10 +113,13 @@ class _Calibration:
         self.profile, self._reprofile = profile, reprofile
         self._kept = undominated(profile)
 
-    def __call__(self, _: Profile, combination: Combination) -> Profile:
+    def __call__(self, filtered: Profile, combination: Combination) -> Profile:
         positions = tuple(kept[o] for kept, o in zip(self._kept, combination, strict=True))
-        self.profile = self._reprofile(self.profile, positions)
-        return selected(self.profile, self._kept)
+        calibrated = self._reprofile(self.profile, positions)
+        if calibrated is self.profile:
+            return filtered
+        self.profile = calibrated
+        return selected(calibrated, self._kept)
 
 
 def _nnv12(profile: Profile, options: Options) -> Outcome:
