@@ -14,6 +14,7 @@ import pandas as pd
 
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.metrics import FloatArray, pair, require, vector
+from edgeplan.rounding import nine_digits_each
 
 #: Baseline name -> the columns of models.parquet it regresses on. Both counts are the paper's: multiply-adds, and the bytes
 #: of all feature maps and weights.
@@ -30,13 +31,13 @@ def fit_linear(features: FloatArray, latency: FloatArray) -> FloatArray:
         latency: shape (n,).
 
     Returns:
-        Coefficients, shape (d + 1,), the intercept last.
+        Coefficients to nine digits, shape (d + 1,), the intercept last.
     """
     # Counts reach 1e10 and the intercept is near 1: scaled columns keep the problem well conditioned.
     scale = np.maximum(np.abs(features).max(axis=0), 1e-300)
     design = np.column_stack([features / scale, np.ones(len(features))])
     solution, *_ = np.linalg.lstsq(design, latency, rcond=None)
-    return np.asarray(np.append(solution[:-1] / scale, solution[-1]), dtype=np.float64)
+    return nine_digits_each(np.append(solution[:-1] / scale, solution[-1]))
 
 
 def leave_one_family_out(
@@ -72,7 +73,7 @@ def leave_one_family_out(
     for name in names:
         test = group == name
         coefficients = fit_linear(features[~test], latency[~test])
-        predicted[test] = features[test] @ coefficients[:-1] + coefficients[-1]
+        predicted[test] = np.einsum("ij,j->i", features[test], coefficients[:-1]) + coefficients[-1]
     return pd.Series(predicted, index=frame.index, dtype=np.float64)
 
 

@@ -25,6 +25,7 @@ from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.params import Params
 from edgeplan.predictors.training_rows import FURTHER, LACKING, trained_on
 from edgeplan.progress import spending
+from edgeplan.rounding import nine_digits
 from edgeplan.sampling.adaptive import CarrierSampler, Sampled, within
 from edgeplan.sampling.further import KINDS, further_graphs
 from edgeplan.sampling.isolated import Boundary, chains, extract, fit_boundary, isolated_label, isolated_row
@@ -77,7 +78,7 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
         all_alone, kept_alone = found.seconds.pop("isolated"), found.mode_seconds["isolated"]
         found.seconds |= {"kernels": kept_alone, EXCESS: all_alone - kept_alone}
     labelled = _without_seen(pd.DataFrame(found.rows))
-    write_parquet(labelled.assign(latency_us=labelled["latency_us"].map(_nine_digits)), kernels)
+    write_parquet(labelled.assign(latency_us=labelled["latency_us"].map(nine_digits)), kernels)
     document = {
         "mode": mode,
         "device": file.name,
@@ -88,9 +89,9 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
         "seconds": _rounded(found.seconds),
         "sampler_seconds": _rounded(found.sampler_seconds),
         "carriers": {"adaptive": len(found.adaptive.graphs)},
-        "rounds": [{name: _nine_digits(value) for name, value in told.items()} for told in found.adaptive.errors],
-        "counters": {name: _nine_digits(value) for name, value in asdict(found.counters).items()},
-        "call_us": _nine_digits(found.counters.call),
+        "rounds": [{name: nine_digits(value) for name, value in told.items()} for told in found.adaptive.errors],
+        "counters": {name: nine_digits(value) for name, value in asdict(found.counters).items()},
+        "call_us": nine_digits(found.counters.call),
         "plain_layouts": found.plain,
         "mode_subjects": found.mode_subjects,
         "mode_seconds": _rounded(found.mode_seconds),
@@ -136,11 +137,6 @@ class _Found:
 
 def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 2) for name, value in seconds.items()}
-
-
-def _nine_digits(value: float) -> float:
-    """What is built from the same rows is to be the same everywhere; a solver's last digits depend on where its arrays lie."""
-    return value if isinstance(value, int) else float(f"{value:.9g}")
 
 
 def _in_carriers(sampler: CarrierSampler, found: _Found) -> None:

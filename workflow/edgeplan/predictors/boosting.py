@@ -18,6 +18,7 @@ from edgeplan.predictors.features import work_terms
 from edgeplan.predictors.labels import Floats, Labels, group_folds
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.trees import merge_texts
+from edgeplan.rounding import nine_digits_each
 
 log = logging.getLogger(__name__)
 
@@ -77,11 +78,17 @@ class Fitted:
 
     def predict(self, matrix: Floats) -> Floats:
         """Latency in us of rows of the trees' features (n,)."""
-        return np.asarray((work_terms(matrix) @ self.work) * np.exp(self.trees(matrix)), dtype=np.float64)
+        return np.asarray(work_time(matrix, self.work) * np.exp(self.trees(matrix)), dtype=np.float64)
+
+
+def work_time(matrix: Floats, work: Floats) -> Floats:
+    """What the work model says of rows of the trees' features, us (n,)."""
+    # Not a matrix product: its last digits differ between processors, and the trees learn from them (see `rounding`).
+    return np.asarray(np.einsum("ij,j->i", work_terms(matrix), work))
 
 
 def fit_work(matrix: Floats, latency: Floats, weight: Floats) -> Floats:
-    """Non-negative coefficients of the work terms with the least relative squared error (terms,)."""
+    """Non-negative coefficients of the work terms with the least relative squared error (terms,), to nine digits."""
     from scipy.optimize import nnls  # noqa: PLC0415  training alone needs it
 
     terms = work_terms(matrix)
@@ -99,7 +106,7 @@ def fit_work(matrix: Floats, latency: Floats, weight: Floats) -> Floats:
     work /= scale
     # Never no work at all: a hundredth of the least latency seen keeps the ratio finite for the smallest kernels.
     work[0] = max(work[0], 0.01 * float(latency.min()))
-    return work
+    return nine_digits_each(work)
 
 
 def parameters_for(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Parameters:
@@ -118,7 +125,7 @@ def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | s
     import lightgbm  # noqa: PLC0415  training alone needs it
 
     work = fit_work(matrix, labels.latency, labels.weight)
-    ratio = np.log(labels.latency / (work_terms(matrix) @ work))
+    ratio = np.log(labels.latency / work_time(matrix, work))
     if not parameters:
         constant = np.full(len(ratio), _median(ratio, labels.weight))
         data = lightgbm.Dataset(matrix, constant, free_raw_data=False)
@@ -172,7 +179,7 @@ def _tune(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Paramet
     held = group_folds(labels.group[sample], 4, settings.seeds[0] + 1) == 0
     train, test = sample[~held], sample[held]
     work = fit_work(matrix[train], labels.latency[train], labels.weight[train])
-    ratio = np.log(labels.latency / (work_terms(matrix) @ work))
+    ratio = np.log(labels.latency / work_time(matrix, work))
 
     def objective(trial: optuna.Trial) -> float:
         parameters: Parameters = {

@@ -20,6 +20,7 @@ import pandas as pd
 
 from edgeplan.predictors.card import Interval
 from edgeplan.predictors.labels import Labels
+from edgeplan.rounding import nine_digits_each
 
 log = logging.getLogger(__name__)
 
@@ -91,10 +92,11 @@ def calibrate(residual: Floats, effective: Floats, nominal: float) -> Interval:
     for _ in range(_REWEIGHTED):
         # Squares of small variances are known better: weigh them by the variance last found. Outliers are told by the same
         # measure, or mostly models of few kernels would be left out.
-        variance = np.maximum(design @ np.array([common**2, single**2]), _LEAST_SPREAD**2)
+        variance = np.maximum(design[:, 0] * common**2 + design[:, 1] * single**2, _LEAST_SPREAD**2)
         usual = squares / variance <= np.quantile(squares / variance, _TRIM)
         trust = 1 / variance[usual]
-        common, single = np.sqrt(nnls(design[usual] * trust[:, None], squares[usual] * trust)[0])
+        solution = nnls(design[usual] * trust[:, None], squares[usual] * trust)[0]
+        common, single = nine_digits_each(np.sqrt(solution))
     common = max(float(common), _LEAST_SPREAD)
     fitted = Interval(nominal=nominal, common=common, single=float(single), quantile=1.0, subjects=len(residual))
     return fitted.model_copy(update={"quantile": _quantile(fitted, residual, effective)})

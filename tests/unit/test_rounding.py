@@ -1,0 +1,53 @@
+"""The same rows make the same predictors, whatever kernels the linear algebra takes for the processor."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeplan.evaluation.baselines import fit_linear
+from edgeplan.predictors.boosting import fit_work, work_time
+from edgeplan.predictors.features import FEATURES
+from edgeplan.predictors.latency import EXTRA_FEATURES
+from edgeplan.rounding import nine_digits, nine_digits_each
+
+TRAIN = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from law_of_latency import ABOUT, SETTINGS, rows
+from edgeplan.predictors.training import train_predictor
+train_predictor(rows(300), SETTINGS, **ABOUT)[0].save(Path(sys.argv[2]))
+"""
+
+
+def test_predictors_are_the_same_with_the_linear_algebra_of_another_processor(tmp_path: Path) -> None:
+    saved = []
+    for core in ("Haswell", "Prescott"):
+        folder = tmp_path / core
+        command = [sys.executable, "-c", TRAIN, str(Path(__file__).parent), str(folder)]
+        subprocess.run(command, check=True, env=os.environ | {"OPENBLAS_CORETYPE": core})
+        saved.append({path.name: path.read_bytes() for path in sorted(folder.iterdir())})
+    assert saved[0] == saved[1]
+
+
+def test_numbers_keep_nine_digits_and_whole_ones_all() -> None:
+    assert nine_digits(1.23456789012e-7) == 1.23456789e-7
+    assert nine_digits(12345678901) == 12345678901
+    assert nine_digits_each(np.array([0.0, -2 / 3, 1e300])).tolist() == [0.0, -0.666666667, 1e300]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_solutions_do_not_hold_the_last_digits_of_a_solver(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = rng.uniform(1, 1e6, (60, len(FEATURES) + len(EXTRA_FEATURES)))
+    latency = rng.uniform(1, 100, 60)
+    order = rng.permutation(60)  # sums in another order end in other digits
+    work = fit_work(matrix, latency, np.ones(60))
+    assert work.tolist() == fit_work(matrix[order], latency[order], np.ones(60)).tolist()
+    assert work_time(matrix, work)[order].tolist() == work_time(matrix[order], work).tolist()
+    line = fit_linear(matrix[:, :2], latency)
+    assert line.tolist() == fit_linear(matrix[order, :2], latency[order]).tolist()
