@@ -103,6 +103,17 @@ def test_a_run_without_its_cache_does_not_count(folder: Path) -> None:
     assert "damaged" in run_cold(job).reason
 
 
+def test_a_run_that_had_to_hash_the_model_does_not_count(folder: Path, model: Path, tmp_path: Path) -> None:
+    artefact = prepared(folder).artefact
+    assert artefact is not None
+    job = RunJob(setting="edgeplan", threads=2, artefact=artefact, inputs=INPUTS, state="cached")
+    assert run_cold(job).cold_ms is not None
+    (tmp_path / "linked.onnx").hardlink_to(model)  # which changes the ctime of the model
+    result = run_cold(job)
+    assert result.cold_ms is None
+    assert "hashed" in result.reason
+
+
 def test_a_plan_for_other_threads_gives_a_reason(folder: Path) -> None:
     artefact = prepared(folder).artefact
     job = RunJob.model_validate(

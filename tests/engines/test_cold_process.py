@@ -13,6 +13,7 @@ from edgeplan.cold.process import ColdRunError, prepare_offline, run_cold
 from edgeplan.cold.runs import ColdSettings, PlannedRun, measure
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.runtime.weight_cache import stamp
 
 INPUTS = {"input": (1, 3, 32, 32)}
 
@@ -113,6 +114,16 @@ def test_a_cache_that_the_engine_rejects_does_not_count_as_used(model: Path, tmp
     result = run_cold(run)
     assert result.cold_ms is None
     assert "cache" in result.reason or "again" in result.reason
+
+
+def test_no_setting_changes_the_stamp_of_the_model(model: Path, tmp_path: Path) -> None:
+    """Plan folders know the model by it; with another, each of their starts would hash the whole file."""
+    before = stamp(model.stat())
+    for setting in sorted(name for name, setting in SETTINGS.items() if setting.stock):
+        job = PrepareJob(setting=setting, threads=1, model=model, inputs=INPUTS, folder=tmp_path / setting)
+        job.folder.mkdir()
+        prepare_offline(job)
+        assert stamp(model.stat()) == before, setting
 
 
 def test_a_process_that_hangs_is_ended(model: Path) -> None:

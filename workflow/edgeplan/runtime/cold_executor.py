@@ -213,6 +213,11 @@ class ColdSession:
         """What was wrong with the weight cache, or ""."""
         return self._shared.cache.problem
 
+    @property
+    def hashed(self) -> tuple[str, ...]:
+        """The model's files that were read whole before the start, since their stamps were not those of the plan."""
+        return tuple(self._shared.program.files[number].path for number in sorted(self._shared.raw.hashed))
+
     # Ending
 
     def close(self) -> None:

@@ -46,6 +46,7 @@ class RawFiles:
         folder: of the plan; files beside it in the folder come before those at their old paths.
 
     Attributes:
+        hashed: numbers of the files that were read whole, since their stamps were not those of the plan.
         renewed: by number, files as they are known from now on: of the same contents under another stamp.
 
     Raises:
@@ -59,6 +60,7 @@ class RawFiles:
         self._opened: list[tuple[int, int]] = []
         self._used: set[int] = set()
         self._missing = ""
+        self.hashed: set[int] = set()
         self.renewed: dict[int, ModelFile] = {}
         for number in range(len(program.files)):
             self._descriptors.append(self._open(number, folder))
@@ -94,7 +96,10 @@ class RawFiles:
         found = stamp(status)
         if found == file.stamp:
             return True
-        if status.st_size != file.size or file_sha256(descriptor) != file.sha256:
+        if status.st_size != file.size:
+            return False
+        self.hashed.add(number)
+        if file_sha256(descriptor) != file.sha256:
             return False
         if settled(status):
             self.renewed[number] = changed(file, stamp=found)

@@ -84,6 +84,8 @@ class _Session(ColdSession):
         self._outputs = self._session.run(self._inputs)
         if problem := self._session.cache_problem:  # that would be timed as a start from the cache
             raise UnsupportedError(f"the weight cache {problem}")
+        if hashed := self._session.hashed:  # nor would a start that reads the whole model before it begins be one of the plan
+            raise UnsupportedError(f"the stamp of {Path(hashed[0]).name} is not that of the plan: it was hashed")
 
     def outputs(self) -> Mapping[str, Array]:
         return self._outputs

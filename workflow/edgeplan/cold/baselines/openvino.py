@@ -44,8 +44,9 @@ class OpenVinoCached(OpenVino):
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del inputs
-        # the cache knows a model by its path and time stamp: a link of our own keeps both when the model is written again
-        files = tuple(_link(path, folder / path.name) for path in model_files(model))
+        # The cache knows a model by its path and time stamp: a copy of our own keeps both when the model is written again. No
+        # hard link: it changes the ctime of the model, by which plan folders know it, and each of their starts would hash it.
+        files = tuple(Path(shutil.copy2(path, folder / path.name)) for path in model_files(model))
         cache = folder / "cache"
         self._core.compile_model(str(files[0]), "CPU", self._cached_config(threads, cache))
         blobs = tuple(sorted(path for path in cache.rglob("*") if path.is_file()))
@@ -81,12 +82,3 @@ class _Session(ColdSession):
             port.get_any_name(): np.array(self._request.get_output_tensor(index).data)
             for index, port in enumerate(self._compiled.outputs)
         }
-
-
-def _link(source: Path, target: Path) -> Path:
-    """A hard link, or a copy (with its time stamp) where the file systems differ."""
-    try:
-        target.hardlink_to(source)
-    except OSError:
-        shutil.copy2(source, target)
-    return target
