@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from edgeplan.planning.cold_start.dominance import pareto
 from edgeplan.planning.cold_start.machine import MAIN, Schedule, makespan_ms, simulate
+from edgeplan.planning.cold_start.mixed_integer import relax, solve
 from edgeplan.planning.cold_start.profile import Disk, Profile
-from edgeplan.planning.cold_start.streamed import streamed, streamed_bounds, streamed_ms, streams_of
+from edgeplan.planning.cold_start.streamed import streamed, streamed_bounds
+from edgeplan.planning.cold_start.streamed_program import carried_bounds, streamed_program
+from edgeplan.planning.cold_start.streams import streamed_ms, streams_of
 
 _quick = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 _ROUNDING = 1e-6
@@ -49,6 +52,22 @@ def test_no_schedule_is_faster_than_the_bound_of_its_widening(data: st.DataObjec
     bounds, multipliers = streamed_bounds(s)
     assert np.allclose(multipliers.sum(axis=1), 1.0)
     assert bounds[schedule.widen_from - s.costs.widenings()[0]] <= streamed_ms(s, schedule) + _ROUNDING
+
+
+@settings(_quick, max_examples=100)
+@given(data=st.data(), disk=disks)
+def test_the_program_with_a_disk_is_a_relaxation(data: st.DataObject, disk: Disk) -> None:
+    profile = data.draw(profiles(steps=5, candidates=2))
+    schedule, s = _drawn(data, profile), streams_of(profile, disk)
+    widenings, makespan = s.costs.widenings(), streamed_ms(s, schedule)
+    solution = solve(streamed_program(s, schedule.widen_from, None, np.inf).program, gap=0.0, time_limit_s=10.0)
+    assert solution.bound <= makespan + _ROUNDING
+    program = streamed_program(s, data.draw(st.sampled_from(widenings)), None, np.inf)
+    relaxed = relax(program.program)
+    if s.costs.queues <= 1:  # its multipliers bound every widening, and give its own bound again
+        carried = carried_bounds(s, program, relaxed)
+        assert carried[schedule.widen_from - widenings[0]] <= makespan + _ROUNDING
+        assert math.isclose(carried[program.widen_from - widenings[0]], relaxed.bound, abs_tol=_ROUNDING)
 
 
 @settings(_quick, max_examples=40)

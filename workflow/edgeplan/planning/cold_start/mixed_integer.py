@@ -52,7 +52,7 @@ class Program:
         return len(self.step)
 
 
-class _Rows:
+class Rows:
     """Entries of a sparse matrix, gathered as arrays."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def program(costs: Costs, widen_from: int, keep: npt.NDArray[np.bool_] | None, c
     x, c = np.arange(len(step)), len(step)
     p, e = c + 1 + np.arange(n), c + 1 + n + np.arange(n)
     due = np.arange(min(widen_from, n))  # steps that wait for their own preparation alone; the one that widens waits for all
-    rows, every = _Rows(), np.arange(n)
+    rows, every = Rows(), np.arange(n)
     rows.put(step, x, 1.0)
     rows.put(n + step, x, -prepare / queues)
     rows.put(n + every, p, 1.0)
@@ -132,13 +132,15 @@ class Relaxation:
         bound: no schedule of this program is faster; infinity if none is as fast as its cutoff.
         x: values of the binary variables.
         reduced: by how much the bound rises at least when a variable that is 0 becomes 1.
-        multipliers: dual values of the rows `C >= ...`, in their order; they add up to 1.
+        multipliers: dual values of the rows that are no equations, in their order; those of the rows `C >= ...` add up to 1.
+        prices: dual values of the equations, in their order.
     """
 
     bound: float
     x: Floats
     reduced: Floats
     multipliers: Floats
+    prices: Floats
 
 
 def relax(p: Program) -> Relaxation:
@@ -148,11 +150,10 @@ def relax(p: Program) -> Relaxation:
     eq, le = p.matrix[: p.equalities], -p.matrix[p.equalities :]
     result = linprog(cost, A_eq=eq, b_eq=p.lower[: p.equalities], A_ub=le, b_ub=-p.lower[p.equalities :], method="highs")
     if result.x is None:
-        return Relaxation(-np.inf, np.zeros(p.choices), np.zeros(p.choices), np.zeros(0))
+        return Relaxation(-np.inf, np.zeros(p.choices), np.zeros(p.choices), np.zeros(0), np.zeros(0))
     multipliers = np.maximum(-result.ineqlin.marginals, 0.0)
-    return Relaxation(
-        float(result.fun), result.x[: p.choices], result.lower.marginals[: p.choices], multipliers / multipliers.sum()
-    )
+    reduced = result.lower.marginals[: p.choices]
+    return Relaxation(float(result.fun), result.x[: p.choices], reduced, multipliers, result.eqlin.marginals)
 
 
 @dataclass(frozen=True)

@@ -89,9 +89,9 @@ def optimal(costs: Costs, search: Search | None = None, *, beat_ms: float = np.i
         found.offer(assigned(costs, *_rounded(costs, full, relaxation), w))
         bounds[i] = max(bounds[i], relaxation.bound)
         if costs.wide is not None and costs.queues == 1:
-            due = np.zeros(costs.steps)
-            due[:w] = relaxation.multipliers[1 : w + 1]
-            bounds = np.maximum(bounds, carried_bounds(costs, costs.wide, float(relaxation.multipliers[0]), due))
+            due, multipliers_of = np.zeros(costs.steps), relaxation.multipliers / relaxation.multipliers.sum()
+            due[:w] = multipliers_of[1 : w + 1]
+            bounds = np.maximum(bounds, carried_bounds(costs, costs.wide, float(multipliers_of[0]), due))
         goal = min(found.makespan_ms, beat_ms) * (1 - search.gap)
         if bounds[i] < goal:
             cutoff = min(found.makespan_ms, beat_ms) * (1 - search.gap / 2)

@@ -185,10 +185,13 @@ def outcomes(profiles: Iterable[Profile], planner: str, options: Options | None 
     if planner not in PLANNERS:
         raise ParamsError(f"there is no planner {planner!r}", next_step=f"choose one of {', '.join(PLANNERS)}")
     profiles, options = tuple(profiles), options or Options()
-    search = replace(options.search, time_limit_s=options.search.time_limit_s / max(len(profiles), 1))
+    until = time.monotonic() + options.search.time_limit_s
     planned: dict[str, Outcome] = {}
-    for p in profiles:
+    for i, p in enumerate(profiles):
         beat_ms = min((o.makespan_ms for o in planned.values()), default=math.inf)
+        left_s = max(until - time.monotonic(), 0.0)
+        # Beside a faster layout most are given up at once: the first ones may take half of what is left.
+        search = replace(options.search, time_limit_s=left_s / min(len(profiles) - i, 2))
         planned[p.layout] = PLANNERS[planner](check(p), replace(options, search=search, beat_ms=beat_ms))
     return planned
 
