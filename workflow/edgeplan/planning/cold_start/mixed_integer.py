@@ -156,6 +156,21 @@ def relax(p: Program) -> Relaxation:
     return Relaxation(float(result.fun), result.x[: p.choices], reduced, multipliers, result.eqlin.marginals)
 
 
+def promising(p: Program, found: Relaxation, cutoff: float, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The x that can be 1 in a schedule no slower than the cutoff, by their reduced costs: `keep` for the program to solve.
+
+    Args:
+        p: the program that was relaxed.
+        found: its relaxation.
+        cutoff: makespan (ms).
+        present: which candidates exist, shape (steps, candidates).
+    """
+    alive = found.bound + found.reduced <= cutoff
+    keep = np.zeros((*present.shape, 2), dtype=bool)
+    keep[p.step[alive], p.candidate[alive], np.where(p.place[alive] == MAIN, 1, 0)] = True
+    return keep
+
+
 @dataclass(frozen=True)
 class Solution:
     """What the solver found.

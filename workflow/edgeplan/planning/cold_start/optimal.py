@@ -17,7 +17,7 @@ import numpy as np
 
 from edgeplan.planning.cold_start.local_search import assigned, carried_bounds, cheap_bounds, priced, shaken
 from edgeplan.planning.cold_start.machine import MAIN, Costs, Ints, Schedule, makespan_ms, sequential
-from edgeplan.planning.cold_start.mixed_integer import Program, Relaxation, program, relax, solve
+from edgeplan.planning.cold_start.mixed_integer import Program, Relaxation, program, promising, relax, solve
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,7 @@ def optimal(costs: Costs, search: Search | None = None, *, beat_ms: float = np.i
         goal = min(found.makespan_ms, beat_ms) * (1 - search.gap)
         if bounds[i] < goal:
             cutoff = min(found.makespan_ms, beat_ms) * (1 - search.gap / 2)
-            alive = relaxation.bound + relaxation.reduced <= cutoff
-            keep = np.zeros((*costs.main.shape, 2), dtype=bool)
-            keep[full.step[alive], full.candidate[alive], np.where(full.place[alive] == MAIN, 1, 0)] = True
+            keep = promising(full, relaxation, cutoff, costs.present)
             solution = solve(
                 program(costs, w, keep, cutoff), gap=search.gap / 2, time_limit_s=max(until - time.monotonic(), 0.1)
             )

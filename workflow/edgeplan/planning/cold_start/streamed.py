@@ -21,7 +21,7 @@ import numpy as np
 
 from edgeplan.planning.cold_start.local_search import changed_at_random, cheap_bounds, picked, spread
 from edgeplan.planning.cold_start.machine import MAIN, Floats, Schedule
-from edgeplan.planning.cold_start.mixed_integer import relax, solve
+from edgeplan.planning.cold_start.mixed_integer import promising, relax, solve
 from edgeplan.planning.cold_start.optimal import Planned, Search, optimal
 from edgeplan.planning.cold_start.profile import Disk, Profile
 from edgeplan.planning.cold_start.streamed_program import carried_bounds, streamed_program
@@ -87,10 +87,7 @@ def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat
             bounds = np.maximum(bounds, carried_bounds(s, full, relaxation))
         if bounds[i] < best_ms * (1 - search.gap):
             cutoff = best_ms * (1 - search.gap / 2)
-            p = full.program
-            alive = relaxation.bound + relaxation.reduced <= cutoff
-            keep = np.zeros((*costs.main.shape, 2), dtype=bool)
-            keep[p.step[alive], p.candidate[alive], np.where(p.place[alive] == MAIN, 1, 0)] = True
+            keep = promising(full.program, relaxation, cutoff, costs.present)
             left_s = max((until - time.monotonic()) / 2, 0.1)
             small = streamed_program(s, widenings[i], keep, cutoff).program
             solution = solve(small, gap=search.gap / 2, time_limit_s=left_s)
