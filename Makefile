@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 DEVICE ?= cpu-onnxruntime
 PROFILE ?= quick
+OPTIONS ?=
 
 VENV_PATH := $(abspath $(VENV))
 export PATH := $(VENV_PATH)/bin:$(PATH)
@@ -18,14 +19,14 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 .PHONY: help environment dev-environment lock reproduce tables test test-slow lint report bench clean
 
 help: ## show this text
-	@echo "usage: make TARGET [DEVICE=$(DEVICE)] [PROFILE=$(PROFILE)] [PYTHON=$(PYTHON)] [VENV=$(VENV)]"
+	@echo "usage: make TARGET [DEVICE=$(DEVICE)] [PROFILE=$(PROFILE)] [OPTIONS='-S NAME=VALUE ...'] [PYTHON=$(PYTHON)] [VENV=$(VENV)]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 20
 
 reproduce: environment ## measure, train and evaluate DEVICE with the values of config/profiles/PROFILE.yaml
 	@for file in config/devices/$(DEVICE).yaml config/profiles/$(PROFILE).yaml; do test -f $$file || { \
 		echo "error: there is no $$file" >&2; echo "  next:  ls $${file%/*}" >&2; exit 1; }; done
 	@python workflow/scripts/estimate.py config/profiles/$(PROFILE).yaml $(DEVICE)
-	dvc exp run $$(python workflow/scripts/profile_values.py config/profiles/$(PROFILE).yaml) -S 'devices=[$(DEVICE)]'
+	dvc exp run $$(python workflow/scripts/profile_values.py config/profiles/$(PROFILE).yaml) -S 'devices=[$(DEVICE)]' $(OPTIONS)
 	@echo "done: results/$(DEVICE)/report.html, tables in results/$(DEVICE)/tables; 'git status' shows what changed"
 
 # Predictors that DVC has, here or in its cache, are not trained again: training takes most of the time and gives the same.

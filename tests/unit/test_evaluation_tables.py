@@ -160,6 +160,7 @@ def test_metrics_are_exactly_the_keys_and_values(evidence: Evidence) -> None:
     values = summary.metrics(evidence)
     assert tuple(values) == summary.KEYS
     assert values["prediction.models"] == 78
+    assert values["measuring.noise_median"] == values["measuring.noise_max"] == 0.01
     assert values["sampling.adaptive_error"] == pytest.approx(0.08)
     assert values["sampling.adaptive_error_all"] == pytest.approx(0.26)
     assert values["interval.width_90"] == pytest.approx(0.2)

@@ -29,6 +29,7 @@ def findings(evidence: Evidence) -> list[str]:
     errors = relative_error(frame["measured_ms"].to_numpy(float), frame["predicted_ms"].to_numpy(float))
     parts = [
         _overall(errors),
+        *_noise(evidence),
         *_repeatability(evidence),
         *_families(frame, errors),
         *_worst_models(frame, errors),
@@ -59,6 +60,15 @@ def _overall(errors: FloatArray) -> str:
         f"{missed} of {errors.size} models miss by more than 10 %. The median prediction is {_way(float(np.median(errors)))}; "
         f"half of the errors lie within {_percent(float(np.median(np.abs(errors))))}."
     )
+
+
+def _noise(evidence: Evidence) -> list[str]:
+    frame = evidence.optional("noise")
+    if frame is None:
+        return []
+    noise = frame["noise"].to_numpy(float)
+    text = f"The blocks of one model's measurement spread by {_percent(float(np.median(noise)))} to either side in the median"
+    return [f"{text}, {_percent(float(noise.max()))} at most: the machine's noise, which no prediction can beat."]
 
 
 def _repeatability(evidence: Evidence) -> list[str]:

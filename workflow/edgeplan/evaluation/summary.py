@@ -20,6 +20,7 @@ SAMPLERS = ("adaptive", "random", "prior")
 
 #: The keys of metrics.json; a figure whose inputs are missing is left out. Shares and relative errors are 0..1.
 #: `fusion.*` leaves out edges at reshapes, `fusion.*_all` does not; batch-norm folding is in neither.
+#: `measuring.noise_*` is over the evaluated models: half the range of the normalised blocks of one, relative to their median.
 #: `sampling.*_error` is the conv RMSPE on frozen labels of at least `sampling.resolved_us` us, `sampling.*_error_all` on all.
 KEYS = (
     "prediction.within_10pct",
@@ -28,6 +29,8 @@ KEYS = (
     "prediction.repeat_within_5pct",
     "prediction.models",
     "measuring.kernel_minutes",
+    "measuring.noise_median",
+    "measuring.noise_max",
     "sampling.resolved_us",
     *(f"sampling.{sampler}_error{suffix}" for suffix in ("", "_all") for sampler in SAMPLERS),
     "fusion.precision",
@@ -111,6 +114,9 @@ def _prediction(evidence: Evidence) -> dict[str, float]:
     hit = accuracy(frame["measured_ms"], frame["predicted_ms"])
     values |= {"prediction.within_10pct": hit.within_10pct, "prediction.within_5pct": hit.within_5pct}
     values["prediction.models"] = hit.models
+    noise = evidence.optional("noise")
+    if noise is not None:
+        values["measuring.noise_median"], values["measuring.noise_max"] = noise["noise"].median(), noise["noise"].max()
     again = evidence.optional("repeat_ms")
     if again is not None:
         repeat = accuracy(again["measured_ms"], again["repeat_ms"])

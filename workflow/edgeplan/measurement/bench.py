@@ -286,5 +286,6 @@ class Bench:
             f"the machine is too noisy to measure: {100 * noisy:.0f} % of a batch spread by more than "
             f"{100 * self.settings.max_noise:.0f} % after {self.settings.retries + 1} attempts",
             where=f"device {self.device.name!r}",
-            next_step="stop other work, then check with: edgeplan device check " + self.device.name,
+            next_step=f"stop other work, then check with: edgeplan device check {self.device.name}; or, to have noisy figures "
+            "rather than none, set measurement.max_noisy_share to 1",
         )
