@@ -90,8 +90,9 @@ def _shared(files: list[tuple[int, ...]], descriptors: tuple[int, int]) -> Simpl
     program = SimpleNamespace(step_count=len(files), steps=list(range(len(files))), sources=("raw", "cached_mmap"))
     cached, raw = descriptors
     weights = SimpleNamespace(places=lambda step: [(raw, step * _MB, step * _MB + 8)], descriptors=(raw,))
+    objects = SimpleNamespace(store=SimpleNamespace(flags=np.zeros(words.FLAGS, np.int64)))
     return SimpleNamespace(
-        program=program, tape=SimpleNamespace(tape=tape), cache=SimpleNamespace(descriptor=cached), raw=weights
+        objects=objects, program=program, tape=SimpleNamespace(tape=tape), cache=SimpleNamespace(descriptor=cached), raw=weights
     )
 
 
@@ -106,13 +107,18 @@ _ROWS = [
 
 def test_weights_are_read_in_the_order_of_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, int]] = []
+    told: list[int] = []
+    shared = _shared(_ROWS, (7, 8))
+    flags = shared.objects.store.flags
 
     def read(descriptor: int, buffers: list[memoryview], at: int) -> int:
         asked.append((descriptor, at, len(buffers[0])))
+        told.append(int(flags[words.ARRIVED]))
         return len(buffers[0])
 
     monkeypatch.setattr(os, "preadv", read)
-    reading_ahead.ReadingAhead(_shared(_ROWS, (7, 8))).run()
+    monkeypatch.setattr(reading_ahead, "_AT_ONCE_BYTES", _MB)
+    reading_ahead.ReadingAhead(shared).run()
     half, quarter = _MB // 2, _MB // 4
     assert asked == [
         (7, 0, half + quarter),
@@ -121,6 +127,8 @@ def test_weights_are_read_in_the_order_of_execution(monkeypatch: pytest.MonkeyPa
         (7, half + quarter + _MB, _MB),
         (7, half + quarter + 2 * _MB, half),
     ]
+    assert told == [0, 3, 4, 4, 4]  # steps before which all have come, until then
+    assert flags[words.ARRIVED] == len(_ROWS)
 
 
 def test_only_what_is_not_in_memory_is_read_ahead(file: Path) -> None:
@@ -146,8 +154,10 @@ def test_reading_ahead_ends_when_it_is_told_to_or_the_disk_fails(monkeypatch: py
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "preadv", failing)
-    reading_ahead.ReadingAhead(_shared(_ROWS, (7, 8))).run()  # whoever fetches the weights tells of it
+    shared = _shared(_ROWS, (7, 8))
+    reading_ahead.ReadingAhead(shared).run()  # whoever fetches the weights tells of it
     assert len(calls) == 1
+    assert shared.objects.store.flags[words.ARRIVED] == len(_ROWS)  # nobody waits
     reader = reading_ahead.ReadingAhead(_shared(_ROWS, (7, 8)))
     reader._ended = True
     reader.run()

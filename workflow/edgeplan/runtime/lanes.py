@@ -240,7 +240,7 @@ class Preparation:
     def stop(self) -> None:
         """End the threads."""
         self._stopping = True
-        self._objects.store.flags[0] = 1
+        self._objects.store.flags[words.STOP] = 1
         for thread in self._threads:
             thread.join()
         self._threads.clear()

@@ -103,8 +103,9 @@ class Objects:
             _words(program.step_count),
             np.array([k for lane in lanes for k in lane], np.int64),
             np.array(bounds, np.int64),
-            _words(1),
+            _words(words.FLAGS),
         )
+        self.store.flags[words.ARRIVED] = program.step_count  # unless weights are read ahead
         self._others: list[tuple[str, int]] = []
         self._blocks: list[tuple[Numbers, int, int]] = []
 

@@ -31,7 +31,7 @@ CACHE_NAME, RESERVE_NAME, TAPE_NAME = "weights.cache", "reserve.json", "program.
 #: Address of a step's prepared calls (`native.bind`).
 Calls = int
 _STAGES = ("read", "create")
-_MARKS = 3  # of a step: its kernels are made, its weights fetched, its calls written down
+_MARKS = 4  # of a step: its kernels are made ahead, found made, its weights fetched, its calls written down
 #: Stage of which step, from when to when (`time.perf_counter_ns`).
 Mark = tuple[str, int, int, int]
 

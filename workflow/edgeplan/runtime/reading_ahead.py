@@ -3,6 +3,8 @@
 The thread reads into a small buffer that nobody looks at, so that the kernel's own reading ahead works: it asks the disk for no
 more than its window at once, in large pages. Asking for everything by POSIX_FADV_WILLNEED is no good: a disk with a long queue
 serves all of it at the same time, what is needed first comes late, and small pages take two to three times the processor time.
+
+It tells of what has come (`Store.flags`): until then lanes make kernels (`native.lanes`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from edgeplan.runtime.memory import in_memory
 from edgeplan.runtime.native import words
 from edgeplan.runtime.preparation import Shared
 
-_AT_ONCE_BYTES = 1 << 20
+_AT_ONCE_BYTES = 1 << 18
+#: Descriptor, first byte and the one after the last of weights, and a step before which all have come with them.
+_Part = tuple[int, int, int, int]
 
 
 def reading_ahead(shared: Shared) -> ReadingAhead | None:
@@ -43,6 +47,7 @@ class ReadingAhead:
 
     def start(self) -> None:
         """Begin; not waited for."""
+        self._shared.objects.store.flags[words.ARRIVED] = 0
         self._thread = LaneThread(self.run)
 
     def end(self) -> None:
@@ -58,37 +63,42 @@ class ReadingAhead:
     def run(self) -> None:
         """Read; what cannot be read is told by whoever fetches it."""
         buffer = memoryview(bytearray(_AT_ONCE_BYTES))
+        flags = self._shared.objects.store.flags
         try:
-            for descriptor, first, last in _together(_wanted(self._shared)):
+            for descriptor, first, last, arrived in _together(_wanted(self._shared)):
                 for at in range(first, last, _AT_ONCE_BYTES):
                     if self._ended:
                         return
                     os.preadv(descriptor, [buffer[: last - at]], at)
+                flags[words.ARRIVED] = arrived
         except OSError:
             return
+        finally:
+            flags[words.ARRIVED] = self._shared.program.step_count  # nobody waits for what nobody reads
 
 
-def _wanted(shared: Shared) -> Iterator[tuple[int, int, int]]:
-    """Descriptor, first byte and the one after the last of the weights of each step, in the order of execution."""
+def _wanted(shared: Shared) -> Iterator[_Part]:
+    """The weights of each step, in the order of execution."""
     program, tape = shared.program, shared.tape.tape
     for k in range(program.step_count):
         source, segment, size = tape.records[tape.record_starts[k] :][: words.HEAD_PLACE].tolist()
         if source in (words.COPIED, words.MAPPED):
             if shared.cache.descriptor >= 0:
-                yield shared.cache.descriptor, segment, segment + size
+                yield shared.cache.descriptor, segment, segment + size, k + 1
         elif source == words.BY_PYTHON:
-            yield from shared.raw.places(program.steps[k])
+            parts = shared.raw.places(program.steps[k])
+            yield from ((*part, k + (i == len(parts))) for i, part in enumerate(parts, start=1))
 
 
-def _together(wanted: Iterator[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+def _together(wanted: Iterator[_Part]) -> Iterator[_Part]:
     """Pieces that lie next to each other joined, as long as none grows beyond what is read at once."""
-    known: tuple[int, int, int] | None = None
-    for descriptor, first, last in wanted:
+    known: _Part | None = None
+    for descriptor, first, last, arrived in wanted:
         if known and known[0] == descriptor and 0 <= first - known[2] < _AT_ONCE_BYTES and last - known[1] <= _AT_ONCE_BYTES:
-            known = (descriptor, known[1], last)
+            known = (descriptor, known[1], last, arrived)
             continue
         if known:
             yield known
-        known = (descriptor, first, last)
+        known = (descriptor, first, last, arrived)
     if known:
         yield known

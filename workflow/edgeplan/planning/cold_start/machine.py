@@ -27,9 +27,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan.planning.cold_start.events import EARLY, EXECUTE, LATE, Work, finished_ms
 from edgeplan.planning.cold_start.profile import BIG, LITTLE, Disk, Profile, execute_ms, prepare_ms
 
 MAIN = -1
+_ROUNDING_MS = 1e-9
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -179,41 +181,48 @@ def simulate(profile: Profile, schedule: Schedule, disk: Disk | None = None) -> 
         The makespan (ms) and the timeline, for a Gantt picture; an execution on all equal cores has a span on each of them.
     """
     chosen = [layer.candidates[o] for layer, o in zip(profile.layers, schedule.choice, strict=True)]
-    in_sequence = schedule.widen_from == (0 if profile.equal else len(chosen)) and set(schedule.place) == {MAIN}
+    n = len(chosen)
+    in_sequence = schedule.widen_from == (0 if profile.equal else n) and set(schedule.place) == {MAIN}
     overlapped = not in_sequence if disk is None else profile.queues > 0  # else there is no contention
-    spans: list[Span] = []
-    ready = [0.0] * len(chosen)
-    sizes = np.cumsum([c.read_bytes for c in chosen]).tolist()
-    arrivals = [0.0] * len(chosen)  # of weights; what has none waits for none
+    together = schedule.widen_from if profile.equal else n
+    arrivals = [0.0] * n  # of weights; what has none waits for none
     if disk is not None:
+        sizes = np.cumsum([c.read_bytes for c in chosen]).tolist()
         come = [profile.start_ms + disk.latency_ms + disk.transfer_ms(size) for size in sizes]
         arrivals = [arrival if c.read_bytes else 0.0 for arrival, c in zip(come, chosen, strict=True)]
-
-    def prepare(k: int, place: int, now: float) -> float:
+    prepare = []
+    for c, place in zip(chosen, schedule.place, strict=True):
         core = LITTLE if place != MAIN and not profile.equal else BIG
-        read, create, transform = prepare_ms(profile, chosen[k], core, overlapped=overlapped, main=place == MAIN)
-        for stage, time in (("create", create), ("read", read), ("transform", transform)):  # as the executor does
-            end = (max(now, arrivals[k]) if stage == "read" else now) + time
-            if end > now:
-                spans.append(Span(core_name(place), k, stage, now, end))
-            now = end
-        ready[k] = now
-        return now
+        prepare.append(prepare_ms(profile, c, core, overlapped=overlapped, main=place == MAIN))
+    execute = [
+        execute_ms(profile, c, profile.big_cores, overlapped=False)
+        if profile.equal and k >= together
+        else execute_ms(profile, c, profile.narrow, overlapped=overlapped)
+        for k, c in enumerate(chosen)
+    ]
+    spans: list[Span] = []
 
-    free = [profile.start_ms] * profile.queues
-    for k, place in enumerate(schedule.place):
-        if place != MAIN:
-            free[place] = prepare(k, place, free[place])
-    now, own = profile.start_ms, list(schedule.queue(MAIN))
-    for k in range(len(chosen)):
-        widen = profile.equal and k == schedule.widen_from
-        while own and (widen or (schedule.place[k] == MAIN and k >= own[0]) or ready[k] > now):
-            now = prepare(own.pop(0), MAIN, now)
-        now = max(now, ready[k], *(free if widen else ()))
-        widened = profile.equal and k >= schedule.widen_from
-        width = profile.big_cores if widened else profile.narrow
-        end = now + execute_ms(profile, chosen[k], width, overlapped=overlapped and not widened)
-        cores = (MAIN, *(range(profile.queues) if widened else ()))
-        spans += [Span(core_name(place), k, "execute", now, end) for place in cores]
-        now = end
-    return now, tuple(spans)
+    def note(lane: int, k: int, part: str, start: float, end: float) -> None:
+        read, create, transform = prepare[k]
+        if part == EXECUTE:
+            places = range(MAIN, profile.queues if profile.equal and k >= together else 0)
+            spans.extend(Span(core_name(place), k, EXECUTE, start, end) for place in places)
+        elif part == EARLY and create > 0:
+            spans.append(Span(core_name(lane - 1), k, "create", start, end))
+        elif part == LATE:
+            read_until = end - transform
+            if read_until > start and (read > 0 or read_until - start > _ROUNDING_MS):
+                spans.append(Span(core_name(lane - 1), k, "read", start, read_until))
+            if transform > 0:
+                spans.append(Span(core_name(lane - 1), k, "transform", read_until, end))
+
+    work = Work(
+        lanes=[schedule.queue(place) for place in range(MAIN, profile.queues)],
+        early=[create for _, create, _ in prepare],
+        late=[read + transform for read, _, transform in prepare],
+        arrivals=arrivals,
+        execute=execute,
+        together=together,
+        start_ms=profile.start_ms,
+    )
+    return finished_ms(work, note), tuple(spans)

@@ -1,17 +1,18 @@
 """The mixed-integer program of `mixed_integer` with a disk, for one step from which execution widens.
 
-More chains: R_k = reading of steps <= k, M_k = preparations of steps <= k on the main core, and, with one preparing core, F_k,
-the end of its preparations of steps <= k, waiting for weights included. With late_k, what remains of the preparation of k once
-its weights have come (`streams`), and tail(k) = min(k, widen_from), the rows besides those of the program are
+With late_k, the part of the preparation of k that needs its weights (`streams`), and tail(k) = min(k, widen_from), there are
+more chains: R_k = reading of steps <= k, M_k = late parts of steps <= k on the main core, and, with one preparing core,
+F_k, the end of its late parts of steps <= k. The rows besides those of the program are
 
-    F_k >= F_(k-1) + preparation of k there,  F_k >= A_k + late_k                    if it is prepared there
+    F_k >= F_(k-1) + late_k,  F_k >= A_k + late_k                                    if k is prepared there
     C >= F_k + E_tail(k)
     C >= A_k + late_k + E_tail(k)                                                    wherever k is prepared
     C >= A_k + late_k + (M_(N-1) - M_k) + E_tail(k)                                  if it is prepared on the main core
 
 the last one since the main core's own preparations go in order. Conditions are large constants on the other choices; what has
-no weights waits for none. The rows are necessary, and nearly sufficient: a main core that has begun a preparation and waits for
-its weights can do nothing else meanwhile, which they do not see. So solutions are priced by `streams.streamed_ms`.
+no weights waits for none. The rows are necessary, and nearly sufficient: while weights are on their way kernels are made, so a
+core is idle only when it has made all of its own; but they are made whole, and one may end after the weights have come. So
+solutions are priced by `streams.streamed_ms`.
 """
 
 from __future__ import annotations
@@ -61,8 +62,7 @@ def streamed_program(s: Streams, widen_from: int, keep: npt.NDArray[np.bool_] | 
     at_step, x, every, tail = base.step, np.arange(base.choices), np.arange(n), np.minimum(np.arange(n), widen_from)
     ends = every[tail < n]  # steps with executions behind
     cells, on_main = (base.step, base.candidate), base.place == MAIN
-    own, queued = np.where(on_main, costs.main[cells], 0.0), np.where(on_main, 0.0, costs.queue[cells])
-    late = own + queued - np.where(on_main, s.early_main[cells], s.early_queue[cells])
+    late = np.where(on_main, costs.main[cells] - s.early_main[cells], costs.queue[cells] - s.early_queue[cells])
     read = s.read[cells]
     # From here to the arrival, or below everything where the row is not meant.
     latest = s.latency_ms + np.where(costs.present, s.read, 0.0).max(axis=1).sum()
@@ -73,7 +73,7 @@ def streamed_program(s: Streams, widen_from: int, keep: npt.NDArray[np.bool_] | 
     c, e = base.choices, base.choices + 1 + n + every
     r, m, f = (width + i * n + every for i in range(3))
     equal, rows = Rows(), Rows()
-    for at, chain, values in ((0, r, read), (n, m, own)):
+    for at, chain, values in ((0, r, read), (n, m, np.where(on_main, late, 0.0))):
         equal.put(at + at_step, x, -values)
         equal.put(at + every, chain, 1.0)
         equal.put(at + every[1:], chain[:-1], -1.0)
@@ -81,7 +81,7 @@ def streamed_program(s: Streams, widen_from: int, keep: npt.NDArray[np.bool_] | 
     if costs.queues == 1:
         rows.put(every, f, 1.0)
         rows.put(every[1:], f[:-1], -1.0)
-        rows.put(at_step, x, -queued)
+        rows.put(at_step, x, np.where(on_main, 0.0, -late))
         rows.put(n + every, f, 1.0)
         rows.put(n + every, r, -1.0)
         rows.put(n + at_step, x, np.where(on_main, beyond, waiting))

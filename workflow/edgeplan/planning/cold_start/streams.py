@@ -5,10 +5,10 @@ asks for them, and with the weights of step k come
 
     A_k = latency + bytes of steps <= k / bandwidth.
 
-A preparation makes its kernel first, then waits for A_k, then fetches. So a core that prepares may stand still, the main core
-too, and the closed form of `machine` is no longer the makespan: schedules are priced by `streamed_ms`, event by event, as
-`machine.simulate` does with a disk. That order is the model's, and the bounds hold for it: a core that prepares a later step
-reads its weights at once, which puts them before others.
+A preparation makes its kernels first, and needs the weights then. Until they have come its core makes kernels of later steps
+(`events`); with none left it stands still, so the closed form of `machine` is no longer the makespan: schedules are priced by
+`streamed_ms`, event by event, as `machine.simulate` does with a disk. That order is the model's, and the bounds hold for it: a
+core that prepares a later step reads its weights at once, which puts them before others.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from edgeplan.planning.cold_start.events import Work, finished_ms
 from edgeplan.planning.cold_start.machine import MAIN, Costs, Floats, Schedule, costs_of
 from edgeplan.planning.cold_start.profile import BIG, LITTLE, Disk, Profile, prepare_ms
 
@@ -61,31 +62,16 @@ def streamed_ms(s: Streams, schedule: Schedule) -> float:
     With several cores, preparations and executions are taken as overlapping others.
     """
     costs, rows = s.costs, np.arange(s.costs.steps)
-    choice, place, widen = np.asarray(schedule.choice), schedule.place, schedule.widen_from
-    read = s.read[rows, choice]
-    arrivals = np.where(read > 0, s.latency_ms + np.cumsum(read), 0.0).tolist()  # what has no weights waits for none
-    main, queue = costs.main[rows, choice].tolist(), costs.queue[rows, choice].tolist()
-    early_main, early_queue = s.early_main[rows, choice].tolist(), s.early_queue[rows, choice].tolist()
-    execute = costs.execution(widen)[rows, choice].tolist()
-    n = costs.steps
-    last = n if costs.wide is None else widen
-    ready, free = [0.0] * n, [0.0] * costs.queues
-    own = []
-    for k in range(n):
-        q = place[k]
-        if q == MAIN:
-            own.append(k)
-        else:
-            early = early_queue[k]
-            free[q] = ready[k] = max(free[q] + early, arrivals[k]) + (queue[k] - early)
-    now, i, count = 0.0, 0, len(own)
-    for k in range(n):
-        while i < count and (k == last or own[i] <= k or ready[k] > now):
-            j = own[i]
-            now = ready[j] = max(now + early_main[j], arrivals[j]) + (main[j] - early_main[j])
-            i += 1
-        now = max(now, ready[k])
-        if k == last:
-            now = max([now, *free])
-        now += execute[k]
-    return now
+    choice, place = np.asarray(schedule.choice), np.asarray(schedule.place)
+    read, on_main = s.read[rows, choice], place == MAIN
+    early = np.where(on_main, s.early_main[rows, choice], s.early_queue[rows, choice])
+    prepare = np.where(on_main, costs.main[rows, choice], costs.queue[rows, choice])
+    work = Work(
+        lanes=[np.flatnonzero(place == q).tolist() for q in range(MAIN, costs.queues)],
+        early=early.tolist(),
+        late=(prepare - early).tolist(),
+        arrivals=np.where(read > 0, s.latency_ms + np.cumsum(read), 0.0).tolist(),  # what has no weights waits for none
+        execute=costs.execution(schedule.widen_from)[rows, choice].tolist(),
+        together=costs.steps if costs.wide is None else schedule.widen_from,
+    )
+    return finished_ms(work)

@@ -5,15 +5,21 @@ from __future__ import annotations
 from edgeplan.runtime.native.compiled import compiled
 from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, next_number, store_word
 from edgeplan.runtime.native.making import now_ns
-from edgeplan.runtime.native.stages import execute, prepare
+from edgeplan.runtime.native.stages import create, execute, prepare
 from edgeplan.runtime.native.words import (
+    ARRIVED,
     DONE,
     FAILED,
     FN_THREADS,
     FN_YIELD,
     HEAD_BLOCK,
+    HEAD_SOURCE,
+    NO_WEIGHTS,
+    NONE,
+    OWN_AHEAD,
     OWN_MARKS,
     OWN_STEP,
+    STOP,
     WORD,
     Numbers,
     Store,
@@ -34,7 +40,41 @@ def take(store: Store, lane: int, stealing: bool) -> int:
             found = next_number(place)
             if found < store.bounds[2 * chosen + 1]:
                 return int(store.todo[found])
-    return -1
+    return NONE
+
+
+@compiled
+def _next_own(store: Store, lane: int) -> int:
+    """The step that a lane would take next; `NONE` where it has none."""
+    found = load_word(store.bounds.ctypes.data + 2 * lane * WORD)
+    return int(store.todo[found]) if found < store.bounds[2 * lane + 1] else NONE
+
+
+@compiled
+def _arrived(tape: Tape, store: Store, step: int) -> bool:
+    """Whether a step's weights can be had at once."""
+    without = tape.records[tape.record_starts[step] + HEAD_SOURCE] == NO_WEIGHTS
+    return bool(without or load_word(store.flags.ctypes.data + ARRIVED * WORD) > step)
+
+
+@compiled
+def _make_ahead(tape: Tape, store: Store, places: Numbers, own: Numbers, marks: Numbers, lane: int) -> int:
+    """Make the kernels of one of a lane's steps while the weights of its next one are on their way.
+
+    Whoever prepares the step finds them made.
+
+    Returns:
+        `DONE`; `NONE` where the weights are there, or all kernels made; or `FAILED`.
+    """
+    step = _next_own(store, lane)
+    if step < 0 or _arrived(tape, store, step):
+        return NONE
+    at = max(own[OWN_AHEAD], load_word(store.bounds.ctypes.data + 2 * lane * WORD))
+    if at >= store.bounds[2 * lane + 1]:
+        return NONE
+    own[OWN_AHEAD] = at + 1
+    own[OWN_STEP] = store.todo[at]
+    return create(tape, store, places, own, marks, tape.records, tape.record_starts[own[OWN_STEP]], own[OWN_STEP])
 
 
 @compiled
@@ -85,7 +125,15 @@ def drive(
         stealing: whether to prepare what is other lanes', once there is nothing left.
         slower: stand for a slower core: wait so many times as long as each preparation took.
     """
-    while store.flags[0] == 0:
+    while store.flags[STOP] == 0:
+        begun = now_ns(places, own) if slower > 0 else 0
+        found = _make_ahead(tape, store, places, own, marks, lane)
+        if found == DONE:
+            if slower > 0:
+                _linger(places, own, marks, begun, slower)
+            continue
+        if found == FAILED:
+            return FAILED
         step = take(store, lane, stealing)
         if step < 0:
             return DONE
@@ -94,6 +142,34 @@ def drive(
         if found != DONE:
             return found
     return DONE
+
+
+@compiled
+def _prepare_meanwhile(tape: Tape, store: Store, places: Numbers, own: Numbers, marks: Numbers, wanted: int, late: bool) -> int:
+    """Prepare one of the main lane's steps, or make kernels ahead, while the step to be executed is not ready.
+
+    Args:
+        tape: see above.
+        store: see above.
+        places: see above.
+        own: see above.
+        marks: of preparations.
+        wanted: the step to be executed.
+        late: whether it is late, so that others' are prepared, too.
+    """
+    found = _make_ahead(tape, store, places, own, marks, 0)
+    if found != NONE:
+        return found
+    mine = _next_own(store, 0)
+    step = NONE
+    if mine >= 0 and (mine <= wanted or _arrived(tape, store, mine)):
+        step = take(store, 0, False)  # noqa: FBT003  of compiled functions all arguments are positional
+    elif late and _arrived(tape, store, wanted):
+        step = take(store, 0, True)  # noqa: FBT003
+    if step < 0:
+        return NONE
+    own[OWN_STEP] = step
+    return int(_prepare_taken(tape, store, places, own, marks, step, 0.0))
 
 
 @compiled
@@ -111,6 +187,8 @@ def advance(  # noqa: C901  the one loop that a cold start runs in
     patience_ns: int,
 ) -> int:
     """Execute steps in order, and prepare the main lane's whenever one is not ready, then those of lanes that are late.
+
+    Weights of later steps are not waited for: the step at hand may be ready before they come.
 
     Args:
         tape: see above.
@@ -132,19 +210,16 @@ def advance(  # noqa: C901  the one loop that a cold start runs in
         place = store.ready.ctypes.data + k * WORD
         begun, spins = 0, 0
         while load_word(place) == 0:
-            step = -1
-            if begun == 0 or (stealing and now_ns(places, own) - begun > patience_ns):
-                step = take(store, 0, begun != 0)
-            if step >= 0:
-                own[OWN_STEP] = step
-                if narrow > 1:
-                    invoke_with_four(places[FN_THREADS], 1, 0, 0, 0)
-                found = _prepare_taken(tape, store, places, own, marks, step, 0.0)
-                if narrow > 1:
-                    invoke_with_four(places[FN_THREADS], narrow, 0, 0, 0)
-                if found != DONE:
-                    return found
+            if narrow > 1:
+                invoke_with_four(places[FN_THREADS], 1, 0, 0, 0)
+            late = stealing and begun != 0 and now_ns(places, own) - begun > patience_ns
+            found = _prepare_meanwhile(tape, store, places, own, marks, k, late)
+            if narrow > 1:
+                invoke_with_four(places[FN_THREADS], narrow, 0, 0, 0)
+            if found == DONE:
                 continue
+            if found != NONE:
+                return found
             if begun == 0:
                 begun = now_ns(places, own)
             elif now_ns(places, own) - begun > patience_ns:

@@ -48,11 +48,14 @@ NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
     DESCRIPTORS,
     PLACES,
 ) = range(23)
-#: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, words for calls.
-OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_MARKS, OWN_CALL = range(6)
+#: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, where in `todo` the next step stands
+#: whose kernels may be made ahead, words for calls.
+OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_MARKS, OWN_AHEAD, OWN_CALL = range(7)
 OWN_WORDS = OWN_CALL + INTEGERS
-#: What became of a step.
-DONE, LEFT_TO_PYTHON, FAILED = 0, -2, -3
+#: What became of a step; there was none.
+DONE, NONE, LEFT_TO_PYTHON, FAILED = 0, -1, -2, -3
+#: Rows of `Store.flags`.
+STOP, ARRIVED, FLAGS = range(3)
 #: Stand for an operation where something else failed.
 BINDING, EXECUTION = -1, -2
 #: A status beside the library's: a memory is larger than the room for it, or not what its kernel takes.
@@ -106,7 +109,7 @@ class Store(NamedTuple):
         blocks: prepared calls of all steps.
         ready: address of each step's calls, 0 until it is prepared.
         todo: steps of all lanes; bounds: where each lane's next one and its end stand in it.
-        flags: [0] is set to stop.
+        flags: `STOP` is set to stop; steps before `ARRIVED` have their weights in memory.
     """
 
     handles: Numbers
