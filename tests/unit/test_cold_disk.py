@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -15,6 +16,7 @@ from edgeplan.cold.profiling import disk
 from edgeplan.errors import DeviceError, FormatError
 from edgeplan.planning.cold_start.profile import Disk
 from edgeplan.runtime import reading_ahead
+from edgeplan.runtime.bringing import Bringer
 from edgeplan.runtime.native import words
 
 _MB = 1 << 20
@@ -35,7 +37,7 @@ def test_a_disk_is_measured_once_for_a_machine(file: Path, monkeypatch: pytest.M
     monkeypatch.setattr(disk, "measure_disk", lambda *_, **__: Disk(1.0, 2.0))
     assert disk.kept_disk(kept, [file]) == first
     row = json.loads(kept.read_text())
-    kept.write_text(json.dumps({key: value for key, value in row.items() if key != "parts"}))
+    kept.write_text(json.dumps({key: value for key, value in row.items() if key != "how"}))
     assert disk.kept_disk(kept, [file]) == Disk(1.0, 2.0)  # what was measured another way is measured again
     monkeypatch.setattr(disk, "fingerprint", lambda: "another")
     assert disk.kept_disk(kept, [file]) == Disk(1.0, 2.0)
@@ -111,12 +113,12 @@ def test_weights_are_read_in_the_order_of_execution(monkeypatch: pytest.MonkeyPa
     shared = _shared(_ROWS, (7, 8))
     flags = shared.objects.store.flags
 
-    def read(descriptor: int, buffers: list[memoryview], at: int) -> int:
-        asked.append((descriptor, at, len(buffers[0])))
+    def send(_: int, descriptor: int, at: int, count: int) -> int:
+        asked.append((descriptor, at, count))
         told.append(int(flags[words.ARRIVED]))
-        return len(buffers[0])
+        return count
 
-    monkeypatch.setattr(os, "preadv", read)
+    monkeypatch.setattr(os, "sendfile", send)
     monkeypatch.setattr(reading_ahead, "_AT_ONCE_BYTES", _MB)
     reading_ahead.ReadingAhead(shared).run()
     half, quarter = _MB // 2, _MB // 4
@@ -153,7 +155,7 @@ def test_reading_ahead_ends_when_it_is_told_to_or_the_disk_fails(monkeypatch: py
         calls.append(1)
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "preadv", failing)
+    monkeypatch.setattr(os, "sendfile", failing)
     shared = _shared(_ROWS, (7, 8))
     reading_ahead.ReadingAhead(shared).run()  # whoever fetches the weights tells of it
     assert len(calls) == 1
@@ -162,3 +164,28 @@ def test_reading_ahead_ends_when_it_is_told_to_or_the_disk_fails(monkeypatch: py
     reader._ended = True
     reader.run()
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_bytes_are_brought_into_memory_and_counted(file: Path, monkeypatch: pytest.MonkeyPatch, sent: bool) -> None:
+    def refused(*_: object) -> int:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    if not sent:  # a file system whose files cannot be sent
+        monkeypatch.setattr(os, "sendfile", refused)
+    size = file.stat().st_size
+    assert page_cache.evict([file]) == 0.0
+    with Bringer() as bringer, file.open("rb", buffering=0) as opened:
+        assert bringer.bring(opened.fileno(), size - 10, size + 5) == 10
+        assert page_cache.cached_share([file]) < 1.0
+        assert bringer.bring(opened.fileno(), 0, size) == size
+        assert page_cache.cached_share([file]) == 1.0
+
+
+def test_bytes_that_cannot_be_read_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "sendfile", failing)
+    with Bringer() as bringer, pytest.raises(OSError, match="Input/output"):
+        bringer.bring(0, 0, 1)

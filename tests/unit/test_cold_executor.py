@@ -21,11 +21,13 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import Plan
-from edgeplan.runtime import lanes, native, raw_weights
+from edgeplan.runtime import cold_executor, lanes, native, raw_weights
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked_file import read_linked, read_reserve
+from edgeplan.runtime.native import words
 from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.preparation import Shared
 from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
@@ -88,6 +90,54 @@ def test_the_schedule_is_the_planned_one(dnnl: Dnnl, planned: Planned, graph: Gr
     assert [s.layer for s in spans if s.stage == "execute" and s.core == "prepare:0"] == executed[5:]
     assert set(stages) == {"open", "read", "create", "transform", "execute"}
     assert stages["execute"] > 0
+
+
+class _WeightsOnTheirWay:
+    """Stands for a disk that brings nothing before all kernels are made, and then everything."""
+
+    def __init__(self, shared: Shared, kernels: int) -> None:
+        store = shared.objects.store
+        store.flags[words.ARRIVED] = 0
+
+        def bring() -> None:
+            deadline = time.monotonic() + 60
+            while _made(store) < kernels and time.monotonic() < deadline:
+                time.sleep(1e-3)
+            store.flags[words.ARRIVED] = shared.program.step_count
+
+        self._thread = threading.Thread(target=bring)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._thread.join()
+
+
+def _made(store: words.Store) -> int:
+    return int(np.count_nonzero(store.states & 0xFF == 2))
+
+
+@pytest.mark.parametrize("stealing", [True, False])
+def test_kernels_are_made_while_weights_are_on_their_way(
+    dnnl: Dnnl,
+    planned: Planned,
+    graph: Graph,
+    model: Path,
+    wanted: Mapping[str, np.ndarray],
+    stealing: bool,
+) -> None:
+    plan = planned(model, graph, widen_from=-1)
+    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
+    with ColdSession(dnnl, folder, threads=2) as session:
+        session.run(random_inputs(graph))
+        kernels = _made(session._shared.objects.store)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cold_executor, "reading_ahead", lambda shared: _WeightsOnTheirWay(shared, kernels))
+        with ColdSession(dnnl, folder, threads=2, stealing=stealing) as session:
+            _close(session.run(random_inputs(graph)), wanted)
+            spans = session.spans()
+    for core, own in (("main", plan.main), ("prepare:0", plan.queues[0])) if not stealing else ():
+        first = min(s.start_ms for s in spans if s.core == core and s.stage == "read")
+        assert set(own) <= {s.layer for s in spans if s.core == core and s.stage == "create" and s.start_ms < first}
 
 
 def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:

@@ -1,8 +1,8 @@
-"""Reading weights before they are fetched: they come from the disk in the order of execution while kernels are made.
+"""Bringing weights into memory before they are fetched: they come in the order of execution while kernels are made.
 
-The thread reads into a small buffer that nobody looks at, so that the kernel's own reading ahead works: it asks the disk for no
-more than its window at once, in large pages. Asking for everything by POSIX_FADV_WILLNEED is no good: a disk with a long queue
-serves all of it at the same time, what is needed first comes late, and small pages take two to three times the processor time.
+One part after the other (`bringing`), so that the kernel's own reading ahead asks the disk for no more than its window at once,
+in large pages. Asking for everything by POSIX_FADV_WILLNEED is no good: a disk with a long queue serves all of it at the same
+time, what is needed first comes late, and small pages take two to three times the processor time.
 
 It tells of what has come (`Store.flags`): until then lanes make kernels (`native.lanes`).
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from edgeplan.runtime.bringing import Bringer
 from edgeplan.runtime.lanes import LaneThread
 from edgeplan.runtime.memory import in_memory
 from edgeplan.runtime.native import words
@@ -62,15 +63,15 @@ class ReadingAhead:
 
     def run(self) -> None:
         """Read; what cannot be read is told by whoever fetches it."""
-        buffer = memoryview(bytearray(_AT_ONCE_BYTES))
         flags = self._shared.objects.store.flags
         try:
-            for descriptor, first, last, arrived in _together(_wanted(self._shared)):
-                for at in range(first, last, _AT_ONCE_BYTES):
-                    if self._ended:
-                        return
-                    os.preadv(descriptor, [buffer[: last - at]], at)
-                flags[words.ARRIVED] = arrived
+            with Bringer() as bringer:
+                for descriptor, first, last, arrived in _together(_wanted(self._shared)):
+                    for at in range(first, last, _AT_ONCE_BYTES):
+                        if self._ended:
+                            return
+                        bringer.bring(descriptor, at, min(last, at + _AT_ONCE_BYTES))
+                    flags[words.ARRIVED] = arrived
         except OSError:
             return
         finally:

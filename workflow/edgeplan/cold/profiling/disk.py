@@ -18,10 +18,11 @@ from edgeplan.errors import DeviceError, FormatError
 from edgeplan.files import write_json
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.planning.cold_start.profile import Disk
+from edgeplan.runtime.bringing import Bringer
 
 _PROBES = 7
 _PARTS = (32, 16, 8, 4, 2, 1)  # of the file: a 32nd of it, and so on
-_CHUNK_BYTES = 1 << 20  # as a cold start reads ahead
+_HOW = "brought"  # `runtime.bringing`
 
 
 class _Row(BaseModel):
@@ -32,6 +33,7 @@ class _Row(BaseModel):
     latency_ms: Annotated[float, Field(ge=0)]
     measured_at: float
     parts: tuple[int, ...] = ()  # of before: the first page and the whole
+    how: str = ""  # of before: into a buffer
 
 
 def measure_disk(files: Sequence[Path], *, lock_timeout_seconds: float = 0.0) -> Disk:
@@ -92,20 +94,18 @@ def kept_disk(path: Path, files: Sequence[Path], *, lock_timeout_seconds: float 
         except ValidationError as error:
             next_step = "delete the file: the disk is measured again"
             raise FormatError("the measured disk does not fit its format", where=str(path), next_step=next_step) from error
-        if row.machine == fingerprint() and row.parts == _PARTS:
+        if row.machine == fingerprint() and (row.parts, row.how) == (_PARTS, _HOW):
             return Disk(row.mb_per_s, row.latency_ms)
     disk = measure_disk(files, lock_timeout_seconds=lock_timeout_seconds)
-    row = _Row(machine=fingerprint(), mb_per_s=disk.mb_per_s, latency_ms=disk.latency_ms, measured_at=time.time(), parts=_PARTS)
+    measured = {"mb_per_s": disk.mb_per_s, "latency_ms": disk.latency_ms, "measured_at": time.time()}
+    row = _Row(machine=fingerprint(), parts=_PARTS, how=_HOW, **measured)
     write_json(path, row.model_dump())
     return disk
 
 
 def _reading_ms(path: Path, size: int) -> float:
-    """Milliseconds of reading the first bytes of a file."""
-    buffer = memoryview(bytearray(_CHUNK_BYTES))
+    """Milliseconds of bringing the first bytes of a file into memory, as a cold start does."""
     start = time.perf_counter()
-    with path.open("rb", buffering=0) as file:
-        left = size
-        while left > 0 and (count := file.readinto(buffer[: min(left, _CHUNK_BYTES)])):
-            left -= count
+    with path.open("rb", buffering=0) as file, Bringer() as bringer:
+        bringer.bring(file.fileno(), 0, size)
     return (time.perf_counter() - start) * 1e3
