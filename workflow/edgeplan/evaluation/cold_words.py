@@ -108,8 +108,6 @@ def ablation(e: ColdEvidence) -> str:
         ]
         if worse:
             text.append(f"Page cache {state}: slower {', '.join(worse)}.")
-    if text:
-        text.append("The columns were measured one after the other, as the machine was then.")
     return f"{' '.join(text)} {sequences(*ABLATION)(e)}".strip()
 
 
@@ -232,8 +230,7 @@ def continuous(e: ColdEvidence) -> str:
         parts.append(f"each later one {_times(later)}")
     return (
         f"The mode for continuous inference {'pays' if pays else 'costs more than it gains'} when {number} inferences follow "
-        "each other at once. Its times over those of the same plan without it (geometric means; run one after the other, not "
-        f"in turns): {', '.join(parts)}."
+        f"each other at once. Its times over those of the same plan without it (geometric means): {', '.join(parts)}."
     )
 
 
