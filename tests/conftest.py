@@ -1,4 +1,4 @@
-"""What the tests of the runtime share."""
+"""What tests share: examples that are the same every time, and what those of the runtime need."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
+from hypothesis import settings
 
 from edgeplan.cold import process
 from edgeplan.cold.jobs import RunJob, RunResult
@@ -30,6 +31,8 @@ from edgeplan.runtime.program import build_program, default_program, step_candid
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 
+settings.register_profile("seeded", derandomize=True)
+settings.load_profile("seeded")
 Array = npt.NDArray[np.float32]
 #: Checks a graph: (graph, model file or None, home layouts, how many of the candidates); returns how many programs it ran.
 Check = Callable[..., int]

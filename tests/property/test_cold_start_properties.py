@@ -21,7 +21,7 @@ from edgeplan.planning.cold_start.plan import Plan, Target
 from edgeplan.planning.cold_start.planner import PLANNERS, Options, outcomes, plan
 from edgeplan.planning.cold_start.profile import Disk, Profile, check
 
-_quick = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+_quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _TARGET = Target("m", "0" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2)
 _ROUNDING = 1e-6
 

@@ -27,6 +27,11 @@ def _halves(b: GraphBuilder, x: str, _number: int) -> str:
     return b.concat([b.relu(right), left])
 
 
+def _tall_pool(b: GraphBuilder, x: str, number: int) -> str:
+    tall = b.shape(x)[2] > 1  # several pools leave a single row, which holds no window
+    return b.maxpool(x, (2, 3), (1 + number % 2, 1), (0, 1)) if tall else x
+
+
 _STEPS: Mapping[str, Step] = {
     "conv": lambda b, x, n: b.conv(x, 4 + 2 * (n % 5), (1, 3, 5)[n % 3], 1 + n % 2, bias=n % 4 == 0),
     "grouped": lambda b, x, n: b.conv(x, b.channels(x), 3, groups=2, dilation=1 + n % 2),
@@ -48,7 +53,7 @@ _STEPS: Mapping[str, Step] = {
     "lrn": lambda b, x, _: b.lrn(x),
     "leakyrelu": lambda b, x, _: b.activation(x, "leakyrelu"),
     "upsample": lambda b, x, n: b.upsample(x, 2 + n % 2),
-    "tall pool": lambda b, x, n: b.maxpool(x, (2, 3), (1 + n % 2, 1), (0, 1)),
+    "tall pool": _tall_pool,
     "fold": lambda b, x, _: b.squeeze(b.unsqueeze(x, (1, 3)), (1, 3)),
 }
 

@@ -16,7 +16,7 @@ from edgeplan.planning.cold_start.streamed import streamed, streamed_bounds
 from edgeplan.planning.cold_start.streamed_program import carried_bounds, streamed_program
 from edgeplan.planning.cold_start.streams import streamed_ms, streams_of
 
-_quick = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+_quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _ROUNDING = 1e-6
 # Bytes of the random profiles are single ones: at these bandwidths they take between nothing and most of the time.
 disks = st.builds(Disk, st.sampled_from([1e-6, 4e-6, 1e-5, 1.0]), st.sampled_from([0.0, 0.5, 3.0]))

@@ -14,9 +14,7 @@ _INDEX = st.integers(0, 1999)
 _SEED = st.integers(0, 2**31)
 _FAMILY = st.sampled_from(list(FAMILIES.values()))
 
-few: Callable[..., object] = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+few: Callable[..., object] = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @few
