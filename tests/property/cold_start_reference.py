@@ -10,6 +10,7 @@ from edgeplan.planning.cold_start.profile import Candidate, Contention, Fresh, L
 # Times are whole quarters, so that sums are exact and ties happen.
 _times = st.integers(0, 40).map(lambda n: n / 4)
 _factors = st.sampled_from([1.0, 1.25, 1.5])
+_fresh_factors = st.sampled_from([0.5, 1.0, 1.25, 1.5])  # a fresh process may be faster at a stage too
 
 
 @st.composite
@@ -28,7 +29,7 @@ def profiles(draw: st.DrawFn, steps: int = 3, candidates: int = 2, equal: bool |
         for k in range(draw(st.integers(1, steps)))
     )
     contention = Contention(*(draw(_factors) for _ in range(7)))
-    fresh = Fresh(*(draw(_factors) for _ in range(5)), hand_over_ms=draw(_times))
+    fresh = Fresh(*(draw(_fresh_factors) for _ in range(5)), hand_over_ms=draw(_times))
     little = 0 if equal else draw(st.integers(1, 2))
     ratio = 1.0 if equal else draw(st.sampled_from([1.0, 2.0]))
     return Profile("m", "nhwc", big, little, ratio, layers, contention, fresh=fresh)

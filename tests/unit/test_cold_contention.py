@@ -23,13 +23,13 @@ def test_the_factor_stays_finite_where_two_get_no_more_done_than_one() -> None:
     assert charged(both=2.0, beside_execution=1.0) == 20.0
 
 
-def test_a_model_has_the_medians_over_its_layouts() -> None:
+def test_a_model_has_the_medians_over_its_layouts_but_for_creation() -> None:
     profiles = layouts(4, 1)
     factors = (Contention(1, 1, 1, 20), Contention(1.5, 1, 1.2, 2), Contention(1.1, 1.3, 1.1, 3))
-    fresh = (Fresh(2, 3), Fresh(1, 9, hand_over_ms=0.5), Fresh(4, 1))
+    fresh = (Fresh(2, 3, 0.6), Fresh(1, 9, 0.8, hand_over_ms=0.5), Fresh(4, 1, 1.1))
     given = [replace(p, contention=c, fresh=f) for p, c, f in zip(profiles, factors, fresh, strict=True)]
     found = pooled(given)
     assert {p.contention for p in found} == {Contention(1.1, 1, 1.1, 3)}
-    assert {p.fresh for p in found} == {Fresh(2, 3)}
+    assert [p.fresh for p in found] == [Fresh(2, 3, 0.6), Fresh(2, 3, 0.8), Fresh(2, 3, 1.1)]
     assert {p.start_ms for p in found} == {0.25}
     assert [p.layers for p in found] == [p.layers for p in given]

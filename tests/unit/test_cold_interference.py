@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -146,13 +147,15 @@ class _Passes:
         del keep
         work.execute.append(self._time_ms())
 
-    def prepare(self, work: Any, *, keep: bool = True) -> None:
+    def prepare(self, work: Any, *, keep: bool = True, together: threading.Barrier | None = None) -> None:
         del keep
+        if together:
+            together.wait()
         for stage in ("prepare", "read", "whole"):
-            getattr(work, stage).append(self._time_ms())
+            getattr(work, stage).append(self._time_ms(beside=_Passes.beside or together is not None))
 
-    def _time_ms(self) -> float:
-        return 100.0 if _Passes.blocks == 1 else 2.0 if self.raw and _Passes.beside else 1.0
+    def _time_ms(self, *, beside: bool = False) -> float:
+        return 100.0 if _Passes.blocks == 1 else 2.0 if self.raw and beside else 1.0
 
     def close(self) -> None:
         pass

@@ -77,7 +77,8 @@ def test_inconsistent_profiles_are_refused() -> None:
         (replace(good, contention=Contention(0.9)), "at least 1"),
         (replace(good, big_cores=0), "0 big"),
         (replace(good, start_ms=-1.0), "start_ms"),
-        (replace(good, fresh=Fresh(create=0.5)), "at least 1"),
+        (replace(good, fresh=Fresh(create=0.0)), "above 0"),
+        (replace(good, fresh=Fresh(execute=float("inf"))), "above 0"),
         (replace(good, fresh=Fresh(hand_over_ms=-1.0)), "hand_over_ms"),
     ):
         with pytest.raises(FormatError, match=message):

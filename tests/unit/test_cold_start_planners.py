@@ -90,7 +90,7 @@ def test_contention_and_the_little_ratio_enter_once() -> None:
     assert makespan_ms(costs, in_sequence) == simulate(profile, in_sequence)[0] == 13.0  # nothing overlaps
 
 
-def test_factors_of_a_fresh_process_enter_once_and_not_the_work_bound() -> None:
+def test_factors_of_a_fresh_process_enter_once_and_the_work_bound_where_they_are_below_1() -> None:
     times = {"big": 1.0}
     read = Candidate("k", "raw", times, times, times, {1: 10.0, 2: 5.0})
     mapped = Candidate("k", "cached_mmap", times, times, {"big": 0.0}, {1: 10.0, 2: 5.0})
@@ -105,6 +105,8 @@ def test_factors_of_a_fresh_process_enter_once_and_not_the_work_bound() -> None:
     assert costs.wide is not None
     assert costs.wide.tolist() == costs.alone_execute.tolist() == [[7.5, 7.5]]
     assert work_bound_ms(profile) == work_bound_ms(replace(profile, fresh=Fresh())) == (1 + 1 + 10) / 2
+    cheaper = replace(profile, fresh=Fresh(read=2, map=0.5, create=0.25, transform=7, execute=0.8))
+    assert work_bound_ms(cheaper) == pytest.approx((0.5 + 0.25 + 10 * 0.8) / 2)
     for widen_from, place in ((0, -1), (1, 0)):
         schedule = Schedule((1,), (place,), widen_from)
         assert simulate(profile, schedule)[0] == pytest.approx(makespan_ms(costs, schedule))

@@ -21,23 +21,6 @@ _MADV_POPULATE_READ = 22  # Linux 5.14; Python 3.11 has no name for it
 _DIGEST_BYTES = 7  # exact in every JSON reader's integers of 64 bits
 
 
-_ARENA_MAX = -8  # M_ARENA_MAX of glibc's mallopt
-
-
-def share_heap() -> bool:
-    """Have all threads of this process that start from here on take memory from its first heap, for good (glibc).
-
-    Otherwise each gets a heap of its own, which grows by a page or two at a time, and changing the address space that often
-    makes the threads wait for each other: creating a model's kernels takes 5 to 15 % longer. For programs that run plans and
-    little else; many threads that allocate at once would wait for the one heap.
-
-    Returns:
-        whether the C library could.
-    """
-    setter = getattr(ctypes.CDLL(None), "mallopt", None)
-    return setter is not None and bool(setter(_ARENA_MAX, 1))
-
-
 def checksum(data: Bytes) -> int:
     """A 56-bit digest of transformed weights at the speed of memory: every word mixed in at its place, the rest hashed.
 

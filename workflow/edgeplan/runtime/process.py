@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from edgeplan.runtime.code_memory import pool_code
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.memory import share_heap
+from edgeplan.runtime.heaps import grow_heaps
 from edgeplan.runtime.objects import library_places
 
 
@@ -14,5 +16,5 @@ def prepare_process(dnnl: Dnnl) -> None:
     Where the system does not let it, the same is computed, in more time.
     """
     library_places(dnnl)  # looked up once
-    share_heap()
+    grow_heaps(len(os.sched_getaffinity(0)))  # at least one for each thread that prepares, and one for what reads ahead
     pool_code(dnnl.info.path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +19,7 @@ import numpy as np
 from edgeplan.cold.attempts import ATTEMPTS
 from edgeplan.cold.interference import LIMIT, Interference
 from edgeplan.cold.profiling.fresh import START, start_signature
-from edgeplan.cold.profiling.memory import pinned
+from edgeplan.cold.profiling.memory import pinned, release_freed
 from edgeplan.cold.profiling.rounds import Rig
 from edgeplan.cold.profiling.settings import Cores
 from edgeplan.cold.profiling.store import Row
@@ -109,7 +110,7 @@ def _measure(
                 passes.prepare(lone)
         _beside(lambda: passes.execute(lone, keep=False), executing, lambda: passes.prepare(beside_other), preparing)
         _beside(lambda: passes.prepare(lone, keep=False), preparing, lambda: passes.execute(beside_other), executing)
-        _beside(lambda: others.prepare(lone, keep=False), executing, lambda: passes.prepare(twice), preparing)
+        _at_once((others, passes), (executing, preparing), twice)
         return lone, beside_other, twice
 
     try:
@@ -168,6 +169,23 @@ def _beside(background: Callable[[], None], where: int, timed: Callable[[], None
         thread.join()
 
 
+def _at_once(passes: Sequence[_Passes], processors: Sequence[int], work: _Work) -> None:
+    """Prepare beside each other, once. Nothing is freed meanwhile, which would interrupt the others: no cold start frees."""
+    together = threading.Barrier(len(passes))
+
+    def one(each: _Passes, processor: int) -> None:
+        with pinned(processor):
+            try:
+                each.prepare(work, together=together)
+            except BaseException:
+                together.abort()
+                raise
+
+    with ThreadPoolExecutor(len(passes), thread_name_prefix="contention") as pool:
+        for found in [pool.submit(one, *pair) for pair in zip(passes, processors, strict=True)]:
+            found.result()
+
+
 class _Passes:
     """Whole passes over a model with the first candidate of every step, by the compiled code of a cold start.
 
@@ -200,11 +218,18 @@ class _Passes:
         if keep:
             work.execute.append((time.perf_counter() - start) * 1e3)
 
-    def prepare(self, work: _Work, *, keep: bool = True) -> None:
+    def prepare(self, work: _Work, *, keep: bool = True, together: threading.Barrier | None = None) -> None:
+        """Prepare all steps; together with others if they are to begin, and to have ended, at once."""
         self._rig.dnnl.set_threads(1)
+        if keep:
+            release_freed()
         with self._opened(self._program, self._tape) as shared:  # mapped anew: pages that were seen before cost nothing
             preparation = _on_one_lane(shared, self._preparing)
+            if together:
+                together.wait()
             preparation.wait_for_all()
+            if together:
+                together.wait()
             (marks,) = preparation.marks
         spent = [(stage == "read", (end - start) / 1e6) for stage, _, start, end in marks]
         if keep:

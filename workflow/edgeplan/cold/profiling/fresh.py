@@ -1,10 +1,11 @@
-"""What a fresh process pays more than one that was profiled, and before the first step: where every cold start happens.
+"""What costs are in a fresh process, where every cold start happens, against those that were profiled; and the start itself.
 
 Candidates are profiled one after another, in a process that has prepared and executed the like before. A process that has just
-started meets pages that are not mapped yet, caches that hold something else, and a code generator that nobody has called. Two
-plans of a model are started in fresh processes, neither of them one that a planner would make: each step's first candidate,
-prepared on one core beside the execution, once with weights mapped from the cache and once with raw ones. Each stage's time
-there over the profile's is a factor on all costs of that stage.
+started meets pages that are not mapped yet, caches that hold something else, and a code generator that nobody has called; but
+it makes all its kernels in a row, where the profiler reads and transforms weights between two of them. Two plans of a model
+are started in fresh processes: each step's candidate of the least work, prepared on one core beside the execution, once with
+weights mapped from the cache and once with raw ones. Each stage's time there over the profile's is a factor on all costs of
+that stage.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from edgeplan.cold.profiling.target import target_of
 from edgeplan.planning.cold_start.machine import MAIN, Schedule, costs_of, makespan_ms
 from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.planning.cold_start.planner import Outcome, document
-from edgeplan.planning.cold_start.profile import Fresh, Profile
+from edgeplan.planning.cold_start.profile import BIG, Candidate, Fresh, Profile
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
 
 #: Signatures of the rows of whole programs begin with this; the `position` of such a row is the number of steps.
 START = "start-"
 _STAGE = "start"
-_MOST = 20.0  # a factor beyond this says that the machine was busy
+_MOST = 20.0  # a factor beyond this, either way, says that the machine was busy
 _LEAST_MS = 0.05  # of a stage, for a ratio of it to say anything
 
 
@@ -90,7 +91,7 @@ def measure_fresh(
         ColdRunError: a process failed.
     """
     plain = replace(profile, start_ms=0.0, fresh=Fresh())
-    plans = {source: plan_of_first(dnnl, model, plain, source, len(cores.big)) for source in ("cached_mmap", "raw")}
+    plans = {source: plan_of_least(dnnl, model, plain, source, len(cores.big)) for source in ("cached_mmap", "raw")}
     checks: dict[str, Check] = {}
     for source, plan in plans.items():
         folder = scratch / f"fresh-{profile.layout}-{source}"
@@ -111,13 +112,19 @@ def measure_fresh(
     return start, replace(factors, hand_over_ms=max(left / steps, 0.0) if steps else 0.0)
 
 
-def plan_of_first(dnnl: Dnnl, model: Path, profile: Profile, source: str, threads: int) -> Plan:
-    """Each step's first candidate with one source of weights, prepared beside the execution where a core is left for it."""
+def plan_of_least(dnnl: Dnnl, model: Path, profile: Profile, source: str, threads: int) -> Plan:
+    """Each step's candidate of the least work with one source of weights, prepared beside the execution where a core is left.
+
+    Others may have had the profiler's quick look only, and be good in nothing: what they cost says little of those in plans.
+    """
+
+    def work_ms(candidate: Candidate) -> float:
+        return sum(candidate.stages_ms(BIG)) + candidate.execute_ms[min(candidate.execute_ms)]
+
     choice = []
     for layer in profile.layers:
-        names = [(c.implementation, c.source) for c in layer.candidates]
-        first = layer.candidates[0].implementation
-        choice.append(next(i for i, name in enumerate(names) if name in {(first, source), (first, "none")}))
+        usable = [i for i, c in enumerate(layer.candidates) if c.source in (source, "none")]
+        choice.append(min(usable, key=lambda i: work_ms(layer.candidates[i])))
     lanes, steps = profile.queues, len(choice)
     place = tuple(k % lanes if lanes else MAIN for k in range(steps))
     schedule = Schedule(tuple(choice), place, steps if lanes or not profile.equal else 0)
@@ -127,6 +134,6 @@ def plan_of_first(dnnl: Dnnl, model: Path, profile: Profile, source: str, thread
 
 
 def _factor(checked: Check, stage: str) -> float:
-    """Measured over predicted; 1 where there is next to nothing of the stage, and no less."""
+    """Measured over predicted; 1 where there is next to nothing of the stage."""
     predicted = checked.predicted_ms[stage]
-    return float(np.clip(checked.measured_ms[stage] / predicted, 1.0, _MOST)) if predicted > _LEAST_MS else 1.0
+    return float(np.clip(checked.measured_ms[stage] / predicted, 1 / _MOST, _MOST)) if predicted > _LEAST_MS else 1.0

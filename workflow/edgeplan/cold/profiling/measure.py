@@ -59,7 +59,7 @@ def measure(
         rounds = max(-(-len(o.alive) // len(o.group.steps)) for o in opened)
         for number in range(rounds):
             choice = _choices(opened, number)
-            again = {s for o in opened if len(o.group.steps) > 1 for s in o.group.steps} if block < _REPEAT_BLOCKS else set()
+            again = {s for o in opened for s in o.group.steps} if block < _REPEAT_BLOCKS else set()
             times, scale, quiet = quiet_round(
                 rig, Round(choice, widths[block % len(widths)], frozenset(again)), settings, clock
             )

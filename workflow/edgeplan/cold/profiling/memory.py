@@ -13,24 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.cold.grounds import back_memory
-from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.heaps import grow_heap
 from edgeplan.runtime.memory import HUGE_BYTES, PAGE_BYTES, Region
-from edgeplan.runtime.process import prepare_process
 
-_M_MMAP_THRESHOLD, _THRESHOLD_BYTES = -3, 128 << 10  # malloc.h
 _PROBE_BYTES = 16 << 20
-
-
-def fix_allocator(dnnl: Dnnl) -> None:
-    """Let this process take memory as a cold run does, and not hold on to what is freed, for good.
-
-    It is set up as one that runs plans. By default glibc's threshold for returning memory grows with every large block freed;
-    later samples would then not pay the page faults that the one cold run pays. Other C libraries do no such thing.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, _THRESHOLD_BYTES)
-    prepare_process(dnnl)
 
 
 def release_freed() -> None:
@@ -38,6 +24,7 @@ def release_freed() -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(ctypes.c_size_t(0))
+        grow_heap()  # a cold run begins with one that has room
 
 
 def first_touch() -> tuple[float, int]:

@@ -16,7 +16,7 @@ from edgeplan.cold.interference import Interference
 from edgeplan.cold.profiling.contention import contention_of, contention_row, contention_signature, measure_contention
 from edgeplan.cold.profiling.fresh import fresh_of, fresh_row, measure_fresh, start_ms, start_signature
 from edgeplan.cold.profiling.measure import measure
-from edgeplan.cold.profiling.memory import first_touch, fix_allocator, pinned
+from edgeplan.cold.profiling.memory import first_touch, pinned
 from edgeplan.cold.profiling.once import measure_once, once_ms
 from edgeplan.cold.profiling.profiles import profile_of
 from edgeplan.cold.profiling.rounds import Rig
@@ -32,6 +32,7 @@ from edgeplan.progress import progress
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.process import prepare_process
 from edgeplan.runtime.steps import Lowered
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
@@ -94,7 +95,7 @@ def profile_model(
     constants = rows.constants()
     if missing or constants is None:
         with machine_lock(_LOCK_SECONDS):
-            fix_allocator(dnnl)
+            prepare_process(dnnl)
             constants = _measure(known, missing or list(layouts)[:1], rows, settings, cores)
         rows.merge()
     return pooled([_profile(known, home, rows, settings, cores, constants) for home in layouts])
@@ -103,7 +104,9 @@ def profile_model(
 def pooled(profiles: Sequence[Profile]) -> tuple[Profile, ...]:
     """The profiles of a model with the medians over its home layouts of what is measured once for each layout.
 
-    Layouts differ less in these than one measurement from the next, and a planner compares layouts.
+    Layouts differ less in these than one measurement from the next, and a planner compares layouts. The factor on creation is
+    each layout's own: unequal steps share conversions and descriptors too, which the profiler makes for each anew, and how much
+    they share is a matter of the layout.
     """
 
     def medians(found: Sequence[Any]) -> Any:
@@ -112,7 +115,8 @@ def pooled(profiles: Sequence[Profile]) -> tuple[Profile, ...]:
 
     contention, fresh = medians([p.contention for p in profiles]), medians([p.fresh for p in profiles])
     start = statistics.median(p.start_ms for p in profiles)
-    return tuple(replace(p, contention=contention, fresh=fresh, start_ms=start) for p in profiles)
+    own = (replace(fresh, create=p.fresh.create) for p in profiles)
+    return tuple(replace(p, contention=contention, fresh=f, start_ms=start) for p, f in zip(profiles, own, strict=True))
 
 
 def _profile(

@@ -14,7 +14,6 @@ from edgeplan.cold.clock import Clock
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.interference import Interference
 from edgeplan.cold.profiling.measure import quiet_round
-from edgeplan.cold.profiling.memory import fix_allocator
 from edgeplan.cold.profiling.once import once_ms, work_of
 from edgeplan.cold.profiling.profiles import Charge, candidates_of, shares
 from edgeplan.cold.profiling.rounds import Rig, Round
@@ -25,6 +24,7 @@ from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.references import References
 from edgeplan.planning.cold_start.profile import Candidate, Profile
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.process import prepare_process
 from edgeplan.runtime.steps import Lowered
 from edgeplan.runtime.weights import WeightLocation
 
@@ -83,7 +83,7 @@ class Reprofiler:
         # Only now: what is usual of the processors is not looked up while another process measures.
         watch = Interference(self._cores.big)
         self._clock = Clock(References(), self._constants.nominal, watch, self._settings.reference_runs)
-        fix_allocator(self._dnnl)
+        prepare_process(self._dnnl)
         self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeplan-profile-")))
         return self
 

@@ -50,7 +50,7 @@ class Round:
     Attributes:
         choice: position of the candidate of each step that is started cold; the others keep what they have.
         width: processors that execute.
-        repeats: steps whose preparation after an equal step's is timed too.
+        repeats: steps whose preparation after an equal step's is timed too, or after their own where the model has no equal.
     """
 
     choice: Mapping[int, int]
@@ -237,11 +237,14 @@ class Rig:
         self.dnnl.set_threads(1)
 
     def _repeat(self, what: Round, times: Times) -> None:
-        """Prepare steps after an equal one: the executor makes what they share once, so they are bound and transformed only."""
+        """Prepare steps after an equal one: the executor makes what they share once, so they are bound and transformed only.
+
+        A step without an equal here is prepared after itself: another model that has the same one may have several.
+        """
         with self.shared() as shared:
             preparer = Preparer(shared, self.staging)
             for index in sorted(what.repeats & set(what.choice)):
-                other = next(step for step in self.group[index].steps if step != index)
+                other = next((step for step in self.group[index].steps if step != index), index)
                 equal, marks = self.trials.step(other, what.choice[index], what.width), list[Mark]()
                 shared.objects.close()
                 shared.objects = shared.new_objects()

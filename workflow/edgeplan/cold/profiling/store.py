@@ -36,7 +36,7 @@ _SOURCES = (
     *(f"runtime/{name}.py" for name in ("cold_executor", "lanes", "linked", "preparation", "objects", "weight_cache")),
     *(f"runtime/{name}.py" for name in ("tape", "tape_file")),
     *(f"runtime/native/{name}.py" for name in ("__init__", "compiled", "intrinsics", "lanes", "making", "stages", "words")),
-    *(f"runtime/{name}.py" for name in ("raw_weights", "transform", "memory", "dnnl", "creation", "linking")),
+    *(f"runtime/{name}.py" for name in ("raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking")),
 )
 _SCHEMA = pa.schema(
     [

@@ -8,16 +8,18 @@ from dataclasses import replace
 import pandas as pd
 
 from edgeplan.planning.cold_start.dominance import undominated
-from edgeplan.planning.cold_start.profile import BIG, LITTLE, Candidate, Fresh, Profile, prepare_ms
+from edgeplan.planning.cold_start.profile import BIG, LITTLE, Candidate, Fresh, Profile, execute_ms, prepare_ms
 
 
 def work_bound_ms(profile: Profile) -> float:
     """Sum over the steps of the least (preparation + execution) core-milliseconds of any candidate, divided by the cores.
 
-    Without contention, the factors of a fresh process and what is paid before the first step: no schedule of the profile's
-    machine ends sooner, whatever overlaps.
+    Without contention and what is paid before the first step, and of the factors of a fresh process only those that make a
+    stage cheaper: no schedule of the profile's machine ends sooner, whatever overlaps.
     """
-    profile = replace(profile, fresh=Fresh())
+    found = profile.fresh
+    factors = (min(factor, 1.0) for factor in (found.read, found.map, found.create, found.transform, found.execute))
+    profile = replace(profile, fresh=Fresh(*factors))
     work = sum(min(_work_ms(profile, c) for c in layer.candidates) for layer in profile.layers)
     return work / profile.cores
 
@@ -26,7 +28,7 @@ def _work_ms(profile: Profile, c: Candidate) -> float:
     classes = (BIG,) if profile.equal else (BIG, LITTLE)
     widths = {profile.narrow, profile.big_cores}
     prepare = min(sum(prepare_ms(profile, c, core, overlapped=False)) for core in classes)
-    return prepare + min(width * c.execute_ms[width] for width in widths)
+    return prepare + min(width * execute_ms(profile, c, width, overlapped=False) for width in widths)
 
 
 def fewest_read_bytes(profile: Profile) -> int:

@@ -108,7 +108,7 @@ class Fresh:
     """What costs are in a fresh process, where every cold start happens, against those that were profiled.
 
     Attributes:
-        read: factor (>= 1) on reading into memory.
+        read: factor on reading into memory.
         map: factor on mapping cached weights.
         create, transform, execute: factors on those stages.
         hand_over_ms: for each step that is executed while others are prepared: what passes until the executing core has it.
@@ -218,9 +218,11 @@ def check(profile: Profile) -> Profile:
 def _check_factors(profile: Profile, where: str) -> None:
     new = profile.fresh
     factors = [profile.little_ratio, *astuple(profile.contention)]
-    factors += [new.read, new.map, new.create, new.transform, new.execute]
     if not all(math.isfinite(f) and f >= 1 for f in factors):
-        raise _misfit(f"little_ratio and factors must be at least 1, not {factors}", where)
+        raise _misfit(f"little_ratio and factors of contention must be at least 1, not {factors}", where)
+    factors = [new.read, new.map, new.create, new.transform, new.execute]
+    if not all(math.isfinite(f) and f > 0 for f in factors):
+        raise _misfit(f"factors of a fresh process must be above 0, not {factors}", where)
     for name, time in (("start_ms", profile.start_ms), ("hand_over_ms", new.hand_over_ms)):
         if not (math.isfinite(time) and time >= 0):
             raise _misfit(f"{name} must be at least 0, not {time}", where)

@@ -173,7 +173,35 @@ def _prepare_meanwhile(tape: Tape, store: Store, places: Numbers, own: Numbers, 
 
 
 @compiled
-def advance(  # noqa: C901  the one loop that a cold start runs in
+def _await(
+    tape: Tape, store: Store, places: Numbers, own: Numbers, marks: Numbers, wanted: int, stealing: bool, patience_ns: int
+) -> int:
+    """Prepare what there is to prepare until a step is ready.
+
+    Returns:
+        `DONE`; `NONE` if its lane is late; or `LEFT_TO_PYTHON` or `FAILED`, with the step at hand in `own`.
+    """
+    place = store.ready.ctypes.data + wanted * WORD
+    begun, spins = 0, 0
+    while load_word(place) == 0:
+        late = stealing and begun != 0 and now_ns(places, own) - begun > patience_ns
+        found = _prepare_meanwhile(tape, store, places, own, marks, wanted, late)
+        if found == DONE:
+            continue
+        if found != NONE:
+            return int(found)
+        if begun == 0:
+            begun = now_ns(places, own)
+        elif now_ns(places, own) - begun > patience_ns:
+            return NONE
+        spins += 1
+        if spins > _SPINS:
+            invoke_with_four(places[FN_YIELD], 0, 0, 0, 0)
+    return DONE
+
+
+@compiled
+def advance(
     tape: Tape,
     store: Store,
     places: Numbers,
@@ -208,25 +236,16 @@ def advance(  # noqa: C901  the one loop that a cold start runs in
     """
     for k in range(first, last):
         place = store.ready.ctypes.data + k * WORD
-        begun, spins = 0, 0
-        while load_word(place) == 0:
+        if load_word(place) == 0:
             if narrow > 1:
                 invoke_with_four(places[FN_THREADS], 1, 0, 0, 0)
-            late = stealing and begun != 0 and now_ns(places, own) - begun > patience_ns
-            found = _prepare_meanwhile(tape, store, places, own, marks, k, late)
+            found = _await(tape, store, places, own, marks, k, stealing, patience_ns)
             if narrow > 1:
                 invoke_with_four(places[FN_THREADS], narrow, 0, 0, 0)
-            if found == DONE:
-                continue
-            if found != NONE:
-                return found
-            if begun == 0:
-                begun = now_ns(places, own)
-            elif now_ns(places, own) - begun > patience_ns:
+            if found == NONE:
                 return k
-            spins += 1
-            if spins > _SPINS:
-                invoke_with_four(places[FN_YIELD], 0, 0, 0, 0)
+            if found != DONE:
+                return found
         times[2 * k] = now_ns(places, own)
         own[OWN_STEP] = k
         if execute(places, own, load_word(place)) != DONE:
