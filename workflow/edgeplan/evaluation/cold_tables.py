@@ -224,9 +224,10 @@ _ALL = (
         "the other core / alone, in whole passes over the model, at least 1. `contention_main`: on all preparation on the "
         "executing core while another one prepares, such that both get done what two preparations beside each other did. "
         "`contention_raw_*`: the same for steps whose weights are made from the model file, which takes the interpreter. "
-        "`fresh_*`: a stage in a fresh process / in the profile with contention, at least 1 (`map`: weights mapped from the "
-        "cache); `fresh_hand_over_ms`: added to each step executed while others are prepared. `start_ms`: before any "
-        "step, whatever the plan. Medians over the home layouts; the last rows are over the models.",
+        "`fresh_*`: a stage in a fresh process / in the profile with contention (`map`: weights mapped from the cache); "
+        "`fresh_hand_over_ms`: added to each step executed while others are prepared. `start_ms`: before any step, whatever "
+        "the plan. Medians over the home layouts (plans take `fresh_create` of their own layout); the last rows are over the "
+        "models.",
         plans.factors,
     ),
     ColdTable(
