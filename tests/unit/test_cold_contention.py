@@ -1,10 +1,12 @@
 """The factors by which preparing, executing and reading slow each other down."""
 
+import threading
 from dataclasses import replace
 
 import pytest
 from cold_start_instances import layouts
 
+from edgeplan.cold.profiling import contention
 from edgeplan.cold.profiling.contention import charged
 from edgeplan.cold.profiling.profiler import pooled
 from edgeplan.planning.cold_start.profile import Contention, Fresh
@@ -33,3 +35,19 @@ def test_a_model_has_the_medians_over_its_layouts_but_for_creation() -> None:
     assert [p.fresh for p in found] == [Fresh(2, 3, 0.6), Fresh(2, 3, 0.8), Fresh(2, 3, 1.1)]
     assert {p.start_ms for p in found} == {0.25}
     assert [p.layers for p in found] == [p.layers for p in given]
+
+
+def test_what_one_preparation_failed_at_is_told_rather_than_that_the_other_missed_it() -> None:
+    class Failing:
+        def __init__(self, *, fails: bool) -> None:
+            self.fails = fails
+
+        def prepare(self, work: object, *, together: threading.Barrier) -> None:
+            del work
+            if self.fails:
+                raise ValueError("the model file changed")
+            together.wait()
+
+    pair = [(Failing(fails=fails), contention._Work(), 0) for fails in (False, True)]
+    with pytest.raises(ValueError, match="the model file changed"):
+        contention._at_once(*pair)  # type: ignore[arg-type]

@@ -145,7 +145,7 @@ class _Passes:
 
     def execute(self, work: Any, *, keep: bool = True) -> None:
         del keep
-        work.execute.append(self._time_ms())
+        work.execute.append(self._time_ms(beside=_Passes.beside))
 
     def prepare(self, work: Any, *, keep: bool = True, together: threading.Barrier | None = None) -> None:
         del keep

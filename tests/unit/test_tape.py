@@ -24,7 +24,7 @@ from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Tape
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.tape import NUMBER_OF, THREADS
+from edgeplan.runtime.tape import NUMBER_OF, THREADS, Compiler
 from edgeplan.runtime.tape_check import check
 from edgeplan.runtime.tape_file import TapeArrays, read_tape, tape_of, write_tape
 
@@ -59,6 +59,16 @@ def test_a_tape_comes_back_from_its_file(program: LinkedProgram, folder: Path) -
     for one, other in zip((*made.tape, made.constants), (*read.tape, read.constants), strict=True):
         assert np.array_equal(one, other)
     assert set(read.tape.kinds.tolist()) == {words.CALL, words.ASK, words.TELL, words.COPY, words.WALK}
+
+
+def test_a_tape_tells_what_its_objects_are_made_from(program: LinkedProgram, folder: Path) -> None:
+    read, compiled = read_tape(folder / "program.tape", program), Compiler(program).compiled()
+    assert any(compiled.needs.values())
+    for group in range(read.layout.groups):
+        needs = read.needs(group)
+        assert sorted(needs) == sorted(compiled.needs[group])
+        assert all(set(read.needs(other)) <= set(needs[:place]) for place, other in enumerate(needs)), "in the order of need"
+    assert "_compiled" not in vars(read)
 
 
 @pytest.mark.parametrize("tenth", range(11))

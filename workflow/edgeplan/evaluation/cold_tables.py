@@ -55,7 +55,8 @@ _ALL = (
         "cold_bounds",
         "What bounds a cold start",
         "Own plans beside two lower bounds. Work: the least (preparation + execution) core-time of any candidate of each "
-        "step, summed, over the cores. Disk: the fewest bytes any candidates read, over the bandwidth probed among the runs. "
+        "step, summed, over the cores; factors of a fresh process count where they are below 1. Disk: the fewest bytes any "
+        "candidates read, over the bandwidth probed among the runs. "
         "`warm_ms` is of the fastest of all own plans, `warm_plan`, `warm_optimal_ms` of `optimal`, both on all cores. "
         "The last columns are the parts of the optimal plan's work in core-milliseconds: create is JIT compilation.",
         bounds.bounds,

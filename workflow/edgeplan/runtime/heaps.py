@@ -3,17 +3,19 @@
 Generating a kernel allocates thousands of small blocks. Two threads that share a heap wait for each other's turns at it, often
 in the system; a heap of a thread's own grows by a page or two at a time, and changing the address space that often makes all
 threads wait. So each thread gets a heap that is large enough from the start. Its pages are taken when they are written to, as
-ever.
+ever, but for one in thirty.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 
-_TRIM_THRESHOLD = -1  # M_TRIM_THRESHOLD of glibc's mallopt
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _NEVER = 2**31 - 1
-_PIECE_BYTES = 120 << 10  # below 128 KiB, from where on a block is mapped on its own
+_APART_BYTES = 128 << 10  # from here on a block is mapped on its own, and given back when it is freed
+_PIECE_BYTES = 120 << 10
 _PIECES = 128
 _MOST_HEAPS = 64
 
@@ -21,7 +23,8 @@ _MOST_HEAPS = 64
 def grow_heaps(threads: int) -> bool:
     """Grow the first heap, and heaps for threads that start from here on, for good: for programs that run plans.
 
-    A thread takes over the heap of one that has ended, so as many threads as will be needed grow one each, and end.
+    A thread takes over the heap of one that has ended, so as many threads as will be needed grow one each, and end. What is
+    freed on a heap stays with the process; large blocks are not on heaps.
 
     Args:
         threads: besides this one.
@@ -31,19 +34,24 @@ def grow_heaps(threads: int) -> bool:
     """
     libc = ctypes.CDLL(None)
     setter = getattr(libc, "mallopt", None)
-    if setter is None or not setter(_TRIM_THRESHOLD, _NEVER):  # what was freed would be given back at once
-        return False
+    if setter is None or not (setter(_MMAP_THRESHOLD, _APART_BYTES) and setter(_TRIM_THRESHOLD, _NEVER)):
+        return False  # what was freed would be given back at once
     grow_heap()
     count = min(threads, _MOST_HEAPS)
     together = threading.Barrier(max(count, 1))  # a thread that has ended would hand its heap to the next
 
     def work() -> None:
         grow_heap()
-        together.wait()
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait()
 
     growing = [threading.Thread(target=work, name="heap") for _ in range(count)]
-    for thread in growing:
-        thread.start()
+    try:
+        for thread in growing:
+            thread.start()
+    except RuntimeError:  # the system allows no more threads
+        together.abort()
+        return False
     for thread in growing:
         thread.join()
     return True

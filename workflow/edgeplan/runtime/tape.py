@@ -74,6 +74,14 @@ class Layout:
         group = self.descriptors + self.attributes + self.primitives + row
         return group, self.descriptors + 2 * self.attributes + 2 * self.primitives + row
 
+    def group_of(self, handle: int) -> int:
+        """The group that makes a handle."""
+        pairs = self.attributes + self.primitives
+        beyond = handle - self.descriptors
+        if beyond < 0:
+            return handle
+        return self.descriptors + (beyond // 2 if beyond < 2 * pairs else beyond - pairs)
+
 
 @dataclass
 class Compiled:

@@ -110,7 +110,7 @@ def _measure(
                 passes.prepare(lone)
         _beside(lambda: passes.execute(lone, keep=False), executing, lambda: passes.prepare(beside_other), preparing)
         _beside(lambda: passes.prepare(lone, keep=False), preparing, lambda: passes.execute(beside_other), executing)
-        _at_once((others, passes), (executing, preparing), twice)
+        _at_once((passes, twice, preparing), (others, _Work(), executing))
         return lone, beside_other, twice
 
     try:
@@ -169,21 +169,23 @@ def _beside(background: Callable[[], None], where: int, timed: Callable[[], None
         thread.join()
 
 
-def _at_once(passes: Sequence[_Passes], processors: Sequence[int], work: _Work) -> None:
-    """Prepare beside each other, once. Nothing is freed meanwhile, which would interrupt the others: no cold start frees."""
-    together = threading.Barrier(len(passes))
+def _at_once(*preparing: tuple[_Passes, _Work, int]) -> None:
+    """Prepare beside each other, once, each on a processor. Nothing is freed meanwhile, which interrupts: no start does."""
+    together = threading.Barrier(len(preparing))
 
-    def one(each: _Passes, processor: int) -> None:
+    def one(passes: _Passes, work: _Work, processor: int) -> None:
         with pinned(processor):
             try:
-                each.prepare(work, together=together)
+                passes.prepare(work, together=together)
             except BaseException:
                 together.abort()
                 raise
 
-    with ThreadPoolExecutor(len(passes), thread_name_prefix="contention") as pool:
-        for found in [pool.submit(one, *pair) for pair in zip(passes, processors, strict=True)]:
-            found.result()
+    with ThreadPoolExecutor(len(preparing), thread_name_prefix="contention") as pool:
+        problems = [made.exception() for made in [pool.submit(one, *each) for each in preparing]]
+    found = [problem for problem in problems if problem is not None]
+    for problem in sorted(found, key=lambda problem: isinstance(problem, threading.BrokenBarrierError)):
+        raise problem  # what one failed at, rather than that the other missed it
 
 
 class _Passes:

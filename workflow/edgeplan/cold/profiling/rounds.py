@@ -239,19 +239,20 @@ class Rig:
     def _repeat(self, what: Round, times: Times) -> None:
         """Prepare steps after an equal one: the executor makes what they share once, so they are bound and transformed only.
 
-        A step without an equal here is prepared after itself: another model that has the same one may have several.
+        A step without an equal here is created after itself: another model that has the same one may have several.
         """
         with self.shared() as shared:
             preparer = Preparer(shared, self.staging)
             for index in sorted(what.repeats & set(what.choice)):
                 other = next((step for step in self.group[index].steps if step != index), index)
+                stages = {"create", "transform"} if other != index else {"create"}  # its raw weights are in the caches
                 equal, marks = self.trials.step(other, what.choice[index], what.width), list[Mark]()
                 shared.objects.close()
                 shared.objects = shared.new_objects()
                 preparer.prepare(index, self._step(what, index), [])
                 preparer.prepare(other, equal, marks)
                 sums = _sums(marks)
-                for stage in sums.keys() & {"create", "transform"}:
+                for stage in sums.keys() & stages:
                     times.add(f"{stage}_again:big", index, sums[stage])
 
 

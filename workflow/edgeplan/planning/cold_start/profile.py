@@ -73,10 +73,10 @@ class Layer:
 class Contention:
     """Factors (>= 1) on costs while preparation overlaps with other work.
 
-    Two preparations in one process slow each other down far more than a preparation and an execution do (both change the
-    process's address space). That loss is charged to the core that could do something else instead: it has a factor of its own,
-    chosen so that both together get done what was measured, while the others' factors stay. Steps whose weights are made from
-    the model file are prepared by the interpreter, which one thread holds at a time: they have factors of their own.
+    Two preparations in one process slow each other down more than a preparation and an execution do. That loss is charged to
+    the core that could do something else instead: it has a factor of its own, chosen so that both together get done what was
+    measured, while the others' factors stay. Steps whose weights are made from the model file are prepared by the interpreter,
+    which one thread holds at a time: they have factors of their own.
 
     Attributes:
         prepare: creation, beside an execution.
