@@ -12,7 +12,7 @@ import pytest
 
 from edgeplan.runtime import heaps
 
-_CHANGES = """
+_GROWTH = """
 import ctypes, sys, threading
 from edgeplan.runtime.heaps import grow_heaps
 
@@ -21,7 +21,7 @@ if sys.argv[1] == "grown":
     assert grow_heaps(threads)
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
-together, changes = threading.Barrier(threads + 1), []
+together = threading.Barrier(threads + 1)
 
 def writable():
     lines = (line.split() for line in open("/proc/self/maps"))
@@ -53,7 +53,7 @@ together.wait()
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_heaps_of_threads_have_room_from_the_start(threads: int) -> None:
     def grown_bytes(how: str) -> int:
-        command = [sys.executable, "-c", _CHANGES, how, str(threads)]
+        command = [sys.executable, "-c", _GROWTH, how, str(threads)]
         return int(subprocess.run(command, capture_output=True, check=True).stdout)
 
     taken = threads * 3_500_000  # of the 4 MB that are asked for, since a heap begins with some

@@ -183,9 +183,9 @@ def _at_once(*preparing: tuple[_Passes, _Work, int]) -> None:
 
     with ThreadPoolExecutor(len(preparing), thread_name_prefix="contention") as pool:
         problems = [made.exception() for made in [pool.submit(one, *each) for each in preparing]]
-    found = [problem for problem in problems if problem is not None]
-    for problem in sorted(found, key=lambda problem: isinstance(problem, threading.BrokenBarrierError)):
-        raise problem  # what one failed at, rather than that the other missed it
+    if found := [problem for problem in problems if problem is not None]:
+        # what one failed at, rather than that the other missed it
+        raise min(found, key=lambda problem: isinstance(problem, threading.BrokenBarrierError))
 
 
 class _Passes:

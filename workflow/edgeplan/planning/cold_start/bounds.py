@@ -17,9 +17,7 @@ def work_bound_ms(profile: Profile) -> float:
     Without contention and what is paid before the first step, and of the factors of a fresh process only those that make a
     stage cheaper: no schedule of the profile's machine ends sooner, whatever overlaps.
     """
-    found = profile.fresh
-    factors = (min(factor, 1.0) for factor in (found.read, found.map, found.create, found.transform, found.execute))
-    profile = replace(profile, fresh=Fresh(*factors))
+    profile = replace(profile, fresh=Fresh(*(min(factor, 1.0) for factor in profile.fresh.factors)))
     work = sum(min(_work_ms(profile, c) for c in layer.candidates) for layer in profile.layers)
     return work / profile.cores
 

@@ -121,6 +121,11 @@ class Fresh:
     execute: float = 1.0
     hand_over_ms: float = 0.0
 
+    @property
+    def factors(self) -> tuple[float, float, float, float, float]:
+        """The factors, in the order of the fields."""
+        return self.read, self.map, self.create, self.transform, self.execute
+
 
 @dataclass(frozen=True, slots=True)
 class Disk:
@@ -220,9 +225,8 @@ def _check_factors(profile: Profile, where: str) -> None:
     factors = [profile.little_ratio, *astuple(profile.contention)]
     if not all(math.isfinite(f) and f >= 1 for f in factors):
         raise _misfit(f"little_ratio and factors of contention must be at least 1, not {factors}", where)
-    factors = [new.read, new.map, new.create, new.transform, new.execute]
-    if not all(math.isfinite(f) and f > 0 for f in factors):
-        raise _misfit(f"factors of a fresh process must be above 0, not {factors}", where)
+    if not all(math.isfinite(f) and f > 0 for f in new.factors):
+        raise _misfit(f"factors of a fresh process must be above 0, not {list(new.factors)}", where)
     for name, time in (("start_ms", profile.start_ms), ("hand_over_ms", new.hand_over_ms)):
         if not (math.isfinite(time) and time >= 0):
             raise _misfit(f"{name} must be at least 0, not {time}", where)
