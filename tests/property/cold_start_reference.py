@@ -29,7 +29,7 @@ def profiles(draw: st.DrawFn, steps: int = 3, candidates: int = 2, equal: bool |
         for k in range(draw(st.integers(1, steps)))
     )
     contention = Contention(*(draw(_factors) for _ in range(7)))
-    fresh = Fresh(*(draw(_fresh_factors) for _ in range(5)), hand_over_ms=draw(_times))
+    fresh = Fresh(*(draw(_fresh_factors) for _ in range(6)), hand_over_ms=draw(_times))
     little = 0 if equal else draw(st.integers(1, 2))
     ratio = 1.0 if equal else draw(st.sampled_from([1.0, 2.0]))
     return Profile("m", "nhwc", big, little, ratio, layers, contention, fresh=fresh)
@@ -100,7 +100,7 @@ def _finish(
         if what == "prepare":
             now += prepare(k, little=False, on_main=True)
         elif profile.equal and k >= w:
-            now = max(now, *ends) + choice[k].execute_ms[profile.big_cores] * f.execute
+            now = max(now, *ends) + choice[k].execute_ms[profile.big_cores] * f.wide
         else:
             width = 1 if profile.equal else profile.big_cores
             now = max(now, ready[k]) + choice[k].execute_ms[width] * f.execute * c.execute + handed_ms

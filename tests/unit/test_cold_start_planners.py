@@ -94,7 +94,7 @@ def test_factors_of_a_fresh_process_enter_once_and_the_work_bound_where_they_are
     times = {"big": 1.0}
     read = Candidate("k", "raw", times, times, times, {1: 10.0, 2: 5.0})
     mapped = Candidate("k", "cached_mmap", times, times, {"big": 0.0}, {1: 10.0, 2: 5.0})
-    fresh = Fresh(read=2, map=3, create=5, transform=7, execute=1.5, hand_over_ms=0.25)
+    fresh = Fresh(read=2, map=3, create=5, transform=7, execute=1.5, wide=2.0, hand_over_ms=0.25)
     profile = Profile(
         "m", "nhwc", 2, 0, 1.0, (Layer("s", (), (read, mapped)),), Contention(1.1, 1.2, raw_prepare=1.3), fresh=fresh
     )
@@ -103,7 +103,7 @@ def test_factors_of_a_fresh_process_enter_once_and_the_work_bound_where_they_are
     assert costs.queue[0].tolist() == pytest.approx([2 + 12 * 1.3, 3 + 5 * 1.1])
     assert costs.narrow[0].tolist() == pytest.approx([10 * 1.5 * 1.2 + 0.25] * 2)
     assert costs.wide is not None
-    assert costs.wide.tolist() == costs.alone_execute.tolist() == [[7.5, 7.5]]
+    assert costs.wide.tolist() == costs.alone_execute.tolist() == [[10.0, 10.0]]
     assert work_bound_ms(profile) == work_bound_ms(replace(profile, fresh=Fresh())) == (1 + 1 + 10) / 2
     cheaper = replace(profile, fresh=Fresh(read=2, map=0.5, create=0.25, transform=7, execute=0.8))
     assert work_bound_ms(cheaper) == pytest.approx((0.5 + 0.25 + 10 * 0.8) / 2)

@@ -23,12 +23,10 @@ class Attempt:
     Attributes:
         result: of the worker.
         references: least of two looks, before and after.
-        interference: the larger of the looks at its processors just before the clock started and after the process ended.
     """
 
     result: RunResult
     references: ReferenceTimes
-    interference: float
 
 
 def start_cold(
@@ -54,12 +52,11 @@ def start_cold(
     made: list[Attempt] = []
     for _ in range(ATTEMPTS):
         if watch:
-            watch.wait(job.cpus)
+            watch.look()  # the worker waits: processors that are free now may not be when it is ready
         before = look()
         result = run_cold(job.model_copy(update={"usual_us": watch.usual_us if watch else 0.0}), timeout_seconds)
-        beside = max(result.interference, watch.now(job.cpus) if watch else 1.0)
-        made.append(Attempt(result, least((before, look())), beside))
-        if result.reason or (result.state_reached and beside <= LIMIT):
+        made.append(Attempt(result, least((before, look()))))
+        if result.reason or (result.state_reached and result.interference <= LIMIT):
             return made[-1]
     reached = [attempt for attempt in made if attempt.result.state_reached]
-    return min(reached or made, key=lambda attempt: attempt.interference)
+    return min(reached or made, key=lambda attempt: attempt.result.interference)

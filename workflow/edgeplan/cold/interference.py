@@ -1,56 +1,72 @@
 """Whether the processors of a run are its own, or share their cores with someone.
 
-The processors of a virtual machine are threads of its host. Two of them may be put on the two hardware threads of one core,
-where each gets half of its speed, until the host moves one of them; and other guests come and go on the hardware thread beside
-one. On a machine of two processors both were seen at .53 of their speed for .3 to 3 s at a time, 16 % of the time in bad
-minutes. A start on two threads that falls into that tells nothing of an engine (36 ms where it is 25), and one on one thread
-goes on as ever. References on one processor do not show it, so a load is timed on all processors of a run at once.
+The processors of a virtual machine are threads of its host. Two of them may be put on the two hardware threads of one core, and
+other guests come and go on the hardware thread beside one: for hundredths of a second up to several seconds, on a machine of
+two processors seldom in some hours and nine tenths of the time in others. What is bound by one kind of arithmetic hardly feels
+a neighbour that does something else (products of matrices took 1.05 times as long); what keeps all of a core busy, as code that
+generates kernels does, takes 1.5 to 2 times as long. A plan on two threads took 8.6 ms while the processors were free, and 11.9
+while they were not. References on one processor do not show it, so a load is timed on all processors of a run at once.
+For a cold start that is work of the kind that feels every neighbour. What lasts longer than neighbours stay, as a round over a
+whole model, only looks for two processors on one core, by products of matrices.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from edgeplan.errors import DeviceError
 
-#: Beyond this many times its usual time the load was disturbed. Drift of the machine stays below it; another guest on a core
-#: gives 1.4 to 1.6, two processors on one core 1.9.
+#: Beyond this many times its usual time a load was disturbed. Drift of the machine stays below it; another guest on a core
+#: gives 1.4 to 2 (hashes), two processors on one core 1.9 (products).
 LIMIT = 1.25
-_WAIT_SECONDS, _PAUSE_SECONDS = 3.0, 0.02
-_RUNS = 6  # of the load in a look: 2 ms
-_LOOKS = 25  # whose median is the usual time
+HASHES, PRODUCTS = "hashes", "products"
+_WAIT_SECONDS, _PAUSE_SECONDS = 3.0, 0.01
+_RUNS = 6  # of the load in a look: 0.6 or 2 ms
+_LOOKS = 50  # whose least is the usual time
+_HASHED_BYTES = 50_000
 _MATRICES, _SIZE = 64, 64  # products that small are done by one thread, whatever BLAS is there
 
 
-class _Load:
-    """A compute-bound load of about 0.4 ms, for one thread; it leaves the interpreter to others."""
-
-    def __init__(self) -> None:
-        values = np.random.default_rng(0).random((2, _SIZE, _SIZE), dtype=np.float32)
-        self._left = np.broadcast_to(values[0], (_MATRICES, _SIZE, _SIZE))
-        self._right = np.broadcast_to(values[1], (_MATRICES, _SIZE, _SIZE))
-        self._products = np.empty((_MATRICES, _SIZE, _SIZE), np.float32)
-
-    def time_us(self) -> float:
-        """Median of some runs."""
-        times = []
-        for _ in range(_RUNS):
-            start = time.perf_counter_ns()
-            np.matmul(self._left, self._right, out=self._products)
-            times.append(time.perf_counter_ns() - start)
-        return statistics.median(times) / 1e3
+def _hashes() -> Callable[[], object]:
+    """Integer work of about 0.1 ms that keeps all of a core busy."""
+    data = bytes(_HASHED_BYTES)
+    return lambda: hashlib.sha3_256(data)
 
 
-def together_us(processors: Sequence[int]) -> float:
-    """The load on all processors at once: the time of the slowest of them, in microseconds.
+def _products() -> Callable[[], object]:
+    """Floating-point work of about 0.3 ms that is bound by the core's multipliers."""
+    values = np.random.default_rng(0).random((2, _SIZE, _SIZE), dtype=np.float32)
+    left, right = (np.broadcast_to(value, (_MATRICES, _SIZE, _SIZE)) for value in values)
+    products = np.empty((_MATRICES, _SIZE, _SIZE), np.float32)
+    return lambda: np.matmul(left, right, out=products)
+
+
+#: Loads for one thread each, which leave the interpreter to others.
+_LOADS: Mapping[str, Callable[[], Callable[[], object]]] = MappingProxyType({HASHES: _hashes, PRODUCTS: _products})
+
+
+def _time_us(work: Callable[[], object]) -> float:
+    """Median of some runs."""
+    times = []
+    for _ in range(_RUNS):
+        start = time.perf_counter_ns()
+        work()
+        times.append(time.perf_counter_ns() - start)
+    return statistics.median(times) / 1e3
+
+
+def together_us(processors: Sequence[int], load: str = HASHES) -> float:
+    """A load on all processors at once: the time of the slowest of them, in microseconds.
 
     Raises:
         DeviceError: one of them may not be used.
@@ -63,11 +79,11 @@ def together_us(processors: Sequence[int]) -> float:
         except OSError as error:
             problems.append(error)
             everyone.abort()  # nobody waits for one that does not come
-        load = _Load()
+        work = _LOADS[load]()
         with contextlib.suppress(threading.BrokenBarrierError):
-            load.time_us()
+            _time_us(work)
             everyone.wait()
-            times.append(load.time_us())
+            times.append(_time_us(work))
 
     threads = [threading.Thread(target=look, args=(processor,), name="look") for processor in processors]
     for thread in threads:
@@ -83,18 +99,20 @@ def together_us(processors: Sequence[int]) -> float:
     return max(times)
 
 
-def wait_until_free(processors: Sequence[int], usual_us: float) -> float:
-    """Wait until the processors are free, for some seconds at most.
+def wait_until_free(processors: Sequence[int], usual_us: float, load: str = HASHES, seconds: float = _WAIT_SECONDS) -> float:
+    """Wait until the processors are free.
 
     Args:
         processors: to be had at once.
         usual_us: time of the load on the slowest of them alone.
+        load: `HASHES` or `PRODUCTS`.
+        seconds: at most.
 
     Returns:
         The last look at them, over the usual time: beyond `LIMIT` they are still not free.
     """
-    end = time.monotonic() + _WAIT_SECONDS
-    while (found := together_us(processors) / usual_us) > LIMIT and time.monotonic() < end:
+    end = time.monotonic() + seconds
+    while (found := together_us(processors, load) / usual_us) > LIMIT and time.monotonic() < end:
         time.sleep(_PAUSE_SECONDS)
     return found
 
@@ -105,29 +123,36 @@ class Interference:
     Args:
         processors: to be had at once; the first and the last alone tell what is usual, since chips of several kinds of cores
             number them by kind. Empty: those of this process.
+        load: `HASHES` or `PRODUCTS`.
     """
 
-    def __init__(self, processors: Sequence[int] = ()) -> None:
+    def __init__(self, processors: Sequence[int] = (), load: str = HASHES) -> None:
         self._processors = tuple(processors) or tuple(sorted(os.sched_getaffinity(0)))
+        self._load = load
         ends = (self._processors[0], self._processors[-1])
         self._alone = {processor: deque[float](maxlen=_LOOKS) for processor in ends}
         for _ in range(_LOOKS):
-            self._look()
+            self.look()
+            time.sleep(_PAUSE_SECONDS)  # else all of them may fall into one disturbance
 
     @property
     def usual_us(self) -> float:
-        """Time of the load on the slowest processor alone: by the medians of the last looks, so that drift is followed."""
-        return max(statistics.median(times) for times in self._alone.values())
+        """Time of the load on the slowest processor alone: its least in the last looks, so that drift is followed.
+
+        A median would be a disturbed time in hours when most of them are.
+        """
+        return max(min(times) for times in self._alone.values())
 
     def wait(self, processors: Sequence[int] = ()) -> float:
         """`wait_until_free` for these processors, or for all."""
-        self._look()
-        return wait_until_free(processors or self._processors, self.usual_us)
+        self.look()
+        return wait_until_free(processors or self._processors, self.usual_us, self._load)
 
     def now(self, processors: Sequence[int] = ()) -> float:
         """The load on these processors, or on all, over its usual time."""
-        return together_us(processors or self._processors) / self.usual_us
+        return together_us(processors or self._processors, self._load) / self.usual_us
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Follow what is usual."""
         for processor, times in self._alone.items():
-            times.append(together_us((processor,)))
+            times.append(together_us((processor,), self._load))

@@ -135,8 +135,8 @@ class RunResult(_Document):
         file_bytes: size of the files the run may read.
         cached_before: share of those files in the page cache when the clock started, 0 to 1.
         state_reached: whether the page cache was as the job asked.
-        interference: that load on all processors of the run at once, just before the clock started, over its usual time; 1
-            where it was not looked at.
+        interference: that load on all processors of the run at once, over its usual time: the larger of the looks just before
+            the clock started and just after it stopped; 1 where it was not looked at.
         output_digest: digest of the first outputs.
         output_error: max|a - b| / max|b| over the outputs against the reference; nothing without one.
     """

@@ -115,7 +115,7 @@ class ArtefactStore:
 def protocol_digest(name: str) -> str:
     """Digest of the code that decides what is timed in a run of a setting ("" for the probe of the disk)."""
     here = Path(__file__).parent
-    modules = ("worker", "attempts", "interference", "grounds", "clock", "page_cache", "counters", "inputs")
+    modules = ("worker", "attempts", "interference", "settling", "grounds", "clock", "page_cache", "counters", "inputs")
     files = [*(here / f"{module}.py" for module in modules), here.parent / "runtime" / "bringing.py"]
     if name:
         files.append(here.parents[1].joinpath(*setting(name).module.split(".")).with_suffix(".py"))

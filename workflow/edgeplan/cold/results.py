@@ -124,7 +124,7 @@ def _row(record: Mapping[str, Any], prepared: Mapping[tuple[str, str, int], Prep
         "first_run_ms": result.stages_ms.get("first_run"),
         "stages_ms": json.dumps(result.stages_ms),
         "reason": _reason(record["state"], result, STOCK_TOLERANCE if row["stock"] else OUTPUT_TOLERANCE),
-        "interference": record["interference"],
+        "interference": result.interference,
         **record["references"],
     }
 

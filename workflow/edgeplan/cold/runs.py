@@ -234,9 +234,8 @@ class _Measuring:
         try:
             made = start_cold(job, self._look, self._watch, self._knobs.run_timeout_seconds)
         except ColdRunError as error:
-            made = Attempt(RunResult(reason=error.reason), self._look(), 1.0)
-        record = {"result": json.loads(made.result.model_dump_json()), "references": asdict(made.references)}
-        return record | {"interference": made.interference}
+            made = Attempt(RunResult(reason=error.reason), self._look())
+        return {"result": json.loads(made.result.model_dump_json()), "references": asdict(made.references)}
 
     def _look(self) -> ReferenceTimes:
         """The references, on the first processor of a run: how slow the machine is now."""

@@ -21,8 +21,9 @@ from edgeplan.cold.baselines.base import Baseline, ColdSession, UnsupportedError
 from edgeplan.cold.baselines.registry import setting
 from edgeplan.cold.counters import Counters, first_touch_ms, reset_peak
 from edgeplan.cold.inputs import Array, digest, random_inputs, relative_error
-from edgeplan.cold.interference import together_us, wait_until_free
+from edgeplan.cold.interference import together_us
 from edgeplan.cold.jobs import PrepareJob, PrepareResult, RunJob, RunResult
+from edgeplan.cold.settling import settle
 
 Job = PrepareJob | RunJob
 _JOB: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="kind")])
@@ -66,18 +67,14 @@ def run(job: RunJob) -> RunResult:
         baseline.load_library(job.threads)
         inputs = baseline.prepare_inputs(random_inputs(job.inputs, job.seed))
         processors = job.cpus or tuple(sorted(os.sched_getaffinity(0)))
-        if job.usual_us:
-            wait_until_free(processors, job.usual_us)  # first: the host takes memory back while one waits
         grounds.map_code()
-        grounds.back_memory(sum(path.stat().st_size for path in files))
-        if job.state == "evicted":  # after the imports, since some engines peek at what lies in a cache folder
-            page_cache.evict(files)
-        free = together_us(processors) / job.usual_us if job.usual_us else 1.0
-        cached = page_cache.cached_share(files)
         stamps = _stamps(files)
         gc.collect()  # to go through all that was imported takes longer than some cold starts, and is no engine's work
         gc.freeze()
+        before = settle(files, processors, evicted=job.state == "evicted", usual_us=job.usual_us)
+        cached = page_cache.cached_share(files)
         session, timed = _cold(baseline, job, inputs)
+        beside = max(before, together_us(processors) / job.usual_us) if job.usual_us else 1.0
         _require_unchanged(files, stamps)
     except UnsupportedError as error:
         return RunResult(reason=_one_line(error))
@@ -93,7 +90,7 @@ def run(job: RunJob) -> RunResult:
             "first_touch_ms": first_touch_ms(timed.anonymous_bytes),
             "file_bytes": sum(path.stat().st_size for path in files),
             "cached_before": cached,
-            "interference": free,
+            "interference": beside,
             "state_reached": cached == (1.0 if job.state == "cached" else 0.0),
             "output_digest": digest(outputs),
             "output_error": None if job.reference is None else _error(outputs, job.reference),

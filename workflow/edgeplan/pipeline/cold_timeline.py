@@ -14,9 +14,10 @@ import pandas as pd
 
 from edgeplan.cold import grounds, page_cache
 from edgeplan.cold.inputs import random_inputs
-from edgeplan.cold.interference import Interference, wait_until_free
+from edgeplan.cold.interference import Interference
 from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.process import environment
+from edgeplan.cold.settling import settle
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError
 from edgeplan.frames import KEPT, read_parquet, write_parquet
@@ -101,9 +102,8 @@ def _record(job: Mapping[str, Any]) -> tuple[Span, ...]:
     dnnl = Dnnl()
     prepare_process(dnnl)
     machine = fingerprint()
-    wait_until_free(job["cores"], job["usual_us"])
     grounds.map_code()
-    grounds.back_memory(sum(Path(file).stat().st_size for file in job["files"]))
+    settle([Path(file) for file in job["files"]], job["cores"], evicted=False, usual_us=job["usual_us"])
     with ColdSession(dnnl, Path(job["folder"]), threads=job["threads"], machine=machine, cores=job["cores"]) as session:
         session.run(values)
         return session.spans()

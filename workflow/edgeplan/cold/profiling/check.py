@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from edgeplan.cold.attempts import start_cold
 from edgeplan.cold.baselines.edgeplan import prepared
@@ -16,6 +17,7 @@ from edgeplan.planning.cold_start.machine import MAIN, Schedule, core_name, simu
 from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.planning.cold_start.profile import SOURCES, Profile
 
+Key = TypeVar("Key", bound=Hashable)
 STAGES = ("open", "read", "create", "transform", "execute")
 
 
@@ -51,6 +53,59 @@ def predicted_ms(profile: Profile, plan: Plan) -> dict[str, float]:
     return sums
 
 
+def start_job(plan: Plan, folder: Path, inputs: Mapping[str, tuple[int, ...]], cpus: tuple[int, ...]) -> RunJob:
+    """A cold start of a plan folder, the page cache warm.
+
+    Args:
+        plan: the plan.
+        folder: built from it.
+        inputs: shape of each input of the model.
+        cpus: processors to run on.
+    """
+    return RunJob.model_validate(
+        {
+            "setting": "edgeplan",
+            "threads": plan.threads,
+            "cpus": cpus,
+            "artefact": prepared(folder).artefact,
+            "inputs": dict(inputs),
+            "state": "cached",
+        }
+    )
+
+
+def measured_ms(jobs: Mapping[Key, RunJob], repeats: int, clock: Clock | None) -> dict[Key, dict[str, float]]:
+    """Start each job in fresh processes, by turns, so that drift meets all alike.
+
+    Args:
+        jobs: cold starts of plans.
+        repeats: fresh processes of each.
+        clock: what is measured is brought to its nominal speed. Without it the starts count as they are.
+
+    Returns:
+        For each job the medians of `total` and of `STAGES`.
+
+    Raises:
+        ColdRunError: a process failed.
+    """
+    times: dict[Key, list[dict[str, float]]] = {key: [] for key in jobs}
+    for _ in range(repeats):
+        for key, job in jobs.items():
+            run, slowness = _start(job, clock)
+            if run.cold_ms is None:
+                raise ColdRunError(f"the plan was not run: {run.reason}", where=job.setting, next_step="plan the model again")
+            stages = {stage: run.stages_ms[stage] for stage in STAGES}
+            times[key].append({name: time / slowness for name, time in {"total": run.cold_ms, **stages}.items()})
+    return {key: {name: statistics.median(run[name] for run in runs) for name in runs[0]} for key, runs in times.items()}
+
+
+def _start(job: RunJob, clock: Clock | None) -> tuple[RunResult, float]:
+    if clock is None:
+        return run_cold(job), 1.0
+    made = start_cold(job, clock.now, clock.watch)
+    return made.result, clock.slowness(made.references)
+
+
 def check(
     profiles: Iterable[Profile],
     plan: Plan,
@@ -70,33 +125,11 @@ def check(
         inputs: shape of each input of the model.
         cpus: processors to run on.
         repeats: fresh processes.
-        clock: the profile's; what is measured is brought to its nominal speed. Without it the runs count as they are.
+        clock: the profile's, see `measured_ms`.
 
     Raises:
         ColdRunError: a run failed.
     """
     profile = next(p for p in profiles if p.layout == plan.layout)
-    ready = prepared(folder)
-    job = RunJob.model_validate(
-        {
-            "setting": "edgeplan",
-            "threads": plan.threads,
-            "cpus": cpus,
-            "artefact": ready.artefact,
-            "inputs": dict(inputs),
-            "state": "cached",
-        }
-    )
-    runs: list[tuple[float, RunResult]] = []
-    for _ in range(repeats):
-        if clock:
-            made = start_cold(job, clock.now, clock.watch)
-            run, slowness = made.result, clock.slowness(made.references)
-        else:
-            run, slowness = run_cold(job), 1.0
-        if run.cold_ms is None:
-            raise ColdRunError(f"the plan was not run: {run.reason}", where=str(folder), next_step="plan the model again")
-        runs.append((slowness, run))
-    measured = {"total": statistics.median((run.cold_ms or 0.0) / slowness for slowness, run in runs)}
-    measured |= {stage: statistics.median(run.stages_ms[stage] / slowness for slowness, run in runs) for stage in STAGES}
-    return Check(plan.model, predicted_ms(profile, plan), measured)
+    found = measured_ms({folder: start_job(plan, folder, inputs, cpus)}, repeats, clock)
+    return Check(plan.model, predicted_ms(profile, plan), found[folder])

@@ -1,11 +1,11 @@
-"""What costs are in a fresh process, where every cold start happens, against those that were profiled; and the start itself.
+"""What a whole program costs in a fresh process, where every cold start happens, against what was profiled of its steps.
 
 Candidates are profiled one after another, in a process that has prepared and executed the like before. A process that has just
 started meets pages that are not mapped yet, caches that hold something else, and a code generator that nobody has called; but
-it makes all its kernels in a row, where the profiler reads and transforms weights between two of them. Two plans of a model
-are started in fresh processes: each step's candidate of the least work, prepared on one core beside the execution, once with
-weights mapped from the cache and once with raw ones. Each stage's time there over the profile's is a factor on all costs of
-that stage.
+it makes all its kernels in a row, where the profiler reads and transforms weights between two of them. So plans of a model are
+started in fresh processes, by turns: each step's candidate of the least work, with weights mapped from the cache and with raw
+ones, on one core first. Each stage's time there over the profile's is a factor on all costs of that stage. The same steps
+prepared on one core beside the execution on another tell, against the start on one core, how much these slow each other down.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
 from edgeplan.cold.clock import Clock
-from edgeplan.cold.profiling.check import Check, check, predicted_ms
+from edgeplan.cold.profiling.check import Check, measured_ms, predicted_ms, start_job
+from edgeplan.cold.profiling.contention import Pairs, charged
 from edgeplan.cold.profiling.settings import Cores
 from edgeplan.cold.profiling.store import Row
 from edgeplan.cold.profiling.target import target_of
 from edgeplan.planning.cold_start.machine import MAIN, Schedule, costs_of, makespan_ms
 from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.planning.cold_start.planner import Outcome, document
-from edgeplan.planning.cold_start.profile import BIG, Candidate, Fresh, Profile
+from edgeplan.planning.cold_start.profile import BIG, Candidate, Contention, Fresh, Profile
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
 
@@ -35,6 +36,23 @@ START = "start-"
 _STAGE = "start"
 _MOST = 20.0  # a factor beyond this, either way, says that the machine was busy
 _LEAST_MS = 0.05  # of a stage, for a ratio of it to say anything
+_PREPARING = ("read", "create", "transform")
+_MAPPED, _RAW = "cached_mmap", "raw"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is measured of a whole program.
+
+    Attributes:
+        start_ms: paid before the first step, and for the inputs and outputs.
+        fresh: factors on what was profiled.
+        contention: factors on what overlaps.
+    """
+
+    start_ms: float
+    fresh: Fresh
+    contention: Contention
 
 
 def start_signature(signed: Sequence[str]) -> str:
@@ -42,80 +60,143 @@ def start_signature(signed: Sequence[str]) -> str:
     return START + hashlib.sha256(" ".join(signed).encode()).hexdigest()[:18]
 
 
-def start_ms(row: Row) -> float:
-    """What is paid before the first step."""
-    return row.samples_ms[_STAGE][0]
-
-
-def fresh_of(rows: Sequence[Row]) -> Fresh:
-    """The factors of a program; of several, their medians; of none, none."""
-    if not rows:
-        return Fresh()
-    return Fresh(*(float(np.median([row.samples_ms[field.name][0] for row in rows])) for field in fields(Fresh)))
-
-
-def fresh_row(signed: Sequence[str], start: float, fresh: Fresh) -> Row:
+def start_row(signed: Sequence[str], start: Start) -> Row:
     """The row of a program: the time of its start, and each factor as a stage of one sample."""
-    stored = {_STAGE: start, **{field.name: getattr(fresh, field.name) for field in fields(Fresh)}}
+    stored = {_STAGE: start.start_ms}
+    stored |= {f"{name}_{f.name}": getattr(part, f.name) for name, part in _parts(start) for f in fields(part)}
     samples = {name: (float(np.float32(value)),) for name, value in stored.items()}  # as rows are stored
     return Row(start_signature(signed), "", len(signed), 0, 0, 0, samples, time.time())
 
 
-def measure_fresh(
+def start_of(rows: Sequence[Row]) -> Start:
+    """What a program's row says; of several, the medians; of none, a start that costs nothing."""
+    nothing = Start(0.0, Fresh(), Contention())
+    if not rows:
+        return nothing
+
+    def median(stage: str) -> float:
+        return float(np.median([row.samples_ms[stage][0] for row in rows]))
+
+    fresh, contention = (
+        type(part)(*(median(f"{name}_{field.name}") for field in fields(part))) for name, part in _parts(nothing)
+    )
+    assert isinstance(fresh, Fresh)  # noqa: S101  by the order of the parts
+    assert isinstance(contention, Contention)  # noqa: S101  likewise
+    return Start(median(_STAGE), fresh, contention)
+
+
+def _parts(start: Start) -> tuple[tuple[str, Fresh | Contention], ...]:
+    return ("fresh", start.fresh), ("contention", start.contention)
+
+
+def measure_start(
     dnnl: Dnnl,
     model: Path,
     profile: Profile,
     inputs: Mapping[str, tuple[int, ...]],
+    pairs: Pairs,
     *,
     cores: Cores,
     scratch: Path,
     repeats: int,
     clock: Clock,
-) -> tuple[float, Fresh]:
-    """Start two plans of a model in fresh processes.
+) -> Start:
+    """Start plans of a model in fresh processes.
 
     Args:
         dnnl: the library.
         model: the model file.
         profile: of the model under one home layout; its start and its factors are not looked at.
         inputs: shape of each input.
+        pairs: what two preparations take from each other.
         cores: of the device.
         scratch: folder to write to.
         repeats: fresh processes of each plan.
-        clock: the profile's.
-
-    Returns:
-        Milliseconds from opening a plan to its first work on a step, and the factors.
+        clock: the profile's, with a watch of all cores.
 
     Raises:
         ColdRunError: a process failed.
     """
-    plain = replace(profile, start_ms=0.0, fresh=Fresh())
-    plans = {source: plan_of_least(dnnl, model, plain, source, len(cores.big)) for source in ("cached_mmap", "raw")}
-    checks: dict[str, Check] = {}
-    for source, plan in plans.items():
-        folder = scratch / f"fresh-{profile.layout}-{source}"
+    plain = replace(profile, start_ms=0.0, fresh=Fresh(), contention=Contention())
+    lone = replace(plain, big_cores=1) if plain.equal else plain
+    cases = {("alone", source): lone for source in (_MAPPED, _RAW)}
+    if plain.queues:
+        cases |= {("beside", source): plain for source in (_MAPPED, _RAW)}
+    if plain.equal and plain.big_cores > 1:
+        cases["wide", _MAPPED] = plain
+    plans, jobs = {}, {}
+    for (how, source), on in cases.items():
+        plan = plan_of_least(dnnl, model, on, source, beside=how == "beside")
+        folder = scratch / f"start-{profile.layout}-{how}-{source}"
         build_plan_folder(dnnl, model, plan, folder)
-        checks[source] = check([plain], plan, folder, inputs, cpus=cores.all, repeats=repeats, clock=clock)
-    mapped, raw = checks["cached_mmap"], checks["raw"]
-    factors = Fresh(
+        plans[how, source] = plan
+        jobs[how, source] = start_job(plan, folder, inputs, cores.all if on.cores > 1 else cores.big[:1])
+    found = measured_ms(jobs, repeats, clock)
+    checks = {case: Check(profile.model, predicted_ms(on, plans[case]), found[case]) for case, on in cases.items()}
+    fresh, alone = _fresh(checks), checks["alone", _MAPPED].measured_ms
+    start = alone["total"] - sum(alone[stage] for stage in (*_PREPARING, "execute"))
+    if not plain.queues:
+        return Start(start, fresh, Contention())
+    contention = _contention(checks, pairs)
+    told = predicted_ms(replace(plain, start_ms=start, fresh=fresh, contention=contention), plans["beside", _MAPPED])
+    left = checks["beside", _MAPPED].measured_ms["total"] - told["total"]
+    return Start(start, replace(fresh, hand_over_ms=max(left, 0.0) / len(profile.layers)), contention)
+
+
+def _fresh(checks: Mapping[tuple[str, str], Check]) -> Fresh:
+    """Measured over profiled, where nothing overlaps."""
+    mapped, raw = checks["alone", _MAPPED], checks["alone", _RAW]
+    execute = _factor(mapped, "execute")
+    wide = checks.get(("wide", _MAPPED))
+    return Fresh(
         read=_factor(raw, "read"),
         map=_factor(mapped, "read"),
         create=_factor(mapped, "create"),
         transform=_factor(raw, "transform"),
-        execute=_factor(mapped, "execute"),
+        execute=execute,
+        wide=_factor(wide, "execute") if wide else execute,
     )
-    start = mapped.measured_ms["open"]
-    told = predicted_ms(replace(plain, start_ms=start, fresh=factors), plans["cached_mmap"])
-    left = mapped.measured_ms["total"] - told["total"]
-    steps = len(profile.layers) if profile.queues else 0  # what is prepared by the core that executes is handed to nobody
-    return start, replace(factors, hand_over_ms=max(left / steps, 0.0) if steps else 0.0)
 
 
-def plan_of_least(dnnl: Dnnl, model: Path, profile: Profile, source: str, threads: int) -> Plan:
-    """Each step's candidate of the least work with one source of weights, prepared beside the execution where a core is left.
+def _factor(checked: Check, stage: str) -> float:
+    """Measured over predicted; 1 where there is next to nothing of the stage."""
+    predicted = checked.predicted_ms[stage]
+    return float(np.clip(checked.measured_ms[stage] / predicted, 1 / _MOST, _MOST)) if predicted > _LEAST_MS else 1.0
+
+
+def _contention(checks: Mapping[tuple[str, str], Check], pairs: Pairs) -> Contention:
+    """Each stage beside the other work over the same stage alone; what is profiled of both cores' classes cancels out."""
+
+    def slower(source: str, *stages: str) -> float:
+        beside, alone = (checks[how, source] for how in ("beside", "alone"))
+        sums = [sum(times[s] for s in stages) for c in (beside, alone) for times in (c.measured_ms, c.predicted_ms)]
+        measured, predicted, measured_alone, predicted_alone = sums
+        if min(predicted, measured_alone, predicted_alone) < _LEAST_MS:
+            return 1.0
+        return float(np.clip(measured / measured_alone * predicted_alone / predicted, 1.0, _MOST))
+
+    return Contention(
+        prepare=slower(_MAPPED, "create"),
+        execute=slower(_MAPPED, "execute"),
+        read=slower(_MAPPED, "read"),
+        main=charged(pairs.cached, slower(_MAPPED, *_PREPARING)),
+        raw_prepare=slower(_RAW, "create", "transform"),
+        raw_read=slower(_RAW, "read"),
+        raw_main=charged(pairs.raw, slower(_RAW, *_PREPARING)),
+    )
+
+
+def plan_of_least(dnnl: Dnnl, model: Path, profile: Profile, source: str, *, beside: bool) -> Plan:
+    """Each step's candidate of the least work with one source of weights.
 
     Others may have had the profiler's quick look only, and be good in nothing: what they cost says little of those in plans.
+
+    Args:
+        dnnl: the library.
+        model: the model file.
+        profile: of the model.
+        source: of weights.
+        beside: whether everything is prepared beside the execution, or before it by the core that executes.
     """
 
     def work_ms(candidate: Candidate) -> float:
@@ -125,15 +206,9 @@ def plan_of_least(dnnl: Dnnl, model: Path, profile: Profile, source: str, thread
     for layer in profile.layers:
         usable = [i for i, c in enumerate(layer.candidates) if c.source in (source, "none")]
         choice.append(min(usable, key=lambda i: work_ms(layer.candidates[i])))
-    lanes, steps = profile.queues, len(choice)
-    place = tuple(k % lanes if lanes else MAIN for k in range(steps))
-    schedule = Schedule(tuple(choice), place, steps if lanes or not profile.equal else 0)
+    steps = len(choice)
+    place = tuple(k % profile.queues if beside else MAIN for k in range(steps))
+    schedule = Schedule(tuple(choice), place, steps if beside or not profile.equal else 0)
     makespan = makespan_ms(costs_of(profile), schedule)
     outcome = Outcome(profile, schedule, makespan, "for calibration")
-    return document(outcome, "calibration", target_of(model, dnnl, threads), bound_ms=makespan)
-
-
-def _factor(checked: Check, stage: str) -> float:
-    """Measured over predicted; 1 where there is next to nothing of the stage."""
-    predicted = checked.predicted_ms[stage]
-    return float(np.clip(checked.measured_ms[stage] / predicted, 1 / _MOST, _MOST)) if predicted > _LEAST_MS else 1.0
+    return document(outcome, "calibration", target_of(model, dnnl, profile.big_cores), bound_ms=makespan)

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeplan.cold.profiling.contention import CONTENTION, contention_of, contention_signature
-from edgeplan.cold.profiling.fresh import START, fresh_of, start_ms, start_signature
+from edgeplan.cold.profiling.fresh import START, start_of, start_signature
 from edgeplan.cold.profiling.once import ONCE, once_ms
 from edgeplan.cold.profiling.profiles import profile_of
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
@@ -24,7 +23,7 @@ from edgeplan.cold.profiling.subjects import Group, Subject, signatures, subject
 from edgeplan.errors import FormatError, PredictionError, StoreError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig, make_kernel
-from edgeplan.planning.cold_start.profile import Contention, Profile
+from edgeplan.planning.cold_start.profile import Profile
 from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.kernel_tables import reorder_config
 from edgeplan.predictors.latency import Evaluator
@@ -90,9 +89,9 @@ def predicted_profiles(
     subjects = [subject(dnnl, lowered, home, weights, len(cores.big)) for home in layouts]
     own = {group.digest for found in subjects for group in found.groups}
     signed = [signatures(dnnl, lowered, home) for home in layouts]
-    own |= {of(s) for s in signed for of in (start_signature, contention_signature)}
+    own |= {start_signature(s) for s in signed}
     rows = [row for row in store.all_rows() if row.signature not in own]
-    candidates = sum(not row.signature.startswith((START, ONCE, CONTENTION)) for row in rows)
+    candidates = sum(not row.signature.startswith((START, ONCE)) for row in rows)
     constants = store.constants()
     if candidates < _LEAST_ROWS or constants is None:
         raise StoreError(
@@ -136,8 +135,8 @@ def _profile(
     named = [(step, digest[i], pages[i] * constants.touch_ms_per_page) for i, step in enumerate(steps)]
     return profile_of(
         name, found.program.home, named, found.program.shapes, rows, preparation.settings, preparation.cores,
-        preparation.contention, touch_ms_per_byte=constants.touch_ms_per_byte, start_ms=preparation.start_ms(len(steps)),
-        once_ms=preparation.once_ms, fresh=preparation.fresh,
+        preparation.start.contention, touch_ms_per_byte=constants.touch_ms_per_byte, start_ms=preparation.start_ms(len(steps)),
+        once_ms=preparation.once_ms, fresh=preparation.start.fresh,
     )  # fmt: skip
 
 
@@ -191,11 +190,9 @@ class _Preparation:
     def __init__(self, rows: Sequence[Row], settings: ProfileSettings, cores: Cores) -> None:
         self.settings, self.cores = settings, cores
         self._starts = [row for row in rows if row.signature.startswith(START)]
-        factors = [row for row in rows if row.signature.startswith(CONTENTION)]
-        self.contention = contention_of(factors) if factors else Contention()
         self.once_ms = once_ms(rows)
-        self.fresh = fresh_of(self._starts)
-        self._rows = rows = [row for row in rows if not row.signature.startswith((START, ONCE, CONTENTION))]
+        self.start = start_of(self._starts)
+        self._rows = rows = [row for row in rows if not row.signature.startswith((START, ONCE))]
         self._lines: dict[tuple[str, str], tuple[float, float]] = {}
         narrow, wide = cores.widths[0], cores.widths[-1]
         both = [(r, self._typical(r, f"first:{narrow}"), self._typical(r, f"first:{wide}")) for r in rows]
@@ -206,7 +203,7 @@ class _Preparation:
 
     def start_ms(self, steps: int) -> float:
         """What a program of so many steps pays before any of them: in proportion to their number, as in other models."""
-        shares = [start_ms(row) / row.position for row in self._starts]
+        shares = [start_of([row]).start_ms / row.position for row in self._starts]
         return steps * statistics.median(shares) if shares else 0.0
 
     def _typical(self, row: Row, stage: str) -> float | None:

@@ -12,9 +12,9 @@ from typing import Any
 
 from edgeplan.cold.clock import Clock, calibrate
 from edgeplan.cold.inputs import Array
-from edgeplan.cold.interference import Interference
-from edgeplan.cold.profiling.contention import contention_of, contention_row, contention_signature, measure_contention
-from edgeplan.cold.profiling.fresh import fresh_of, fresh_row, measure_fresh, start_ms, start_signature
+from edgeplan.cold.interference import PRODUCTS, Interference
+from edgeplan.cold.profiling.contention import measure_pairs
+from edgeplan.cold.profiling.fresh import measure_start, start_of, start_row, start_signature
 from edgeplan.cold.profiling.measure import measure
 from edgeplan.cold.profiling.memory import first_touch, pinned
 from edgeplan.cold.profiling.once import measure_once, once_ms
@@ -90,8 +90,7 @@ def profile_model(
     known = _Model(name, dnnl, model, lowered, locate_weights(model, lowered), random_inputs(graph))
     rows = store or ProfileStore(None, identity(dnnl.info, settings, cores))
     signed = {home: signatures(dnnl, lowered, home) for home in layouts}
-    whole = {home: (start_signature(signed[home]), contention_signature(signed[home])) for home in layouts}
-    missing = [home for home in layouts if not all(map(rows.known, (*signed[home], *whole[home])))]
+    missing = [home for home in layouts if not all(map(rows.known, (*signed[home], start_signature(signed[home]))))]
     constants = rows.constants()
     if missing or constants is None:
         with machine_lock(_LOCK_SECONDS):
@@ -129,7 +128,7 @@ def _profile(
         (step, signature, count * constants.touch_ms_per_page)
         for step, signature, count in zip(model.lowered.steps, signed, pages, strict=True)
     ]
-    starts = rows.rows(start_signature(signed)) if rows.known(start_signature(signed)) else ()
+    start = start_of(rows.rows(start_signature(signed)) if rows.known(start_signature(signed)) else ())
     return profile_of(
         model.name,
         home,
@@ -138,11 +137,11 @@ def _profile(
         {signature: rows.rows(signature) for signature in signed},
         settings,
         cores,
-        contention_of(rows.rows(contention_signature(signed))),
+        start.contention,
         touch_ms_per_byte=constants.touch_ms_per_byte,
-        start_ms=start_ms(starts[0]) if starts else 0.0,
+        start_ms=start.start_ms,
         once_ms=once_ms(rows.all_rows()),
-        fresh=fresh_of(starts),
+        fresh=start.fresh,
     )
 
 
@@ -150,7 +149,7 @@ def _measure(model: _Model, layouts: Sequence[str], store: ProfileStore, setting
     """Measure the missing rows of some home layouts, and what the machine's constants lack."""
     with pinned(cores.big[0]):
         # The big cores alone: one load takes longer on a little core, which is no disturbance.
-        references, watch = References(), Interference(cores.big)
+        references, watch = References(), Interference(cores.big, PRODUCTS)
         constants = store.constants()
         if constants is None:
             nominal = calibrate(references, settings.reference_runs)
@@ -171,8 +170,9 @@ def _measure(model: _Model, layouts: Sequence[str], store: ProfileStore, setting
         progress(description, _THOUSANDTHS * len(layouts)) as advance,
         tempfile.TemporaryDirectory(prefix="edgeplan-profile-") as scratch,
     ):
+        starts = replace(clock, watch=Interference(cores.all))
         for home in layouts:
-            _layout(model, home, store, settings, cores, clock, constants, Path(scratch), advance)
+            _layout(model, home, store, settings, cores, clock, starts, constants, Path(scratch), advance)
     return constants
 
 
@@ -183,6 +183,7 @@ def _layout(
     settings: ProfileSettings,
     cores: Cores,
     clock: Clock,
+    starts: Clock,
     constants: Constants,
     scratch: Path,
     advance: Callable[[int], None],
@@ -198,13 +199,13 @@ def _layout(
             measured = measure(rig, missing, settings, clock, advance)
             store.add([*measured, *measure_once(rig.trials, once_ms(store.all_rows()), scratch, clock)])
         signed = [rig.group[index].digest for index in range(len(model.lowered.steps))]
-        if not store.known(contention_signature(signed)):
-            store.add([contention_row(signed, measure_contention(rig, cores, clock.watch))])
-    if not store.known(start_signature(signed)):
-        profile = _profile(model, home, store, settings, cores, constants)
-        shapes = {name: values.shape for name, values in model.inputs.items()}
-        repeats = max(settings.blocks - 1, 1)
-        start, fresh = measure_fresh(
-            model.dnnl, model.path, profile, shapes, cores=cores, scratch=scratch, repeats=repeats, clock=clock
-        )
-        store.add([fresh_row(signed, start, fresh)])
+        if store.known(start_signature(signed)):
+            return
+        pairs = measure_pairs(rig, cores, starts.watch)
+    profile = _profile(model, home, store, settings, cores, constants)
+    shapes = {name: values.shape for name, values in model.inputs.items()}
+    repeats = max(settings.blocks // 2, 1)
+    start = measure_start(
+        model.dnnl, model.path, profile, shapes, pairs, cores=cores, scratch=scratch, repeats=repeats, clock=starts
+    )
+    store.add([start_row(signed, start)])

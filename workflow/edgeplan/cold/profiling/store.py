@@ -31,6 +31,7 @@ FORMAT_VERSION = 1
 _SOURCES = (
     "cold/clock.py",
     "cold/interference.py",
+    "cold/settling.py",
     "cold/grounds.py",
     *(f"cold/profiling/{name}.py" for name in ("rounds", "memory", "trials", "fresh", "once", "contention", "check")),
     *(f"runtime/{name}.py" for name in ("cold_executor", "lanes", "linked", "preparation", "objects", "weight_cache")),

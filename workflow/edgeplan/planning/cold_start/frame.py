@@ -85,8 +85,9 @@ def from_frame(frame: pd.DataFrame, where: str = "profile table") -> tuple[Profi
 
 
 def _completed(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table of before steps with raw weights had factors of their own: they shared those of the others."""
-    shared = {f"contention_raw_{name}": f"contention_{name}" for name in ("prepare", "read", "main")}
+    """A table of before raw weights, or executions on several cores, had factors of their own: they shared those of others."""
+    shared = {"fresh_wide": "fresh_execute"}
+    shared |= {f"contention_raw_{name}": f"contention_{name}" for name in ("prepare", "read", "main")}
     return frame.assign(**{new: frame[old] for new, old in shared.items() if new not in frame and old in frame})
 
 

@@ -111,6 +111,7 @@ class Fresh:
         read: factor on reading into memory.
         map: factor on mapping cached weights.
         create, transform, execute: factors on those stages.
+        wide: factor on executions on all of several equal cores.
         hand_over_ms: for each step that is executed while others are prepared: what passes until the executing core has it.
     """
 
@@ -119,12 +120,13 @@ class Fresh:
     create: float = 1.0
     transform: float = 1.0
     execute: float = 1.0
+    wide: float = 1.0
     hand_over_ms: float = 0.0
 
     @property
-    def factors(self) -> tuple[float, float, float, float, float]:
+    def factors(self) -> tuple[float, float, float, float, float, float]:
         """The factors, in the order of the fields."""
-        return self.read, self.map, self.create, self.transform, self.execute
+        return self.read, self.map, self.create, self.transform, self.execute, self.wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,8 @@ class Profile:
             waiting).
         layers: in order of execution.
         contention: measured factors.
-        start_ms: paid before any preparation or execution, whatever the plan: the program is read, threads are started.
+        start_ms: paid besides any preparation or execution, whatever the plan: the program is read, threads are started, inputs
+            and outputs are copied. Plans count it as paid first.
         fresh: factors on the costs in a fresh process.
     """
 
@@ -273,5 +276,6 @@ def prepare_ms(
 
 def execute_ms(profile: Profile, candidate: Candidate, width: int, *, overlapped: bool) -> float:
     """Execution time, the one place where factors and the handing over enter execution."""
-    time = candidate.execute_ms[width] * profile.fresh.execute
-    return time * profile.contention.execute + profile.fresh.hand_over_ms if overlapped else time
+    fresh = profile.fresh
+    time = candidate.execute_ms[width] * (fresh.wide if profile.equal and width > 1 else fresh.execute)
+    return time * profile.contention.execute + fresh.hand_over_ms if overlapped else time
