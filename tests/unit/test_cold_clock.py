@@ -24,7 +24,7 @@ class _Scripted(References):
 
 
 def test_slowness_is_one_at_nominal_speed_and_takes_the_lesser_of_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeplan.cold.interference.together_us", lambda _: 300.0)
+    monkeypatch.setattr("edgeplan.cold.interference.together_us", lambda *_: 300.0)
     clock = Clock(_Scripted(1.0), NOMINAL, Interference([0]))
     assert clock.slowness(NOMINAL) == 1.0
     slow = ReferenceTimes(600.0, 400.0)

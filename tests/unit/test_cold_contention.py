@@ -42,12 +42,12 @@ def test_what_one_preparation_failed_at_is_told_rather_than_that_the_other_misse
         def __init__(self, *, fails: bool) -> None:
             self.fails = fails
 
-        def prepare(self, work: object, *, together: threading.Barrier) -> None:
-            del work
+        def prepare(self, together: threading.Barrier) -> float:
             if self.fails:
                 raise ValueError("the model file changed")
             together.wait()
+            return 1.0
 
-    pair = [(Failing(fails=fails), contention._Work(), 0) for fails in (False, True)]
+    pair = [(Failing(fails=fails), 0) for fails in (False, True)]
     with pytest.raises(ValueError, match="the model file changed"):
         contention._at_once(*pair)  # type: ignore[arg-type]

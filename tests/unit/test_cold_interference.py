@@ -14,14 +14,14 @@ import pytest
 from edgeplan.cold import attempts, interference
 from edgeplan.cold.attempts import ATTEMPTS, start_cold
 from edgeplan.cold.clock import Clock
-from edgeplan.cold.interference import Interference, together_us, wait_until_free
+from edgeplan.cold.interference import HASHES, PRODUCTS, Interference, together_us, wait_until_free
 from edgeplan.cold.jobs import Artefact, RunJob, RunResult
 from edgeplan.cold.profiling import contention
+from edgeplan.cold.profiling.contention import Pairs
 from edgeplan.cold.profiling.measure import quiet_round
 from edgeplan.cold.profiling.rounds import Round, Times
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.measurement.references import References, ReferenceTimes
-from edgeplan.planning.cold_start.profile import Contention
 
 FREE, DISTURBED = 1.0, 1.9
 
@@ -29,13 +29,14 @@ FREE, DISTURBED = 1.0, 1.9
 def _told(monkeypatch: pytest.MonkeyPatch, *looks: float) -> list[float]:
     """Let looks at processors give these times, the last one for ever; gives what was not told yet."""
     left = list(looks)
-    monkeypatch.setattr(interference, "together_us", lambda _: left.pop(0) if len(left) > 1 else left[0])
+    monkeypatch.setattr(interference, "together_us", lambda *_: left.pop(0) if len(left) > 1 else left[0])
     return left
 
 
-def test_a_look_is_a_time_and_leaves_the_caller_where_it_was() -> None:
+@pytest.mark.parametrize("load", [HASHES, PRODUCTS])
+def test_a_look_is_a_time_and_leaves_the_caller_where_it_was(load: str) -> None:
     before = os.sched_getaffinity(0)
-    assert together_us(sorted(before)) > 0
+    assert together_us(sorted(before), load) > 0
     assert os.sched_getaffinity(0) == before
 
 
@@ -57,7 +58,14 @@ def test_waiting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wait_until_free((0, 1), 300.0) == pytest.approx(1.9)
 
 
+def test_what_is_usual_is_the_least_though_most_looks_were_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interference, "_PAUSE_SECONDS", 0.0)
+    _told(monkeypatch, *[570.0] * 7, 300.0, 310.0, 570.0)
+    assert Interference((0, 1)).usual_us == 310.0, "of the slower processor"
+
+
 def test_what_is_usual_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interference, "_PAUSE_SECONDS", 0.0)
     _told(monkeypatch, 300.0)
     watch = Interference((0, 1))
     assert (watch.usual_us, watch.now()) == (300.0, 1.0)
@@ -78,6 +86,9 @@ class _Watch(Interference):
     @property
     def usual_us(self) -> float:
         return 300.0
+
+    def look(self) -> None:
+        pass
 
     def wait(self, processors: object = ()) -> float:
         del processors
@@ -105,96 +116,65 @@ def _start(monkeypatch: pytest.MonkeyPatch, watch: Interference | None, *results
 
 
 def test_a_start_that_was_not_disturbed_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _start(monkeypatch, _Watch(FREE), {}) == (1.0, [300.0])
+    assert _start(monkeypatch, _Watch(), {}) == (1.0, [300.0])
 
 
-def test_a_start_disturbed_before_or_after_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = _Watch(FREE, DISTURBED, FREE)
-    taken, asked = _start(monkeypatch, watch, {"interference": DISTURBED}, {"interference": FREE}, {"interference": FREE})
+def test_a_disturbed_start_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, asked = _start(monkeypatch, _Watch(), *({"interference": seen} for seen in (DISTURBED, DISTURBED, FREE)))
     assert (taken, len(asked)) == (3.0, 3)
 
 
 def test_of_starts_all_disturbed_the_least_disturbed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = [1.9, 1.5, 1.4, 1.6]
-    assert len(looks) == ATTEMPTS
-    taken, asked = _start(monkeypatch, _Watch(*looks), {}, {}, {}, {})
+    seen = [1.9, 1.5, 1.4, 1.6]
+    assert len(seen) == ATTEMPTS
+    taken, asked = _start(monkeypatch, _Watch(), *({"interference": beside} for beside in seen))
     assert (taken, len(asked)) == (3.0, ATTEMPTS)
 
 
 def test_a_state_that_was_reached_comes_before_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    results: tuple[dict[str, Any], ...] = ({"state_reached": False}, {}, {"state_reached": False}, {"state_reached": False})
-    assert _start(monkeypatch, _Watch(FREE, DISTURBED, FREE, FREE), *results)[0] == 2.0
+    missed = {"state_reached": False}
+    assert _start(monkeypatch, _Watch(), missed, {"interference": DISTURBED}, missed, missed)[0] == 2.0
 
 
 def test_a_setting_that_cannot_run_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _start(monkeypatch, _Watch(DISTURBED), {"reason": "unsupported"})[0] == 1.0
+    assert _start(monkeypatch, _Watch(), {"reason": "unsupported", "interference": DISTURBED})[0] == 1.0
 
 
 def test_processors_loaded_on_purpose_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _start(monkeypatch, None, {"interference": 1.0}) == (1.0, [0.0])
 
 
-class _Passes:
-    """Passes of one millisecond each; of a hundred in the first block. Raw weights take two beside other work."""
+def test_a_disturbed_preparation_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Passes:
+        """Take 1 ms alone and 1.5 beside each other, twice that with raw weights; of the first three one was disturbed."""
 
-    blocks = 0
-    beside = False
+        made = 0
 
-    def __init__(self, _: object, program: str) -> None:
-        self.raw = program != "cached"
+        def __init__(self, _: object, program: str) -> None:
+            self.raw = program != "cached"
 
-    def execute(self, work: Any, *, keep: bool = True) -> None:
-        del keep
-        work.execute.append(self._time_ms(beside=_Passes.beside))
+        def prepare(self, together: threading.Barrier | None = None) -> float:
+            Passes.made += 1
+            if together:
+                together.wait()
+            return (100.0 if Passes.made == 1 else 1.0) * ((3.0 if self.raw else 1.5) if together else 1.0)
 
-    def prepare(self, work: Any, *, keep: bool = True, together: threading.Barrier | None = None) -> None:
-        del keep
-        if together:
-            together.wait()
-        for stage in ("prepare", "read", "whole"):
-            getattr(work, stage).append(self._time_ms(beside=_Passes.beside or together is not None))
-
-    def _time_ms(self, *, beside: bool = False) -> float:
-        return 100.0 if _Passes.blocks == 1 else 2.0 if self.raw and beside else 1.0
-
-    def close(self) -> None:
-        pass
-
-
-def test_a_disturbed_block_of_contention_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     class Watch(_Watch):
-        def wait(self, processors: object = ()) -> float:
-            del processors
-            _Passes.blocks += 1
-            return FREE
-
         def now(self, processors: object = ()) -> float:
             del processors
-            return DISTURBED if _Passes.blocks == 1 else FREE
+            return DISTURBED if Passes.made == 1 else FREE
 
-    def beside(background: Any, where: int, timed: Any, here: int) -> None:
-        del background, where, here
-        _Passes.beside = True
-        timed()
-        _Passes.beside = False
-
-    monkeypatch.setattr(_Passes, "blocks", 0)
-    monkeypatch.setattr(contention, "_Passes", _Passes)
-    monkeypatch.setattr(contention, "_beside", beside)
+    monkeypatch.setattr(contention, "_Passes", Passes)
+    monkeypatch.setattr(contention, "_REPEATS", 1)
     monkeypatch.setattr(contention, "pinned", lambda *_: nullcontext())
-    collected: list[float] = []
-    plain = contention._Work.extend
-
-    def extend(self: Any, other: Any) -> None:
-        collected.extend(other.execute)
-        plain(self, other)
-
-    monkeypatch.setattr(contention._Work, "extend", extend)
     rig = SimpleNamespace(trials=SimpleNamespace(cached="cached", raw="raw", program="raw"))
-    found = contention.measure_contention(rig, Cores(big=(0, 1)), Watch())  # type: ignore[arg-type]
-    assert found == Contention(raw_prepare=2.0, raw_read=2.0, raw_main=contention.charged(2.0, 2.0))
-    assert set(collected) == {1.0, 2.0}, "the disturbed block is not among what counts"
-    assert _Passes.blocks == 2 * contention._BLOCKS + 1, "of cached and of raw weights"
+    found = contention.measure_pairs(rig, Cores(big=(0, 1)), Watch())  # type: ignore[arg-type]
+    assert found == Pairs(cached=1.5, raw=3.0)
+    assert Passes.made == 1 + 2 * (1 + 2), "one again, then alone and two together, of cached and of raw weights"
+
+
+def test_one_core_has_no_pair() -> None:
+    assert contention.measure_pairs(SimpleNamespace(), Cores(big=(0,)), _Watch()) == Pairs()  # type: ignore[arg-type]
 
 
 class _Rig:

@@ -65,9 +65,10 @@ REFERENCES = {"compute_us": 300.0, "bandwidth_us": 400.0}
 
 def _record(name: str, threads: int, cold_ms: float, *, repeat: int = 0, **changes: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {"cold_ms": cold_ms, "warm_ms": (4.0, 2.0, 3.0), "state_reached": True, "output_error": 1e-6}
+    fields["interference"] = 1.5
     result = RunResult.model_validate({**fields, **changes})
     place = {"model": "a", "setting": name, "threads": threads, "state": "cached", "repeat": repeat, "measured_at": 1.0}
-    return {"key": "", **place, "result": json.loads(result.model_dump_json()), "references": REFERENCES, "interference": 1.5}
+    return {"key": "", **place, "result": json.loads(result.model_dump_json()), "references": REFERENCES}
 
 
 PREPARED = {
@@ -138,7 +139,7 @@ def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytes
             return tmp_path / "reference.npz"
 
     monkeypatch.setattr(attempts, "run_cold", run_cold)
-    monkeypatch.setattr("edgeplan.cold.interference.together_us", lambda _: 300.0)
+    monkeypatch.setattr("edgeplan.cold.interference.together_us", lambda *_: 300.0)
     monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "lock")
     knobs = ColdSettings(settings=("onnxruntime",), threads=(1,), states=("cached",), repeats=1)
     found = runs.measure([ColdModel("m", model, {"x": (1,)})], knobs, Store(), tmp_path / "runs.jsonl")  # type: ignore[arg-type]

@@ -82,6 +82,11 @@ def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weigh
     Raises:
         ModelError: oneDNN offers no implementation of a step.
     """
+    with dnnl.without_primitive_cache():  # what another model of this process had must not be offered
+        return _subject(dnnl, lowered, home, weights, width)
+
+
+def _subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, WeightLocation], width: int) -> Subject:
     layouts = activation_layouts(lowered, home)
     offsets, scratch_offset = plan_buffers(lowered, layouts, dnnl.info.block)
     creator = Creator(dnnl, lowered.shapes, layouts, offsets)
