@@ -50,9 +50,13 @@ def test_contention_is_beside_over_alone_whatever_was_profiled() -> None:
     checks = {
         ("alone", "cached_mmap"): _check(dict.fromkeys(alone, 1.0), alone),
         ("beside", "cached_mmap"): _check(dict.fromkeys(alone, 1.0), beside),
-        ("alone", "raw"): _check({"read": 1.0, "create": 1.0, "transform": 1.0}, {"read": 1.0, "create": 2.0, "transform": 2.0}),
+        ("alone", "raw"): _check(
+            {"read": 1.0, "create": 1.0, "transform": 1.0}, {"read": 1.0, "create": 2.0, "transform": 2.0}
+        ),
         # a little core prepares, which was profiled at twice the time
-        ("beside", "raw"): _check({"read": 2.0, "create": 2.0, "transform": 2.0}, {"read": 3.0, "create": 4.0, "transform": 8.0}),
+        ("beside", "raw"): _check(
+            {"read": 2.0, "create": 2.0, "transform": 2.0}, {"read": 3.0, "create": 4.0, "transform": 8.0}
+        ),
     }
     found = fresh._contention(checks, Pairs(1.6, 1.5))
     assert found == Contention(

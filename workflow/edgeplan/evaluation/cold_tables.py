@@ -222,11 +222,11 @@ _ALL = (
         "cold_factors",
         "Factors on profiled costs",
         "`fresh_*`: a stage in starts on one core in a fresh process / in the profile (`map`: weights mapped from the cache; "
-        "`wide`: executions on all cores). `contention_prepare` (creation), `contention_read` and `contention_execute`: the stage "
-        "in starts that prepare on one core and execute on another / on one core, at least 1. `contention_main`: on all "
+        "`wide`: executions on all cores). `contention_prepare` (creation), `contention_read` and `contention_execute`: the "
+        "stage in starts that prepare on one core and execute on another / on one core, at least 1. `contention_main`: on all "
         "preparation on the executing core while another one prepares, such that both get done what two preparations beside "
-        "each other did. `contention_raw_*`: the same for steps whose weights are made from the model file (`prepare`: creation "
-        "and transformation), which takes the interpreter. `fresh_hand_over_ms`: added to each step executed while others are "
+        "each other did. `contention_raw_*`: the same for steps whose weights are made from the model file (`prepare`: "
+        "creation and transformation), which takes the interpreter. `fresh_hand_over_ms`: added to each step executed while others are "
         "prepared. `start_ms`: what a start takes besides its stages, whatever the plan. Medians over the home layouts (plans "
         "take `fresh_create` of their own layout); the last rows are over the "
         "models.",
