@@ -146,7 +146,7 @@ def test_processors_loaded_on_purpose_are_not_looked_at(monkeypatch: pytest.Monk
 
 def test_a_disturbed_preparation_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     class Passes:
-        """Take 1 ms alone and 1.5 beside each other, twice that with raw weights; of the first three one was disturbed."""
+        """Take 1 ms alone, beside each other 1.5 or, with raw weights, 3; the first of all was disturbed and took 100."""
 
         made = 0
 

@@ -226,11 +226,9 @@ _ALL = (
         "stage in starts that prepare on one core and execute on another / on one core, at least 1. `contention_main`: on all "
         "preparation on the executing core while another one prepares, such that both get done what two preparations beside "
         "each other did. `contention_raw_*`: the same for steps whose weights are made from the model file (`prepare`: "
-        "creation and transformation), which takes the interpreter. `fresh_hand_over_ms`: added to each step executed "
-        "while others are "
-        "prepared. `start_ms`: what a start takes besides its stages, whatever the plan. Medians over the home layouts (plans "
-        "take `fresh_create` of their own layout); the last rows are over the "
-        "models.",
+        "creation and transformation), which takes the interpreter. `fresh_hand_over_ms`: added to each step executed while "
+        "others are prepared. `start_ms`: what a start takes besides its stages, whatever the plan. Medians over the home "
+        "layouts (plans take `fresh_create` of their own layout); the last rows are over the models.",
         plans.factors,
     ),
     ColdTable(
