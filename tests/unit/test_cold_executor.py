@@ -93,16 +93,19 @@ def test_the_schedule_is_the_planned_one(dnnl: Dnnl, planned: Planned, graph: Gr
 
 
 class _WeightsOnTheirWay:
-    """Stands for a disk that brings nothing before all kernels are made, and then everything."""
+    """Stands for a disk that brings nothing before all kernels are made, and then, after a while, everything."""
 
     def __init__(self, shared: Shared, kernels: int) -> None:
         store = shared.objects.store
         store.flags[words.ARRIVED] = 0
+        self.arrived_ns = 0
 
         def bring() -> None:
             deadline = time.monotonic() + 60
             while _made(store) < kernels and time.monotonic() < deadline:
                 time.sleep(1e-3)
+            time.sleep(0.02)
+            self.arrived_ns = time.perf_counter_ns()
             store.flags[words.ARRIVED] = shared.program.step_count
 
         self._thread = threading.Thread(target=bring)
@@ -134,9 +137,11 @@ def test_kernels_are_made_while_weights_are_on_their_way(
         patch.setattr(cold_executor, "reading_ahead", lambda shared: _WeightsOnTheirWay(shared, kernels))
         with ColdSession(dnnl, folder, threads=2, stealing=stealing) as session:
             _close(session.run(random_inputs(graph)), wanted)
-            spans = session.spans()
+            spans, on_their_way = session.spans(), session._reader
+    assert isinstance(on_their_way, _WeightsOnTheirWay)
     for core, own in (("main", plan.main), ("prepare:0", plan.queues[0])) if not stealing else ():
         first = min(s.start_ms for s in spans if s.core == core and s.stage == "read")
+        assert first * 1e6 + session._start_ns >= on_their_way.arrived_ns, "weights are not touched before they have come"
         assert set(own) <= {s.layer for s in spans if s.core == core and s.stage == "create" and s.start_ms < first}
 
 
@@ -199,6 +204,24 @@ def test_later_runs_use_their_own_kernels(
         expected = {k for k, step in enumerate(reserve.later) if step is not None}
         assert set(session._preparation.later) == expected
         assert {reserve.later[k].implementation for k in expected} <= set(names)  # type: ignore[union-attr]
+
+
+def test_kernels_for_later_runs_are_prepared_between_runs(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray]
+) -> None:
+    plan = planned(model, graph, picks=[1] * 40, widen_from=3)  # from there on no core is idle
+    warm = planned(model, graph)
+    names = [warm.implementations[i] for i in warm.implementation]
+    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan", warm=names)
+    with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
+        session.run(random_inputs(graph))
+        deadline = time.monotonic() + 60
+        while session._preparation.working and time.monotonic() < deadline:
+            time.sleep(1e-3)
+        assert session._preparation.later
+        assert not session._preparation.unfinished
+        _close(session.run(random_inputs(graph)), wanted)
+        assert session.switched
 
 
 def test_equal_steps_share_primitives(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:

@@ -52,3 +52,12 @@ def test_memory_is_given_back() -> None:
     before = resident()
     grounds.back_memory(16 << 20)
     assert resident() - before < 16 << 20
+
+
+def test_files_are_looked_at_and_stay_in_the_page_cache(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("empty", "weights")]
+    for file, size in zip(files, (0, 10_001), strict=True):
+        file.write_bytes(b"w" * size)
+    page_cache.evict(files)
+    grounds.back_files(files)
+    assert page_cache.cached_share(files) == 1.0

@@ -53,7 +53,7 @@ def test_disturbed_processors_are_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_waiting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wait_until_free, "__defaults__", (HASHES, 0.05))
+    monkeypatch.setattr(interference, "WAIT_SECONDS", 0.05)
     _told(monkeypatch, 570.0)
     assert wait_until_free((0, 1), 300.0) == pytest.approx(1.9)
 
@@ -70,7 +70,7 @@ def test_what_is_usual_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> N
     watch = Interference((0, 1))
     assert (watch.usual_us, watch.now()) == (300.0, 1.0)
     _told(monkeypatch, 390.0)
-    monkeypatch.setattr(wait_until_free, "__defaults__", (HASHES, 0.0))
+    monkeypatch.setattr(interference, "WAIT_SECONDS", 0.0)
     assert watch.wait() == pytest.approx(1.3), "slower than usual at first"
     for _ in range(interference._LOOKS):
         watch.wait()

@@ -201,6 +201,13 @@ def test_fewer_bytes_beat_a_faster_kernel_on_a_slow_disk() -> None:
         assert [c.implementation for c in outcomes([profile], "evicted", options)["nhwc"].chosen] == [kernel]
 
 
+def test_weights_come_from_the_disk_in_one_sequence() -> None:
+    raw = Candidate("k", "raw", {"big": 0.1}, {"big": 0.1}, {"big": 0.0}, {1: 2.0, 2: 1.5}, 1_000_000)
+    cached = replace(raw, source="cached_mmap", read_bytes=1_001_000, cache_bytes=1_001_000)
+    profile = Profile("m", "nhwc", 2, 0, 1.0, (Layer("s", (), (raw, cached)), Layer("t", (), (raw,))))
+    assert [c.source for c in outcomes([profile], "evicted", ON_DISK)["nhwc"].chosen] == ["cached_mmap", "raw"]
+
+
 def test_several_queues_share_what_is_prepared_for_the_disk() -> None:
     profile = realistic(30, 2)
     layers = tuple(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from edgeplan.cold import interference
 from edgeplan.devices import check, machine
 from edgeplan.devices.check import DeviceCheck, check_device, report_lines
 from edgeplan.devices.config import DeviceFile, load_device
@@ -192,7 +193,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return _file(tmp_path)
 
 
-def _check(path: Path, monkeypatch: pytest.MonkeyPatch, compute: list[float]) -> DeviceCheck:
+def _check(path: Path, monkeypatch: pytest.MonkeyPatch, compute: list[float], beside: float = 1.0) -> DeviceCheck:
     class Scripted:
         def __init__(self) -> None:
             self.index = 0
@@ -202,6 +203,11 @@ def _check(path: Path, monkeypatch: pytest.MonkeyPatch, compute: list[float]) ->
             return ReferenceTimes(compute[self.index % len(compute)], 400.0)
 
     monkeypatch.setattr(check, "References", Scripted)
+    everyone = len(os.sched_getaffinity(0))
+    monkeypatch.setattr(
+        interference, "together_us", lambda processors, *_: 100.0 * (beside if len(processors) == everyone else 1.0)
+    )
+    monkeypatch.setattr(interference, "_PAUSE_SECONDS", 0.0)
     return check_device(str(path), 0.1)
 
 
@@ -219,6 +225,13 @@ def test_a_drifting_or_restless_machine_is_not(watched: Path, monkeypatch: pytes
     lines = report_lines(found)
     assert sum(line.startswith("problem") for line in lines) == 2
     assert "do not trust" in lines[-1]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor has none of its own beside it")
+def test_shared_cores_are_told(watched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _check(watched, monkeypatch, [100.0], beside=1.5)
+    assert (found.shared, found.trusted) == (1.0, False)
+    assert found.problems == ("others used the processors' cores in 100 % of the looks (limit 50 %)",)
 
 
 def test_other_work_is_told(watched: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,11 +58,18 @@ def reset_peak() -> None:
 
 
 def first_touch_ms(size_bytes: int) -> float:
-    """Milliseconds to map and touch fresh memory of that size, a page at a time."""
+    """Milliseconds to map and touch fresh memory of that size, a page at a time.
+
+    It is done twice, and the second time counts: a virtual machine's host has backed the memory by then, as it has when a start
+    begins (`grounds.back_memory`).
+    """
     if size_bytes < mmap.PAGESIZE:
         return 0.0
     size = size_bytes // mmap.PAGESIZE * mmap.PAGESIZE
-    start = time.perf_counter()
-    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        memory[:: mmap.PAGESIZE] = b"\1" * (size // mmap.PAGESIZE)
-        return (time.perf_counter() - start) * 1e3
+    taken = 0.0
+    for _ in range(2):
+        start = time.perf_counter()
+        with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            memory[:: mmap.PAGESIZE] = b"\1" * (size // mmap.PAGESIZE)
+            taken = (time.perf_counter() - start) * 1e3
+    return taken

@@ -1,13 +1,13 @@
 """Whether the processors of a run are its own, or share their cores with someone.
 
 The processors of a virtual machine are threads of its host. Two of them may be put on the two hardware threads of one core, and
-other guests come and go on the hardware thread beside one: for hundredths of a second up to several seconds, on a machine of
-two processors seldom in some hours and nine tenths of the time in others. What is bound by one kind of arithmetic hardly feels
-a neighbour that does something else (products of matrices took 1.05 times as long); what keeps all of a core busy, as code that
-generates kernels does, takes 1.5 to 2 times as long. A plan on two threads took 8.6 ms while the processors were free, and 11.9
-while they were not. References on one processor do not show it, so a load is timed on all processors of a run at once.
-For a cold start that is work of the kind that feels every neighbour. What lasts longer than neighbours stay, as a round over a
-whole model, only looks for two processors on one core, by products of matrices.
+other guests come and go on the hardware thread beside one: for hundredths of a second up to several seconds, and for six to
+nine tenths of the time in the hours in which a machine of two processors was looked at. What is bound by one kind of arithmetic
+hardly feels a neighbour that does something else (products of matrices took 1.05 times as long); what keeps all of a core busy,
+as code that generates kernels does, takes 1.5 to 2 times as long. A plan on two threads took 8.6 ms while the processors were
+free, and 11.9 while they were not. References on one processor do not show it, so a load is timed on all processors of a run at
+once. For a cold start that is work of the kind that feels every neighbour. What lasts longer than neighbours stay, as a round
+over a whole model, only looks for two processors on one core, by products of matrices.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from edgeplan.errors import DeviceError
 #: gives 1.4 to 2 (hashes), two processors on one core 1.9 (products).
 LIMIT = 1.25
 HASHES, PRODUCTS = "hashes", "products"
-_WAIT_SECONDS, _PAUSE_SECONDS = 3.0, 0.01
+WAIT_SECONDS = 3.0
+_PAUSE_SECONDS = 0.01
 _RUNS = 6  # of the load in a look: 0.6 or 2 ms
 _LOOKS = 50  # whose least is the usual time
 _HASHED_BYTES = 50_000
@@ -99,19 +100,19 @@ def together_us(processors: Sequence[int], load: str = HASHES) -> float:
     return max(times)
 
 
-def wait_until_free(processors: Sequence[int], usual_us: float, load: str = HASHES, seconds: float = _WAIT_SECONDS) -> float:
+def wait_until_free(processors: Sequence[int], usual_us: float, load: str = HASHES, seconds: float | None = None) -> float:
     """Wait until the processors are free.
 
     Args:
         processors: to be had at once.
         usual_us: time of the load on the slowest of them alone.
         load: `HASHES` or `PRODUCTS`.
-        seconds: at most.
+        seconds: at most; `WAIT_SECONDS` where none are given.
 
     Returns:
         The last look at them, over the usual time: beyond `LIMIT` they are still not free.
     """
-    end = time.monotonic() + seconds
+    end = time.monotonic() + (WAIT_SECONDS if seconds is None else seconds)
     while (found := together_us(processors, load) / usual_us) > LIMIT and time.monotonic() < end:
         time.sleep(_PAUSE_SECONDS)
     return found
@@ -143,14 +144,14 @@ class Interference:
         """
         return max(min(times) for times in self._alone.values())
 
-    def wait(self, processors: Sequence[int] = ()) -> float:
-        """`wait_until_free` for these processors, or for all."""
+    def wait(self) -> float:
+        """`wait_until_free` for all processors."""
         self.look()
-        return wait_until_free(processors or self._processors, self.usual_us, self._load)
+        return wait_until_free(self._processors, self.usual_us, self._load)
 
-    def now(self, processors: Sequence[int] = ()) -> float:
-        """The load on these processors, or on all, over its usual time."""
-        return together_us(processors or self._processors, self._load) / self.usual_us
+    def now(self) -> float:
+        """The load on all processors over its usual time."""
+        return together_us(self._processors, self._load) / self.usual_us
 
     def look(self) -> None:
         """Follow what is usual."""

@@ -32,8 +32,10 @@ def settle(files: Sequence[Path], processors: Sequence[int], *, evicted: bool, u
     while True:
         if evicted:
             page_cache.evict(files)
-        elif page_cache.cached_share(files) < 1.0:
-            page_cache.read_through(files)
+        else:
+            if page_cache.cached_share(files) < 1.0:
+                page_cache.read_through(files)
+            grounds.back_files(files)
         grounds.back_memory(size)
         if not usual_us:
             return 1.0

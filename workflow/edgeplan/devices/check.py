@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from edgeplan.cold.interference import LIMIT, Interference
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.devices.machine import environment
 from edgeplan.measurement.lock import machine_lock
@@ -21,6 +23,8 @@ MAX_COMPUTE_SPREAD = 0.10
 #: The ratio that normalisation leaves: compute windows against each other after dividing by their neighbours.
 MAX_RESIDUAL = 0.03
 MAX_LOAD = 1.0
+#: Share of looks that found another guest on the cores: beyond it a start of tens of milliseconds hardly ever has them alone.
+MAX_SHARED = 0.5
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class DeviceCheck:
         compute_spread: (90th - 10th percentile) / median of the compute windows: drift of the clock.
         bandwidth_spread: the same of the bandwidth windows: neighbours on the memory bus.
         residual: median relative difference of neighbouring compute windows: what normalisation cannot remove.
+        shared: share of the looks in which a load that feels every neighbour, on all processors at once, was slowed: other
+            guests on the cores that these processors are threads of, or two of these on one core.
         problems: why figures cannot be trusted; empty when they can.
     """
 
@@ -46,6 +52,7 @@ class DeviceCheck:
     compute_spread: float
     bandwidth_spread: float
     residual: float
+    shared: float
     problems: tuple[str, ...]
 
     @property
@@ -71,28 +78,43 @@ def check_device(name: str, seconds: float) -> DeviceCheck:
     version = device.load_engine().version()
     with machine_lock():
         state = environment()
+        watch = Interference(sorted(os.sched_getaffinity(0)))
         device.pin()
         references = References()
-        windows: list[ReferenceTimes] = []
+        windows, looks = list[ReferenceTimes](), list[float]()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             windows.append(references.time(_RUNS))
+            watch.look()
+            looks.append(watch.now())
             time.sleep(max(0.0, min(_WINDOW_SECONDS, end - time.monotonic())))
     compute = [w.compute_us for w in windows]
     bandwidth = [w.bandwidth_us for w in windows]
     steps = [abs(b / a - 1) for a, b in itertools.pairwise(compute)]
     residual = statistics.median(steps) if steps else 0.0
-    problems = tuple(_problems(_spread(compute), residual, state, device))
+    shared = sum(look > LIMIT for look in looks) / len(looks)
+    problems = tuple(_problems(_spread(compute), residual, shared, state, device))
     return DeviceCheck(
-        device, version, state, tuple(compute), tuple(bandwidth), _spread(compute), _spread(bandwidth), residual, problems
+        device,
+        version,
+        state,
+        tuple(compute),
+        tuple(bandwidth),
+        _spread(compute),
+        _spread(bandwidth),
+        residual,
+        shared,
+        problems,
     )
 
 
-def _problems(spread: float, residual: float, state: dict[str, Any], device: DeviceFile) -> Iterator[str]:
+def _problems(spread: float, residual: float, shared: float, state: dict[str, Any], device: DeviceFile) -> Iterator[str]:
     if spread > MAX_COMPUTE_SPREAD:
         yield f"the compute reference drifts by {100 * spread:.0f} % (limit {100 * MAX_COMPUTE_SPREAD:.0f} %)"
     if residual > MAX_RESIDUAL:
         yield f"neighbouring windows differ by {100 * residual:.1f} % (limit {100 * MAX_RESIDUAL:.0f} %)"
+    if shared > MAX_SHARED:
+        yield f"others used the processors' cores in {100 * shared:.0f} % of the looks (limit {100 * MAX_SHARED:.0f} %)"
     if state["load_1min"] > MAX_LOAD:
         yield f"the load is {state['load_1min']}: other work is running"
     if len(device.cores) < device.threads and device.cores:
@@ -112,6 +134,7 @@ def report_lines(found: DeviceCheck) -> list[str]:
         f"clock       governor {state['governor']}, highest {state['max_frequency_khz']} kHz, load {state['load_1min']}",
         f"compute     least {min(found.compute_us):.1f} us, spread {100 * found.compute_spread:.1f} %",
         f"neighbours  differ by {100 * found.residual:.1f} % in the median",
+        f"shared      cores slowed by others in {100 * found.shared:.0f} % of the looks",
         f"bandwidth   least {min(found.bandwidth_us):.1f} us, spread {100 * found.bandwidth_spread:.1f} %",
     ]
     if found.trusted:

@@ -46,7 +46,8 @@ class ColdSession:
             widens. Empty: nothing is pinned.
         little: processors that only prepare, on asymmetric chips.
         stealing: whether a core with nothing left to do takes preparations of others.
-        continuous: whether idle cores prepare the kernels of later runs (section 3.5); else the second run does so first.
+        continuous: whether idle cores prepare the kernels of later runs (section 3.5), beside the first ones and between them;
+            else the second run does so first.
 
     Raises:
         FormatError: the plan is for another machine, library, instruction set, thread count or model, or was changed.
@@ -135,6 +136,7 @@ class ColdSession:
                 last = program.widen_from if reached < program.widen_from < count else count
                 reached = preparation.advance(self._times, reached, last)
             self._ran = True
+            preparation.resume()
         except BaseException as error:
             self._failed = error
             preparation.stop()

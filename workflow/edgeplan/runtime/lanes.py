@@ -108,7 +108,8 @@ class Preparation:
         self.later: dict[int, Calls] = {}
         self._failure: BaseException | None = None
         self._stopping = False
-        self._continuous, self._idle_allowed = continuous, continuous
+        self._beside = continuous and len(self._lanes) > 1  # whether kernels for later runs are made beside what runs
+        self._idle_allowed = self._beside
         self._narrow = narrow_width(shared.program)
         self._threads: list[LaneThread] = []
 
@@ -222,17 +223,21 @@ class Preparation:
         """Whether kernels for later runs are still to be prepared, or are being; reads the reserve of the program."""
         return bool(self._ahead) or self.working
 
+    def resume(self) -> None:
+        """Have idle lanes prepare kernels for later runs, if the mode is continuous: between runs all of them are idle."""
+        if self._beside and self._ahead and not self.working:
+            self._idle_allowed = True
+            self._threads.clear()
+            self.start()
+
     def switching(self) -> bool:
         """Whether kernels for later runs are still being prepared; goes on with it beside a run, if the mode is continuous."""
-        if self._ahead and not self.working:
-            self._idle_allowed = self._continuous
-            if self._continuous and len(self._lanes) > 1:
-                self._threads.clear()
-                self.start()
-            else:
-                self._shared.dnnl.set_threads(1)
-                while self._ahead:
-                    self._prepare_later(self._lanes[0], *self._ahead.popleft())
+        if self._beside:
+            self.resume()
+        elif self._ahead and not self.working:
+            self._shared.dnnl.set_threads(1)
+            while self._ahead:
+                self._prepare_later(self._lanes[0], *self._ahead.popleft())
         if self._failure is not None:
             raise self._failure
         return self.working

@@ -25,6 +25,7 @@ _SYSTEM = MappingProxyType(
         words.FN_YIELD: "sched_yield",
         words.FN_READ: "pread",
         words.FN_ADVISE: "madvise",
+        words.FN_NAP: "usleep",
     }
 )
 _LIBRARY = MappingProxyType(

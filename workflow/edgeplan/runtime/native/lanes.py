@@ -10,6 +10,7 @@ from edgeplan.runtime.native.words import (
     ARRIVED,
     DONE,
     FAILED,
+    FN_NAP,
     FN_THREADS,
     FN_YIELD,
     HEAD_BLOCK,
@@ -27,6 +28,7 @@ from edgeplan.runtime.native.words import (
 )
 
 _SPINS = 100
+_NAP_US = 50
 
 
 @compiled
@@ -55,6 +57,22 @@ def _arrived(tape: Tape, store: Store, step: int) -> bool:
     """Whether a step's weights can be had at once."""
     without = tape.records[tape.record_starts[step] + HEAD_SOURCE] == NO_WEIGHTS
     return bool(without or load_word(store.flags.ctypes.data + ARRIVED * WORD) > step)
+
+
+@compiled
+def _nap(places: Numbers) -> None:
+    """Leave the processor, for the disk takes longer than that.
+
+    Whoever reads ahead runs on it, too; on a virtual machine so may the host's part of the disk.
+    """
+    invoke_with_four(places[FN_NAP], _NAP_US, 0, 0, 0)
+
+
+@compiled
+def _await_weights(tape: Tape, store: Store, places: Numbers, step: int) -> None:
+    """Wait for the weights of a step: to touch them before would have the disk bring others first."""
+    while store.flags[STOP] == 0 and not _arrived(tape, store, step):
+        _nap(places)
 
 
 @compiled
@@ -138,6 +156,7 @@ def drive(
         if step < 0:
             return DONE
         own[OWN_STEP] = step
+        _await_weights(tape, store, places, step)
         found = _prepare_taken(tape, store, places, own, marks, step, slower)
         if found != DONE:
             return found
@@ -162,7 +181,7 @@ def _prepare_meanwhile(tape: Tape, store: Store, places: Numbers, own: Numbers, 
         return found
     mine = _next_own(store, 0)
     step = NONE
-    if mine >= 0 and (mine <= wanted or _arrived(tape, store, mine)):
+    if mine >= 0 and _arrived(tape, store, mine):
         step = take(store, 0, False)  # noqa: FBT003  of compiled functions all arguments are positional
     elif late and _arrived(tape, store, wanted):
         step = take(store, 0, True)  # noqa: FBT003
@@ -195,7 +214,9 @@ def _await(
         elif now_ns(places, own) - begun > patience_ns:
             return NONE
         spins += 1
-        if spins > _SPINS:
+        if not _arrived(tape, store, wanted):
+            _nap(places)
+        elif spins > _SPINS:
             invoke_with_four(places[FN_YIELD], 0, 0, 0, 0)
     return DONE
 

@@ -46,8 +46,9 @@ NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
     WHAT_ARGUMENT,
     ROOM,
     DESCRIPTORS,
+    FN_NAP,
     PLACES,
-) = range(23)
+) = range(24)
 #: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, where in `todo` the next step stands
 #: whose kernels may be made ahead, words for calls.
 OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_MARKS, OWN_AHEAD, OWN_CALL = range(7)
