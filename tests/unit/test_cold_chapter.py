@@ -209,8 +209,10 @@ def test_planners_are_held_against_the_proven_bound(tables: dict[str, pd.DataFra
 
 def test_bounds_say_what_bounds_a_start(tables: dict[str, pd.DataFrame]) -> None:
     row = tables["cold_bounds"].set_index("model").loc["squeezenet"]
-    assert (row["work_bound_ms"], row["disk_bound_ms"], row["bounded_by"]) == (6, 20, "disk")
+    assert (row["work_bound_ms"], row["disk_bound_ms"], row["evicted_bounded_by"]) == (6, 20, "disk")
     assert row["create_core_ms"] == pytest.approx(4)
+    assert (row["beyond_work"], row["idle_core_ms"]) == ("one core's work", pytest.approx(7))
+    assert row["cached_over_proven"] == pytest.approx(10 / 9)
 
 
 def test_what_bounds_an_evicted_start_is_told_by_model(e: ColdEvidence, tables: dict[str, pd.DataFrame]) -> None:
@@ -222,7 +224,7 @@ def test_what_bounds_an_evicted_start_is_told_by_model(e: ColdEvidence, tables: 
     slow = e.runs.assign(slowness=e.runs["slowness"].where(e.runs["state"] != "evicted", 4.0))
     again = make_cold_tables(replace(e, runs=slow))  # the work bound of these runs, not that of runs in memory
     for name in ("cold_bounds", "cold_bounds_evicted"):
-        assert set(again[name]["bounded_by"]) == {"work"}
+        assert set(again[name]["evicted_bounded_by" if name == "cold_bounds" else "bounded_by"]) == {"work"}
     assert table_captions(e)["cold_bounds_evicted"].endswith("is 1.262 in the geometric mean.")
     worse = e.runs["plan"].eq("evicted") & e.runs["model"].eq(MODELS[0])
     told = words.bounds_of_disk(replace(e, runs=e.runs.assign(cold_ms=e.runs["cold_ms"].where(~worse, 99.0))))

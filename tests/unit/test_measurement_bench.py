@@ -159,6 +159,7 @@ def test_a_machine_too_noisy_is_refused(tmp_path: Path) -> None:
         bench.measure(subjects(4))
     assert "dev" in caught.value.where
     assert "edgeplan device check dev" in caught.value.next_step
+    assert caught.value.exit_code != 0
     assert not list(tmp_path.rglob("*.parquet"))
     with open_bench(tmp_path, "few", **noisy) as bench:  # of so few, chance decides which share is noisy
         assert all(m.noise > 1e-9 for m in bench.measure(subjects(3)))

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from edgeplan.evaluation import cold_words as words
 from edgeplan.evaluation.cold_evidence import ColdEvidence
 from edgeplan.evaluation.cold_figures import COLD_FIGURES, figure_captions
-from edgeplan.evaluation.cold_metrics import BARS, METRICS
+from edgeplan.evaluation.cold_metrics import BARS, METRICS, geomean
 from edgeplan.evaluation.cold_tables import COLD_TABLES, REASON, table_captions
 from edgeplan.evaluation.report import Line, Section, bar_lines, table_section
 from edgeplan.evaluation.tables import cell_text
@@ -31,16 +31,18 @@ def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics
     ]
     frame = tables.get("cold_bounds", pd.DataFrame())
     key = "cold.over_work_bound_cached"
-    if "bounded_by" in frame.columns:
-        by_disk = frame.loc[frame["bounded_by"] == "disk", "model"].tolist()
+    if "evicted_bounded_by" in frame.columns:
+        by_disk = frame.loc[frame["evicted_bounded_by"] == "disk", "model"].tolist()
         text = f"With the page cache evicted, {len(by_disk)} of {len(frame)} models are bounded by the disk"
         told.append(f"{text}{': ' if by_disk else ''}{', '.join(by_disk)}; the others by the cores' work.")
         parts = frame[[c for c in frame.columns if c.endswith("_core_ms")]].sum()
         if parts.sum() > 0:
             shares = ", ".join(f"{str(c).removesuffix('_core_ms')} {100 * v / parts.sum():.0f} %" for c, v in parts.items())
             told.append(
-                f"Where the cores' time goes in the optimal plans, over all models: {shares} (create is JIT compilation)."
+                f"Where the cores' time goes in the optimal plans, over all models: {shares} (create is JIT compilation; start "
+                "is before the first step and behind the last; a core idles while one core's work is waited for)."
             )
+        told += [text for text in [_beyond_work(frame)] if text]
         slowest = frame.dropna(subset=["cached_over_work"]).nlargest(1, "cached_over_work")
         if key in metrics and len(slowest):
             model, ratio = slowest["model"].iloc[0], slowest["cached_over_work"].iloc[0]
@@ -54,6 +56,19 @@ def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics
         f"{COLD_TABLES[n].title}: not measured, {f[REASON].iloc[0]}." for n, f in tables.items() if list(f.columns) == [REASON]
     ]
     return told
+
+
+def _beyond_work(frame: pd.DataFrame) -> str:
+    """How much of the distance from the work bound no plan avoids, and what takes most of the time beside executing."""
+    named = frame["beyond_work"].replace("", pd.NA).dropna()
+    if named.empty:
+        return ""
+    most = ", ".join(f"{what} on {count}" for what, count in named.value_counts().items())
+    proven, work = (geomean(frame[f"cached_over_{bound}"].dropna()) for bound in ("proven", "work"))
+    return (
+        f"With the page cache warm, starts take {cell_text(work)} times the work bound and {cell_text(proven)} times what is "
+        f"proven for any schedule at the profiled costs. Beside executing most of the cores' time goes into: {most}."
+    )
 
 
 def _templates() -> Environment:

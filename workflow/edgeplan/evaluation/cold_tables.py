@@ -54,11 +54,15 @@ _ALL = (
     ColdTable(
         "cold_bounds",
         "What bounds a cold start",
-        "Own plans beside two lower bounds. Work: the least (preparation + execution) core-time of any candidate of each "
-        "step, summed, over the cores; factors of a fresh process count where they are below 1. Disk: the fewest bytes any "
-        "candidates read, over the bandwidth probed among the runs. "
+        "Own plans beside lower bounds. Work: the least (preparation + execution) core-time of any candidate of each "
+        "step, summed, over the cores; factors of a fresh process count where they are below 1. Proven: what no schedule on "
+        "all cores beats at the profiled costs, with the start, contention, and executions in order; a start below it met "
+        "costs lower than those. Both are at the speed of the runs. `beyond_work` is what takes most of the cores' time in "
+        "the optimal plan beside executing. With the page cache evicted a start is bounded by the larger of the work and "
+        "the disk: the fewest bytes any candidates read, over the bandwidth probed among the runs. "
         "`warm_ms` is of the fastest of all own plans, `warm_plan`, `warm_optimal_ms` of `optimal`, both on all cores. "
-        "The last columns are the parts of the optimal plan's work in core-milliseconds: create is JIT compilation.",
+        "The last columns are the parts of the optimal plan in core-milliseconds: create is JIT compilation, start what comes "
+        "before the first step and behind the last, idle what cores wait for the work of one.",
         bounds.bounds,
         words.bounds,
     ),

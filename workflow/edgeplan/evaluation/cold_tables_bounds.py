@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,27 +25,53 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
     warm = metrics.warm(e.runs, e.threads, stock=False)
     optimal = metrics.warm_optimal(e.runs, e.threads)
     fewest = metrics.fewest_runs(*parts.values(), warm, optimal)
+    planned = _planned(e)
+    slow = metrics.slowness(e.runs, CACHED)
     rows = []
     for model in [m for m in e.names if m in e.profiled]:
+        proven = planned["lower_bound_ms"].get(model, np.nan) * slow.get(model, np.nan)
+        shares = _parts(e, model)
         work, read = works.get(model, np.nan), e.read_bound_ms.get(model, np.nan)
         rows.append(
             {
                 "model": model,
                 "work_bound_ms": work,
-                "disk_bound_ms": read,
-                "bounded_by": _larger(read, streamed.get(model, work)),
+                "proven_bound_ms": proven,
                 "cached_ms": own[CACHED].get(model, np.nan),
                 "cached_over_work": own[CACHED].get(model, np.nan) / work,
+                "cached_over_proven": own[CACHED].get(model, np.nan) / proven,
+                "beyond_work": _beyond_work(shares),
+                "disk_bound_ms": read,
+                "evicted_bounded_by": _larger(read, streamed.get(model, work)),
                 "evicted_ms": own[EVICTED].get(model, np.nan),
                 "evicted_over_bound": own[EVICTED].get(model, np.nan) / evicted.get(model, np.nan),
                 "warm_ms": warm["warm_ms"].get(model, np.nan),
                 "warm_plan": warm["plan"].get(model, ""),
                 "warm_optimal_ms": optimal["warm_ms"].get(model, np.nan),
                 "runs": fewest.get(model, np.nan),
-                **_parts(e, model),
+                **{f"{name}_core_ms": time for name, time in shares.items()},
             }
         )
     return pd.DataFrame(rows)
+
+
+def _planned(e: ColdEvidence) -> pd.DataFrame:
+    """The rows of the optimal plans on all cores, by model."""
+    plans = e.plans[(e.plans["plan"] == OPTIMAL) & (e.plans["threads"] == e.threads)]
+    return plans.drop_duplicates("model").set_index("model")
+
+
+def _beyond_work(parts: Mapping[str, float]) -> str:
+    """What takes most of the cores' time beside executing, which no plan avoids: what keeps a start from being a warm run."""
+    named = {
+        "create": "JIT",
+        "idle": "one core's work",
+        "start": "opening the plan",
+        "read": "mapping weights",
+        "transform": "transforming weights",
+    }
+    known = {name: parts[stage] for stage, name in named.items() if parts.get(stage, 0.0) > 0}
+    return max(known, key=lambda name: known[name], default="")
 
 
 def _larger(read: float, work: float) -> str:
@@ -89,10 +116,21 @@ def bounds_evicted(e: ColdEvidence) -> pd.DataFrame:
 
 
 def _parts(e: ColdEvidence, model: str) -> dict[str, float]:
-    """The stages of the optimal plan's candidates, summed (core-ms): what the cores are busy with."""
+    """Where the cores' time goes in the optimal plan (core-ms): its stages, what comes before and after them, and idling.
+
+    A core idles where the others wait for one core's work: the execution while it is narrow, or a preparation.
+    """
     chosen = e.spans[(e.spans["model"] == model) & (e.spans["kind"] == "planned") & (e.spans["plan"] == OPTIMAL)]
     spent = (chosen["end_ms"] - chosen["start_ms"]).groupby(chosen["stage"]).sum()
-    return {f"{stage}_core_ms": float(spent.get(stage, np.nan)) for stage in ("read", "create", "transform", "execute")}
+    parts = {stage: float(spent.get(stage, np.nan)) for stage in ("read", "create", "transform", "execute")}
+    plans = _planned(e)
+    if model not in plans.index:
+        return parts | {"start": np.nan, "idle": np.nan}
+    made: dict[Any, Any] = plans.loc[model].to_dict()
+    start = next((p.start_ms for p in e.profiled[model] if p.layout == made["layout"]), np.nan)
+    busy = float(np.nansum(list(parts.values())))
+    idle = max(0.0, (made["makespan_ms"] - start) * e.threads - busy)
+    return parts | {"start": start * e.threads, "idle": idle}
 
 
 def states(e: ColdEvidence) -> pd.DataFrame:

@@ -24,8 +24,9 @@ _ALL = (
         "Families of the zoo",
         "Average multiply-adds (the paper's FLOPs) of the generated variants, and the range of measured latencies (paper: "
         "Table 2). Base models are tested against published multiply-adds and parameters, but for two: of ProxylessNAS for a "
-        "CPU only the parameters are published (its builder is tested on two other networks), and of the ResNet cell of "
-        "NASBench201 neither (it is tested by its place between the least and the largest cell, which are).",
+        "CPU the authors give no multiply-adds (pytorchcv lists 460 M operations, by a count that exceeds the authors' on "
+        "their other networks, too; the builder is tested on one of those), and of the ResNet cell of NASBench201 neither is "
+        "published (it is tested by its place between the least and the largest cell, which are).",
         prediction.table_02,
         ("zoo",),
     ),
@@ -134,7 +135,9 @@ _ALL = (
         "Pairs not tested",
         "Ordered pairs of kinds that no fusion test covers; the rules take them as not fused, but for the reshapes of a "
         "channel shuffle, which is tested as one chain. Pairs that the zoo holds, base models and evaluated variants, stand "
-        "one by one: edges that the engine fuses by its own report and the rules do not are what is lost.",
+        "one by one: edges that the engine fuses by its own report and the rules do not are what is lost. Of multi-outbound "
+        "connections one is tested for each kind whose kernels could hand out an inner tensor (conv, dwconv, bn, add, mul), "
+        "with an activation: what it shows holds for every reader of that kind, and other kinds count as not fused.",
         fusion.table_skipped,
         ("skipped_pairs",),
     ),
