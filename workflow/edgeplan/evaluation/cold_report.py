@@ -42,7 +42,8 @@ def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics
                 f"Where the cores' time goes in the optimal plans, over all models: {shares} (create is JIT compilation; start "
                 "is before the first step and behind the last; a core idles while one core's work is waited for)."
             )
-        told += [text for text in [_beyond_work(frame)] if text]
+        if text := _beyond_work(frame):
+            told.append(text)
         slowest = frame.dropna(subset=["cached_over_work"]).nlargest(1, "cached_over_work")
         if key in metrics and len(slowest):
             model, ratio = slowest["model"].iloc[0], slowest["cached_over_work"].iloc[0]
@@ -60,7 +61,7 @@ def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics
 
 def _beyond_work(frame: pd.DataFrame) -> str:
     """How much of the distance from the work bound no plan avoids, and what takes most of the time beside executing."""
-    named = frame["beyond_work"].replace("", pd.NA).dropna()
+    named = frame.loc[frame["beyond_work"] != "", "beyond_work"]
     if named.empty:
         return ""
     most = ", ".join(f"{what} on {count}" for what, count in named.value_counts().items())

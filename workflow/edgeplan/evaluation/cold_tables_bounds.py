@@ -30,7 +30,7 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
     rows = []
     for model in [m for m in e.names if m in e.profiled]:
         proven = planned["lower_bound_ms"].get(model, np.nan) * slow.get(model, np.nan)
-        shares = _parts(e, model)
+        shares = _parts(e, model, planned)
         work, read = works.get(model, np.nan), e.read_bound_ms.get(model, np.nan)
         rows.append(
             {
@@ -62,7 +62,7 @@ def _planned(e: ColdEvidence) -> pd.DataFrame:
 
 
 def _beyond_work(parts: Mapping[str, float]) -> str:
-    """What takes most of the cores' time beside executing, which no plan avoids: what keeps a start from being a warm run."""
+    """What takes most of the cores' time beside executing: what most keeps a start from being a warm run."""
     named = {
         "create": "JIT",
         "idle": "one core's work",
@@ -115,7 +115,7 @@ def bounds_evicted(e: ColdEvidence) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _parts(e: ColdEvidence, model: str) -> dict[str, float]:
+def _parts(e: ColdEvidence, model: str, planned: pd.DataFrame) -> dict[str, float]:
     """Where the cores' time goes in the optimal plan (core-ms): its stages, what comes before and after them, and idling.
 
     A core idles where the others wait for one core's work: the execution while it is narrow, or a preparation.
@@ -123,10 +123,9 @@ def _parts(e: ColdEvidence, model: str) -> dict[str, float]:
     chosen = e.spans[(e.spans["model"] == model) & (e.spans["kind"] == "planned") & (e.spans["plan"] == OPTIMAL)]
     spent = (chosen["end_ms"] - chosen["start_ms"]).groupby(chosen["stage"]).sum()
     parts = {stage: float(spent.get(stage, np.nan)) for stage in ("read", "create", "transform", "execute")}
-    plans = _planned(e)
-    if model not in plans.index:
+    if model not in planned.index:
         return parts | {"start": np.nan, "idle": np.nan}
-    made: dict[Any, Any] = plans.loc[model].to_dict()
+    made: dict[Any, Any] = planned.loc[model].to_dict()
     start = next((p.start_ms for p in e.profiled[model] if p.layout == made["layout"]), np.nan)
     busy = float(np.nansum(list(parts.values())))
     idle = max(0.0, (made["makespan_ms"] - start) * e.threads - busy)
