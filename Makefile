@@ -61,21 +61,26 @@ lock: dev-environment ## resolve the dependencies of pyproject.toml again
 		--extra openvino --extra runtime --extra baselines --extra pipeline pyproject.toml -o requirements.lock
 	uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--extra openvino --extra runtime --extra baselines --extra pipeline --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	echo pnnx | uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		--no-annotate --no-deps - -o requirements-no-deps.lock
 
 clean: ## remove logs and caches of tools; rows, results and the environment stay
 	rm -rf work .snakemake .snakemake.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# An environment is current when it holds a copy of the lock file it was made from.
+# An environment is current when it holds a copy of the lock files it was made from. The second is of packages whose wheels name
+# dependencies that what is used of them does without.
+LOCKS := requirements.lock requirements-no-deps.lock
 environment:
-	@cmp -s requirements.lock $(VENV_PATH)/requirements.lock || { set -e; \
+	@cat $(LOCKS) | cmp -s - $(VENV_PATH)/requirements.lock || { set -e; \
 		$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeplan needs Python >= 3.11; name one: make PYTHON=python3.12 ...")'; \
 		echo "creating $(VENV) from requirements.lock"; \
 		$(PYTHON) -m venv $(VENV_PATH); \
 		python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; \
+		python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-no-deps.lock; \
 		python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .; \
 		python -c 'import lightgbm' 2>$(VENV_PATH)/lightgbm.log || { tail -n 1 $(VENV_PATH)/lightgbm.log >&2; \
 			echo "LightGBM cannot be loaded; if libgomp.so.1 is missing: apt-get install libgomp1, then run make again" >&2; exit 1; }; \
-		cp requirements.lock $(VENV_PATH)/requirements.lock; }
+		cat $(LOCKS) > $(VENV_PATH)/requirements.lock; }
 
 dev-environment: environment
 	@cmp -s requirements-dev.lock $(VENV_PATH)/requirements-dev.lock || { set -e; \

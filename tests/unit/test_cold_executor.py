@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -222,6 +223,36 @@ def test_kernels_for_later_runs_are_prepared_between_runs(
         assert not session._preparation.unfinished
         _close(session.run(random_inputs(graph)), wanted)
         assert session.switched
+
+
+def test_the_first_outputs_do_not_wait_for_kernels_of_later_runs(
+    dnnl: Dnnl,
+    planned: Planned,
+    graph: Graph,
+    model: Path,
+    wanted: Mapping[str, np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=3), model.parent / "plan")
+    gate = threading.Event()
+    asked: list[int] = []
+
+    def late(*given: Any) -> Any:
+        asked.append(threading.get_ident())
+        gate.wait(20)
+        return read_reserve(*given)
+
+    monkeypatch.setattr("edgeplan.runtime.preparation.read_reserve", late)
+    with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
+        _close(session.run(random_inputs(graph)), wanted)
+        deadline = time.monotonic() + 20
+        while not asked and time.monotonic() < deadline:
+            time.sleep(1e-3)
+        assert session._preparation.working
+        gate.set()
+        _close(session.run(random_inputs(graph)), wanted)
+    assert threading.get_ident() not in asked
+    assert len(asked) == 1
 
 
 def test_equal_steps_share_primitives(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:

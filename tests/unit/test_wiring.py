@@ -247,13 +247,19 @@ def test_shipped_devices_are_valid_and_named_in_params() -> None:
     assert {params.transfer.source, params.transfer.target} <= set(params.devices)
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
-def test_lock_is_hashed_and_names_no_index_or_host(name: str) -> None:
+_INSTALLED = {"dvc", "snakemake", "lightgbm", "onnxruntime", "openvino", "setuptools"}
+
+
+@pytest.mark.parametrize(
+    ("name", "packages"),
+    [("requirements.lock", _INSTALLED), ("requirements-dev.lock", _INSTALLED), ("requirements-no-deps.lock", {"pnnx"})],
+)
+def test_lock_is_hashed_and_names_no_index_or_host(name: str, packages: set[str]) -> None:
     text = (ROOT / name).read_text()
     assert not re.search(r"https?://|--(extra-)?index-url|--find-links|--trusted-host|file:", text)
     pinned = re.findall(r"^([A-Za-z0-9_.-]+)==\S+.*\\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
     assert len(pinned) == len(re.findall(r"^[A-Za-z0-9_.-]+==", text, re.MULTILINE))
-    assert {"dvc", "snakemake", "lightgbm", "onnxruntime", "openvino", "setuptools"} <= set(pinned)
+    assert packages <= set(pinned)
 
 
 def test_development_lock_agrees_with_the_lock() -> None:

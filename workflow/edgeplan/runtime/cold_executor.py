@@ -118,9 +118,11 @@ class ColdSession:
         else:
             self._shared.require_unchanged(copied=self._copying)  # to touch what was cut off would end the process
             copied = self._run_later()
+        self._shared.require_unchanged(copied=copied or self._preparation.working)
+        outputs = {border.name: np.array(self._activation(border)) for border in self.program.outputs}
+        self._preparation.resume()  # last, so that these outputs do not wait for kernels of later runs
         self._copying = self._preparation.working  # beyond this run, up to the next one
-        self._shared.require_unchanged(copied=copied or self._copying)
-        return {border.name: np.array(self._activation(border)) for border in self.program.outputs}
+        return outputs
 
     def _run_cold(self) -> None:
         preparation, program = self._preparation, self.program
@@ -136,7 +138,6 @@ class ColdSession:
                 last = program.widen_from if reached < program.widen_from < count else count
                 reached = preparation.advance(self._times, reached, last)
             self._ran = True
-            preparation.resume()
         except BaseException as error:
             self._failed = error
             preparation.stop()

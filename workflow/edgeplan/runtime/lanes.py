@@ -110,12 +110,19 @@ class Preparation:
         self._stopping = False
         self._beside = continuous and len(self._lanes) > 1  # whether kernels for later runs are made beside what runs
         self._idle_allowed = self._beside
+        self._reading = threading.Lock()
+        self._left_ahead: deque[tuple[int, LinkedStep]] | None = None
         self._narrow = narrow_width(shared.program)
         self._threads: list[LaneThread] = []
 
-    @cached_property
+    @property
     def _ahead(self) -> deque[tuple[int, LinkedStep]]:
-        return deque((k, step) for k, step in enumerate(self._shared.reserve.later) if step is not None)
+        """What is still to be prepared for later runs; the first who asks, a lane as a rule, reads the program's reserve."""
+        with self._reading:
+            if self._left_ahead is None:
+                later = enumerate(self._shared.reserve.later)
+                self._left_ahead = deque((k, step) for k, step in later if step is not None)
+            return self._left_ahead
 
     def ready(self, k: int) -> Calls:
         """The calls of a step; 0 until it is prepared."""
@@ -224,8 +231,12 @@ class Preparation:
         return bool(self._ahead) or self.working
 
     def resume(self) -> None:
-        """Have idle lanes prepare kernels for later runs, if the mode is continuous: between runs all of them are idle."""
-        if self._beside and self._ahead and not self.working:
+        """Have idle lanes prepare kernels for later runs, if the mode is continuous: between runs all of them are idle.
+
+        Whether there are any, the lanes find out: to read the reserve takes milliseconds.
+        """
+        all_done = self._left_ahead is not None and not self._left_ahead
+        if self._beside and not all_done and not self.working:
             self._idle_allowed = True
             self._threads.clear()
             self.start()
