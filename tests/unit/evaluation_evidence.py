@@ -35,6 +35,7 @@ def _models(per_family: int, rng: np.random.Generator) -> pd.DataFrame:
                     "predicted_ms": predicted,
                     "low_ms": predicted * 0.9,
                     "high_ms": predicted * 1.1,
+                    "plain_sum_ms": measured * 0.97,
                     "operator_sum_ms": measured * rng.uniform(1.2, 1.6, per_family),
                     "forest_ms": measured * rng.normal(1.0, 0.1, per_family),
                     "adaptive_sampling_ms": measured * rng.normal(1.0, 0.06, per_family),
@@ -154,7 +155,10 @@ def full_evidence(per_family: int = 6) -> Evidence:
             }
         ),
         models=models,
-        calibration=models.iloc[::per_family][["model_id", "family", "measured_ms", "noise", "measured_at_s"]],
+        calibration=models.iloc[::per_family][["model_id", "family", "measured_ms", "noise", "measured_at_s"]].assign(
+            seconds=10.0
+        ),
+        factors={"conv": 1.02, "pool": 0.98},
         breakdown=breakdown,
         evaluated_kernels=pd.DataFrame({"kind": ["conv", "conv", "fc"], "config": [configs[0], configs[1], "{}"]}),
         sweeps=_sweeps(),

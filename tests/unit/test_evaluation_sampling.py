@@ -139,11 +139,16 @@ def test_measuring_cost_leaves_baselines_and_the_frozen_set_out(evidence: Eviden
     assert evidence.sampling is not None
     assert tables_sampling.kernel_minutes(evidence.sampling) == pytest.approx(16.0)
     assert tables_sampling.kernel_minutes({"seconds": {"adaptive": 60, "total": 9e9}}) == pytest.approx(1.0)
+    calibration = pd.DataFrame({"seconds": [20.0, 40.0]})
+    assert tables_sampling.kernel_minutes({"seconds": {"adaptive": 60}}, calibration) == pytest.approx(2.0)
     beyond = {"seconds": {"adaptive": 60.0, "excess": 30.0}}
     assert tables_sampling.kernel_minutes(beyond) == pytest.approx(1.0)
     table = tables_sampling.table_12(replace(evidence, sampling=beyond)).set_index("part")
     assert (table.loc["excess", "behind the predictors"], table.loc["excess", "minutes"]) == ("no", 0.5)
     with pytest.raises(FormatError, match="no time"):
         tables_sampling.kernel_minutes({"seconds": {"adaptive": float("nan")}})
+    assert table.loc["calibration", "behind the predictors"] == "yes"
+    with pytest.raises(FormatError, match="seconds"):
+        tables_sampling.kernel_minutes(beyond, calibration.rename(columns={"seconds": "s"}))
     with pytest.raises(FormatError, match="no `seconds`"):
         tables_sampling.kernel_minutes({})

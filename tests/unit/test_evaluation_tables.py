@@ -210,7 +210,8 @@ def test_every_table_names_the_dates_of_the_stages_it_rests_on() -> None:
     said = {name: dates.measured(table, RANGES) for name, table in registry.TABLES.items()}
     assert said["table_05"] == "nothing"
     assert said["table_fusion"] == f"fusion {RANGES['fusion']}"
-    assert said["table_12"] == f"sampling {RANGES['sampling']}"
+    assert said["table_06"] == f"sampling {RANGES['sampling']}"
+    assert said["table_12"] == dates.together([said["table_06"], f"calibration {RANGES['calibration']}"])[0]
     assert f"calibration {RANGES['calibration']}" in said["table_intervals"]
     assert said["table_08"] == dates.together([said["table_fusion"], said["table_12"], f"truth {RANGES['truth']}"])[0]
     assert dates.measured(registry.TABLES["table_12"], {}) == "sampling not recorded"

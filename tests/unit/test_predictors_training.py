@@ -244,25 +244,31 @@ def test_frozen_carriers_calibrate_where_they_are_enough() -> None:
 def test_intervals_of_predictors_are_calibrated_on_models_that_are_wholly_predicted(
     trained: tuple[DevicePredictor, pd.DataFrame],
 ) -> None:
-    """Ten take 1.3 times what is predicted; one, which has a kernel of an unknown kind, is far off and left out."""
+    """Ten take 1.3 times what is predicted, as factors then say; one with a kernel of an unknown kind is far off, left out."""
     predictor = trained[0]
     configs = model().configs
     odd = replace(model("odd"), configs=(*configs[:2], replace(configs[2], kind="lrn", type="lrn"), *configs[3:]))
     tables = KernelTables.of([*(model(f"m{i}") for i in range(10)), odd])
     found = predictor.predict_many(tables, allow_partial=True)
     factor = np.array([1.3] * 10 + [50.0])
-    card = calibrated(predictor, tables, found.latency_ms * factor).card
+    measured_ms = found.latency_ms * factor
+    after = calibrated(predictor, tables, measured_ms)
+    card = after.card
     assert (card.interval.subjects, card.interval.quantile_of) == (10, "models")
-    np.testing.assert_allclose(card.interval.half_width(found.effective_kernels[:1]), np.log(1.3))
+    np.testing.assert_allclose(after.predict_many(tables, allow_partial=True).latency_ms[:10], measured_ms[:10], rtol=2e-3)
+    plain = after.without_factors().predict_many(tables, allow_partial=True)
+    np.testing.assert_array_equal(plain.latency_ms, found.latency_ms)
+    assert card.interval.half_width(found.effective_kernels[:1]) < np.log(1.01)
     assert (card.interval.common, card.interval.single) == (predictor.card.interval.common, predictor.card.interval.single)
-    assert card.model_copy(update={"interval": predictor.card.interval}) == predictor.card
+    assert card.model_copy(update={"interval": predictor.card.interval, "factors": {}}) == predictor.card
 
 
 def test_intervals_of_predictors_stay_those_of_carriers_where_models_are_few(
     trained: tuple[DevicePredictor, pd.DataFrame], caplog: pytest.LogCaptureFixture
 ) -> None:
     predictor = trained[0]
-    assert calibrated(predictor, KernelTables.of([model()]), np.array([1.0])).card == predictor.card
+    card = calibrated(predictor, KernelTables.of([model()]), np.array([1.0])).card
+    assert card.interval == predictor.card.interval
     assert "1 whole models are too few" in caplog.text
 
 

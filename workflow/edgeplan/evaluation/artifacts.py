@@ -32,13 +32,16 @@ class Evidence:
         sampling: the sampler's document, with `seconds` by part.
         features: features of each kernel kind's predictor.
         interval: how the intervals were calibrated, as the card of the predictors says it (`Interval`).
+        factors: by kernel kind, what kernels take in whole models over what carriers said (`Card.factors`).
         quality: held-out kernels: kind, measured_us, predicted_us, forest_us, split.
         samplers: conv predictors by sampler on frozen labels of at least resolved_us: sampler, rows, seconds, resolved_us,
             labels, rmse_ms, rmspe (percent), within_10pct (share); the last four with the suffix _all on all frozen labels.
         models: evaluated variants: model_id, family, macs, memory_bytes, measured_ms, noise, measured_at_s (since the epoch),
-            blocks_span_s, repeat_ms, repeat_gap_s, predicted_ms, low_ms, high_ms, operator_sum_ms, forest_ms, isolated_ms,
-            {adaptive,random,prior}_sampling_ms: with the Conv predictor of that sampler's samples alone.
-        calibration: models that calibrate the intervals: model_id, family, measured_ms, noise, measured_at_s.
+            blocks_span_s, repeat_ms, repeat_gap_s, predicted_ms, plain_sum_ms (without factors of kinds), low_ms, high_ms,
+            operator_sum_ms, forest_ms, isolated_ms, {adaptive,random,prior}_sampling_ms: with the Conv predictor of that
+            sampler's samples alone.
+        calibration: models that set the factors of kinds and the intervals: model_id, family, measured_ms, noise, seconds,
+            measured_at_s.
         breakdown: model_id, kind, predicted_ms.
         evaluated_kernels: distinct kernels of the evaluated variants: kind, config.
         sweeps: sweep, x, kind, measured_us, predicted_us.
@@ -62,6 +65,7 @@ class Evidence:
     sampling: Mapping[str, Any] | None = None
     features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     interval: Mapping[str, Any] = field(default_factory=dict)
+    factors: Mapping[str, float] = field(default_factory=dict)
     quality: pd.DataFrame | None = None
     samplers: pd.DataFrame | None = None
     models: pd.DataFrame | None = None

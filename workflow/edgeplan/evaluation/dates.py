@@ -16,7 +16,7 @@ from edgeplan.frames import read_parquet
 #: The measuring stages, in the order in which they are named.
 STAGES = ("fusion", "sampling", "calibration", "truth")
 #: Those that predictions of the evaluated models rest on; their intervals rest on all.
-PREDICTED = ("fusion", "sampling", "truth")
+PREDICTED = ("fusion", "sampling", "calibration", "truth")
 #: What is written for a table that rests on no measurement, and for a stage whose rows do not tell.
 NOTHING, NOT_RECORDED = "nothing", "not recorded"
 _BETWEEN = "; "
@@ -39,6 +39,7 @@ _RESTS_ON: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "zoo": ("truth",),
         "environment": ("truth",),
         "calibration": ("calibration",),
+        "factors": PREDICTED,
         "samplers": PREDICTED,
         "modes": PREDICTED,
         "models": PREDICTED,

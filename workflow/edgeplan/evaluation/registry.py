@@ -66,8 +66,9 @@ _ALL = (
     Shown(
         "table_08",
         "Whole-model prediction by family",
-        "Evaluated variants only: no predictor or calibration saw them. The paper prints no overall RMSE, RMSPE or +-5 % "
-        "(paper: Table 8; overall +-10 %: section 7.2.2).",
+        "Evaluated variants only: no predictor or calibration saw them. Predictions are sums over kernels, each times the "
+        "factor of its kind (`table_factors`; plain sums stand in `table_baselines`). The paper prints no overall RMSE, RMSPE "
+        "or +-5 % (paper: Table 8; overall +-10 %: section 7.2.2).",
         prediction.table_08,
         ("models",),
         ("predicted_ms",),
@@ -107,9 +108,10 @@ _ALL = (
         "Wall-clock minutes with model building, references and rejected batches (paper: Table 12, 2.5, 1 and 4.4 days). "
         "`prior` is what it measured beyond the initial sample that it shares with `adaptive`. `excess` is what the samplers "
         "measured beyond their budgets, as batches are measured whole: it is discarded, and no predictor learns from it. "
-        "`further` are kinds that no family has. The whole models that calibrate the intervals are no part of it.",
+        "`further` are kinds that no family has. `calibration` are the whole models that set the factors of kinds and the "
+        "size of the intervals.",
         sampling.table_12,
-        ("sampling",),
+        ("sampling", "calibration"),
     ),
     Shown(
         "table_fusion",
@@ -179,6 +181,15 @@ _ALL = (
         prediction.table_truth,
         ("models",),
         ("blocks_span_s", "noise"),
+    ),
+    Shown(
+        "table_factors",
+        "Factors of kernel kinds",
+        "What kernels take in whole models over what carriers said of them, fitted on the whole models of the stage "
+        "calibration, none of which is evaluated, with a prior around 1: kinds of little time stay there. The paper adds up "
+        "kernels as they are; so do the plain sums of `table_baselines`.",
+        prediction.table_factors,
+        ("factors", "breakdown"),
     ),
     Shown(
         "table_intervals",

@@ -25,6 +25,8 @@ SAMPLERS = ("adaptive", "random", "prior")
 KEYS = (
     "prediction.within_10pct",
     "prediction.within_5pct",
+    "prediction.plain_sum_within_10pct",
+    "prediction.plain_sum_within_5pct",
     "prediction.repeat_within_10pct",
     "prediction.repeat_within_5pct",
     "prediction.models",
@@ -117,6 +119,11 @@ def _prediction(evidence: Evidence) -> dict[str, float]:
     noise = evidence.optional("noise")
     if noise is not None:
         values["measuring.noise_median"], values["measuring.noise_max"] = noise["noise"].median(), noise["noise"].max()
+    plain = evidence.optional("plain_sum_ms")
+    if plain is not None:
+        hit = accuracy(plain["measured_ms"], plain["plain_sum_ms"])
+        values["prediction.plain_sum_within_10pct"] = hit.within_10pct
+        values["prediction.plain_sum_within_5pct"] = hit.within_5pct
     again = evidence.optional("repeat_ms")
     if again is not None:
         repeat = accuracy(again["measured_ms"], again["repeat_ms"])
@@ -133,7 +140,7 @@ def metrics(evidence: Evidence) -> dict[str, float]:
     """The figures of `KEYS` that the inputs give; a missing input is an absent key."""
     values = _prediction(evidence)
     if evidence.has("sampling") and evidence.sampling is not None:
-        values["measuring.kernel_minutes"] = kernel_minutes(evidence.sampling)
+        values["measuring.kernel_minutes"] = kernel_minutes(evidence.sampling, evidence.calibration)
     if evidence.has("samplers"):
         table = evidence.frame("samplers", "sampler", "rmspe", "rmspe_all", "resolved_us").set_index("sampler")
         values["sampling.resolved_us"] = float(table["resolved_us"].iloc[0])

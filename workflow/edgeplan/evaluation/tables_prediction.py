@@ -13,6 +13,7 @@ from edgeplan.evaluation.metrics import OVERALL, accuracy, by_group, coverage, r
 #: Name of a predictor in tables -> its column in the evaluated variants; the linear baselines are computed here.
 PREDICTORS = {
     "ours": "predicted_ms",
+    "plain sum": "plain_sum_ms",
     "random forest": "forest_ms",
     "operator sum": "operator_sum_ms",
     "FLOPs": "flops_ms",
@@ -217,6 +218,15 @@ def table_intervals(evidence: Evidence) -> pd.DataFrame:
         rows.append((label(name), len(part), 100 * coverage(truth, low, high), 100 * below, 100 * above, 100 * width))
     names = ["family", "models", "inside (%)", "below (%)", "above (%)", "median width (% of the prediction)"]
     return pd.DataFrame(rows, columns=names)
+
+
+def table_factors(evidence: Evidence) -> pd.DataFrame:
+    """Factors of kernel kinds, with their share of the evaluated models' predicted latency."""
+    parts = evidence.frame("breakdown", "kind", "predicted_ms").groupby("kind")["predicted_ms"].sum()
+    share = 100 * parts / parts.sum()
+    rows = [(kind, factor, share.get(kind, 0.0)) for kind, factor in evidence.factors.items()]
+    table = pd.DataFrame(rows, columns=["kernel", "factor", "share of the predicted latency (%)"])
+    return table.sort_values(table.columns[2], ascending=False, kind="stable", ignore_index=True)
 
 
 def calibration_note(evidence: Evidence) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 from edgeplan.errors import FormatError
 from edgeplan.evaluation import paper
 from edgeplan.evaluation.artifacts import Evidence
-from edgeplan.evaluation.metrics import accuracy
+from edgeplan.evaluation.metrics import accuracy, require
 from edgeplan.evaluation.tables_prediction import alexnet_within
 from edgeplan.graph.kernels import CONTEXT, without_context
 from edgeplan.predictors.training_rows import trained_on
@@ -221,9 +221,21 @@ def measuring_seconds(sampling: Mapping[str, Any]) -> dict[str, float]:
     return parts
 
 
-def kernel_minutes(sampling: Mapping[str, Any]) -> float:
-    """Minutes of measuring behind the predictors: all parts but the frozen test set and what only compares."""
-    parts = measuring_seconds(sampling)
+def _calibrating_seconds(calibration: pd.DataFrame | None) -> dict[str, float]:
+    if calibration is None:
+        return {}
+    require(calibration, ("seconds",), "table `calibration`")
+    return {"calibration": float(calibration["seconds"].sum())}
+
+
+def kernel_minutes(sampling: Mapping[str, Any], calibration: pd.DataFrame | None = None) -> float:
+    """Minutes of measuring behind the predictors: all parts but the frozen test set and what only compares.
+
+    Args:
+        sampling: the sampler's document.
+        calibration: the whole models that set the factors of kinds and the intervals: seconds.
+    """
+    parts = measuring_seconds(sampling) | _calibrating_seconds(calibration)
     return sum(v for k, v in parts.items() if k not in NOT_BEHIND_PREDICTORS) / _SECONDS_PER_MINUTE
 
 
@@ -231,11 +243,11 @@ def table_12(evidence: Evidence) -> pd.DataFrame:
     """Table 12: measuring cost in minutes, by part."""
     if evidence.sampling is None:
         raise FormatError("the sampling document is missing", where="Table 12", next_step="run the sampling stage")
-    parts = measuring_seconds(evidence.sampling)
+    parts = measuring_seconds(evidence.sampling) | _calibrating_seconds(evidence.calibration)
     rows: list[tuple[str, str, float]] = [
         (k, "no" if k in NOT_BEHIND_PREDICTORS else "yes", v / _SECONDS_PER_MINUTE) for k, v in parts.items()
     ]
-    rows.append(("total behind the predictors", "yes", kernel_minutes(evidence.sampling)))
+    rows.append(("total behind the predictors", "yes", kernel_minutes(evidence.sampling, evidence.calibration)))
     rows += [(f"paper {device}, total", "", minutes) for device, minutes in paper.TABLE_12.items()]
     return pd.DataFrame(rows, columns=["part", "behind the predictors", "minutes"])
 

@@ -1,4 +1,4 @@
-"""Stage `calibration`: whole models of a seed of their own, on which the intervals of predictions are calibrated."""
+"""Stage `calibration`: whole models of a seed of their own, on which predictions and their intervals are calibrated."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def measure_calibration(params: Params, *, device: Path, rows: Path, models: Pat
         table.assign(
             measured_ms=[m.latency_us / 1e3 for m in measured],
             noise=[m.noise for m in measured],
+            seconds=[round(m.seconds, 3) for m in measured],
             measured_at_s=[m.measured_at[0] for m in measured],
         ),
         models,

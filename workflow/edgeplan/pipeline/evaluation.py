@@ -85,6 +85,7 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Pat
         speed_told=speed.told(predictor),
         features=dict.fromkeys(sorted(set(labelled["kind"])), FEATURES),
         interval=predictor.card.interval.model_dump(),
+        factors=predictor.card.factors,
     )
     dates = ranges(evidence, rows, rules.provenance.measurements)
     write_json(evaluation / "dates.json", dates)
@@ -115,6 +116,7 @@ def _predict(
         low_ms=batch.low_ms,
         high_ms=batch.high_ms,
     )
+    models["plain_sum_ms"] = predictor.without_factors().predict_many(kernels).latency_ms
     alone = predictor.predict_many(operators, allow_partial=True)
     models["operator_sum_ms"], models["operator_coverage"] = alone.latency_ms, alone.coverage
     sampled = {f"{name}_sampling_ms": name for name in COMPARED}

@@ -23,6 +23,7 @@ from edgeplan.pipeline.model_tables import kernels_of
 from edgeplan.pipeline.training_part import train_in_process
 from edgeplan.predictors.intervals import with_quantile_of
 from edgeplan.predictors.kernel_tables import KernelTables
+from edgeplan.predictors.kind_factors import cross_fitted_ms, fit_factors
 from edgeplan.predictors.labels import COLUMNS
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.settings import TrainingSettings
@@ -61,7 +62,7 @@ def train(
     quality: Path,
     samplers: Path,
 ) -> None:
-    """Train the predictors; calibrate their intervals; hold the samplers against the frozen set; train what is compared.
+    """Train the predictors; calibrate them on whole models; hold the samplers against the frozen set; train what is compared.
 
     The samplers are judged on all labels of the frozen set, and on those of at least `training.resolved_us` alone.
 
@@ -75,9 +76,10 @@ def train(
     parts = _parts(table, about)
     trained = _train_all(parts, params, about)
     predictor, held_out = trained[_DEVICE]
-    predictor = calibrated(predictor, whole_kernels, whole["measured_ms"].to_numpy(float))
-    predictor.save(predictors)
-    train_forest_predictor(parts[_DEVICE], _settings(params), predictor).save(predictors / FOREST)
+    measured_ms = whole["measured_ms"].to_numpy(float)
+    forest = train_forest_predictor(parts[_DEVICE], _settings(params), predictor)
+    calibrated(forest, whole_kernels, measured_ms).save(predictors / FOREST)
+    calibrated(predictor, whole_kernels, measured_ms).save(predictors)
     write_parquet(held_out, quality)
     rows: list[dict[str, object]] = []
     for name in (n for n in COMPARED if n in trained):
@@ -91,7 +93,7 @@ def train(
                 **_judged(judged, params.training.resolved_us),
             }
         )
-        predictor.with_kinds_of(conv, [_CONV]).save(predictors / name)
+        calibrated(predictor.with_kinds_of(conv, [_CONV]), whole_kernels, measured_ms).save(predictors / name)
     write_csv(pd.DataFrame(rows, columns=list(rows[0]) if rows else ["sampler"]), samplers)
     for name in (n for n in (ISOLATED, SHORT) if n in trained):
         trained[name][0].save(predictors / name)
@@ -128,7 +130,9 @@ def _judged(rows: pd.DataFrame, resolved_us: float) -> dict[str, float]:
 
 
 def calibrated(predictor: DevicePredictor, models: KernelTables, measured_ms: npt.NDArray[np.float64]) -> DevicePredictor:
-    """The predictor with intervals calibrated on whole models, but for those that have a kernel it cannot predict.
+    """The predictor with factors of kinds and intervals by whole models, but for those that have a kernel it cannot predict.
+
+    The intervals are of errors by factors that were fitted on other models.
 
     Args:
         predictor: its intervals are those of held-out carriers.
@@ -137,9 +141,13 @@ def calibrated(predictor: DevicePredictor, models: KernelTables, measured_ms: np
     """
     found = predictor.predict_many(models, allow_partial=True)
     whole = found.coverage == 1
-    residual = np.log(measured_ms[whole] / found.latency_ms[whole])
+    by_kind, call_ms, measured_ms = found.by_kind_ms[:, whole], predictor.card.call_us / 1e3, measured_ms[whole]
+    residual = np.log(measured_ms / cross_fitted_ms(by_kind, call_ms, measured_ms))
     interval = with_quantile_of(predictor.card.interval, residual, found.effective_kernels[whole])
-    return DevicePredictor(predictor.card.model_copy(update={"interval": interval}), predictor.texts)
+    present = [row for row in range(len(found.kinds)) if by_kind[row].any()]
+    fitted = fit_factors(by_kind[present], call_ms, measured_ms).tolist()
+    factors = {found.kinds[row]: factor for row, factor in zip(present, fitted, strict=True)}
+    return DevicePredictor(predictor.card.model_copy(update={"interval": interval, "factors": factors}), predictor.texts)
 
 
 def _settings(params: Params) -> TrainingSettings:

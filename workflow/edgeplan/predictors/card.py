@@ -121,6 +121,7 @@ class Card(_Strict):
         states: codes of the states of a kernel's inputs.
         implementations: all implementations seen.
         regressors, dispatch, interval: the parts.
+        factors: by kernel kind, what kernels take in whole models over what `regressors` say; 1 for kinds that are not named.
     """
 
     format_version: Literal[1] = 1
@@ -138,6 +139,7 @@ class Card(_Strict):
     regressors: tuple[Regressor, ...]
     dispatch: tuple[Dispatch, ...] = ()
     interval: Interval
+    factors: dict[str, Annotated[Finite, Field(gt=0)]] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> Card:
@@ -161,6 +163,12 @@ class Card(_Strict):
             raise ValueError("regressors: an implementation is not listed")
         if set(self.plain_layouts.values()) - set(self.states) or not all(r.isdigit() for r in self.plain_layouts):
             raise ValueError("plain_layouts: a rank is no number or a layout is not listed under states")
+        return self
+
+    @model_validator(mode="after")
+    def _factors_of_kinds(self) -> Card:
+        if set(self.factors) - {r.kind for r in self.regressors}:
+            raise ValueError("factors: of a kind without regressor")
         return self
 
     def files(self) -> tuple[str, ...]:

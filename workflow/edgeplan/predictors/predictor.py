@@ -24,6 +24,7 @@ from edgeplan.predictors.trees import Forest
 
 Floats = npt.NDArray[np.float64]
 _CARD, _PACK = "card.json", "packed.npz"
+_REORDER = "reorder"
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class DevicePredictor:
         missing += tuple(f"layout conversion of tensor {t}" for t in layouts.reorder_tensor[np.isnan(costs.reorder_us)])
         if missing and not allow_partial:
             i = int(np.flatnonzero(np.isnan(costs.kernel_us))[0]) if np.isnan(costs.kernel_us).any() else -1
-            what = (model.configs[i].kind, model.configs[i].dtype) if i >= 0 else ("reorder", "")
+            what = (model.configs[i].kind, model.configs[i].dtype) if i >= 0 else (_REORDER, "")
             raise _no_predictor(what, model.name, missing[0], self.card.device)
         batch = self._total(tables, layouts, costs)
         return ModelPrediction(
@@ -115,8 +116,12 @@ class DevicePredictor:
         if np.isnan(costs.reorder_us).any() and not allow_partial:
             tensor = int(layouts.reorder_tensor[np.isnan(costs.reorder_us)][0])
             name = tables.models[tables.tensor_model[tensor]]
-            raise _no_predictor(("reorder", ""), name, f"tensor {tensor}", self.card.device)
+            raise _no_predictor((_REORDER, ""), name, f"tensor {tensor}", self.card.device)
         return self._total(tables, layouts, costs)
+
+    def without_factors(self) -> DevicePredictor:
+        """These predictors with plain sums over kernels."""
+        return DevicePredictor(self.card.model_copy(update={"factors": {}}), self.texts, self.packed)
 
     def with_kinds_of(self, other: DevicePredictor, kinds: Sequence[str]) -> DevicePredictor:
         """These predictors with the latency predictors of some kinds taken from another training of the same device."""
@@ -146,7 +151,13 @@ class DevicePredictor:
         reorder_us, reorder_regressor = evaluator.latency(
             tables.shapes.take(shape[first]), how[way[first]], layouts.reorder_from[first]
         )
-        return layouts, _Costs(kernel_us[inverse], kernel_regressor[inverse], reorder_us[back], reorder_regressor[back])
+        factor = np.array([self.card.factors.get(kind, 1.0) for kind in tables.configs.words["kind"]])
+        return layouts, _Costs(
+            kernel_us[inverse] * factor[tables.configs.codes["kind"][tables.config]],
+            kernel_regressor[inverse],
+            reorder_us[back] * self.card.factors.get(_REORDER, 1.0),
+            reorder_regressor[back],
+        )
 
     def _total(self, tables: KernelTables, layouts: Layouts, costs: _Costs) -> BatchPrediction:
         count = len(tables.models)
@@ -157,9 +168,9 @@ class DevicePredictor:
         total = np.bincount(model, weights=covered, minlength=count)
         squares = np.bincount(model, weights=covered**2, minlength=count)
         effective: Floats = total**2 / np.maximum(squares, 1e-12)
-        kinds = tuple(dict.fromkeys((*tables.configs.words["kind"], "reorder")))
+        kinds = tuple(dict.fromkeys((*tables.configs.words["kind"], _REORDER)))
         kind = np.concatenate(
-            [tables.configs.codes["kind"][tables.config], np.full(len(layouts.reorder_tensor), kinds.index("reorder"))]
+            [tables.configs.codes["kind"][tables.config], np.full(len(layouts.reorder_tensor), kinds.index(_REORDER))]
         )
         by_kind = np.bincount(kind * count + model, weights=covered, minlength=len(kinds) * count).reshape(len(kinds), count)
         items = np.maximum(np.bincount(model, minlength=count), 1)
@@ -181,8 +192,8 @@ class DevicePredictor:
         ] + [
             (
                 f"{model.names[writer[tensor]]} (output)" if writer[tensor] >= 0 else "graph input",
-                "reorder",
-                "reorder",
+                _REORDER,
+                _REORDER,
                 f"{states[source]}>{states[target]}",
                 us,
                 regressor,
