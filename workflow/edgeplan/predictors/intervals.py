@@ -20,7 +20,7 @@ import pandas as pd
 
 from edgeplan.predictors.card import Interval
 from edgeplan.predictors.labels import Labels
-from edgeplan.rounding import nine_digits_each
+from edgeplan.rounding import nine_digits, nine_digits_each
 
 log = logging.getLogger(__name__)
 
@@ -127,4 +127,4 @@ def _rank(count: int, nominal: float) -> int:
 
 def _quantile(interval: Interval, residual: Floats, effective: Floats) -> float:
     score = np.sort(np.abs(residual) / interval.model_copy(update={"quantile": 1.0}).half_width(effective))
-    return float(score[min(len(score), _rank(len(score), interval.nominal)) - 1])
+    return nine_digits(float(score[min(len(score), _rank(len(score), interval.nominal)) - 1]))
