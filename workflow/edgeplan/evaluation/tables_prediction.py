@@ -238,7 +238,8 @@ def calibration_note(evidence: Evidence) -> str:
         return f"So is how wide it is, on {count} of them: whole models were too few."
     return (
         f"How wide it is was calibrated on {count} whole models of a seed of their own (stage calibration), as many of each "
-        "family, which no predictor saw and which are not evaluated. That sets the share inside over all models like them, to "
+        "family, none of them evaluated, by factors of kinds fitted on others of them: nothing else of a predictor saw them. "
+        "That sets the share inside over all models like them, to "
         "within a few percent by the chance of which were drawn; it sets that of no single family."
     )
 
