@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import gc
 import itertools
@@ -253,6 +254,75 @@ def test_the_first_outputs_do_not_wait_for_kernels_of_later_runs(
         _close(session.run(random_inputs(graph)), wanted)
     assert threading.get_ident() not in asked
     assert len(asked) == 1
+
+
+def test_no_kernel_of_a_later_run_is_begun_before_the_first_outputs(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path
+) -> None:
+    """Where execution widens, it would wait for it."""
+    folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=5), model.parent / "plan")
+    asked: list[bool] = []
+
+    class Late(ColdSession):
+        def _run_cold(self) -> None:
+            deadline = time.monotonic() + 20
+            while self._preparation.working and time.monotonic() < deadline:  # the lane steals all there is to prepare
+                time.sleep(1e-3)
+            super()._run_cold()
+            asked.append(self._preparation._left_ahead is not None or bool(self._preparation.later))
+
+    with Late(dnnl, folder, threads=2, continuous=True) as session:
+        session.run(random_inputs(graph))
+        deadline = time.monotonic() + 60
+        while session._preparation.unfinished and time.monotonic() < deadline:
+            time.sleep(1e-3)
+        assert asked == [False]
+        assert session._preparation.later
+
+
+def test_kernels_are_made_before_files_are_open(
+    dnnl: Dnnl,
+    planned: Planned,
+    graph: Graph,
+    model: Path,
+    wanted: Mapping[str, np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=0), model.parent / "plan")
+    made: list[int] = []
+    opened_ns: list[int] = []
+    real = Shared.open_files
+
+    def late(self: Shared) -> None:
+        if self.objects.store.flags[words.ARRIVED] == 0:
+            deadline = time.monotonic() + 20
+            while not _made(self.objects.store) and time.monotonic() < deadline:
+                time.sleep(1e-3)
+            made.append(_made(self.objects.store))
+            opened_ns.append(time.perf_counter_ns())
+        real(self)
+
+    monkeypatch.setattr(Shared, "open_files", late)
+    with ColdSession(dnnl, folder, threads=2) as session:
+        _close(session.run(random_inputs(graph)), wanted)
+        fetched = [s.start_ms * 1e6 + session._start_ns for s in session.spans() if s.stage == "read"]
+    assert made[0] > 0
+    assert min(fetched) >= opened_ns[0]
+
+
+def test_a_start_that_is_refused_ends_its_threads(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
+    folder = build_plan_folder(dnnl, model, planned(model, graph), model.parent / "plan")
+
+    def held() -> tuple[int, float, bool, int]:
+        return _thread._count(), sys.getswitchinterval(), gc.isenabled(), len(list(Path("/proc/self/fd").iterdir()))
+
+    before = held()
+    (folder / "plan.json").write_text("{}")
+    for _ in range(3):
+        with pytest.raises(FormatError, match="changed after its program was linked"):
+            ColdSession(dnnl, folder, threads=2)
+        gc.collect()
+        assert held() == before
 
 
 def test_equal_steps_share_primitives(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:

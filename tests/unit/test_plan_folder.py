@@ -115,7 +115,7 @@ def test_damaged_documents_are_refused(
 
 def test_another_format_version_is_named(dnnl: Dnnl, folder: Path) -> None:
     path = folder / "program.json"
-    path.write_text(path.read_text().replace('"format_version":3,', '"format_version":2,'))
+    path.write_text(path.read_text().replace('"format_version":4,', '"format_version":3,'))
     with pytest.raises(FormatError, match="format version"):
         ColdSession(dnnl, folder, threads=2)
 
@@ -281,11 +281,17 @@ def test_references_that_lead_out_of_the_tables_are_refused(folder: Path) -> Non
     import hashlib  # noqa: PLC0415
 
     path = folder / "program.json"
-    document = json.loads(path.read_text())
-    document["body"]["tables_json"]["steps"][0]["calls"][0][0] = 10_000
+    head, written = path.read_text().splitlines()
+    document, tables = json.loads(head), json.loads(written)
+    tables["steps"][0]["calls"][0][0] = 10_000
+    forged = json.dumps(tables, separators=(",", ":"))
+    path.write_text(f"{head}\n{forged}")
+    with pytest.raises(FormatError, match="changed after it was written"):
+        _ = read_linked(path).steps
+    document["body"]["tables_sha256"] = hashlib.sha256(forged.encode()).hexdigest()
     body = json.dumps(document["body"], separators=(",", ":"))
     digest = hashlib.sha256(body.encode()).hexdigest()
-    path.write_text(f'{{"format_version":3,"body_sha256":"{digest}","body":{body}}}\n')
+    path.write_text(f'{{"format_version":4,"body_sha256":"{digest}","body":{body}}}\n{forged}')
     program = read_linked(path)
     with pytest.raises(FormatError, match="calls what is not there"):
         _ = program.steps
@@ -296,7 +302,7 @@ def test_a_library_that_offers_less_is_named(dnnl: Dnnl, folder: Path) -> None:
         tables = session.program.tables
     (function, _, *rest), *others = tables.primitives
     tables = msgspec.structs.replace(tables, primitives=((function, "made:up", *rest), *others))
-    changed = msgspec.structs.replace(session.program, tables_json=msgspec.Raw(msgspec.json.encode(tables)))
+    changed = msgspec.structs.replace(session.program, tables_json=msgspec.Raw(msgspec.json.encode(tables)), tables_sha256="")
     objects = Objects(dnnl, tape_of(changed), 0)
     with pytest.raises(DeviceError, match="made:up"):
         objects.primitive(0)

@@ -11,8 +11,8 @@ from edgeplan.zoo import FAMILIES
 # Typical of two cores of an AMD EPYC, not of this machine: measuring as the committed rows tell, the rest as timed on them.
 _CASES, _FURTHER_CASES = 2200, 480  # fusion test cases of the first round, and of each further one
 _REFERENCES_MS, _LOADING_S = 8.0, 0.03  # beside each block of a case, and for each case
-_EXCESS = 1.3  # batches are measured to their end, whatever the budget
-_FIXED_S, _FROZEN_S = 92.0, 0.5  # networks, further kinds, sweeps and checks together; a frozen carrier
+_EXCESS_S = 0.8  # for each of a batch and each sampler: the last is measured to its end, but is no larger than affordable
+_NETWORKS_S, _FIXED_S, _FROZEN_S = 65.0, 35.0, 0.5  # networks of the prior; further kinds, sweeps, checks; a frozen carrier
 _MODEL_S = 1.3  # a whole model, all blocks
 _ROWS_A_SECOND, _FIXED_ROWS = 110.0, 8000.0  # rows of all trainings by the budget of a sampler, and beside it
 _ROW_S, _TRIAL_S = 0.005, 0.0002  # training on a row: without tuning, and for each trial
@@ -36,8 +36,9 @@ def estimate(params: Params) -> dict[str, float]:
     cases = _CASES + _FURTHER_CASES * (params.fusion.max_rounds - 1)
     case_s = measurement.blocks * (measurement.block_ms + _REFERENCES_MS) / 1e3 + _LOADING_S
     samplers = 3 - sampling.initial_share if sampling.baselines else 1  # the prior baseline shares the initial sample
-    fixed = sampling.frozen_carriers * _FROZEN_S + _FIXED_S
-    sampled = _EXCESS * samplers * sampling.budget_seconds + sampling.mode_seconds + fixed
+    fixed = sampling.frozen_carriers * _FROZEN_S + _FIXED_S + (_NETWORKS_S if sampling.networks else 0.0)
+    beyond = min(_EXCESS_S * measurement.batch_size, sampling.budget_seconds)
+    sampled = samplers * (sampling.budget_seconds + beyond) + 2 * sampling.mode_seconds + fixed
     rows = _ROWS_A_SECOND * sampling.budget_seconds + _FIXED_ROWS
     evaluated = params.evaluation.batch_models * _PREDICTED_S + params.evaluation.speed_runs * _CALL_S + _TABLES_S
     kinds = len(cold.settings) + 1 + len(cold.plans)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.devices.config import load_device
 from edgeplan.files import write_json
 from edgeplan.frames import check_parquet, write_parquet
 from edgeplan.fusion.rules import FusionRules, read_rules
+from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import Kernel, KernelConfig, make_kernel, without_context
 from edgeplan.graph.simplify import simplify
@@ -168,10 +171,14 @@ def _in_carriers(sampler: CarrierSampler, found: _Found) -> None:
 
 
 def _fixed_seconds(sampled: Sampled, frozen: int, fixed_sets: Mapping[str, Sequence[Graph]]) -> float:
-    """Seconds that the frozen carriers and the fixed sets will take: as many an operator as the carriers so far took."""
-    operators = sum(len(graph.operators) for graph in sampled.graphs)
-    fixed = sum(len(graph.operators) for graphs in fixed_sets.values() for graph in graphs)  # networks are large
-    return sampled.seconds * (frozen / len(sampled.graphs) + fixed / operators)
+    """Seconds that the frozen carriers and the fixed sets will take, by operators and multiply-adds of the carriers so far."""
+
+    def size(graphs: Iterable[Graph]) -> npt.NDArray[np.float64]:
+        total: npt.NDArray[np.float64] = np.sum([(len(g.operators), float(graph_macs(g))) for g in graphs], axis=0)
+        return total
+
+    fixed = size(itertools.chain(*fixed_sets.values()))
+    return float(sampled.seconds * (frozen / len(sampled.graphs) + np.mean(fixed / size(sampled.graphs))))
 
 
 def _own_seconds(name: str, sampled: Sampled) -> float:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import os
-import sys
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
@@ -23,14 +22,15 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
 from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram
 from edgeplan.runtime.linked_file import read_linked
+from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Numbers
+from edgeplan.runtime.pace import Pace
 from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.preparation import Executor, Mark, Shared
 from edgeplan.runtime.reading_ahead import ReadingAhead, reading_ahead
 from edgeplan.runtime.renewal import renew
 
 Array = npt.NDArray[np.float32]
-_SWITCH_SECONDS = 1e-4  # a thread back from a C call should not wait for another one's Python for long
 _NS_PER_MS = 1e6
 
 
@@ -46,8 +46,8 @@ class ColdSession:
             widens. Empty: nothing is pinned.
         little: processors that only prepare, on asymmetric chips.
         stealing: whether a core with nothing left to do takes preparations of others.
-        continuous: whether idle cores prepare the kernels of later runs (section 3.5), beside the first ones and between them;
-            else the second run does so first.
+        continuous: whether idle cores prepare the kernels of later runs (section 3.5), from the first outputs on, beside runs
+            and between them; else the second run does so first.
 
     Raises:
         FormatError: the plan is for another machine, library, instruction set, thread count or model, or was changed.
@@ -70,21 +70,28 @@ class ColdSession:
         self._folder, self._dnnl = folder, dnnl
         try:
             self.program = _checked(folder, dnnl, threads, machine)
-            self._shared = Shared(dnnl, self.program, folder)
+            self._shared = Shared(dnnl, self.program, folder, opened=False)
         except BaseException:
             self._pace.end()
             raise
-        self._affinity = os.sched_getaffinity(0)
-        self._reader = self._reading_ahead()
-        self._executor = Executor(dnnl)
         lanes = lanes_of(self._shared, cores, little)
-        lanes[0].preparer.own = self._executor.own  # one thread does both
         self._preparation = Preparation(self._shared, lanes, stealing=stealing, continuous=continuous)
-        self._times: Numbers = np.zeros(2 * self.program.step_count, np.int64)
+        self._preparation.start()  # kernels are made while the rest is opened
+        self._reader: ReadingAhead | None = None
         self._ran = self._copying = self._switched = False
         self._failed: BaseException | None = None
+        try:
+            self._shared.open_files()
+            _require_plan(self.program, folder)
+            self._reader = self._reading_ahead()
+        except BaseException:
+            self.close()
+            raise
+        self._executor = Executor(dnnl)
+        lanes[0].preparer.own = self._executor.own  # one thread does both
+        self._times: Numbers = np.zeros(2 * self.program.step_count, np.int64)
+        self._affinity = os.sched_getaffinity(0)
         self._pinned = () if self.program.equal_cores else tuple(cores)
-        self._preparation.start()
         self._opened_ns = perf_counter_ns()
 
     # Running
@@ -165,14 +172,18 @@ class ColdSession:
         return preparing
 
     def _activation(self, border: Border) -> Array:
-        size = 4 * int(np.prod(border.shape, dtype=np.int64))
+        size = 4 * prod(border.shape)
         data = self._shared.memory.data[border.offset : border.offset + size]
         return data.view(np.float32).reshape(border.shape)
 
     # Reading ahead
 
     def _reading_ahead(self) -> ReadingAhead | None:
-        return reading_ahead(self._shared)
+        """Begin to read the weights, or say that they are there."""
+        reader = reading_ahead(self._shared)
+        if reader is None:
+            self._shared.objects.store.flags[words.ARRIVED] = self.program.step_count
+        return reader
 
     # What was measured
 
@@ -242,52 +253,16 @@ class ColdSession:
         self.close()
 
 
-class Pace:
-    """How the interpreter runs during a cold start: threads change often, and garbage is not looked for.
-
-    A collection goes through every object that imported packages hold, which takes longer than a small model's cold start. It
-    would come as soon as collecting is allowed again, so those objects are left out of it until the session is closed.
-    """
-
-    def __init__(self) -> None:
-        self._interval, self._collecting = sys.getswitchinterval(), gc.isenabled()
-        sys.setswitchinterval(_SWITCH_SECONDS)
-        gc.disable()
-        gc.freeze()
-        self._changed = True
-
-    def restore(self) -> None:
-        """Back to what it was."""
-        if self._changed:
-            sys.setswitchinterval(self._interval)
-            if self._collecting:
-                gc.freeze()  # what the cold start made would be gone through before its outputs are handed over
-                gc.enable()
-        self._changed = False
-
-    def end(self) -> None:
-        """Back to what it was, also for collections."""
-        self.restore()
-        gc.unfreeze()
-
-
 def _checked(folder: Path, dnnl: Dnnl, threads: int, machine: str) -> LinkedProgram:
     """The program of a folder, if it is for what is here."""
     program = read_linked(folder / PROGRAM_NAME)
-    try:
-        plan = read_whole(folder / PLAN_NAME)
-    except OSError as error:
-        raise FormatError(f"cannot read the plan: {error.strerror}", where=str(folder / PLAN_NAME), next_step=AGAIN) from error
-    differences = []
-    if hashlib.sha256(plan).hexdigest() != program.plan_sha256:
-        differences.append("the plan was changed after its program was linked")
     here = {
         "library_version": dnnl.info.version,
         "isa": dnnl.info.isa,
         "machine": machine or fingerprint(),
         "threads": threads,
     }
-    differences += [
+    differences = [
         f"{name} is {value}, the plan is for {getattr(program, name)}"
         for name, value in here.items()
         if value != getattr(program, name)
@@ -295,3 +270,14 @@ def _checked(folder: Path, dnnl: Dnnl, threads: int, machine: str) -> LinkedProg
     if differences:
         raise FormatError("the plan cannot be run here: " + "; ".join(differences), where=str(folder), next_step=AGAIN)
     return program
+
+
+def _require_plan(program: LinkedProgram, folder: Path) -> None:
+    """The plan document is the one that the program was linked from."""
+    try:
+        plan = read_whole(folder / PLAN_NAME)
+    except OSError as error:
+        raise FormatError(f"cannot read the plan: {error.strerror}", where=str(folder / PLAN_NAME), next_step=AGAIN) from error
+    if hashlib.sha256(plan).hexdigest() != program.plan_sha256:
+        problem = "the plan cannot be run here: it was changed after its program was linked"
+        raise FormatError(problem, where=str(folder), next_step=AGAIN)

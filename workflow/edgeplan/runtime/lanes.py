@@ -109,7 +109,8 @@ class Preparation:
         self._failure: BaseException | None = None
         self._stopping = False
         self._beside = continuous and len(self._lanes) > 1  # whether kernels for later runs are made beside what runs
-        self._idle_allowed = self._beside
+        # not before the first outputs: where execution widens, it would wait for a kernel of a later run
+        self._idle_allowed = False
         self._reading = threading.Lock()
         self._left_ahead: deque[tuple[int, LinkedStep]] | None = None
         self._narrow = narrow_width(shared.program)
@@ -142,6 +143,7 @@ class Preparation:
                     self._prepare_later(lane, *self._ahead.popleft())
         except BaseException as error:  # noqa: BLE001  raised again in the executing thread
             self._failure = error
+            self._objects.store.flags[words.STOP] = 1  # nobody waits for what will not be prepared
 
     def _prepare_all(self, lane: Lane) -> None:
         """Prepare a lane's steps, and those of others where it steals, until there are none."""
@@ -192,8 +194,7 @@ class Preparation:
         own = lane.preparer.own
         given = (objects.tape, objects.store, objects.places, own, lane.preparer.marks, times)
         found = native.advance(*given, first, last, self._narrow, self._stealing, _LATE_NS)
-        if self._failure is not None:
-            raise self._failure
+        self._require_no_failure()
         if found >= 0:
             return found
         if found == words.FAILED and int(own[words.OWN_OPERATION]) == words.EXECUTION:
@@ -204,19 +205,27 @@ class Preparation:
         return next((k for k in range(first, last) if not times[2 * k + 1]), last)
 
     def wait_for_all(self) -> None:
-        """Prepare until every step is prepared, and no lane works on anything else."""
-        if self._failure is None:
-            self._shared.dnnl.set_threads(1)
-            self._prepare_all(self._lanes[0])
-            self._shared.dnnl.set_threads(self._narrow)
-        self.pause()
+        """Prepare until every step is prepared. Threads with nothing left to do are not waited for: to wake takes .1 ms.
 
-    def pause(self) -> None:
-        """Let the lanes finish what they are at, and then rest: their cores are wanted."""
+        Raises:
+            EdgeplanError: whatever a lane failed with.
+        """
+        objects = self._objects
+        self._shared.dnnl.set_threads(1)
+        self._prepare_all(self._lanes[0])
+        native.await_all(objects.tape, objects.store, objects.places)
+        self._shared.dnnl.set_threads(self._narrow)
+        self._require_no_failure()
+
+    def _rest(self) -> None:
+        """Let the lanes finish what they are at."""
         self._idle_allowed = False
         for thread in self._threads:
             thread.join()
         self._threads.clear()
+        self._require_no_failure()
+
+    def _require_no_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 
@@ -236,7 +245,11 @@ class Preparation:
         Whether there are any, the lanes find out: to read the reserve takes milliseconds.
         """
         all_done = self._left_ahead is not None and not self._left_ahead
-        if self._beside and not all_done and not self.working:
+        if not self._beside or all_done:
+            return
+        if not self._idle_allowed:
+            self._rest()  # from the cold start, of which no step is left
+        if not self.working:
             self._idle_allowed = True
             self._threads.clear()
             self.start()
@@ -245,12 +258,12 @@ class Preparation:
         """Whether kernels for later runs are still being prepared; goes on with it beside a run, if the mode is continuous."""
         if self._beside:
             self.resume()
-        elif self._ahead and not self.working:
+        elif self._ahead:
+            self._rest()
             self._shared.dnnl.set_threads(1)
             while self._ahead:
                 self._prepare_later(self._lanes[0], *self._ahead.popleft())
-        if self._failure is not None:
-            raise self._failure
+        self._require_no_failure()
         return self.working
 
     def stop(self) -> None:

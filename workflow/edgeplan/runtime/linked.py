@@ -9,6 +9,7 @@ tenth of the time.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import prod
@@ -124,6 +125,8 @@ class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return len(self.descriptors), len(self.attributes), len(self.primitives), len(self.memories), len(self.steps)
 
 
+#: Stands for tables that are elsewhere.
+NO_TABLES = msgspec.Raw(b"null")
 #: Made once, when this module is imported: this builds the schema.
 _TABLES = msgspec.json.Decoder(Tables)
 
@@ -144,7 +147,7 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
         counts: of the tables: descriptors, attributes, primitives, memories, steps.
         sources: of the steps, each once.
         first_segment: where the first of the cached weights begin.
-        tables_json: the tables.
+        tables_json, tables_sha256: the tables, and their digest where they came from a file ("" otherwise).
         reserve_sha256: hash of the reserve.
         inputs, outputs: at the border.
         arena_bytes: activations and scratch; weights_bytes: transformed weights that are not mapped, behind them.
@@ -170,7 +173,6 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
     counts: tuple[Count, Count, Count, Count, Count]
     sources: tuple[str, ...]
     first_segment: Count
-    tables_json: msgspec.Raw
     reserve_sha256: str
     inputs: tuple[Border, ...]
     outputs: tuple[Border, ...]
@@ -180,6 +182,8 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
     cache_bytes: Count
     cache_stamp: Numbers = ()
     tape_sha256: str = ""
+    tables_json: msgspec.Raw = NO_TABLES
+    tables_sha256: str = ""
 
     def __post_init__(self) -> None:
         if sorted([*self.main, *(k for queue in self.queues for k in queue)]) != list(range(self.step_count)):
@@ -201,6 +205,8 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
         Raises:
             FormatError: they do not fit.
         """
+        if self.tables_sha256 and hashlib.sha256(self.tables_json).hexdigest() != self.tables_sha256:
+            raise FormatError("the program was changed after it was written", where=f"model {self.model}", next_step=AGAIN)
         try:
             found: Tables = _TABLES.decode(self.tables_json)
             self._check(found)
@@ -225,7 +231,8 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
     def with_steps(self, steps: Sequence[LinkedStep]) -> LinkedProgram:
         """The same with other steps."""
         tables = msgspec.structs.replace(self.tables, steps=tuple(steps))
-        return msgspec.structs.replace(self, **_told(tables.steps), tables_json=msgspec.Raw(msgspec.json.encode(tables)))
+        encoded = msgspec.Raw(msgspec.json.encode(tables))
+        return msgspec.structs.replace(self, **_told(tables.steps), tables_json=encoded, tables_sha256="")
 
 
 def _told(steps: Sequence[LinkedStep]) -> dict[str, Any]:

@@ -43,13 +43,16 @@ class Shared:
         dnnl: the library.
         program: what is run.
         folder: of the plan.
-        reserve: of the program, while the folder is still being written; else it is read when it is needed.
+        reserve: of the program, while the folder is still being written, so that there is no cache yet; else it is read when
+            it is needed.
         memory: for activations and transformed weights; a fresh region if not given.
         tape: of the program; if not given it is read from the folder, or made where the program has none there.
         cache: where the weight cache lies; in the folder if not given.
+        opened: whether what weights come from is open at once; else kernels can be made before it is (`open_files`).
 
     Raises:
         FormatError: the model changed since the plan was made.
+        ModelError: it must be looked at, and cannot be read.
     """
 
     def __init__(
@@ -62,16 +65,32 @@ class Shared:
         memory: Region | None = None,
         tape: TapeArrays | None = None,
         cache: Path | None = None,
+        opened: bool = True,
     ) -> None:
         self.dnnl, self.program = dnnl, program
         self.tape = tape or (read_tape(folder / TAPE_NAME, program) if program.tape_sha256 else tape_of(program))
         self.raw = RawFiles(program, folder)
-        self.cache = WeightCache(cache or folder / CACHE_NAME, program, absent=reserve is not None)
+        self.cache = WeightCache(cache or folder / CACHE_NAME, program)
         self.memory = memory or Region(program.arena_bytes + program.weights_bytes)
         self.objects = self.new_objects()
         self._folder, self._given = folder, reserve
         self.weights = [0] * program.step_count  # addresses, for later runs
         self.keep: list[Region] = []  # weights that had no place of their own
+        if opened:
+            self.open_files()
+        else:
+            self.objects.store.flags[words.ARRIVED] = 0
+
+    def open_files(self) -> None:
+        """Open what weights come from. Lanes still take none: whoever calls this says when they have come (`ARRIVED`).
+
+        Raises:
+            FormatError, ModelError: as above.
+        """
+        self.raw.open()
+        if self._given is None:
+            self.cache.open()
+        self._trust(self.objects, self.cache)
 
     def new_objects(self) -> Objects:
         """Objects of the program, none of them made yet."""
@@ -80,8 +99,12 @@ class Shared:
     def trusting(self, cache: WeightCache) -> Objects:
         """Objects that take weights from a cache as they are, if nobody touched it."""
         objects = Objects(self.dnnl, self.tape, self.memory.address)
-        objects.places[words.CACHE_FILE], objects.places[words.AT_MAP] = cache.trusted
+        self._trust(objects, cache)
         return objects
+
+    @staticmethod
+    def _trust(objects: Objects, cache: WeightCache) -> None:
+        objects.places[words.CACHE_FILE], objects.places[words.AT_MAP] = cache.trusted
 
     @cached_property
     def reserve(self) -> Reserve:

@@ -39,7 +39,7 @@ def file_sha256(descriptor: int) -> str:
 
 
 class RawFiles:
-    """The files of a model, open, and known to be those that the plan was made for.
+    """The files of a model; once they are open, they are known to be those that the plan was made for.
 
     Args:
         program: whose files.
@@ -48,28 +48,30 @@ class RawFiles:
     Attributes:
         hashed: numbers of the files that were read whole, since their stamps were not those of the plan.
         renewed: by number, files as they are known from now on: of the same contents under another stamp.
-
-    Raises:
-        FormatError: the model changed.
-        ModelError: it must be looked at, and cannot be read.
     """
 
     def __init__(self, program: LinkedProgram, folder: Path) -> None:
-        self._program = program
+        self._program, self._folder = program, folder
         self._descriptors: list[int] = []
         self._opened: list[tuple[int, int]] = []
         self._used: set[int] = set()
         self._missing = ""
         self.hashed: set[int] = set()
         self.renewed: dict[int, ModelFile] = {}
-        for number in range(len(program.files)):
-            self._descriptors.append(self._open(number, folder))
 
-    def _open(self, number: int, folder: Path) -> int:
-        file = self._program.files[number]
-        path = Path(file.path)
-        beside = folder / path.name
-        for place in (beside, path):
+    def open(self) -> None:
+        """Open all files that are there.
+
+        Raises:
+            FormatError: the model changed.
+            ModelError: it must be looked at, and cannot be read.
+        """
+        for number in range(len(self._program.files)):
+            self._descriptors.append(self._open(number))
+
+    def _open(self, number: int) -> int:
+        path = self._program.files[number].path
+        for place in (os.path.join(self._folder, os.path.basename(path)), path):  # noqa: PTH118, PTH119  a start waits for it
             try:
                 descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
@@ -81,10 +83,10 @@ class RawFiles:
             except OSError as error:
                 self._give_up(descriptor)
                 next_step = "check the disk, then run again"
-                raise ModelError(f"cannot read the model: {error.strerror}", where=str(place), next_step=next_step) from error
+                raise ModelError(f"cannot read the model: {error.strerror}", where=place, next_step=next_step) from error
             if not same:
                 self._give_up(descriptor)
-                raise FormatError("the model changed since the plan was made", where=str(place), next_step=AGAIN)
+                raise FormatError("the model changed since the plan was made", where=place, next_step=AGAIN)
             return descriptor
         self._missing = self._missing or problem  # no matter while all weights come from the cache
         self._opened.append((0, 0))

@@ -88,6 +88,8 @@ def _allowed() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
 
 _ALLOWED, _COUNTS = _allowed()
 _STATUS_COUNT = len(STATUS)
+_FUNCTIONS = tuple(NUMBER_OF[name] for name in ("dnnl_primitive_desc_query_md", THREADS, "dnnl_primitive_create", _CONCAT))
+_NO_DIMS = bytes(DIMS_BYTES)
 
 
 def check(arrays: TapeArrays) -> None:
@@ -98,27 +100,20 @@ def check(arrays: TapeArrays) -> None:
     Raises:
         ValueError: what is wrong.
     """
-    tape, constants = arrays.tape, arrays.constants
-    layout, count = arrays.layout, len(tape.kinds)
-    _require("groups", native.groups_fit(tape.starts, layout.groups, count))
-    _require("constants", constants[-DIMS_BYTES:].tobytes() == bytes(DIMS_BYTES))
+    tape, constants, layout, program = arrays.tape, arrays.constants, arrays.layout, arrays.program
+    _require("constants", constants[-DIMS_BYTES:].tobytes() == _NO_DIMS)
     _require("scratch", 0 <= arrays.scratch < _MOST)
-    functions = [NUMBER_OF[name] for name in ("dnnl_primitive_desc_query_md", THREADS, "dnnl_primitive_create", _CONCAT)]
-    limits = (layout.handles, len(constants) - DIMS_BYTES, arrays.scratch, arrays.program.arena_bytes, _STATUS_COUNT)
-    classes = (layout.descriptors, layout.primitive(0)[1], layout.memory(0)[1])
-    given = np.array([*limits, *functions, _NONE, *classes], np.int64)
-    found = native.operations_fit(tape, _ALLOWED, _COUNTS, given)
-    _require(f"operation {-1 - found}", found >= 0)
-    _check_records(arrays)
-
-
-def _check_records(arrays: TapeArrays) -> None:
-    tape, layout, program = arrays.tape, arrays.layout, arrays.program
-    sized = 0 <= arrays.blocks < _MOST
-    _require("records", sized and len(tape.record_starts) == program.step_count)
-    limits = (layout.groups, layout.descriptors, layout.primitive(0)[1], layout.memory(0)[1], layout.handles)
-    sizes = (program.weights_bytes, program.cache_bytes, arrays.blocks)
-    _require("records", native.records_fit(tape.records, tape.record_starts, np.array([*limits, *sizes], np.int64)))
+    _require("blocks", 0 <= arrays.blocks < _MOST)
+    _require("records", len(tape.record_starts) == program.step_count)
+    handles, (_, primitives), (_, memories) = layout.handles, layout.primitive(0), layout.memory(0)
+    limits = (handles, len(constants) - DIMS_BYTES, arrays.scratch, program.arena_bytes, _STATUS_COUNT, *_FUNCTIONS, _NONE)
+    classes = (layout.descriptors, primitives, memories)
+    sizes = (layout.groups, *classes, handles, program.weights_bytes, program.cache_bytes, arrays.blocks)
+    given = np.array([*limits, *classes], np.int64)
+    found = native.tape_fits(tape, _ALLOWED, _COUNTS, given, np.array(sizes, np.int64))
+    _require("groups", found != words.MISFIT_GROUPS)
+    _require("records", found != words.MISFIT_RECORDS)
+    _require(f"operation {-1 - found}", found == 0)
 
 
 def _require(what: str, holds: bool) -> None:

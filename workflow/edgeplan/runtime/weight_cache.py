@@ -117,18 +117,17 @@ def drop_leftovers(path: Path) -> None:
 
 
 class WeightCache:
-    """A cache, open for one session.
+    """A cache, for one session.
 
     Args:
         path: of the cache.
         program: what it must be for.
-        absent: leave it closed: it is still to be written.
 
     Attributes:
         problem: the first thing found wrong, or "".
     """
 
-    def __init__(self, path: Path, program: LinkedProgram, *, absent: bool = False) -> None:
+    def __init__(self, path: Path, program: LinkedProgram) -> None:
         self.problem = ""
         self._path, self._program = path, program
         self._lock = threading.Lock()
@@ -136,11 +135,12 @@ class WeightCache:
         self._untouched = False
         self._mapped: MappedFile | None = None
         self._opened = (0, 0)
-        if program.cache_bytes and not absent:
-            self._open()
 
-    def _open(self) -> None:
+    def open(self) -> None:
+        """Open it, if the program has one. What is wrong with it is a warning: weights are made from the raw ones."""
         program = self._program
+        if not program.cache_bytes:
+            return
         try:
             self.descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             status = os.fstat(self.descriptor)

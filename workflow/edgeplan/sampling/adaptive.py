@@ -39,8 +39,8 @@ _PROPOSED = 8
 #: Weights of a carrier that a round may propose. Large kernels on a single pixel ask for gigabytes: to build and load one such
 #: carrier takes as long as to measure a hundred others. Of the published models, VGG-16 alone holds more.
 _MOST_PROPOSED_BYTES = 300_000_000
-#: Carriers measured before their cost can be judged.
-_FIRST_BATCH = 12
+#: Carriers measured before their cost can be judged: so many at most, fewer where they might take all the time there is.
+_FIRST_BATCH, _LIKELY_SECONDS = 12, 3.0
 #: What one tensor of an ONNX model can hold is 2 GiB; channels redrawn around the largest kernels of Table 5 may ask for more.
 _MOST_WEIGHT_BYTES = (1 << 31) - (1 << 20)
 #: Standard errors that a label is likely not to be off by.
@@ -227,7 +227,7 @@ def _weights(carrier: Graph) -> list[int]:
 def _affordable(carriers: Iterator[Graph], so_far: Sampled, seconds: float, most: int) -> list[Graph]:
     """Carriers that take about so many seconds, judged by the multiply-adds of those measured so far; the first are a try."""
     if not so_far.graphs:
-        return list(itertools.islice(carriers, _FIRST_BATCH))
+        return list(itertools.islice(carriers, max(2, min(_FIRST_BATCH, round(seconds / _LIKELY_SECONDS)))))
     batch = list(itertools.islice(carriers, 2))
     work = sum(graph_macs(graph) for graph in so_far.graphs)
     each, per_mac = so_far.seconds / len(so_far.graphs) / 2, so_far.seconds / max(work, 1) / 2

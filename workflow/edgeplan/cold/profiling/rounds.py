@@ -206,6 +206,7 @@ class Rig:
             return
         with ExitStack() as stack:
             cache = WeightCache(self.trials.cache, program)
+            cache.open()
             stack.callback(cache.close)
             shared = stack.enter_context(self.shared())
             shared.objects = shared.trusting(cache)

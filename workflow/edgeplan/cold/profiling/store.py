@@ -34,7 +34,7 @@ _SOURCES = (
     "cold/settling.py",
     "cold/grounds.py",
     *(f"cold/profiling/{name}.py" for name in ("rounds", "memory", "trials", "fresh", "once", "contention", "check")),
-    *(f"runtime/{name}.py" for name in ("cold_executor", "lanes", "linked", "preparation", "objects", "weight_cache")),
+    *(f"runtime/{name}.py" for name in ("cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache")),
     *(f"runtime/{name}.py" for name in ("tape", "tape_file")),
     *(f"runtime/native/{name}.py" for name in ("__init__", "compiled", "intrinsics", "lanes", "making", "stages", "words")),
     *(f"runtime/{name}.py" for name in ("raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking")),

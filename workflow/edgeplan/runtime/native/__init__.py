@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from edgeplan.runtime.native.checks import groups_fit, operations_fit, records_fit
-from edgeplan.runtime.native.lanes import advance, drive, publish, take
+from edgeplan.runtime.native.checks import tape_fits
+from edgeplan.runtime.native.lanes import advance, await_all, drive, publish, take
 from edgeplan.runtime.native.making import ensure
 from edgeplan.runtime.native.mixing import LANES, mix
 from edgeplan.runtime.native.stages import bind, create, execute, fetch, prepare
@@ -25,19 +25,18 @@ from edgeplan.runtime.native.words import FLOATS, INTEGERS, OWN_WORDS, PLACES, S
 __all__ = [
     "LANES",
     "advance",
+    "await_all",
     "bind",
     "create",
     "drive",
     "ensure",
     "execute",
     "fetch",
-    "groups_fit",
     "mix",
-    "operations_fit",
     "prepare",
     "publish",
-    "records_fit",
     "take",
+    "tape_fits",
 ]
 
 
@@ -57,13 +56,12 @@ def _compile() -> None:
         (bind, (store, *thread, words, words, word, word, word, word)),
         (prepare, (tape, store, *thread, words, words, word, word, word)),
         (take, (store, word, types.boolean)),
+        (await_all, (tape, store, words)),
         (publish, (store, word, word)),
         (drive, (tape, store, *thread, words, word, types.boolean, types.float64)),
         (execute, (*thread, word)),
-        (groups_fit, (words, word, word)),
         (mix, (types.uint64[::1], types.uint64[::1])),
-        (records_fit, (words, words, words)),
-        (operations_fit, (tape, types.int64[:, ::1], words, words)),
+        (tape_fits, (tape, types.int64[:, ::1], words, words, words)),
         (advance, (tape, store, *thread, words, words, word, word, word, types.boolean, word)),
     ):
         dispatcher: Any = function
@@ -77,10 +75,9 @@ def _rehearse() -> None:
     tape = Tape(none, none, none, np.zeros((0, INTEGERS), np.int8), pairs, np.zeros((0, FLOATS), np.float32), none, none, none)
     store = Store(*(np.zeros(2, np.int64) for _ in Store._fields))
     places, own = np.zeros(PLACES, np.int64), np.zeros(OWN_WORDS, np.int64)
-    groups_fit(np.zeros(1, np.int64), 0, 0)
-    records_fit(none, none, np.zeros(8, np.int64))
-    operations_fit(tape, pairs, none, np.zeros(13, np.int64))
+    tape_fits(tape, pairs, none, np.zeros(13, np.int64), np.zeros(8, np.int64))
     drive(tape, store, places, own, none, 0, stealing=True, slower=0.0)
+    await_all(tape, store, places)
     advance(tape, store, places, own, none, none, 0, 0, 1, True, 0)  # noqa: FBT003
 
 

@@ -27,6 +27,8 @@ from edgeplan.runtime.native.words import (
     HEAD_SOURCE,
     MAPPED,
     MEMORY,
+    MISFIT_GROUPS,
+    MISFIT_RECORDS,
     NO_WEIGHTS,
     NUMBER,
     RESULT,
@@ -55,7 +57,7 @@ def _argument_fits(role: int, value: int, limits: Numbers) -> bool:
 
 
 @compiled
-def groups_fit(starts: Numbers, groups: int, operations: int) -> bool:
+def _groups_fit(starts: Numbers, groups: int, operations: int) -> bool:
     """Whether every group has operations, and all have one."""
     if len(starts) != groups + 1 or starts[0] != 0 or starts[groups] != operations:
         return False
@@ -91,7 +93,7 @@ def _arguments_fit(tape: Tape, row: int, allowed: Numbers, limits: Numbers) -> b
 
 
 @compiled
-def operations_fit(  # noqa: C901, PLR0911, PLR0912  one check after the other
+def _operations_fit(  # noqa: C901, PLR0911, PLR0912  one check after the other
     tape: Tape, allowed: npt.NDArray[np.int64], counts: Numbers, limits: Numbers
 ) -> int:
     """Whether every operation refers to what is there and gives its function what it takes: 0, or -1 - the first that does not.
@@ -100,7 +102,7 @@ def operations_fit(  # noqa: C901, PLR0911, PLR0912  one check after the other
     was found to fit stays as it was.
 
     Args:
-        tape: in groups (`groups_fit`).
+        tape: in groups (`_groups_fit`).
         allowed: for each function and argument a bit for every kind that it may be, one for every class of handles, and one if
             it may be no handle.
         counts: how many integer arguments each function takes.
@@ -158,7 +160,7 @@ def operations_fit(  # noqa: C901, PLR0911, PLR0912  one check after the other
 
 
 @compiled
-def records_fit(  # noqa: C901, PLR0911, PLR0912  one check after the other
+def _records_fit(  # noqa: C901, PLR0911, PLR0912  one check after the other
     records: Numbers, starts: Numbers, limits: Numbers
 ) -> bool:
     """Whether every record is whole, refers to what is there, and has room for its calls and weights."""
@@ -214,3 +216,26 @@ def records_fit(  # noqa: C901, PLR0911, PLR0912  one check after the other
             at += 2 * count
             block += 2 * count
     return at == len(records) and block == words
+
+
+@compiled
+def tape_fits(tape: Tape, allowed: npt.NDArray[np.int64], counts: Numbers, limits: Numbers, sizes: Numbers) -> int:
+    """Whether a tape can be worked off, by one call: the way from Python to compiled code takes as long as the checks.
+
+    Args:
+        tape: what was read.
+        allowed: see `_operations_fit`.
+        counts: likewise.
+        limits: likewise.
+        sizes: numbers of groups and descriptors, the first handles that are of primitives and of memories, number of handles;
+            bytes of weights in memory and of the cache, words of blocks.
+
+    Returns:
+        0; `MISFIT_GROUPS`, `MISFIT_RECORDS`; or -1 - the first operation that does not fit.
+    """
+    if not _groups_fit(tape.starts, sizes[0], len(tape.kinds)):
+        return MISFIT_GROUPS
+    found = _operations_fit(tape, allowed, counts, limits)
+    if found != 0:
+        return int(found)
+    return 0 if _records_fit(tape.records, tape.record_starts, sizes) else MISFIT_RECORDS

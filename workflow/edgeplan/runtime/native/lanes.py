@@ -222,6 +222,31 @@ def _await(
 
 
 @compiled
+def await_all(tape: Tape, store: Store, places: Numbers) -> int:
+    """Wait, awake unless the disk is waited for, until all steps are prepared, or somebody has given up.
+
+    Args:
+        tape: see above.
+        store: see above.
+        places: see above.
+
+    Returns:
+        `DONE`; `NONE` where steps are missing.
+    """
+    for k in range(len(tape.record_starts)):
+        spins = 0
+        while load_word(store.ready.ctypes.data + k * WORD) == 0:
+            if load_word(store.flags.ctypes.data + STOP * WORD) != 0:
+                return NONE
+            spins += 1
+            if not _arrived(tape, store, k):
+                _nap(places)
+            elif spins > _SPINS:
+                invoke_with_four(places[FN_YIELD], 0, 0, 0, 0)
+    return DONE
+
+
+@compiled
 def advance(
     tape: Tape,
     store: Store,

@@ -61,6 +61,8 @@ STOP, ARRIVED, FLAGS = range(3)
 BINDING, EXECUTION = -1, -2
 #: A status beside the library's: a memory is larger than the room for it, or not what its kernel takes.
 MISFIT = 255
+#: What does not fit on a tape, but for its operations.
+MISFIT_GROUPS, MISFIT_RECORDS = 1, 2
 #: Stages in marks.
 READ, CREATE = range(2)
 #: Head of a step's record.
