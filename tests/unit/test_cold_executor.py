@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import errno
 import gc
-import itertools
 import os
 import sys
 import threading
@@ -84,9 +83,9 @@ def test_the_schedule_is_the_planned_one(dnnl: Dnnl, planned: Planned, graph: Gr
         session.run(random_inputs(graph))
         spans = session.spans()
         stages = session.stages_ms()
-    prepared = {core: [s.layer for s in spans if s.core == core and s.stage != "execute"] for core in ("main", "prepare:0")}
-    assert [k for k, _ in itertools.groupby(prepared["main"])] == list(plan.main)
-    assert [k for k, _ in itertools.groupby(prepared["prepare:0"])] == list(plan.queues[0])
+    for core, own in (("main", plan.main), ("prepare:0", plan.queues[0])):  # kernels may be made ahead, while files are opened
+        prepared = {s.layer: s.end_ms for s in sorted(spans, key=lambda s: s.end_ms) if s.core == core and s.stage != "execute"}
+        assert sorted(prepared, key=lambda k: prepared[k]) == list(own)
     executed = [s.layer for s in sorted(spans, key=lambda s: s.start_ms) if s.stage == "execute" and s.core == "main"]
     assert executed == list(range(len(plan.steps)))
     assert [s.layer for s in spans if s.stage == "execute" and s.core == "prepare:0"] == executed[5:]
@@ -342,9 +341,12 @@ def test_asymmetric_cores_wait(
         _close(session.run(random_inputs(graph)), wanted)
         lane = session._preparation.marks[1]
     by_step = {k: [m for m in lane if m[1] == k] for k in plan.queues[0]}
-    for marks in by_step.values():
-        work = sum(end - start for _, _, start, end in marks[:-1]) if len(marks) > 1 else 1
-        assert marks[-1][3] - marks[0][2] >= 40 * work
+    with_weights = [marks for marks in by_step.values() if "read" in [stage for stage, *_ in marks]]
+    assert with_weights
+    for marks in with_weights:  # kernels that were made before files were open had a wait of their own
+        own = marks[max([stage for stage, *_ in marks].index("read") - 1, 0) :]
+        work = sum(end - start for _, _, start, end in own[:-1]) if len(own) > 1 else 1
+        assert own[-1][3] - own[0][2] >= 40 * work
 
 
 def test_the_interpreter_is_left_as_it_was(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
