@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import errno
 import gc
+import itertools
 import os
 import sys
 import threading
@@ -50,6 +51,26 @@ def graph() -> Graph:
     return _net()
 
 
+@pytest.fixture
+def files_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes begin once files are open: no kernel is made ahead, and each step is prepared in one go."""
+    start, look = lanes.Preparation.start, ColdSession._reading_ahead
+
+    def begin(self: ColdSession) -> Any:
+        reader = look(self)
+        start(self._preparation)
+        return reader
+
+    monkeypatch.setattr(lanes.Preparation, "start", lambda _: None)
+    monkeypatch.setattr(ColdSession, "_reading_ahead", begin)
+
+
+def _wait_while(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while condition() and time.monotonic() < deadline:
+        time.sleep(1e-3)
+
+
 def _close(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
     for name, value in wanted.items():
         assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
@@ -76,6 +97,7 @@ def test_every_run_of_a_plan_agrees(
         assert session.cache_problem == ""
 
 
+@pytest.mark.usefixtures("files_first")
 def test_the_schedule_is_the_planned_one(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
     plan = planned(model, graph, widen_from=5)
     folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
@@ -83,9 +105,9 @@ def test_the_schedule_is_the_planned_one(dnnl: Dnnl, planned: Planned, graph: Gr
         session.run(random_inputs(graph))
         spans = session.spans()
         stages = session.stages_ms()
-    for core, own in (("main", plan.main), ("prepare:0", plan.queues[0])):  # kernels may be made ahead, while files are opened
-        prepared = {s.layer: s.end_ms for s in sorted(spans, key=lambda s: s.end_ms) if s.core == core and s.stage != "execute"}
-        assert sorted(prepared, key=lambda k: prepared[k]) == list(own)
+    prepared = {core: [s.layer for s in spans if s.core == core and s.stage != "execute"] for core in ("main", "prepare:0")}
+    assert [k for k, _ in itertools.groupby(prepared["main"])] == list(plan.main)
+    assert [k for k, _ in itertools.groupby(prepared["prepare:0"])] == list(plan.queues[0])
     executed = [s.layer for s in sorted(spans, key=lambda s: s.start_ms) if s.stage == "execute" and s.core == "main"]
     assert executed == list(range(len(plan.steps)))
     assert [s.layer for s in spans if s.stage == "execute" and s.core == "prepare:0"] == executed[5:]
@@ -102,9 +124,7 @@ class _WeightsOnTheirWay:
         self.arrived_ns = 0
 
         def bring() -> None:
-            deadline = time.monotonic() + 60
-            while _made(store) < kernels and time.monotonic() < deadline:
-                time.sleep(1e-3)
+            _wait_while(lambda: _made(store) < kernels)
             time.sleep(0.02)
             self.arrived_ns = time.perf_counter_ns()
             store.flags[words.ARRIVED] = shared.program.step_count
@@ -159,9 +179,7 @@ def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Plan
         if lane.number == 1:
             k = native.take(store, lane.number, stealing=False)
             held.set()
-            deadline = time.monotonic() + 60
-            while (store.ready == 0).sum() > 1 and time.monotonic() < deadline:
-                time.sleep(1e-3)
+            _wait_while(lambda: (store.ready == 0).sum() > 1)
             self._objects.publish(k, lane.preparer.take_over(k, lane.by_hand))
         real(self, lane)
 
@@ -216,9 +234,7 @@ def test_kernels_for_later_runs_are_prepared_between_runs(
     folder = build_plan_folder(dnnl, model, plan, model.parent / "plan", warm=names)
     with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
         session.run(random_inputs(graph))
-        deadline = time.monotonic() + 60
-        while session._preparation.working and time.monotonic() < deadline:
-            time.sleep(1e-3)
+        _wait_while(lambda: session._preparation.working)
         assert session._preparation.later
         assert not session._preparation.unfinished
         _close(session.run(random_inputs(graph)), wanted)
@@ -245,9 +261,7 @@ def test_the_first_outputs_do_not_wait_for_kernels_of_later_runs(
     monkeypatch.setattr("edgeplan.runtime.preparation.read_reserve", late)
     with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
         _close(session.run(random_inputs(graph)), wanted)
-        deadline = time.monotonic() + 20
-        while not asked and time.monotonic() < deadline:
-            time.sleep(1e-3)
+        _wait_while(lambda: not asked, 20)
         assert session._preparation.working
         gate.set()
         _close(session.run(random_inputs(graph)), wanted)
@@ -264,17 +278,13 @@ def test_no_kernel_of_a_later_run_is_begun_before_the_first_outputs(
 
     class Late(ColdSession):
         def _run_cold(self) -> None:
-            deadline = time.monotonic() + 20
-            while self._preparation.working and time.monotonic() < deadline:  # the lane steals all there is to prepare
-                time.sleep(1e-3)
+            _wait_while(lambda: self._preparation.working)  # the lane steals all there is to prepare
             super()._run_cold()
             asked.append(self._preparation._left_ahead is not None or bool(self._preparation.later))
 
     with Late(dnnl, folder, threads=2, continuous=True) as session:
         session.run(random_inputs(graph))
-        deadline = time.monotonic() + 60
-        while session._preparation.unfinished and time.monotonic() < deadline:
-            time.sleep(1e-3)
+        _wait_while(lambda: session._preparation.unfinished)
         assert asked == [False]
         assert session._preparation.later
 
@@ -294,9 +304,7 @@ def test_kernels_are_made_before_files_are_open(
 
     def late(self: Shared) -> None:
         if self.objects.store.flags[words.ARRIVED] == 0:
-            deadline = time.monotonic() + 20
-            while not _made(self.objects.store) and time.monotonic() < deadline:
-                time.sleep(1e-3)
+            _wait_while(lambda: not _made(self.objects.store), 20)
             made.append(_made(self.objects.store))
             opened_ns.append(time.perf_counter_ns())
         real(self)
@@ -331,6 +339,7 @@ def test_equal_steps_share_primitives(dnnl: Dnnl, planned: Planned, graph: Graph
     assert len(set(called)) < len(called)
 
 
+@pytest.mark.usefixtures("files_first")
 @pytest.mark.parametrize("source", ["raw", "cached_read", "cached_mmap"])
 def test_asymmetric_cores_wait(
     dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], source: str
@@ -341,12 +350,9 @@ def test_asymmetric_cores_wait(
         _close(session.run(random_inputs(graph)), wanted)
         lane = session._preparation.marks[1]
     by_step = {k: [m for m in lane if m[1] == k] for k in plan.queues[0]}
-    with_weights = [marks for marks in by_step.values() if "read" in [stage for stage, *_ in marks]]
-    assert with_weights
-    for marks in with_weights:  # kernels that were made before files were open had a wait of their own
-        own = marks[max([stage for stage, *_ in marks].index("read") - 1, 0) :]
-        work = sum(end - start for _, _, start, end in own[:-1]) if len(own) > 1 else 1
-        assert own[-1][3] - own[0][2] >= 40 * work
+    for marks in by_step.values():
+        work = sum(end - start for _, _, start, end in marks[:-1]) if len(marks) > 1 else 1
+        assert marks[-1][3] - marks[0][2] >= 40 * work
 
 
 def test_the_interpreter_is_left_as_it_was(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
