@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from edgeplan.cold.runs import ColdResults, ColdSettings, Guest
 from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.params import load_params
-from edgeplan.pipeline import cold_plans, cold_runs
+from edgeplan.pipeline import cold_checks, cold_plans, cold_runs
 from edgeplan.pipeline.cold_checks import check_outputs
 from edgeplan.pipeline.cold_runs import Bench, SharedJournal
 from edgeplan.pipeline.cold_start import table2_graph
@@ -33,6 +34,7 @@ from edgeplan.planning.cold_start.optimal import Search
 from edgeplan.planning.cold_start.plan import Target
 from edgeplan.planning.cold_start.profile import Disk
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.program import step_candidates
 
 TARGET = Target("net.onnx", "a" * 64, "onednn", "3.2.0", "avx2", "here", 2)
 
@@ -90,7 +92,16 @@ def test_a_plan_of_another_layout_has_no_schedule(tmp_path: Path) -> None:
     assert np.isnan(cold_plans.makespan_under(made, [bare]))
 
 
-def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl) -> None:
+def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl, monkeypatch: pytest.MonkeyPatch) -> None:
+    capacities: list[int] = []
+
+    def offered(*given: Any) -> Any:
+        found = ctypes.c_int()
+        dnnl.check(dnnl.function("dnnl_get_primitive_cache_capacity")(ctypes.byref(found)), "capacity of the cache")
+        capacities.append(found.value)
+        return step_candidates(*given)
+
+    monkeypatch.setattr(cold_checks, "step_candidates", offered)
     graph = table2_graph()
     model = ColdModel("conv", save_onnx(graph, tmp_path / "conv.onnx"), {"input": graph.shape("input")})
     reference = tmp_path / "reference.npz"
@@ -108,6 +119,7 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
     np.savez(reference, out=np.ones(graph.shape(graph.outputs[0]), np.float32))
     assert check(1) == errors  # kept
     assert len(check(2)) > 3
+    assert set(capacities) == {0}  # the library's cache may offer what a fresh process does not
 
 
 def test_plans_are_run_beside_the_stock_engines_but_for_uneven_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from random import Random
 
@@ -17,7 +19,10 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
 from edgeplan.measurement.bench import Bench
-from edgeplan.sampling.adaptive import CarrierSampler, Sampled
+from edgeplan.measurement.records import Measurement
+from edgeplan.measurement.references import ReferenceTimes
+from edgeplan.measurement.settings import ReferenceExponents
+from edgeplan.sampling.adaptive import CarrierSampler, Sampled, _affordable
 from edgeplan.sampling.committee import Committee
 from edgeplan.sampling.prior import ConvShape, Prior
 from edgeplan.sampling.rows import Row, shape_of
@@ -26,6 +31,10 @@ from edgeplan.sampling.settings import SamplingSettings
 RULES = FusionRules(pairs={"conv_bn": True, "conv_relu": True})
 PRIOR = Prior(
     Counter({ConvShape(14, 64, 128, 1, 1): 9, ConvShape(14, 64, 64, 3, 1): 4, ConvShape(14, 64, 64, 3, 2, depthwise=True): 3})
+)
+_NOTHING = np.zeros(0)
+_MEASUREMENT = Measurement(
+    "s", 0, *[_NOTHING] * 5, (), _NOTHING, ReferenceTimes(1.0, 1.0), ReferenceExponents(compute=1.0, bandwidth=0.0)
 )
 SETTINGS = SamplingSettings.model_validate(yaml.safe_load(Path("params.yaml").read_text())["sampling"])
 
@@ -133,3 +142,11 @@ def test_a_sampler_stops_when_there_are_no_more_carriers(count: int, tmp_path: P
         sampler.spend(sampled, (_carrier(f"c{i}", 14, 3) for i in range(count)), 1e9, "unit")
     assert [graph.name for graph in sampled.graphs] == [f"c{i}" for i in range(count)]
     assert len(sampled.measurements) == count
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(1e9, 12), (30.0, 2), (1e-3, 1)])
+def test_a_first_batch_is_judged_by_carriers_of_another_sampler(seconds: float, count: int) -> None:
+    """Carriers of the random baseline may take ten times as long as those of the others: a dozen of them, all there is."""
+    small, large = _carrier("small", 28, 3), _carrier("large", 4 * 28, 3)  # sixteen times the multiply-adds
+    known = Sampled([small] * 3, [replace(_MEASUREMENT, seconds=1.0)] * 3, [0] * 3)
+    assert len(_affordable(repeat(large), Sampled(), seconds, 64, known)) == count

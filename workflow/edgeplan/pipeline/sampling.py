@@ -154,7 +154,7 @@ def _in_carriers(sampler: CarrierSampler, found: _Found) -> None:
         later = _fixed_seconds(measured["adaptive"], settings.frozen_carriers, fixed_sets)
         sampler.bench.spending.plan(later + beyond * _samplers(settings))
     if settings.baselines:
-        measured |= {"random": sampler.uniform(), "prior": sampler.prior_only(measured["adaptive"])}
+        measured |= {"random": sampler.uniform(measured["adaptive"]), "prior": sampler.prior_only(measured["adaptive"])}
     kept = {name: sampled.within(settings.budget_seconds) for name, sampled in measured.items()}
     found.sampler_seconds = {name: sampled.seconds for name, sampled in kept.items()}
     fixed = {"frozen": sampler.frozen()} | {name: sampler.fixed(carriers) for name, carriers in fixed_sets.items()}

@@ -122,11 +122,22 @@ class CarrierSampler:
                 yield carrier
             index += 1
 
-    def spend(self, into: Sampled, carriers: Iterator[Graph], seconds: float, what: str, number: int = 0) -> None:
-        """Measure carriers, in their order, until they took so many seconds or there are no more, batch by batch."""
+    def spend(
+        self,
+        into: Sampled,
+        carriers: Iterator[Graph],
+        seconds: float,
+        what: str,
+        number: int = 0,
+        known: Sampled | None = None,
+    ) -> None:
+        """Measure carriers, in their order, until they took so many seconds or there are no more, batch by batch.
+
+        What the first batch takes is judged by `known`, carriers of another kind, if there are any.
+        """
         until = into.seconds + seconds
         while into.seconds < until:
-            batch = _affordable(carriers, into, until - into.seconds, self.bench.settings.batch_size)
+            batch = _affordable(carriers, into, until - into.seconds, self.bench.settings.batch_size, known)
             if not batch:
                 break
             measured = self.bench.measure([Subject(g, profiled=True) for g in batch], description=f"{what} carriers")
@@ -150,10 +161,15 @@ class CarrierSampler:
         sampled.add(chosen, self.bench.measure([Subject(g, profiled=True) for g in chosen], description="fixed carriers"), 0)
         return sampled
 
-    def uniform(self) -> Sampled:
-        """The paper's random baseline: uniform over Table 5, same budget."""
+    def uniform(self, known: Sampled) -> Sampled:
+        """The paper's random baseline: uniform over Table 5, same budget.
+
+        Args:
+            known: carriers that tell what such ones may take: a few of them can take all the time there is.
+        """
         sampled = Sampled()
-        self.spend(sampled, self.carriers("random", UniformSource()), self.settings.budget_seconds, "random")
+        carriers = self.carriers("random", UniformSource())
+        self.spend(sampled, carriers, self.settings.budget_seconds, "random", known=known)
         return sampled
 
     def adaptive(self) -> Sampled:
@@ -224,13 +240,21 @@ def _weights(carrier: Graph) -> list[int]:
     return [carrier.tensors[w].size_bytes for op in carrier.operators for w in op.weights]
 
 
-def _affordable(carriers: Iterator[Graph], so_far: Sampled, seconds: float, most: int) -> list[Graph]:
-    """Carriers that take about so many seconds, judged by the multiply-adds of those measured so far; the first are a try."""
-    if not so_far.graphs:
+def _affordable(
+    carriers: Iterator[Graph], so_far: Sampled, seconds: float, most: int, known: Sampled | None = None
+) -> list[Graph]:
+    """Carriers that take about so many seconds, judged by the multiply-adds of those measured so far; the first are a try.
+
+    What the try takes is judged by the carriers `known` of another sampler, if there are any: by the whole of their time for
+    each multiply-add, since carriers of another kind may have many times as many.
+    """
+    judge = so_far if so_far.graphs else known
+    if judge is None:
         return list(itertools.islice(carriers, max(2, min(_FIRST_BATCH, round(seconds / _LIKELY_SECONDS)))))
-    batch = list(itertools.islice(carriers, 2))
-    work = sum(graph_macs(graph) for graph in so_far.graphs)
-    each, per_mac = so_far.seconds / len(so_far.graphs) / 2, so_far.seconds / max(work, 1) / 2
+    least, most = (2, most) if so_far.graphs else (1, min(most, _FIRST_BATCH))
+    batch = list(itertools.islice(carriers, least))
+    work = sum(graph_macs(graph) for graph in judge.graphs)
+    each, per_mac = judge.seconds / len(judge.graphs) / 2, judge.seconds / max(work, 1) / (2 if so_far.graphs else 1)
     planned = sum(each + per_mac * graph_macs(graph) for graph in batch)
     while len(batch) < most and planned < seconds and (carrier := next(carriers, None)):
         batch.append(carrier)
