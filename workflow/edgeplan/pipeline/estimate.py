@@ -36,7 +36,7 @@ def estimate(params: Params) -> dict[str, float]:
     cases = _CASES + _FURTHER_CASES * (params.fusion.max_rounds - 1)
     case_s = measurement.blocks * (measurement.block_ms + _REFERENCES_MS) / 1e3 + _LOADING_S
     samplers = 3 - sampling.initial_share if sampling.baselines else 1  # the prior baseline shares the initial sample
-    fixed = sampling.frozen_carriers * _FROZEN_S + _FIXED_S + (_NETWORKS_S if sampling.networks else 0.0)
+    fixed = sampling.frozen_carriers * _FROZEN_S + _FIXED_S + (_NETWORKS_S if sampling.network_gmacs else 0.0)
     beyond = min(_EXCESS_S * measurement.batch_size, sampling.budget_seconds)
     sampled = samplers * (sampling.budget_seconds + beyond) + 2 * sampling.mode_seconds + fixed
     rows = _ROWS_A_SECOND * sampling.budget_seconds + _FIXED_ROWS

@@ -147,8 +147,9 @@ def _in_carriers(sampler: CarrierSampler, found: _Found) -> None:
     settings = sampler.settings
     measured = {"adaptive": sampler.adaptive()}
     fixed_sets = {FURTHER: list(further_graphs(sampler.seed)), SWEEP: list(sweep_graphs()), CONV_CHECK: list(check_graphs())}
-    if settings.networks:
-        fixed_sets = {NETWORK: [simplify(build()) for build in prior_models().values()], **fixed_sets}
+    if settings.network_gmacs:
+        networks = [simplify(build()) for build in prior_models().values()]
+        fixed_sets = {NETWORK: [g for g in networks if graph_macs(g) <= 1e9 * settings.network_gmacs], **fixed_sets}
     if sampler.bench.spending:
         beyond = measured["adaptive"].seconds - settings.budget_seconds  # a batch is measured to its end, by every sampler
         later = _fixed_seconds(measured["adaptive"], settings.frozen_carriers, fixed_sets)

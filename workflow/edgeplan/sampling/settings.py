@@ -27,8 +27,8 @@ class SamplingSettings(BaseModel):
         test_share: share of each round's rows that joins the growing test set (section 5.2: 20 %).
         frozen_carriers: carriers of the separate set that only reports.
         carrier_kernels: kernels packed into one carrier, about.
-        networks: whether the networks of the prior are measured too, kernel by kernel as they stand: in small networks of many
-            small kernels, caches hold more than in any carrier. None of them is evaluated.
+        network_gmacs: networks of the prior of at most so many 10^9 multiply-adds are measured too, kernel by kernel as they
+            stand; 0: none. In small networks of many small kernels, caches hold more than in any carrier. None is evaluated.
         mode_seconds: measuring time of each mode in their comparison; 0 leaves it out.
         baselines: whether the uniform and the prior baselines are measured.
     """
@@ -47,6 +47,6 @@ class SamplingSettings(BaseModel):
     test_share: Annotated[float, Field(gt=0, lt=1)]
     frozen_carriers: Annotated[int, Field(ge=2, le=100000)]
     carrier_kernels: Annotated[int, Field(ge=2, le=100)]
-    networks: bool
+    network_gmacs: Annotated[float, Field(ge=0, le=1000)]
     mode_seconds: Annotated[float, Field(ge=0, le=86400)]
     baselines: bool
