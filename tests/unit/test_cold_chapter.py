@@ -220,6 +220,7 @@ def test_what_bounds_an_evicted_start_is_told_by_model(e: ColdEvidence, tables: 
     assert row[["plan", "threads", "bounded_by"]].tolist() == ["evicted", 2, "disk"]
     numbers = ["needed_mb", "probed_mb_per_s", "disk_bound_ms", "work_bound_ms", "evicted_ms", "evicted_over_bound"]
     assert row[numbers].tolist() == pytest.approx([2, 100, 20, 6, 31.5, 31.5 / 20])
+    assert row["evicted_over_planned_bound"] == pytest.approx(31.5 / 9)
     assert row[["planned_bound_ms", "planned_ms", "create_core_ms"]].tolist() == pytest.approx([9, 11.5 * 0.9, 3])
     slow = e.runs.assign(slowness=e.runs["slowness"].where(e.runs["state"] != "evicted", 4.0))
     again = make_cold_tables(replace(e, runs=slow))  # the work bound of these runs, not that of runs in memory

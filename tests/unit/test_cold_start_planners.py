@@ -14,7 +14,7 @@ from edgeplan.planning.cold_start.machine import MAIN, Schedule, Span, costs_of,
 from edgeplan.planning.cold_start.mixed_integer import program, relax
 from edgeplan.planning.cold_start.optimal import Search, optimal
 from edgeplan.planning.cold_start.plan import Target
-from edgeplan.planning.cold_start.planner import PLANNERS, Options, lower_bound_ms, outcomes, plan
+from edgeplan.planning.cold_start.planner import PLANNERS, Options, Outcome, lower_bound_ms, outcomes, plan
 from edgeplan.planning.cold_start.profile import Candidate, Contention, Disk, Fresh, Layer, Profile
 from edgeplan.planning.cold_start.streamed import _start, streamed, streamed_bounds
 from edgeplan.planning.cold_start.streams import streams_of
@@ -227,6 +227,25 @@ def test_a_layout_that_is_given_up_is_priced() -> None:
     slow = replace(fast, layout="nchw", start_ms=1e4)
     found = outcomes([fast, slow], "evicted", ON_DISK)
     assert 1e4 < found["nchw"].makespan_ms < 1e5
+
+
+@pytest.mark.parametrize("planner", ["optimal", "evicted"])
+def test_the_most_promising_layout_is_searched_first_and_longest(planner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, float]] = []
+    real = PLANNERS[planner]
+
+    def spy(profile: Profile, options: Options) -> Outcome:
+        asked.append((profile.layout, options.search.time_limit_s))
+        return real(profile, options)
+
+    monkeypatch.setitem(PLANNERS, planner, spy)
+    fast = realistic(8, 1)
+    slow, slowest = replace(fast, layout="nchw", start_ms=1e3), replace(fast, layout="blocked", start_ms=1e4)
+    found = outcomes([slowest, slow, fast], planner, replace(ON_DISK, search=Search(time_limit_s=1.5)))
+    assert list(found) == ["blocked", "nchw", "nhwc"]  # as they were given
+    searched = [(layout, limit) for layout, limit in asked if limit > 0]
+    assert [layout for layout, _ in searched] == ["nhwc", "nchw", "blocked"]
+    assert searched[0][1] > 1.0
 
 
 def test_the_planner_for_the_disk_asks_for_one() -> None:

@@ -23,7 +23,7 @@ from edgeplan.cold.profiling import command
 from edgeplan.errors import FormatError
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.frame import from_frame, to_frame
-from edgeplan.planning.cold_start.later import fastest_warm, profile_for, with_warm_kernels
+from edgeplan.planning.cold_start.later import REPAID_WITHIN, fastest_warm, profile_for, repaid, with_warm_kernels
 from edgeplan.planning.cold_start.plan import Target, read_plan, write_plan
 from edgeplan.planning.cold_start.planner import outcomes, plan
 from edgeplan.planning.cold_start.profile import Candidate, Layer, Profile, check
@@ -57,6 +57,27 @@ def test_kernels_for_later_runs_are_chosen_by_their_warm_times() -> None:
     assert [later.step(k) for k in (0, 1)] == [made.step(k) for k in (0, 1)]  # the cold start stays as it was
     with pytest.raises(FormatError, match="no profile of layout"):
         with_warm_kernels(made, [replace(_two(), layout="nchw")])
+
+
+def test_another_kernel_for_later_runs_must_repay_its_preparation() -> None:
+    made = plan([_two()], "optimal", TARGET)
+    assert {made.step(k).implementation for k in (0, 1)} == {"eager"}
+    for prepare, switches in ((2 * 0.9 * REPAID_WITHIN, True), (2 * 1.1 * REPAID_WITHIN, False)):  # two cores share it
+        eager, lazy = _candidate("eager", 1.0, 3.0, 3.0), _candidate("lazy", prepare, 20.0, 2.0)
+        again = Profile("m", "nhwc", 2, 0, 1.0, (Layer("a", (), (eager, lazy)), Layer("b", (), (lazy, eager))))
+        made = made.model_copy(update={"widen_from": 0})  # the kernel of the cold start is on all cores already
+        assert with_warm_kernels(made, [again]).warm == (("lazy", "lazy") if switches else ("eager", "eager"))
+        assert fastest_warm(again) == (1, 0)
+
+
+def test_a_kernel_that_is_made_from_cached_weights_is_not_for_later_runs() -> None:
+    """What later runs prepare comes from the model's weights."""
+    eager = _candidate("eager", 1.0, 3.0, 3.0)
+    cached, raw = _candidate("lazy", 0.1, 20.0, 2.0, "cached_mmap"), _candidate("lazy", 500.0, 20.0, 2.0)
+    profile = Profile("m", "nhwc", 2, 0, 1.0, (Layer("a", (), (eager, cached, raw)),))
+    made = plan([profile], "optimal", TARGET)
+    assert made.step(0).implementation == "eager"
+    assert repaid(made, profile) == (0,)
 
 
 def test_the_plan_of_a_stock_engine_takes_what_is_fastest_when_warm_and_pays_its_first_execution() -> None:
@@ -105,7 +126,7 @@ def test_a_plan_with_kernels_for_later_runs_is_a_document(tmp_path: Path) -> Non
     written = with_warm_kernels(made, profiles)
     write_plan(written, path)
     assert read_plan(path) == written
-    chosen = fastest_warm(profile_for(made, profiles))
+    chosen = repaid(made, profile_for(made, profiles))
     layers = profile_for(made, profiles).layers
     assert written.warm == tuple(x.candidates[o].implementation for x, o in zip(layers, chosen, strict=True))
     assert made.warm == made.later == ()
@@ -162,28 +183,27 @@ def test_a_plan_names_the_kernels_that_later_runs_switch_to(planned: tuple[Path,
 
 
 def test_runs_switch_to_the_warm_kernels(planned: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[tuple[Arrays, Arrays, bool]] = []
+    ran: list[tuple[Arrays, Arrays, set[int]]] = []
     real = ColdSession.run
 
     def spy(session: ColdSession, inputs: Arrays) -> Arrays:
         outputs = real(session, inputs)
-        ran.append((inputs, outputs, session.switched))
+        ran.append((inputs, outputs, set(session._preparation.later) if ran else set()))
         return outputs
 
     monkeypatch.setattr(ColdSession, "run", spy)
     folder, _ = planned
-    done = CliRunner().invoke(app, ["run", str(folder / "continuous"), "--repeat", "3000"])
+    done = CliRunner().invoke(app, ["run", str(folder / "continuous"), "--repeat", "12"])
     assert done.exit_code == 0, done.output
-    switched = [warm for _, _, warm in ran]
-    first = switched.index(True)
-    assert first > 0
-    assert all(switched[first:])
-    assert f"on the warm kernels from inference {first + 1} on" in done.output
-    assert f"and {3000 - 10 - (first >= 10)} more" in done.output
-    assert sum(switched) < 2 or f"ms of {sum(switched)}\n" in done.output  # the warm ones alone
+    reserve = read_reserve(folder / "continuous/reserve.json", read_linked(folder / "continuous/program.json"))
+    wanted_steps = {k for k, step in enumerate(reserve.later) if step is not None}
+    assert wanted_steps
+    assert [later for _, _, later in ran] == [set(), *[wanted_steps] * 11]  # all of them from the second inference on
+    assert "and 2 more, warm" in done.output
+    assert "ms of 11\n" in done.output
     known = ort.InferenceSession(folder / "tiny.onnx", providers=["CPUExecutionProvider"])
     (wanted,) = known.run(None, dict(ran[0][0]))
-    for _, outputs, _ in ran:  # before the switch, while it is being prepared, and after it
+    for _, outputs, _ in ran:  # before the switch and after it
         (found,) = outputs.values()
         assert np.abs(found - wanted).max() <= 1e-4 * np.abs(wanted).max()
 
@@ -212,15 +232,12 @@ def test_a_fresh_process_starts_as_it_was_planned(
     assert "cold: " in done.output
 
 
-def test_the_table_tells_the_first_inference_on_warm_kernels() -> None:
-    assert cli_run.switch_table([9.0, 7.0, 5.0, 5.0], [False, False, True, True]) == [
+def test_the_table_tells_how_long_each_inference_took() -> None:
+    assert cli_run.switch_table([9.0, 7.0, 5.0]) == [
         "inference        ms  kernels",
         "        1      9.00  cold",
-        "        2      7.00  cold, warm ones being prepared",
+        "        2      7.00  warm, what was left of them prepared first",
         "        3      5.00  warm",
-        "        4      5.00  warm",
-        "on the warm kernels from inference 3 on",
     ]
-    late = cli_run.switch_table([1.0] * 30, [False] * 20 + [True] * 10)
-    assert late[-3:] == ["       21      1.00  warm", "          and 19 more", "on the warm kernels from inference 21 on"]
-    assert cli_run.switch_table([9.0], [False])[-1] == "no inference was on the warm kernels yet: more of them with --repeat"
+    assert cli_run.switch_table([1.0] * 30)[-2:] == ["       10      1.00  warm", "          and 20 more, warm"]
+    assert len(cli_run.switch_table([9.0])) == 2

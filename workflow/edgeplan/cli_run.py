@@ -147,39 +147,32 @@ def _run_here(folder: Path, repeat: int, cores: Cores, *, continuous: bool) -> N
         continuous=continuous,
     ) as session:
         session.run(inputs)
-        times, switched = [(time.perf_counter() - start) * 1e3], [False]
+        times = [(time.perf_counter() - start) * 1e3]
         for _ in range(repeat - 1):  # nothing in between: time to spare would be spent on the kernels of later runs
             start = time.perf_counter()
             session.run(inputs)
             times.append((time.perf_counter() - start) * 1e3)
-            switched.append(session.switched)
         stages = session.stages_ms()
     _report("cold", times[:1])
     typer.echo("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in stages.items()))
     if continuous:
-        for line in switch_table(times, switched):
+        for line in switch_table(times):
             typer.echo(line)
-    _report("warm", [time for time, warm in zip(times, switched, strict=True) if warm] if continuous else times[1:])
+    _report("warm", times[1:])
 
 
-def switch_table(times_ms: Sequence[float], switched: Sequence[bool]) -> list[str]:
-    """The inferences of a plan with kernels for later runs: how long each took, and from which on it was on those kernels.
+def switch_table(times_ms: Sequence[float]) -> list[str]:
+    """The inferences of a plan with kernels for later runs, how long each took.
 
     Args:
         times_ms: by inference, the cold start first.
-        switched: whether it was on the kernels for later runs throughout.
     """
-    first = next((k for k, warm in enumerate(switched) if warm), None)
-    shown = sorted({*range(min(len(times_ms), _TABLE_ROWS)), *([first] if first is not None else [])})
-    lines = ["inference        ms  kernels"]
-    for k in shown:
-        kernels = "warm" if switched[k] else "cold, warm ones being prepared" if k else "cold"
-        lines.append(f"{k + 1:>9}  {times_ms[k]:>8.2f}  {kernels}")
-    if len(times_ms) > len(shown):
-        lines.append(f"          and {len(times_ms) - len(shown)} more")
-    if first is None:
-        return [*lines, "no inference was on the warm kernels yet: more of them with --repeat"]
-    return [*lines, f"on the warm kernels from inference {first + 1} on"]
+    kernels = ("cold", "warm, what was left of them prepared first", *["warm"] * len(times_ms))
+    rows = zip(times_ms[:_TABLE_ROWS], kernels, strict=False)
+    lines = ["inference        ms  kernels", *(f"{k:>9}  {ms:>8.2f}  {name}" for k, (ms, name) in enumerate(rows, start=1))]
+    if len(times_ms) > _TABLE_ROWS:
+        lines.append(f"          and {len(times_ms) - _TABLE_ROWS} more, warm")
+    return lines
 
 
 def _run_apart(folder: Path, evicted: bool, cores: Cores, *, continuous: bool) -> float:

@@ -42,8 +42,7 @@ def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics
                 f"Where the cores' time goes in the optimal plans, over all models: {shares} (create is JIT compilation; start "
                 "is before the first step and behind the last; a core idles while one core's work is waited for)."
             )
-        if text := _beyond_work(frame):
-            told.append(text)
+        told += [text for text in (_beyond_work(frame), _beyond_disk(tables)) if text]
         slowest = frame.dropna(subset=["cached_over_work"]).nlargest(1, "cached_over_work")
         if key in metrics and len(slowest):
             model, ratio = slowest["model"].iloc[0], slowest["cached_over_work"].iloc[0]
@@ -69,6 +68,20 @@ def _beyond_work(frame: pd.DataFrame) -> str:
     return (
         f"With the page cache warm, starts take {cell_text(work)} times the work bound and {cell_text(proven)} times what is "
         f"proven for any schedule at the profiled costs. Beside executing most of the cores' time goes into: {most}."
+    )
+
+
+def _beyond_disk(tables: Mapping[str, pd.DataFrame]) -> str:
+    """The same with the page cache evicted."""
+    frame = tables.get("cold_bounds_evicted", pd.DataFrame())
+    if "evicted_over_planned_bound" not in frame.columns or frame["evicted_over_planned_bound"].isna().all():
+        return ""
+    known = frame.dropna(subset=["evicted_over_planned_bound"])
+    proven, bound = (geomean(known[f"evicted_over_{name}"]) for name in ("planned_bound", "bound"))
+    return (
+        f"With it evicted they take {cell_text(bound)} times the larger of the disk's and the cores' bound, and "
+        f"{cell_text(proven)} times what is proven for any schedule at the profiled costs and the disk as it was probed before "
+        "planning: what needs the last weights to come can only follow them."
     )
 
 

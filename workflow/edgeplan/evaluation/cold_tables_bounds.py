@@ -107,6 +107,7 @@ def bounds_evicted(e: ColdEvidence) -> pd.DataFrame:
                 "planned_ms": plans["makespan_ms"][place] if planned else np.nan,
                 "evicted_ms": start["cold_ms"],
                 "evicted_over_bound": start["cold_ms"] / np.fmax(read, work),
+                "evicted_over_planned_bound": start["cold_ms"] / plans["lower_bound_ms"][place] if planned else np.nan,
                 "needed_mb_per_s": needed / 1e3 / start["cold_ms"],
                 "runs": start["repeats"],
                 **{f"{stage}_core_ms": stages.get(stage, np.nan) for stage in STAGES},

@@ -46,8 +46,8 @@ class ColdSession:
             widens. Empty: nothing is pinned.
         little: processors that only prepare, on asymmetric chips.
         stealing: whether a core with nothing left to do takes preparations of others.
-        continuous: whether idle cores prepare the kernels of later runs (section 3.5), from the first outputs on, beside runs
-            and between them; else the second run does so first.
+        continuous: whether idle cores prepare the kernels of later runs (section 3.5) as soon as the first outputs are there;
+            what is left of them, or else all, the second run prepares first, on all cores.
 
     Raises:
         FormatError: the plan is for another machine, library, instruction set, thread count or model, or was changed.
@@ -78,7 +78,7 @@ class ColdSession:
         self._preparation = Preparation(self._shared, lanes, stealing=stealing, continuous=continuous)
         self._preparation.start()  # kernels are made while the rest is opened
         self._reader: ReadingAhead | None = None
-        self._ran = self._copying = self._switched = False
+        self._ran = self._copying = False
         self._failed: BaseException | None = None
         try:
             self._shared.open_files()
@@ -125,10 +125,10 @@ class ColdSession:
         else:
             self._shared.require_unchanged(copied=self._copying)  # to touch what was cut off would end the process
             copied = self._run_later()
-        self._shared.require_unchanged(copied=copied or self._preparation.working)
+        self._shared.require_unchanged(copied=copied)
         outputs = {border.name: np.array(self._activation(border)) for border in self.program.outputs}
-        self._preparation.resume()  # last, so that these outputs do not wait for kernels of later runs
-        self._copying = self._preparation.working  # beyond this run, up to the next one
+        # last, so that these outputs do not wait for kernels of later runs
+        self._copying = self._preparation.resume()
         return outputs
 
     def _run_cold(self) -> None:
@@ -154,22 +154,17 @@ class ColdSession:
             self._pace.restore()
 
     def _run_later(self) -> bool:
-        """A run with the kernels for later runs; while some of them are still being prepared, with those that are there.
+        """A run with the kernels for later runs; what is missing of them is prepared first.
 
         Returns:
-            whether any were prepared meanwhile, from the model's files.
+            whether any were prepared, from the model's files.
         """
-        preparation, program = self._preparation, self.program
-        preparing = preparation.unfinished
-        switching = preparation.switching()
-        self._switched = not switching
-        self._dnnl.set_threads(narrow_width(program) if switching else program.threads)
-        for k in range(program.step_count):
-            if switching and not preparation.switching():
-                switching = False
-                self._dnnl.set_threads(program.threads)
-            self._executor.execute(preparation.later.get(k) or preparation.ready(k))
-        return preparing
+        prepared = self._preparation.finish()
+        self._dnnl.set_threads(self.program.threads)
+        later, ready = self._preparation.later, self._preparation.ready
+        for k in range(self.program.step_count):
+            self._executor.execute(later.get(k) or ready(k))
+        return prepared
 
     def _activation(self, border: Border) -> Array:
         size = 4 * prod(border.shape)
@@ -186,11 +181,6 @@ class ColdSession:
         return reader
 
     # What was measured
-
-    @property
-    def switched(self) -> bool:
-        """Whether the last run had the kernels for later runs for all its steps."""
-        return self._switched
 
     @property
     def _executions(self) -> list[Mark]:

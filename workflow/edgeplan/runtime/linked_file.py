@@ -18,7 +18,8 @@ from edgeplan.errors import FormatError
 from edgeplan.files import read_whole, write_atomically
 from edgeplan.runtime.linked import AGAIN, NO_TABLES, LinkedProgram, Reserve, check_raw, check_step
 
-_HEAD = '{{"format_version":4,"body_sha256":"{digest}","body":'
+_VERSION = '"format_version":4,'
+_HEAD = f'{{{{{_VERSION}"body_sha256":"{{digest}}","body":'
 _HEAD_BYTES = len(_HEAD.format(digest="0" * 64))
 #: Made once, when this module is imported: this builds the schemas.
 _DECODERS: Mapping[type[Any], msgspec.json.Decoder[Any]] = MappingProxyType(
@@ -80,7 +81,7 @@ def read_linked(path: Path, document: type[Document] = LinkedProgram, wanted: st
     digest = hashlib.sha256(body).hexdigest()
     whole = content[end - 2 : end] == b"}\n" and (document is LinkedProgram or end == len(content))
     if not whole or head != _HEAD.format(digest=digest).encode() or (wanted and digest != wanted):
-        what = "is of another format version" if b'"format_version":4,' not in head else "was changed after it was written"
+        what = "is of another format version" if _VERSION.encode() not in head else "was changed after it was written"
         raise FormatError(f"the program {what}", where=str(path), next_step=AGAIN)
     try:
         found: Document = _DECODERS[document].decode(body)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 
-_SWITCH_SECONDS = 1e-4  # a thread back from a C call should not wait for another one's Python for long
+#: A thread back from a C call should not wait for another one's Python for long.
+SWITCH_SECONDS = 1e-4
 
 
 class Pace:
@@ -17,7 +18,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._interval, self._collecting = sys.getswitchinterval(), gc.isenabled()
-        sys.setswitchinterval(_SWITCH_SECONDS)
+        sys.setswitchinterval(SWITCH_SECONDS)
         gc.disable()
         gc.freeze()
         self._changed = True

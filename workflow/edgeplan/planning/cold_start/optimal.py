@@ -31,7 +31,7 @@ class Search:
     """
 
     gap: float = 1e-3
-    time_limit_s: float = 1.5
+    time_limit_s: float = 1.7
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,13 +201,28 @@ def outcomes(profiles: Iterable[Profile], planner: str, options: Options | None 
     profiles, options = tuple(profiles), options or Options()
     until = time.monotonic() + options.search.time_limit_s
     planned: dict[str, Outcome] = {}
-    for i, p in enumerate(profiles):
+    waiting = _promising_first([check(p) for p in profiles], planner, options)
+    while waiting:
+        p = waiting.pop(0)
         beat_ms = min((o.makespan_ms for o in planned.values()), default=math.inf)
         left_s = max(until - time.monotonic(), 0.0)
-        # Beside a faster layout most are given up at once: the first ones may take half of what is left.
-        search = replace(options.search, time_limit_s=left_s / min(len(profiles) - i, 2))
-        planned[p.layout] = PLANNERS[planner](check(p), replace(options, search=search, beat_ms=beat_ms))
-    return planned
+        # Beside a faster layout most are given up at once: the most promising one may take most of what is left.
+        search = replace(options.search, time_limit_s=left_s * _FIRST_SHARE if waiting else left_s)
+        planned[p.layout] = PLANNERS[planner](p, replace(options, search=search, beat_ms=beat_ms))
+    return {p.layout: planned[p.layout] for p in profiles}
+
+
+#: Planners that search until a gap is proven or their time is over.
+_SEARCHING = frozenset({"optimal", EVICTED, "K+C+P"})
+_FIRST_SHARE = 0.8
+
+
+def _promising_first(profiles: list[Profile], planner: str, options: Options) -> list[Profile]:
+    """Layouts in the order of what a search without any time finds."""
+    if planner not in _SEARCHING or len(profiles) < 2:  # noqa: PLR2004
+        return profiles
+    glance = replace(options, search=replace(options.search, time_limit_s=0.0))
+    return sorted(profiles, key=lambda p: PLANNERS[planner](p, glance).makespan_ms)
 
 
 def plan(

@@ -69,6 +69,15 @@ def _nap(places: Numbers) -> None:
 
 
 @compiled
+def _pause(tape: Tape, store: Store, places: Numbers, step: int, spins: int) -> None:
+    """Wait a moment for a step: asleep while its weights come from the disk, else awake, after a while offering the core."""
+    if not _arrived(tape, store, step):
+        _nap(places)
+    elif spins > _SPINS:
+        invoke_with_four(places[FN_YIELD], 0, 0, 0, 0)
+
+
+@compiled
 def _await_weights(tape: Tape, store: Store, places: Numbers, step: int) -> None:
     """Wait for the weights of a step: to touch them before would have the disk bring others first."""
     while store.flags[STOP] == 0 and not _arrived(tape, store, step):
@@ -214,10 +223,7 @@ def _await(
         elif now_ns(places, own) - begun > patience_ns:
             return NONE
         spins += 1
-        if not _arrived(tape, store, wanted):
-            _nap(places)
-        elif spins > _SPINS:
-            invoke_with_four(places[FN_YIELD], 0, 0, 0, 0)
+        _pause(tape, store, places, wanted, spins)
     return DONE
 
 
@@ -239,10 +245,7 @@ def await_all(tape: Tape, store: Store, places: Numbers) -> int:
             if load_word(store.flags.ctypes.data + STOP * WORD) != 0:
                 return NONE
             spins += 1
-            if not _arrived(tape, store, k):
-                _nap(places)
-            elif spins > _SPINS:
-                invoke_with_four(places[FN_YIELD], 0, 0, 0, 0)
+            _pause(tape, store, places, k, spins)
     return DONE
 
 
