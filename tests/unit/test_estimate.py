@@ -42,7 +42,7 @@ def test_the_committed_values_take_what_the_committed_measurements_took() -> Non
 @pytest.mark.parametrize(
     ("part", "more"),
     [
-        ("fusion", {"fusion": {"max_rounds": 4}}),
+        ("fusion", {"fusion": {"max_rounds": 6}}),
         ("sampling", {"sampling": {"budget_seconds": 100}}),
         ("training", {"training": {"trials": 40}}),
         ("whole models", {"truth": {"repeat": ["cpu-onnxruntime"]}}),

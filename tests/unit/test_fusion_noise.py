@@ -109,6 +109,16 @@ def test_moderate_noise_changes_no_clear_decision() -> None:
     assert len(wrong) <= math.ceil(0.01 * len(decided))
 
 
+def test_without_caution_what_is_fused_is_measured_twice() -> None:
+    """A disturbance makes a saving of two nodes; of the pairs few are fused, so that few are measured again."""
+    _, cases = detect(Device(PLAIN).measure, QUIET)
+    pairs = cases[cases.connection == "single"]
+    fused, separate = pairs[pairs.decision == "fused"], pairs[pairs.decision == "separate"]
+    assert len(fused) > 3
+    assert fused.repeats.min() == 2
+    assert separate.repeats.min() == 1
+
+
 class DisturbedOnce(Device):
     """A device whose first measurement of a graph may be slow throughout, so that its blocks agree on what is wrong."""
 

@@ -41,6 +41,8 @@ _TINY_US = 1e-3
 #: or for whole models before it is believed: the noise of one measurement is itself not known well, and a disturbance may
 #: outlast it.
 _LEAST_MEASUREMENTS = 3
+#: What settings that are not cautious take for fused is measured this often.
+_LEAST_FUSED = 2
 #: From so many blocks on their median absolute deviation tells their spread, which outliers do not change.
 _ENOUGH_BLOCKS = 9
 #: What so many cases share decides for several: disturbed once, it would decide all of them wrongly.
@@ -240,7 +242,7 @@ def decide(cases: Sequence[Case], timings: Timings, settings: FusionSettings) ->
     """Measure cases and judge them; unclear ones are measured again, up to `max_rounds` times.
 
     Those that further measurements could not settle (`_may_clear`) are measured three times; by cautious settings savings
-    beyond belief (`_incredible`) are, too, and probes that several cases share.
+    beyond belief (`_incredible`) are, too, and probes that several cases share; by others what is fused is measured twice.
     """
     outcomes: dict[Case, Outcome] = {}
     open_cases = list(dict.fromkeys(cases))
@@ -259,6 +261,8 @@ def _open(outcome: Outcome, repeats: int, settings: FusionSettings) -> bool:
     """Whether a case is to be measured again after so many measurements."""
     if outcome.decision == "undecided":
         return repeats < _LEAST_MEASUREMENTS or _may_clear(outcome, settings)
+    if not settings.cautious:  # rules are few among pairs: one disturbance would make one
+        return outcome.decision == "fused" and repeats < min(_LEAST_FUSED, settings.max_rounds)
     return repeats < _before_belief(settings) and _incredible(outcome, settings)
 
 
