@@ -59,15 +59,25 @@ def test_kernels_for_later_runs_are_chosen_by_their_warm_times() -> None:
         with_warm_kernels(made, [replace(_two(), layout="nchw")])
 
 
-def test_another_kernel_for_later_runs_must_repay_its_preparation() -> None:
-    made = plan([_two()], "optimal", TARGET)
+def _switched(prepare: float, first: float) -> tuple[str, ...]:
+    """The kernels for later runs of two steps, for each of which `lazy` saves a millisecond."""
+    made = plan([_two()], "optimal", TARGET).model_copy(update={"widen_from": 0})  # on all cores already: not made again
     assert {made.step(k).implementation for k in (0, 1)} == {"eager"}
-    for prepare, switches in ((2 * 0.9 * REPAID_WITHIN, True), (2 * 1.1 * REPAID_WITHIN, False)):  # two cores share it
-        eager, lazy = _candidate("eager", 1.0, 3.0, 3.0), _candidate("lazy", prepare, 20.0, 2.0)
-        again = Profile("m", "nhwc", 2, 0, 1.0, (Layer("a", (), (eager, lazy)), Layer("b", (), (lazy, eager))))
-        made = made.model_copy(update={"widen_from": 0})  # the kernel of the cold start is on all cores already
-        assert with_warm_kernels(made, [again]).warm == (("lazy", "lazy") if switches else ("eager", "eager"))
-        assert fastest_warm(again) == (1, 0)
+    eager, lazy = _candidate("eager", 1.0, 3.0, 3.0), _candidate("lazy", prepare, first, 2.0)
+    again = Profile("m", "nhwc", 2, 0, 1.0, (Layer("a", (), (eager, lazy)), Layer("b", (), (lazy, eager))))
+    assert fastest_warm(again) == (1, 0)
+    return with_warm_kernels(made, [again]).warm
+
+
+@pytest.mark.parametrize(("share", "kernel"), [(0.9, "lazy"), (1.1, "eager")])
+def test_another_kernel_for_later_runs_must_repay_its_preparation(share: float, kernel: str) -> None:
+    assert _switched(2 * share * REPAID_WITHIN, 2.0) == (kernel, kernel)  # two cores share it
+
+
+@pytest.mark.parametrize(("share", "kernel"), [(0.9, "lazy"), (1.1, "eager")])
+def test_steps_must_repay_a_first_execution_together(share: float, kernel: str) -> None:
+    """What is generated then serves both: each alone would repay half of it."""
+    assert _switched(0.0, 2.0 + 2 * share * REPAID_WITHIN) == (kernel, kernel)
 
 
 def test_a_kernel_that_is_made_from_cached_weights_is_not_for_later_runs() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from functools import partial
 
 from edgeplan.errors import FormatError
 from edgeplan.planning.cold_start.plan import Plan
-from edgeplan.planning.cold_start.profile import BIG, RAW, Candidate, Profile, prepare_ms
+from edgeplan.planning.cold_start.profile import BIG, RAW, Candidate, Layer, Profile, prepare_ms
 
 
 def fastest_warm(profile: Profile) -> tuple[int, ...]:
@@ -46,14 +47,16 @@ def repaid(made: Plan, profile: Profile) -> tuple[int, ...]:
     The paper's K_warm asks for warm times alone. But what differs by the noise of a profile only is not worth reading and
     transforming weights for, of which large layers have a hundred megabytes: second inferences of AlexNet took five times as
     long as those without other kernels, and later ones no less. The kernel of the cold start has its weights, and is made
-    anew if it executes on fewer cores in that one.
+    anew if it executes on fewer cores in that one. And what a kernel takes more in its first execution (oneDNN's `gemm:jit`
+    generates code then, for longer than ShuffleNetV2's cold start) all steps that it is new for must repay together.
 
     Args:
         made: the plan of the cold start.
         profile: of its home layout, all candidates.
     """
 
-    def total(k: int, candidate: Candidate) -> float:
+    def total(k: int, position: int) -> float:
+        candidate = profile.layers[k].candidates[position]
         read, create, transform = prepare_ms(profile, candidate, BIG, overlapped=False)
         if candidate.implementation != made.step(k).implementation:
             preparing = read + create + transform
@@ -61,15 +64,35 @@ def repaid(made: Plan, profile: Profile) -> tuple[int, ...]:
             preparing = create if made.equal_cores and k < made.widen_from else 0.0
         return REPAID_WITHIN * candidate.warm(profile.big_cores) + preparing / profile.cores
 
-    found = []
-    for k, layer in enumerate(profile.layers):
-        # weights of another kernel are made from the model's; of one kernel the first candidate is as good as the others
-        costs = [
-            total(k, c) if c.source in {RAW, "none"} or c.implementation == made.step(k).implementation else math.inf
-            for c in layer.candidates
-        ]
-        found.append(costs.index(min(costs)))
-    return tuple(found)
+    def kept(k: int) -> int:
+        return [c.implementation for c in profile.layers[k].candidates].index(made.step(k).implementation)
+
+    steps = range(len(profile.layers))
+    paid = {_kernel(made.step(k).implementation) for k in steps}
+    refused: set[str] = set()
+    while True:
+        chosen = tuple(min(_allowed(profile.layers[k], kept(k), refused), key=partial(total, k)) for k in steps)
+        gains, once = defaultdict[str, float](float), defaultdict[str, float](float)
+        for k, o in enumerate(chosen):
+            candidate = profile.layers[k].candidates[o]
+            if (kernel := _kernel(candidate.implementation)) not in paid:
+                gains[kernel] += total(k, kept(k)) - total(k, o)
+                first = candidate.execute_ms[profile.big_cores] - candidate.warm(profile.big_cores)
+                once[kernel] = max(once[kernel], first)
+        if not (unpaid := {kernel for kernel, gain in gains.items() if gain <= once[kernel]}):
+            return chosen
+        refused |= unpaid
+
+
+def _allowed(layer: Layer, kept: int, refused: Collection[str]) -> list[int]:
+    """The candidate of the cold start, and those whose weights are made from the model's, as those of later runs are."""
+    others = enumerate(layer.candidates)
+    return [kept, *(o for o, c in others if c.source in {RAW, "none"} and _kernel(c.implementation) not in refused)]
+
+
+def _kernel(implementation: str) -> str:
+    """The kernel of an implementation, whatever layouts it converts from and to."""
+    return implementation.partition("+")[0].partition("@")[0]
 
 
 def with_warm_kernels(made: Plan, profiles: Sequence[Profile]) -> Plan:
