@@ -175,4 +175,4 @@ def test_cold_starts_are_of_known_models_and_few_in_small_profiles() -> None:
         return list(values["cold_start"]["models"])
 
     assert SHIPPED["cold_start"]["models"] == list(COLD_START_MODELS)
-    assert (models("quick"), models("tiny")) == (["squeezenet", "shufflenetv2", "mobilenetv2"], ["squeezenet"])
+    assert (models("quick"), models("tiny")) == (["squeezenet", "mobilenet", "crnn_lite"], ["squeezenet"])
