@@ -31,7 +31,14 @@ def write_cold_start(*, device: str, measured: Path, chapters: Path, remarks: Pa
     write_csv(evidence.plans, measured / "tables" / "plans.csv")
     for name, data in figures.items():
         write_atomically(measured / "figures" / f"{name}.png", partial(Path.write_bytes, data=data))
-    chapter = render_chapter(evidence, tables, figures, metrics, remarks_of(remarks, f"{device}-cold-start"), measured_at)
+    chapter = render_chapter(
+        evidence,
+        tables,
+        figures,
+        metrics,
+        remarks_of(remarks, f"{device}-cold-start", measured / "environment.json"),
+        measured_at,
+    )
     write_json(chapters / "cold_start.json", metrics)
     write_text(chapters / "cold_start.html", chapter)
     write_text(measured / "report.html", render_page(device, chapter))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from edgeplan.errors import FormatError
@@ -46,7 +47,7 @@ def write_report(
         findings=tables / "findings.json",
         report=report,
         more={"table_11": read_table(transfer)[0]} if transfer.is_file() else {},
-        remarks=remarks_of(remarks, device),
+        remarks=remarks_of(remarks, device, environment),
         chapters=[path.read_text() for path in sorted(chapters.glob("*.html"))],
     )
 
@@ -67,8 +68,23 @@ def merged_metrics(chapters: Path) -> dict[str, float]:
     return dict(sorted(merged.items()))
 
 
-def remarks_of(folder: Path, name: str) -> list[str]:
-    """The paragraphs of a text written by people; none where there is no such text."""
+#: Begins the paragraph that says which rows a text is about: the machine's fingerprint, and the commits that measured them.
+_ABOUT = "Rows: "
+
+
+def remarks_of(folder: Path, name: str, environment: Path) -> list[str]:
+    """The paragraphs of a text written by people about these rows; none where there is no such text.
+
+    Args:
+        folder: of the texts.
+        name: of the text, without `.md`.
+        environment: environment.json of the rows. Of a text about others a sentence says that it is there.
+    """
     written = folder / f"{name}.md"
     paragraphs = [p.strip() for p in written.read_text().split("\n\n")] if written.is_file() else []
-    return [p for p in paragraphs if p]
+    about = next((p.removeprefix(_ABOUT).split() for p in paragraphs if p.startswith(_ABOUT)), [])
+    if about:
+        known = json.loads(environment.read_text()) if environment.is_file() else {}
+        if about != [known.get("fingerprint"), *known.get("commits", [])]:
+            return [f"What people wrote about other rows of this device, those of machine {about[0]}, is in {written}."]
+    return [p for p in paragraphs if p and not p.startswith(_ABOUT)]
