@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from edgeplan.devices.engines.base import random_inputs
-from edgeplan.errors import FormatError, ModelError
+from edgeplan.errors import DeviceError, FormatError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx
@@ -29,7 +29,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked_file import read_linked, read_reserve
 from edgeplan.runtime.native import words
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.preparation import Shared
+from edgeplan.runtime.preparation import Preparer, Shared
 from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
@@ -240,6 +240,27 @@ def test_kernels_for_later_runs_are_prepared_between_runs(
         before = dict(session._preparation.later)
         _close(session.run(random_inputs(graph)), wanted)
         assert session._preparation.later == before
+
+
+def test_the_last_kernel_of_a_later_run_that_fails_between_runs_fails_the_next_one(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=3), model.parent / "plan")
+    real = Preparer.prepare
+
+    def failing(self: Preparer, index: int, *given: Any) -> int:
+        if not session._preparation._ahead:
+            raise DeviceError("no such kernel")
+        return real(self, index, *given)
+
+    monkeypatch.setattr(Preparer, "prepare", failing)
+    with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
+        session.run(random_inputs(graph))
+        _wait_while(lambda: session._preparation.working)
+        assert not session._preparation.unfinished
+        for _ in range(2):
+            with pytest.raises(DeviceError, match="no such kernel"):
+                session.run(random_inputs(graph))
 
 
 def test_the_first_outputs_do_not_wait_for_kernels_of_later_runs(

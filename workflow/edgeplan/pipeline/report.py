@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from edgeplan.errors import FormatError
@@ -84,7 +83,7 @@ def remarks_of(folder: Path, name: str, environment: Path) -> list[str]:
     paragraphs = [p.strip() for p in written.read_text().split("\n\n")] if written.is_file() else []
     about = next((p.removeprefix(_ABOUT).split() for p in paragraphs if p.startswith(_ABOUT)), [])
     if about:
-        known = json.loads(environment.read_text()) if environment.is_file() else {}
+        known = read_document(environment) if environment.is_file() else {}
         if about != [known.get("fingerprint"), *known.get("commits", [])]:
             return [f"What people wrote about other rows of this device, those of machine {about[0]}, is in {written}."]
     return [p for p in paragraphs if p and not p.startswith(_ABOUT)]

@@ -83,6 +83,13 @@ class Dnnl:
                 next_step="pip install 'edgeplan[runtime]'",
             )
 
+    @property
+    def primitive_cache(self) -> int:
+        """How many primitives the library keeps for reuse."""
+        capacity = ctypes.c_int()
+        self.check(self._library.dnnl_get_primitive_cache_capacity(ctypes.byref(capacity)), "capacity of the cache")
+        return capacity.value
+
     def set_primitive_cache(self, capacity: int) -> None:
         """How many primitives the library keeps for reuse; 0 for profiling, where every creation must be paid."""
         self.check(self._library.dnnl_set_primitive_cache_capacity(capacity), "dnnl_set_primitive_cache_capacity")
@@ -94,13 +101,12 @@ class Dnnl:
         What it offers depends on the cache: descriptors that differ in the strides of axes of size 1 count as equal there, so
         an implementation that was found for one of them is offered for the other, which a fresh process does not do.
         """
-        capacity = ctypes.c_int()
-        self.check(self._library.dnnl_get_primitive_cache_capacity(ctypes.byref(capacity)), "capacity of the cache")
+        capacity = self.primitive_cache
         self.set_primitive_cache(0)
         try:
             yield
         finally:
-            self.set_primitive_cache(capacity.value)
+            self.set_primitive_cache(capacity)
 
     def function(self, name: str, *, brief: bool = False) -> Callable[..., int]:
         """A function of the C API with its types declared; `brief` ones keep the GIL."""

@@ -259,8 +259,12 @@ class Preparation:
 
         Returns:
             whether anything was left to prepare.
+
+        Raises:
+            EdgeplanError: whatever a lane failed with, also between runs.
         """
         if not self.unfinished:
+            self._require_no_failure()  # the last kernel of all may have failed between runs
             return False
         if not self._later_allowed:
             self._start_later()

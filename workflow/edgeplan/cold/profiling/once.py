@@ -29,6 +29,7 @@ from edgeplan.cold.profiling.store import Row
 from edgeplan.cold.profiling.trials import Trials
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
+from edgeplan.planning.cold_start.profile import kernel_name
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedStep
 from edgeplan.runtime.linked_file import read_linked, write_linked
@@ -56,7 +57,7 @@ def work_of(step: Step, shapes: Mapping[str, Shape]) -> str:
 
 def kernel_of(work: str, implementation: str) -> str:
     """The kernel of a candidate, whatever layouts it converts from and to; a name means different code for other work."""
-    return f"{work} {implementation.partition('+')[0].partition('@')[0]}"
+    return f"{work} {kernel_name(implementation)}"
 
 
 def once_ms(rows: Iterable[Row]) -> Mapping[str, float]:

@@ -8,7 +8,7 @@ from functools import partial
 
 from edgeplan.errors import FormatError
 from edgeplan.planning.cold_start.plan import Plan
-from edgeplan.planning.cold_start.profile import BIG, RAW, Candidate, Layer, Profile, prepare_ms
+from edgeplan.planning.cold_start.profile import BIG, UNCACHED, Candidate, Layer, Profile, kernel_name, prepare_ms
 
 
 def fastest_warm(profile: Profile) -> tuple[int, ...]:
@@ -68,14 +68,14 @@ def repaid(made: Plan, profile: Profile) -> tuple[int, ...]:
         return [c.implementation for c in profile.layers[k].candidates].index(made.step(k).implementation)
 
     steps = range(len(profile.layers))
-    paid = {_kernel(made.step(k).implementation) for k in steps}
+    paid = {kernel_name(made.step(k).implementation) for k in steps}
     refused: set[str] = set()
     while True:
         chosen = tuple(min(_allowed(profile.layers[k], kept(k), refused), key=partial(total, k)) for k in steps)
         gains, once = defaultdict[str, float](float), defaultdict[str, float](float)
         for k, o in enumerate(chosen):
             candidate = profile.layers[k].candidates[o]
-            if (kernel := _kernel(candidate.implementation)) not in paid:
+            if (kernel := kernel_name(candidate.implementation)) not in paid:
                 gains[kernel] += total(k, kept(k)) - total(k, o)
                 first = candidate.execute_ms[profile.big_cores] - candidate.warm(profile.big_cores)
                 once[kernel] = max(once[kernel], first)
@@ -87,12 +87,7 @@ def repaid(made: Plan, profile: Profile) -> tuple[int, ...]:
 def _allowed(layer: Layer, kept: int, refused: Collection[str]) -> list[int]:
     """The candidate of the cold start, and those whose weights are made from the model's, as those of later runs are."""
     others = enumerate(layer.candidates)
-    return [kept, *(o for o, c in others if c.source in {RAW, "none"} and _kernel(c.implementation) not in refused)]
-
-
-def _kernel(implementation: str) -> str:
-    """The kernel of an implementation, whatever layouts it converts from and to."""
-    return implementation.partition("+")[0].partition("@")[0]
+    return [kept, *(o for o, c in others if c.source in UNCACHED and kernel_name(c.implementation) not in refused)]
 
 
 def with_warm_kernels(made: Plan, profiles: Sequence[Profile]) -> Plan:

@@ -24,7 +24,7 @@ from edgeplan.planning.cold_start.machine import (
 from edgeplan.planning.cold_start.nnv12 import Combination, Reprofile, nnv12
 from edgeplan.planning.cold_start.optimal import Search, optimal
 from edgeplan.planning.cold_start.plan import Plan, Target
-from edgeplan.planning.cold_start.profile import RAW, SOURCES, Candidate, Disk, Profile, check
+from edgeplan.planning.cold_start.profile import RAW, SOURCES, UNCACHED, Candidate, Disk, Profile, check
 from edgeplan.planning.cold_start.streamed import streamed
 
 
@@ -158,7 +158,7 @@ def _in_sequence(profile: Profile, choice: tuple[int, ...] | None = None) -> Out
 
 
 def _uncached(profile: Profile) -> Profile:
-    return restricted(profile, lambda c: c.source in {"raw", "none"})
+    return restricted(profile, lambda c: c.source in UNCACHED)
 
 
 def _warm(profile: Profile, _: Options) -> Outcome:

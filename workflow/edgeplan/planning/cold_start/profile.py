@@ -10,11 +10,18 @@ from edgeplan.errors import FormatError
 
 RAW = "raw"
 SOURCES = (RAW, "cached_read", "cached_mmap", "none")
+#: Of candidates that need no cache: their weights are made from the model's, or they have none.
+UNCACHED = frozenset({RAW, "none"})
 BIG, LITTLE = "big", "little"
 
 
 def _misfit(what: str, where: str) -> FormatError:
     return FormatError(f"the profile does not fit: {what}", where=where, next_step="profile the model again")
+
+
+def kernel_name(implementation: str) -> str:
+    """The kernel of an implementation, whatever layouts it converts from and to."""
+    return implementation.partition("+")[0].partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True)
