@@ -1,6 +1,7 @@
 """Properties of cold starts whose weights come from the disk: priced as simulated, bounded from below, and searched well."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -14,7 +15,7 @@ from edgeplan.planning.cold_start.mixed_integer import relax, solve
 from edgeplan.planning.cold_start.profile import Disk, Profile
 from edgeplan.planning.cold_start.streamed import streamed, streamed_bounds
 from edgeplan.planning.cold_start.streamed_program import carried_bounds, streamed_program
-from edgeplan.planning.cold_start.streams import streamed_ms, streams_of
+from edgeplan.planning.cold_start.streams import descended, streamed_ms, streams_of
 
 _quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _ROUNDING = 1e-6
@@ -42,6 +43,24 @@ def test_schedules_are_priced_as_they_are_simulated(data: st.DataObject, disk: D
         arrival += disk.transfer_ms(read)
         executed = min(span.start_ms for span in spans if span.layer == k and span.stage == "execute")
         assert read == 0 or executed >= arrival - _ROUNDING
+
+
+@settings(_quick, max_examples=100)
+@given(data=st.data(), disk=disks)
+def test_no_single_change_helps_after_the_descent(data: st.DataObject, disk: Disk) -> None:
+    profile = data.draw(profiles(steps=5, candidates=3))
+    schedule, s = _drawn(data, profile), streams_of(profile, disk)
+    found = descended(s, schedule, math.inf)
+    least = streamed_ms(s, found)
+    assert least <= streamed_ms(s, schedule)
+    jumps = (-4, -2, -1, 1, 2, 4)
+    changed = [replace(found, widen_from=found.widen_from + j) for j in jumps if found.widen_from + j in s.costs.widenings()]
+    for k, layer in enumerate(profile.layers):
+        for o, place in product(range(len(layer.candidates)), range(MAIN, profile.queues)):
+            choice, places = list(found.choice), list(found.place)
+            choice[k], places[k] = o, place
+            changed.append(replace(found, choice=tuple(choice), place=tuple(places)))
+    assert all(streamed_ms(s, other) >= least - _ROUNDING for other in changed)
 
 
 @settings(_quick, max_examples=200)

@@ -29,6 +29,7 @@ from edgeplan.runtime.library import LibraryInfo
 FORMAT_VERSION = 1
 #: What is timed, and how. The other files of the runtime decide what is linked.
 _SOURCES = (
+    "compiled.py",
     "cold/clock.py",
     "cold/interference.py",
     "cold/settling.py",
@@ -36,7 +37,7 @@ _SOURCES = (
     *(f"cold/profiling/{name}.py" for name in ("rounds", "memory", "trials", "fresh", "once", "contention", "check")),
     *(f"runtime/{name}.py" for name in ("cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache")),
     *(f"runtime/{name}.py" for name in ("tape", "tape_file")),
-    *(f"runtime/native/{name}.py" for name in ("__init__", "compiled", "intrinsics", "lanes", "making", "stages", "words")),
+    *(f"runtime/native/{name}.py" for name in ("__init__", "intrinsics", "lanes", "making", "stages", "words")),
     *(f"runtime/{name}.py" for name in ("raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking")),
 )
 _SCHEMA = pa.schema(

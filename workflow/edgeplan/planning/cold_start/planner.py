@@ -86,7 +86,6 @@ Planner = Callable[[Profile, Options], Outcome]
 
 
 def _optimal(profile: Profile, options: Options) -> Outcome:
-    profile = pareto(profile)
     start = profile.start_ms
     planned = optimal(costs_of(profile), options.search, beat_ms=options.beat_ms - start)
     return Outcome(profile, planned.schedule, start + planned.makespan_ms, planned.note, start + planned.lower_bound_ms)
@@ -95,7 +94,6 @@ def _optimal(profile: Profile, options: Options) -> Outcome:
 def _evicted(profile: Profile, options: Options) -> Outcome:
     if options.disk is None:
         raise ParamsError("the planner for an evicted page cache needs the disk's bandwidth", next_step="give Options.disk")
-    profile = pareto(_from_one_file(profile), disk=True)
     start = profile.start_ms
     found = streamed(profile, options.disk, options.search, beat_ms=options.beat_ms - start)
     return Outcome(
@@ -104,7 +102,7 @@ def _evicted(profile: Profile, options: Options) -> Outcome:
 
 
 def _from_one_file(profile: Profile) -> Profile:
-    """Without raw weights for kernels that can have them from the cache.
+    """Undominated candidates, without raw weights for kernels that can have them from the cache.
 
     Cached weights lie one behind the other in the order of execution. Raw ones between them save a few bytes of padding in the
     model of the disk, and on a disk break both sequences: reading ahead brings what nobody wants (27 MB instead of 17 for
@@ -114,7 +112,7 @@ def _from_one_file(profile: Profile) -> Profile:
     for layer in profile.layers:
         cached = {c.implementation for c in layer.candidates if c.source != RAW}
         kept.append([i for i, c in enumerate(layer.candidates) if c.source != RAW or c.implementation not in cached])
-    return selected(profile, kept)
+    return pareto(selected(profile, kept), disk=True)
 
 
 class _Calibration:
@@ -201,7 +199,8 @@ def outcomes(profiles: Iterable[Profile], planner: str, options: Options | None 
     profiles, options = tuple(profiles), options or Options()
     until = time.monotonic() + options.search.time_limit_s
     planned: dict[str, Outcome] = {}
-    waiting = _promising_first([check(p) for p in profiles], planner, options)
+    # Filtered once for a search and the glance before it.
+    waiting = _promising_first([_SEARCHING.get(planner, _unfiltered)(check(p)) for p in profiles], planner, options)
     while waiting:
         p = waiting.pop(0)
         beat_ms = min((o.makespan_ms for o in planned.values()), default=math.inf)
@@ -212,8 +211,12 @@ def outcomes(profiles: Iterable[Profile], planner: str, options: Options | None 
     return {p.layout: planned[p.layout] for p in profiles}
 
 
-#: Planners that search until a gap is proven or their time is over.
-_SEARCHING = frozenset({"optimal", EVICTED, "K+C+P"})
+def _unfiltered(profile: Profile) -> Profile:
+    return profile
+
+
+#: Planners that search until a gap is proven or their time is over, with the candidates that they search among.
+_SEARCHING: dict[str, Callable[[Profile], Profile]] = {"optimal": pareto, EVICTED: _from_one_file, "K+C+P": pareto}
 _FIRST_SHARE = 0.8
 
 

@@ -7,29 +7,27 @@ bounds all other widenings too, and where that leaves room the program itself. A
 comes first, and only while its bound is below the best schedule by more than the gap asked for.
 
 The programs do not see all of what a waiting core costs. So every schedule is priced event by event, and improved by single
-changes (candidate and place of a step, or the step that widens); then, while there is time, the best one is shaken at random.
+changes (candidate and place of a step, or the step that widens); before the first program, and then while there is time, the
+best one is shaken at random and improved again, some hundred times a second (`descent`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, repeat
 
 import numpy as np
 
 from edgeplan.planning.cold_start.local_search import changed_at_random, cheap_bounds, picked, spread
-from edgeplan.planning.cold_start.machine import MAIN, Floats, Schedule
+from edgeplan.planning.cold_start.machine import Floats, Schedule
 from edgeplan.planning.cold_start.mixed_integer import promising, relax, solve
 from edgeplan.planning.cold_start.optimal import Planned, Search, optimal
 from edgeplan.planning.cold_start.profile import Disk, Profile
 from edgeplan.planning.cold_start.streamed_program import carried_bounds, streamed_program
-from edgeplan.planning.cold_start.streams import Streams, streamed_ms, streams_of
+from edgeplan.planning.cold_start.streams import Streams, descended, streamed_ms, streams_of
 
 _STARTS = 6
-_ROUNDS, _SHAKEN = 50, 3
-_JUMPS = (1, 2, 4, 8, 16)
+_SHAKEN, _SHAKING_FIRST = 3, 0.25
 
 
 def streamed_bounds(s: Streams) -> tuple[Floats, Floats]:
@@ -67,16 +65,16 @@ def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat
     bounds, multipliers = streamed_bounds(s)
     in_memory = optimal(costs, replace(search, time_limit_s=search.time_limit_s / 4))
     bounds = np.maximum(bounds, in_memory.lower_bound_ms)
-    found = _Incumbent(s, in_memory.schedule)
+    found = _Incumbent(s, in_memory.schedule, search.gap, beat_ms)
     if costs.queues > 0:
         for i in np.argsort(bounds, kind="stable")[:_STARTS].tolist():
             found.offer(_start(s, widenings[i], multipliers[i]))
+    found.improve(found.schedule, float(bounds.min()), until)
     relaxed = solved = 0
     waiting = np.ones(len(bounds), dtype=bool)
     while waiting.any():
         i = int(np.where(waiting, bounds, np.inf).argmin())
-        best_ms = min(found.makespan_ms, beat_ms)
-        if bounds[i] >= best_ms * (1 - search.gap) or time.monotonic() > until:
+        if found.good_enough(bounds[i]) or time.monotonic() > until:
             break
         waiting[i] = False
         full = streamed_program(s, widenings[i], None, np.inf)
@@ -85,8 +83,10 @@ def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat
         bounds[i] = max(bounds[i], relaxation.bound)
         if costs.queues <= 1:
             bounds = np.maximum(bounds, carried_bounds(s, full, relaxation))
-        if bounds[i] < best_ms * (1 - search.gap):
-            cutoff = best_ms * (1 - search.gap / 2)
+        if solved == 0:  # the better the schedule, the smaller the program
+            found.shake(float(bounds.min()), time.monotonic() + max(until - time.monotonic(), 0.0) * _SHAKING_FIRST)
+        if not found.good_enough(bounds[i]):
+            cutoff = found.makespan_to_beat_ms * (1 - search.gap / 2)
             keep = promising(full.program, relaxation, cutoff, costs.present)
             left_s = max((until - time.monotonic()) / 2, 0.1)
             small = streamed_program(s, widenings[i], keep, cutoff).program
@@ -94,36 +94,49 @@ def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat
             solved += 1
             bounds[i] = max(bounds[i], solution.bound)
             if solution.schedule is not None:
-                found.improve(spread(costs, *solution.schedule, widenings[i]), solution.bound * (1 + search.gap), until)
+                found.improve(spread(costs, *solution.schedule, widenings[i]), solution.bound, until)
     bound = float(bounds.min())
-    random, shaken = np.random.default_rng(0), 0
-    for schedule in chain([found.schedule], repeat(None, _ROUNDS)):
-        if min(found.makespan_ms, beat_ms) * (1 - search.gap) <= bound or time.monotonic() > until:
-            break
-        shaken += 1
-        found.improve(schedule or _shaken(s, found.schedule, random), bound * (1 + search.gap), until)
-    note = f"{len(widenings)} widenings, {relaxed} relaxed, {solved} solved as mixed-integer programs, {shaken} starts searched"
+    found.shake(bound, until)
+    searched = f"{relaxed} relaxed, {solved} solved as mixed-integer programs, {found.starts} starts searched"
+    note = f"{len(widenings)} widenings, {searched}"
     return Planned(found.schedule, found.makespan_ms, min(bound, found.makespan_ms), note)
 
 
 class _Incumbent:
     """The best schedule so far."""
 
-    def __init__(self, s: Streams, schedule: Schedule) -> None:
+    def __init__(self, s: Streams, schedule: Schedule, gap: float, beat_ms: float) -> None:
         self.s, self.schedule, self.makespan_ms = s, schedule, streamed_ms(s, schedule)
+        self.starts = 0
+        self._gap, self._beat_ms = gap, beat_ms
+        self._random = np.random.default_rng(0)
 
-    def offer(self, schedule: Schedule) -> float:
-        """Keep a schedule if it is faster; returns its makespan."""
+    @property
+    def makespan_to_beat_ms(self) -> float:
+        """Of the best schedule, or of what is at hand already."""
+        return min(self.makespan_ms, self._beat_ms)
+
+    def good_enough(self, bound_ms: float) -> bool:
+        """Whether a schedule is as near to a bound as was asked for."""
+        return bound_ms >= self.makespan_to_beat_ms * (1 - self._gap)
+
+    def offer(self, schedule: Schedule) -> None:
+        """Keep a schedule if it is faster."""
         makespan_ms = streamed_ms(self.s, schedule)
         if makespan_ms < self.makespan_ms:
             self.schedule, self.makespan_ms = schedule, makespan_ms
-        return makespan_ms
 
-    def improve(self, schedule: Schedule, goal_ms: float, until: float) -> None:
-        """Offer a schedule, and what single changes make of it unless it is good enough."""
-        makespan_ms = self.offer(schedule)
-        if makespan_ms > goal_ms:
-            self.offer(_descended(self.s, schedule, makespan_ms, until))
+    def improve(self, schedule: Schedule, bound_ms: float, until: float) -> None:
+        """Offer a schedule, and what single changes make of it unless the best one is good enough."""
+        self.offer(schedule)
+        if not self.good_enough(bound_ms):
+            self.starts += 1
+            self.offer(descended(self.s, schedule, until))
+
+    def shake(self, bound_ms: float, until: float) -> None:
+        """Improve what random changes make of the best schedule, until that is good enough or the time is up."""
+        while not self.good_enough(bound_ms) and time.monotonic() < until:
+            self.improve(_shaken(self.s, self.schedule, self._random), bound_ms, until)
 
 
 def _start(s: Streams, widen_from: int, multipliers: Floats) -> Schedule:
@@ -134,32 +147,3 @@ def _start(s: Streams, widen_from: int, multipliers: Floats) -> Schedule:
 def _shaken(s: Streams, schedule: Schedule, random: np.random.Generator) -> Schedule:
     other = changed_at_random(s.costs, schedule, _SHAKEN, random)
     return replace(other, widen_from=int(random.choice(s.costs.widenings())))
-
-
-def _descended(s: Streams, schedule: Schedule, now_ms: float, until: float) -> Schedule:
-    """Single changes, each kept if it helps, until none does or the time is up."""
-    helped = True
-    while helped:
-        helped = False
-        for k in range(-1, s.costs.steps):
-            for changed in _widened(s, schedule) if k < 0 else _changed(s, schedule, k):
-                if time.monotonic() > until:
-                    return schedule
-                if (changed_ms := streamed_ms(s, changed)) < now_ms * (1 - 1e-9):
-                    now_ms, schedule, helped = changed_ms, changed, True
-    return schedule
-
-
-def _widened(s: Streams, schedule: Schedule) -> Iterator[Schedule]:
-    for jump in (*_JUMPS, *(-jump for jump in _JUMPS)):
-        if schedule.widen_from + jump in s.costs.widenings():
-            yield Schedule(schedule.choice, schedule.place, schedule.widen_from + jump)
-
-
-def _changed(s: Streams, schedule: Schedule, k: int) -> Iterator[Schedule]:
-    for o in np.flatnonzero(s.costs.present[k]).tolist():
-        for place in range(MAIN, s.costs.queues):
-            if (o, place) != (schedule.choice[k], schedule.place[k]):
-                choice, places = list(schedule.choice), list(schedule.place)
-                choice[k], places[k] = o, place
-                yield Schedule(tuple(choice), tuple(places), schedule.widen_from)

@@ -13,12 +13,15 @@ core that prepares a later step reads its weights at once, which puts them befor
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from edgeplan.planning.cold_start.events import Work, finished_ms
-from edgeplan.planning.cold_start.machine import MAIN, Costs, Floats, Schedule, costs_of
+from edgeplan.planning.cold_start import descent
+from edgeplan.planning.cold_start.descent import Scratch, Times, priced, scratch
+from edgeplan.planning.cold_start.machine import Costs, Floats, Schedule, costs_of
 from edgeplan.planning.cold_start.profile import BIG, LITTLE, Disk, Profile, prepare_ms
 
 
@@ -38,6 +41,30 @@ class Streams:
     early_main: Floats
     early_queue: Floats
     latency_ms: float
+
+    @cached_property
+    def times(self) -> Times:
+        """The same for compiled code."""
+        costs = self.costs
+        wide = costs.narrow if costs.wide is None else costs.wide
+        return Times(
+            read=self.read,
+            early_main=self.early_main,
+            early_queue=self.early_queue,
+            main=costs.main,
+            queue=costs.queue,
+            narrow=costs.narrow,
+            wide=wide,
+            candidates=costs.present.sum(axis=1).astype(np.int64),
+            queues=costs.queues,
+            widens=int(costs.wide is not None),
+            latency_ms=self.latency_ms,
+        )
+
+    @cached_property
+    def scratch(self) -> Scratch:
+        """Memory for pricing."""
+        return scratch(self.costs.steps, self.costs.queues)
 
 
 def streams_of(profile: Profile, disk: Disk) -> Streams:
@@ -61,17 +88,20 @@ def streamed_ms(s: Streams, schedule: Schedule) -> float:
 
     With several cores, preparations and executions are taken as overlapping others.
     """
-    costs, rows = s.costs, np.arange(s.costs.steps)
-    choice, place = np.asarray(schedule.choice), np.asarray(schedule.place)
-    read, on_main = s.read[rows, choice], place == MAIN
-    early = np.where(on_main, s.early_main[rows, choice], s.early_queue[rows, choice])
-    prepare = np.where(on_main, costs.main[rows, choice], costs.queue[rows, choice])
-    work = Work(
-        lanes=[np.flatnonzero(place == q).tolist() for q in range(MAIN, costs.queues)],
-        early=early.tolist(),
-        late=(prepare - early).tolist(),
-        arrivals=np.where(read > 0, s.latency_ms + np.cumsum(read), 0.0).tolist(),  # what has no weights waits for none
-        execute=costs.execution(schedule.widen_from)[rows, choice].tolist(),
-        together=costs.steps if costs.wide is None else schedule.widen_from,
-    )
-    return finished_ms(work)
+    choice, place = np.array(schedule.choice, np.int64), np.array(schedule.place, np.int64)
+    return priced(s.times, s.scratch, choice, place, schedule.widen_from, np.inf)
+
+
+def descended(s: Streams, schedule: Schedule, until: float) -> Schedule:
+    """What single changes of candidates, places and the step that widens make of a schedule, until none helps.
+
+    Args:
+        s: the profile and its disk.
+        schedule: to start from.
+        until: `time.monotonic()` at which to stop.
+    """
+    choice, place = np.array(schedule.choice, np.int64), np.array(schedule.place, np.int64)
+    widen_from, now_ms, helped = schedule.widen_from, streamed_ms(s, schedule), True
+    while helped and time.monotonic() < until:
+        widen_from, now_ms, helped = descent.descended(s.times, s.scratch, choice, place, widen_from, now_ms)
+    return Schedule(tuple(choice.tolist()), tuple(place.tolist()), int(widen_from))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.runtime.native.compiled import compiled
+from edgeplan.compiled import compiled
 from edgeplan.runtime.native.words import (
     ASK,
     BY_PYTHON,

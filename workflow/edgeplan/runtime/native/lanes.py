@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeplan.runtime.native.compiled import compiled
+from edgeplan.compiled import compiled
 from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, next_number, store_word
 from edgeplan.runtime.native.making import now_ns
 from edgeplan.runtime.native.stages import create, execute, prepare

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeplan.runtime.native.compiled import compiled
+from edgeplan.compiled import compiled
 from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, store_word
 from edgeplan.runtime.native.making import ensure, now_ns, status_of
 from edgeplan.runtime.native.words import (
