@@ -160,9 +160,11 @@ class Rig:
             with ExitStack() as stack:
                 for core, processor in reversed(tuple(self.classes.items())):  # what the big core prepared last is executed
                     with pinned(processor):
-                        prepared = self._prepare(what, core, times, stack)
                         for source in ("cached_read", "cached_mmap"):
                             self._fetch(what, core, source, times)
+                        # Last, so that steps execute with their own weights: what stands in for a cache are numbers of any kind,
+                        # and Intel's processors take several times as long over denormal ones.
+                        prepared = self._prepare(what, core, times, stack)
                 with pinned(*self.big):
                     self._execute(what, prepared, "first", times)
                     for _ in range(warm_runs):
