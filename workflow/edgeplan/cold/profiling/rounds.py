@@ -162,7 +162,7 @@ class Rig:
                     with pinned(processor):
                         for source in ("cached_read", "cached_mmap"):
                             self._fetch(what, core, source, times)
-                        # Last, so that steps execute with their own weights: what stands in for a cache are numbers of any kind,
+                        # Last, so that steps execute with their own weights: a stand-in of a cache holds numbers of any kind,
                         # and Intel's processors take several times as long over denormal ones.
                         prepared = self._prepare(what, core, times, stack)
                 with pinned(*self.big):
