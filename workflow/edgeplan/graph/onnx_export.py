@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
 
@@ -75,30 +75,32 @@ def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:
         graph: the graph; weight tensors are named `<operator>.<role>`.
         seed: seed of the weights.
     """
-    nodes: list[onnx.NodeProto] = []
-    initializers: list[TensorProto] = []
+    model = helper.make_model(
+        helper.make_graph([], graph.name, [], []), opset_imports=[helper.make_opsetid("", OPSET)], producer_name="edgeplan"
+    )
+    model.ir_version = IR_VERSION
+    body = model.graph
     for op in graph.operators:
         attributes, constants = _constant_inputs(op)
         names = []
         for key, value in constants:
             names.append(key and f"{op.name}.{key}")
             if key:
-                initializers.append(numpy_helper.from_array(np.asarray(value), names[-1]))
+                _add_initializer(body, names[-1], np.asarray(value))
         for weight in op.weights:
             role = weight.rsplit(".", 1)[-1]
-            initializers.append(numpy_helper.from_array(weight_values(graph.tensors[weight], role, seed), weight))
+            _add_initializer(body, weight, weight_values(graph.tensors[weight], role, seed))
         inputs = [*op.inputs, *op.weights, *names]
-        nodes.append(helper.make_node(op.op_type, inputs, list(op.outputs), name=op.name, **attributes))
-
-    def value_info(name: str) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(graph.shape(name)))
-
-    body = helper.make_graph(
-        nodes, graph.name, [value_info(n) for n in graph.inputs], [value_info(n) for n in graph.outputs], initializers
-    )
-    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="edgeplan")
-    model.ir_version = IR_VERSION
+        body.node.append(helper.make_node(op.op_type, inputs, list(op.outputs), name=op.name, **attributes))
+    for values, names in ((body.input, graph.inputs), (body.output, graph.outputs)):
+        values.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(graph.shape(name))) for name in names)
     return model
+
+
+def _add_initializer(body: onnx.GraphProto, name: str, values: npt.NDArray[Any]) -> None:
+    """Write an initializer in place: `make_graph` and `make_model` would copy hundreds of megabytes, several times."""
+    tensor = body.initializer.add(name=name, data_type=helper.np_dtype_to_tensor_dtype(values.dtype), raw_data=values.tobytes())
+    tensor.dims.extend(values.shape)
 
 
 def weight_bytes(graph: Graph) -> int:
