@@ -16,7 +16,6 @@ import yaml
 from bare_card import bare_card
 from onnx import TensorProto, helper
 
-from edgeplan.errors import DeviceError
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx_export import save_onnx
@@ -232,17 +231,6 @@ def test_an_unknown_device(workspace: Path) -> None:
     refused(
         workspace, *arguments, code=3, message="unknown device 'nosuch'", where="config", following="known devices: none here"
     )
-
-
-def test_a_package_of_the_runtime_that_is_not_installed(workspace: Path, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['numba'] = None\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), os.fspath(SOURCES))), "COLUMNS": "200"}
-    command = [sys.executable, "-m", "edgeplan", "run", "nowhere"]
-    done = subprocess.run(command, cwd=workspace, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == DeviceError.exit_code
-    assert done.stderr.startswith("error: the package numba is not installed")
-    assert "pip install 'edgeplan[runtime]'" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

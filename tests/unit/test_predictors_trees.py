@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from edgeplan.errors import FormatError
-from edgeplan.predictors.boosters import on_all_cores, raw_scores
 from edgeplan.predictors.trees import Forest, merge_texts, parse_ensemble, slim_text
+from edgeplan.predictors.walking import Walk, on_all_cores
 
 FIXED = {"verbosity": -1, "num_threads": 1, "deterministic": True, "force_row_wise": True, "min_data_in_leaf": 2, "seed": 1}
 
@@ -56,17 +56,28 @@ def test_agrees_on_classes_and_many_ensembles(data: tuple[np.ndarray, np.ndarray
 
 @pytest.mark.parametrize(
     "parameters",
-    [{}, {"boosting": "rf", "bagging_freq": 1, "bagging_fraction": 0.7}, {"objective": "multiclass", "num_class": 3}],
+    [
+        {},
+        {"num_leaves": 200},
+        {"boosting": "rf", "bagging_freq": 1, "bagging_fraction": 0.7},
+        {"objective": "multiclass", "num_class": 3},
+    ],
 )
-def test_boosters_walked_in_parts_agree_with_the_forest(
-    data: tuple[np.ndarray, np.ndarray], parameters: dict[str, object]
+@pytest.mark.parametrize("count", [1, 7, 8, 129, 400])
+def test_compiled_walks_give_the_same_bits_as_the_forest(
+    data: tuple[np.ndarray, np.ndarray], parameters: dict[str, object], count: int
 ) -> None:
     rows, target = data
     target = np.digitize(target, [-0.5, 0.5]) if "num_class" in parameters else target
-    text = slim_text(train((rows, target), 130, **parameters).model_to_string())
     outputs = 3 if "num_class" in parameters else 1
-    expected = predict([text], rows, np.zeros(400, dtype=int), outputs)
-    np.testing.assert_allclose(raw_scores(text, rows), expected, rtol=1e-12, atol=1e-12)
+    texts = [train(data, 3).model_to_string(), slim_text(train((rows, target), 130, **parameters).model_to_string())]
+    forest = Forest.pack([parse_ensemble(text, "test") for text in texts])
+    rows = rows[:count].copy()
+    rows[0, :3] = np.nan, np.inf, -np.inf
+    rows[-1, 3:] = forest.value[forest.feature == 3][0]  # a threshold itself goes left
+    walk = Walk.of(forest, 1, rows.shape[1])
+    assert walk is not None
+    np.testing.assert_array_equal(walk.raw(rows), forest.raw(rows, np.ones(count, dtype=int), outputs))
 
 
 def test_jobs_on_all_cores_are_each_done_once_and_errors_are_raised() -> None:
@@ -131,6 +142,20 @@ def test_a_child_that_leads_back_is_refused(data: tuple[np.ndarray, np.ndarray])
     looped = "left_child=" + " ".join(["0"] * len(line.split("=")[1].split()))
     with pytest.raises(FormatError, match="child"):
         parse_ensemble(text.replace(line, looped), "model.txt")
+
+
+def test_a_child_of_two_parents_is_refused(data: tuple[np.ndarray, np.ndarray]) -> None:
+    text = train(data, 1, num_leaves=4).model_to_string()
+    lines = {
+        x.split("=")[0]: x.split("=")[1].split() for x in text.split("\n") if x.startswith(("left_child=", "right_child="))
+    }
+    shared = "left_child=" + " ".join(lines["right_child"])
+    with pytest.raises(FormatError, match="two parents"):
+        parse_ensemble(text.replace("left_child=" + " ".join(lines["left_child"]), shared), "model.txt")
+    forest = Forest.pack([parse_ensemble(text, "model.txt")])
+    arrays = {**forest.arrays(), "child": np.repeat(forest.child[:, 1:], 2, axis=1)}
+    with pytest.raises(ValueError, match="two nodes lead to one"):
+        Forest.from_arrays(arrays, 6)
 
 
 def test_truncation_anywhere_is_refused_or_complete(data: tuple[np.ndarray, np.ndarray]) -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from edgeplan.devices.config import load_device
-from edgeplan.measurement.bench import source_digest
+from edgeplan.measurement.bench import shipped_digests
 from edgeplan.params import Params, load_params
 
 ROOT = Path(__file__).parents[2]
@@ -212,7 +212,7 @@ def test_shipped_rows_are_of_one_set_up_and_of_the_committed_sources(device: str
         pytest.skip("not a git checkout: what is shipped cannot be told from what was measured here")
     (identity,) = listed.stdout.split()
     engine = load_device(ROOT / f"config/devices/{device}.yaml").engine
-    assert json.loads((ROOT / identity).read_text())["sources"] == source_digest(engine)
+    assert json.loads((ROOT / identity).read_text())["sources"] in shipped_digests(engine)
 
 
 def test_cold_stages_run_on_the_devices_of_their_section() -> None:

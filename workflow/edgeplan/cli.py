@@ -10,14 +10,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from edgeplan import cli_plan, cli_run
-from edgeplan.errors import DeviceError, EdgeplanError, FormatError
+from edgeplan.errors import EdgeplanError, FormatError
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 device_app = typer.Typer(help="Look at devices.", no_args_is_help=True)
 app.add_typer(device_app, name="device")
 cli_plan.register(app)
 
-_RUNTIME_PACKAGES = frozenset({"llvmlite", "numba"})  # of the extra `runtime`, without which the rest works
 _Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device that was measured.")]
 _Results = Annotated[Path, typer.Option(help="Folder of the results.")]
 
@@ -137,11 +136,6 @@ def main() -> None:
         app()
     except EdgeplanError as error:
         _end(error)
-    except ModuleNotFoundError as error:
-        if error.name not in _RUNTIME_PACKAGES:
-            raise
-        what, next_step = f"the package {error.name} is not installed", "pip install 'edgeplan[runtime]'"
-        _end(DeviceError(what, where="the runtime", next_step=next_step))
 
 
 def _end(error: EdgeplanError) -> NoReturn:

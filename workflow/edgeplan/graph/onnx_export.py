@@ -92,8 +92,8 @@ def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:
             _add_initializer(body, weight, weight_values(graph.tensors[weight], role, seed))
         inputs = [*op.inputs, *op.weights, *names]
         body.node.append(helper.make_node(op.op_type, inputs, list(op.outputs), name=op.name, **attributes))
-    for values, names in ((body.input, graph.inputs), (body.output, graph.outputs)):
-        values.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(graph.shape(name))) for name in names)
+    for infos, tensors in ((body.input, graph.inputs), (body.output, graph.outputs)):
+        infos.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(graph.shape(name))) for name in tensors)
     return model
 
 

@@ -6,16 +6,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.predictors.boosters import on_all_cores, raw_scores
 from edgeplan.predictors.card import Card, Dispatch, Variant
 from edgeplan.predictors.configs import ConfigTable, Integers, kind_codes
 from edgeplan.predictors.features import LABELLED_TYPES, features, work_terms
 from edgeplan.predictors.layouts import FIRST_STATES, UNKNOWN, Choices
 from edgeplan.predictors.trees import Forest
+
+if TYPE_CHECKING:  # numba's import takes longer than a small prediction
+    from edgeplan.predictors.walking import Walk
 
 Floats = npt.NDArray[np.float64]
 
@@ -23,8 +26,7 @@ Floats = npt.NDArray[np.float64]
 #: and code of the implementation (for predictors of a whole kind).
 EXTRA_FEATURES = ("input_layout", "implementation")
 NO_PREDICTOR = -1
-_LARGE = 5000  # configurations from which LightGBM is faster, its import included
-_MANY = 100  # rows of one predictor from which it is, reading the text included
+_LARGE = 2000  # configurations from which compiled code is faster, loading it included
 _BLOCK = 10_000  # rows whose features a thread holds at once
 _LEAST_US = 1e-3
 
@@ -36,12 +38,10 @@ class Evaluator:
     Attributes:
         card: the card.
         forest: its text models, packed in the order of `card.files()`.
-        text: text of a model file, for LightGBM on large batches.
     """
 
     card: Card
     forest: Forest
-    text: Callable[[str], str]
 
     @cached_property
     def states(self) -> Mapping[str, int]:
@@ -100,7 +100,7 @@ class Evaluator:
             matrix = np.repeat(self._matrix(table.take(block)), len(seen), axis=0)
             matrix[:, -2] = np.tile(seen, len(block))
             outputs = max(2, len(dispatch.variants))
-            scores = self._raw(matrix, dispatch.file, number, outputs, large)[:, : len(dispatch.variants)]
+            scores = self._raw(matrix, number, outputs, large)[:, : len(dispatch.variants)]
             chosen[block[:, None], seen] = first + np.argmax(scores, axis=1).reshape(len(block), len(seen))
 
         large = len(table) > _LARGE
@@ -125,7 +125,7 @@ class Evaluator:
         result = np.full(len(table), np.nan)
         large = len(table) > _LARGE
         known = np.flatnonzero(regressor >= 0)
-        # Many rows: a predictor at a time, for LightGBM; few: all predictors in one walk.
+        # Many rows: a predictor at a time; few: all predictors in one walk.
         parts = [known]
         if large:
             parts = [_alike(table, known[regressor[known] == number]) for number in np.unique(regressor[known])]
@@ -146,18 +146,28 @@ class Evaluator:
         matrix[:, -1] = self._codes[regressor, implementation]
         if large:  # all rows have one predictor
             number = int(regressor[0])
-            raw = self._raw(matrix, self.card.regressors[number].file, number, 1, large)[:, 0]
+            raw = self._raw(matrix, number, 1, large)[:, 0]
         else:
             raw = self.forest.raw(matrix, regressor)[:, 0]
         work = np.einsum("ij,ij->i", work_terms(matrix), self._work[regressor])
         latency = np.where(self._ratio[regressor], work * np.exp(np.minimum(raw, 50.0)), raw)
         return np.asarray(np.maximum(latency, _LEAST_US), dtype=np.float64)
 
-    def _raw(self, matrix: Floats, file: str, number: int, outputs: int, large: bool) -> Floats:
-        """Raw scores of rows by one model (n, outputs)."""
-        if large and len(matrix) >= _MANY:
-            return raw_scores(self.text(file), matrix)
+    def _raw(self, matrix: Floats, number: int, outputs: int, large: bool) -> Floats:
+        """Raw scores of rows by one model, of its number in `card.files()` (n, outputs)."""
+        if large:
+            from edgeplan.predictors.walking import Walk  # noqa: PLC0415  as above
+
+            if number not in self._walks:
+                self._walks[number] = Walk.of(self.forest, number, matrix.shape[1])
+            walk = self._walks[number]
+            if walk is not None:
+                return walk.raw(matrix)
         return self.forest.raw(matrix, np.full(len(matrix), number), outputs)
+
+    @cached_property
+    def _walks(self) -> dict[int, Walk | None]:
+        return {}
 
     def _matrix(self, table: ConfigTable) -> Floats:
         return np.concatenate([features(table), np.full((len(table), len(EXTRA_FEATURES)), -1.0)], axis=1)
@@ -214,6 +224,8 @@ def _blocks(rows: Integers) -> list[Integers]:
 def _each(work: Callable[[Integers], None], blocks: list[Integers], large: bool) -> None:
     """Do blocks of rows, on all cores if they are large enough to pay for the threads."""
     if large:
+        from edgeplan.predictors.walking import on_all_cores  # noqa: PLC0415  as above
+
         on_all_cores(work, blocks)
     else:
         for block in blocks:

@@ -44,7 +44,7 @@ class DevicePredictor:
     @cached_property
     def _evaluator(self) -> Evaluator:
         forest = self.packed or pack(self.card, self.texts, "memory")
-        return Evaluator(self.card, forest, self.texts.__getitem__)
+        return Evaluator(self.card, forest)
 
     @staticmethod
     def load(folder: Path) -> DevicePredictor:

@@ -119,6 +119,8 @@ def _tree(fields: Mapping[str, str], features: int, start: int) -> tuple[npt.NDA
         parents = np.arange(inner)[:, None]
         if ((sides >= inner) | (sides < -leaves) | ((sides >= 0) & (sides <= parents))).any():
             raise ValueError("a child does not exist")
+        if len(np.unique(sides)) != sides.size:
+            raise ValueError("a child has two parents")
         if (split < 0).any() or (split >= features).any():
             raise ValueError("a split uses an unknown feature")
         if (decision & 1).any() or ((decision >> 2 & 3) == _MISSING_ZERO).any():
@@ -219,6 +221,9 @@ class Forest:
         own = np.arange(nodes)[:, None]
         if ((forest.child < own) | ((forest.child == own) & (forest.feature >= 0)[:, None])).any():
             raise ValueError("the nodes run in circles")
+        parents = np.bincount(np.concatenate([forest.roots, forest.child[forest.feature >= 0].ravel()]), minlength=nodes)
+        if (parents > 1).any():  # what is laid out from the roots has room for each node once
+            raise ValueError("two nodes lead to one")
         if forest.tree_start[0] != 0 or forest.tree_start[-1] != trees or (np.diff(forest.tree_start) < 1).any():
             raise ValueError("the trees do not belong together")
         return forest

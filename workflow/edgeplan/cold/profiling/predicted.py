@@ -147,7 +147,7 @@ class _Execution:
         card, forest = predictor.card, predictor.packed
         assert forest is not None  # noqa: S101  loaded from a folder
         self._dnnl, self._graph = dnnl, graph
-        self._evaluator = Evaluator(card, forest, predictor.texts.__getitem__)
+        self._evaluator = Evaluator(card, forest)
         self._code = {name: code for code, name in enumerate(card.implementations)}
         self._states = self._evaluator.states
 
