@@ -229,7 +229,7 @@ def test_stored_rows_are_those_of_the_current_sources(tmp_path: Path, monkeypatc
     (bench.store.folder / f"{current}.json").unlink()
     with pytest.raises(StoreError, match=r"found 0 \(and 1 by other versions of the code\)"):
         open_bench(tmp_path)
-    monkeypatch.setattr(bench_module, "_AS_BEFORE", {"onnxruntime": ("earlier",)})
+    monkeypatch.setattr(bench_module, "_AS_BEFORE", {"onnxruntime": "earlier"})
     with open_bench(tmp_path) as bench:  # said to have measured the same
         assert bench.store.key == earlier
 
