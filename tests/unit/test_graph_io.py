@@ -16,7 +16,7 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
 from edgeplan.graph.kinds import kind
-from edgeplan.graph.onnx_export import save_onnx, to_onnx
+from edgeplan.graph.onnx_export import IR_VERSION, OPSET, _constant_inputs, save_onnx, to_onnx, weight_values
 from edgeplan.graph.onnx_import import load_onnx
 from edgeplan.zoo import prior_models
 
@@ -216,13 +216,26 @@ def test_a_clip_takes_one_number_for_a_bound(tmp_path: Path, count: int) -> None
 @pytest.mark.parametrize("name", ["squeezenet1_0", "mobilenetv3_small", "shufflenetv2_0.5"])
 def test_weights_written_in_place_give_the_bytes_that_onnx_helpers_give(name: str) -> None:
     """Rows that were measured before models were written in place count as rows of the present code."""
-    model = to_onnx(prior_models()[name]())
-    body = model.graph
-    weights = [numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name) for tensor in body.initializer]
-    again = helper.make_model(
-        helper.make_graph(list(body.node), body.name, list(body.input), list(body.output), weights),
-        opset_imports=[helper.make_opsetid("", model.opset_import[0].version)],
-        producer_name=model.producer_name,
-    )
-    again.ir_version = model.ir_version
-    assert model.SerializeToString() == again.SerializeToString()
+    graph = prior_models()[name]()
+    assert to_onnx(graph, 3).SerializeToString() == _copied(graph, 3).SerializeToString()
+
+
+def _copied(graph: Graph, seed: int) -> onnx.ModelProto:
+    """What `to_onnx` did before: everything made first, and put together by onnx's helpers, which copy."""
+    nodes, initializers = [], []
+    for op in graph.operators:
+        attributes, constants = _constant_inputs(op)
+        initializers += [numpy_helper.from_array(np.asarray(value), f"{op.name}.{key}") for key, value in constants if key]
+        for name in op.weights:
+            values = weight_values(graph.tensors[name], name.rsplit(".", 1)[-1], seed)
+            initializers.append(numpy_helper.from_array(values, name))
+        inputs = [*op.inputs, *op.weights, *(key and f"{op.name}.{key}" for key, _ in constants)]
+        nodes.append(helper.make_node(op.op_type, inputs, list(op.outputs), name=op.name, **attributes))
+    infos = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(graph.shape(name))) for name in names]
+        for names in (graph.inputs, graph.outputs)
+    ]
+    body = helper.make_graph(nodes, graph.name, *infos, initializers)
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="edgeplan")
+    model.ir_version = IR_VERSION
+    return model

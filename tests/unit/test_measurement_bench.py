@@ -20,7 +20,7 @@ from quick_bench import DEVICE, SETTINGS, measuring_alone, open_bench, subjects 
 
 from edgeplan.errors import BusyError, FormatError, NoiseError, StoreError
 from edgeplan.measurement import bench as bench_module
-from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench
+from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench, source_digest
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.measurement.store import read_rows
@@ -229,7 +229,10 @@ def test_stored_rows_are_those_of_the_current_sources(tmp_path: Path, monkeypatc
     (bench.store.folder / f"{current}.json").unlink()
     with pytest.raises(StoreError, match=r"found 0 \(and 1 by other versions of the code\)"):
         open_bench(tmp_path)
-    monkeypatch.setattr(bench_module, "_AS_BEFORE", {"onnxruntime": "earlier"})
+    monkeypatch.setattr(bench_module, "_AS_BEFORE", {"of other sources": "earlier"})
+    with pytest.raises(StoreError, match="found 0"):
+        open_bench(tmp_path)
+    monkeypatch.setattr(bench_module, "_AS_BEFORE", {source_digest("onnxruntime"): "earlier"})
     with open_bench(tmp_path) as bench:  # said to have measured the same
         assert bench.store.key == earlier
 

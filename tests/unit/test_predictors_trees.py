@@ -1,5 +1,9 @@
 """Trees read from text agree with LightGBM, and damaged text is refused."""
 
+import dataclasses
+import itertools
+from typing import Any
+
 import lightgbm
 import numpy as np
 import pytest
@@ -73,11 +77,45 @@ def test_compiled_walks_give_the_same_bits_as_the_forest(
     texts = [train(data, 3).model_to_string(), slim_text(train((rows, target), 130, **parameters).model_to_string())]
     forest = Forest.pack([parse_ensemble(text, "test") for text in texts])
     rows = rows[:count].copy()
-    rows[0, :3] = np.nan, np.inf, -np.inf
-    rows[-1, 3:] = forest.value[forest.feature == 3][0]  # a threshold itself goes left
     walk = Walk.of(forest, 1, rows.shape[1])
     assert walk is not None
+    rng = np.random.default_rng(1)
+    for column, (begin, end) in enumerate(itertools.pairwise(walk.first)):  # on thresholds, which go left, and right above
+        ties = rng.choice(walk.thresholds[begin:end], len(rows[::2])) if end > begin else np.zeros(len(rows[::2]))
+        rows[::2, column] = np.where(rng.random(len(ties)) < 0.5, ties, np.nextafter(ties, np.inf))
+    rows[-1, :3] = np.nan, np.inf, -np.inf
     np.testing.assert_array_equal(walk.raw(rows), forest.raw(rows, np.ones(count, dtype=int), outputs))
+
+
+def test_walks_refuse_what_compiled_code_would_not_survive(data: tuple[np.ndarray, np.ndarray]) -> None:
+    forest = Forest.pack([parse_ensemble(train(data, 3).model_to_string(), "test")])
+    with pytest.raises(ValueError, match="not trees over these features"):
+        Walk.of(forest, 0, 2)
+    shared = dataclasses.replace(forest, roots=np.repeat(forest.roots[:1], 50), tree_start=np.array([0, 50], dtype=np.int32))
+    with pytest.raises(ValueError, match="not trees over these features"):
+        Walk.of(shared, 0, 6)
+    walk = Walk.of(forest, 0, 6)
+    assert walk is not None
+    with pytest.raises(ValueError, match="rows of 7 features, not 6"):
+        walk.raw(np.zeros((3, 7)))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("value", lambda a: a.astype(">f8")),
+        ("feature", lambda a: a[:, None]),
+        ("outputs", lambda a: a * 0),
+        ("scale", lambda a: a[:-1]),
+        ("child", lambda a: np.maximum(a, len(a) - 1)),
+        ("tree_start", lambda a: a[::-1].copy()),
+    ],
+)
+def test_packed_trees_that_do_not_fit_are_refused(data: tuple[np.ndarray, np.ndarray], name: str, change: Any) -> None:
+    arrays = Forest.pack([parse_ensemble(train(data, 3).model_to_string(), "test")]).arrays()
+    Forest.from_arrays(arrays, 6)
+    with pytest.raises(ValueError, match=r"belong together|leads on|lead to one"):
+        Forest.from_arrays({**arrays, name: change(arrays[name])}, 6)
 
 
 def test_jobs_on_all_cores_are_each_done_once_and_errors_are_raised() -> None:

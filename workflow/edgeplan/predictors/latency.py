@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +43,8 @@ class Evaluator:
 
     card: Card
     forest: Forest
+    _walks: dict[int, Walk | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _walks_lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     @cached_property
     def states(self) -> Mapping[str, int]:
@@ -154,20 +157,20 @@ class Evaluator:
         return np.asarray(np.maximum(latency, _LEAST_US), dtype=np.float64)
 
     def _raw(self, matrix: Floats, number: int, outputs: int, large: bool) -> Floats:
-        """Raw scores of rows by one model, of its number in `card.files()` (n, outputs)."""
+        """Raw scores of rows by the model of this number in `card.files()`, which has so many outputs (n, outputs)."""
         if large:
-            from edgeplan.predictors.walking import Walk  # noqa: PLC0415  as above
-
-            if number not in self._walks:
-                self._walks[number] = Walk.of(self.forest, number, matrix.shape[1])
-            walk = self._walks[number]
+            walk = self._walk(number, matrix.shape[1])
             if walk is not None:
                 return walk.raw(matrix)
         return self.forest.raw(matrix, np.full(len(matrix), number), outputs)
 
-    @cached_property
-    def _walks(self) -> dict[int, Walk | None]:
-        return {}
+    def _walk(self, number: int, width: int) -> Walk | None:
+        from edgeplan.predictors.walking import Walk  # noqa: PLC0415  as above
+
+        with self._walks_lock:
+            if number not in self._walks:
+                self._walks[number] = Walk.of(self.forest, number, width)
+            return self._walks[number]
 
     def _matrix(self, table: ConfigTable) -> Floats:
         return np.concatenate([features(table), np.full((len(table), len(EXTRA_FEATURES)), -1.0)], axis=1)

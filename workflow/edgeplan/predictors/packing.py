@@ -71,6 +71,6 @@ def read_pack(path: Path, digest: str) -> Forest | None:
         log.warning("%s does not belong to the text models beside it; packing them again (slower)", path)
     except FileNotFoundError:
         log.warning("%s is missing; packing the text models (slower)", path)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
         log.warning("%s is damaged (%s); packing the text models again (slower)", path, error)
     return None

@@ -29,6 +29,8 @@ _NOT_READ = (
     "internal_weight=",
     "internal_count=",
 )
+#: Of the arrays of a forest, in order.
+_DTYPES = tuple(np.dtype(name) for name in ("i4", "i4", "f8", "i4", "i2", "f8", "i4"))
 _MISSING_ZERO = 1  # bits 2 and 3 of decision_type: what counts as missing (0 none, 1 zero, 2 not a number)
 
 
@@ -211,9 +213,11 @@ class Forest:
         """
         forest = Forest(**{name: arrays[name] for name in Forest.__dataclass_fields__})
         nodes, trees = len(forest.feature), len(forest.roots)
-        kinds = "".join(getattr(forest, name).dtype.kind for name in Forest.__dataclass_fields__)
-        if kinds != "iifiifi" or forest.value.shape != (nodes,) or forest.child.shape != (nodes, 2):
-            raise ValueError("the arrays do not belong together")
+        count = len(forest.tree_start) - 1
+        shapes = ((count + 1,), (count,), (count,), (trees,), (nodes,), (nodes,), (nodes, 2))
+        for name, dtype, shape in zip(Forest.__dataclass_fields__, _DTYPES, shapes, strict=True):
+            if getattr(forest, name).dtype != dtype or getattr(forest, name).shape != shape:
+                raise ValueError("the arrays do not belong together")
         if trees and (forest.roots.min() < 0 or forest.roots.max() >= nodes):
             raise ValueError("a root does not exist")
         if nodes and (forest.child.min() < 0 or forest.child.max() >= nodes or forest.feature.max() >= features):
@@ -221,10 +225,13 @@ class Forest:
         own = np.arange(nodes)[:, None]
         if ((forest.child < own) | ((forest.child == own) & (forest.feature >= 0)[:, None])).any():
             raise ValueError("the nodes run in circles")
+        if ((forest.child != own) & (forest.feature < 0)[:, None]).any():
+            raise ValueError("a leaf leads on")
         parents = np.bincount(np.concatenate([forest.roots, forest.child[forest.feature >= 0].ravel()]), minlength=nodes)
         if (parents > 1).any():  # what is laid out from the roots has room for each node once
             raise ValueError("two nodes lead to one")
-        if forest.tree_start[0] != 0 or forest.tree_start[-1] != trees or (np.diff(forest.tree_start) < 1).any():
+        counts = np.diff(forest.tree_start.astype(np.int64))
+        if forest.tree_start[0] != 0 or forest.tree_start[-1] != trees or (counts < 1).any() or (forest.outputs < 1).any():
             raise ValueError("the trees do not belong together")
         return forest
 

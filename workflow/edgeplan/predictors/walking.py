@@ -1,4 +1,4 @@
-"""Ensembles on many rows, compiled: the same sums as `Forest.raw`, bit by bit, in a hundredth of the time.
+"""Ensembles on many rows, compiled: the same sums as `Forest.raw`, bit by bit, in a small part of its time.
 
 Rows and thresholds become ranks among the thresholds of their feature, so that a node is one word; the two children of a node
 lie side by side; rows go through a tree eight at a time, since each step waits for the one before it.
@@ -58,18 +58,24 @@ class Walk:
 
     @staticmethod
     def of(forest: Forest, number: int, features: int) -> Walk | None:
-        """Ensemble `number` of a forest whose rows have so many features; None for one of more nodes than a word can tell."""
+        """Ensemble `number` of a forest whose rows have so many features; None for one of more nodes than a word can tell.
+
+        Raises:
+            ValueError: its nodes are not trees, or look at further features.
+        """
         trees = forest.roots[forest.tree_start[number] : forest.tree_start[number + 1]].astype(np.int64)
         room = len(forest.feature)
         feature, value, left = np.empty(room, np.int64), np.empty(room), np.empty(room, np.int64)
         roots = np.empty(len(trees), np.int64)
         used = int(_laid_out(trees, forest.feature, forest.value, forest.child, roots, feature, value, left))
+        if used < 0 or feature[:used].max(initial=-1) >= features:  # compiled code checks no index
+            raise ValueError("the nodes are not trees over these features")
         if used > int(_LOW):
             return None
-        feature, value, left = feature[:used], value[:used], left[:used]
+        feature, value, left = feature[:used], value[:used].copy(), left[:used]
         rank, thresholds = np.full(used, int(_LOW)), []
-        for number_of in range(features):
-            nodes = np.flatnonzero(feature == number_of)
+        for column in range(features):
+            nodes = np.flatnonzero(feature == column)
             distinct, rank[nodes] = np.unique(value[nodes], return_inverse=True)
             thresholds.append(distinct)
         words = (np.maximum(feature, 0) << _FEATURE_AT | rank << _RANK_AT | left).astype(np.uint64)
@@ -85,7 +91,13 @@ class Walk:
         )
 
     def raw(self, rows: Floats) -> Floats:
-        """Raw scores of rows (n, features) on the calling thread, without the interpreter (n, outputs)."""
+        """Raw scores of rows (n, features) on the calling thread, without the interpreter (n, outputs).
+
+        Raises:
+            ValueError: rows of another number of features.
+        """
+        if rows.shape[1] != len(self.first) - 1:
+            raise ValueError(f"rows of {rows.shape[1]} features, not {len(self.first) - 1}")
         total = np.zeros((len(rows), self.outputs))
         _walked(np.ascontiguousarray(rows), self.first, self.thresholds, self.roots, self.words, self.values, total)
         return total * self.scale
@@ -102,9 +114,15 @@ def _laid_out(
     placed_value: Floats,
     left: Integers,
 ) -> int:
-    """Nodes of the trees, level by level, siblings side by side; `left` is each one's first child, a leaf's itself."""
+    """Nodes of the trees, level by level, siblings side by side; `left` is each one's first child, a leaf's itself.
+
+    Returns:
+        How many, or -1 if they do not fit: then some node has two parents.
+    """
     used = 0
     for tree in range(len(trees)):
+        if used == len(left):
+            return -1
         roots[tree] = used
         # Until its place is come to, `left` of a node holds where it was.
         left[used] = trees[tree]
@@ -114,6 +132,8 @@ def _laid_out(
             placed_feature[at], placed_value[at] = feature[node], value[node]
             if feature[node] < 0:
                 left[at] = at
+            elif end + 2 > len(left):
+                return -1
             else:
                 left[end], left[end + 1] = child[node, 0], child[node, 1]
                 left[at] = end
