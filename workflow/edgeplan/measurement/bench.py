@@ -46,7 +46,6 @@ _SOURCES = (
 _AS_BEFORE = {
     "2be4c2be147f7295": "a29787b50778deab",  # onnxruntime
     "b5162f14a21fdf89": "8c2223949c86d63f",  # openvino
-    "47e305f54f670757": "3d789cb06c0ed1a2",  # onednn
 }
 _NOMINAL_SECONDS = 3.0
 #: So few noisy subjects reject no batch: in a small one chance decides their share, and each row says how noisy it is.
