@@ -1,4 +1,4 @@
-"""Plan folders built and executed: agreement with ONNX Runtime, the schedule as planned, stealing, later runs."""
+"""Plan folders built and executed: agreement with ONNX Runtime, the schedule as planned, stealing, refusals."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cold_session_support import assert_close, small_net, wait_while
 
 from edgeplan.devices.engines.base import random_inputs
-from edgeplan.errors import DeviceError, FormatError, ModelError
-from edgeplan.graph.builder import GraphBuilder
+from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.runtime import cold_executor, lanes, native, raw_weights
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked_file import read_linked, read_reserve
+from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.native import words
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.preparation import Preparer, Shared
+from edgeplan.runtime.preparation import Shared
 from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
@@ -37,18 +37,9 @@ from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 Planned = Callable[..., Plan]
 
 
-def _net(width: int = 24) -> Graph:
-    b = GraphBuilder("net", (1, 3, 20, 20))
-    x = b.conv_bn(b.input, width, 3, 2)
-    for _ in range(3):
-        y = b.conv_bn(x, width, 3, groups=width, act="relu6")
-        x = b.relu(b.add(b.conv_bn(y, width, 1, act=""), x))
-    return b.build(b.softmax(b.fc(b.flatten(b.gap(x)), 10)))
-
-
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    return _net()
+    return small_net()
 
 
 @pytest.fixture
@@ -63,17 +54,6 @@ def files_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(lanes.Preparation, "start", lambda _: None)
     monkeypatch.setattr(ColdSession, "_reading_ahead", begin)
-
-
-def _wait_while(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while condition() and time.monotonic() < deadline:
-        time.sleep(1e-3)
-
-
-def _close(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
-    for name, value in wanted.items():
-        assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +73,7 @@ def test_every_run_of_a_plan_agrees(
     folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
     with ColdSession(dnnl, folder, threads=2) as session:
         for _ in range(3):
-            _close(session.run(random_inputs(graph)), wanted)
+            assert_close(session.run(random_inputs(graph)), wanted)
         assert session.cache_problem == ""
 
 
@@ -124,7 +104,7 @@ class _WeightsOnTheirWay:
         self.arrived_ns = 0
 
         def bring() -> None:
-            _wait_while(lambda: _made(store) < kernels)
+            wait_while(lambda: _made(store) < kernels)
             time.sleep(0.02)
             self.arrived_ns = time.perf_counter_ns()
             store.flags[words.ARRIVED] = shared.program.step_count
@@ -157,7 +137,7 @@ def test_kernels_are_made_while_weights_are_on_their_way(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cold_executor, "reading_ahead", lambda shared: _WeightsOnTheirWay(shared, kernels))
         with ColdSession(dnnl, folder, threads=2, stealing=stealing) as session:
-            _close(session.run(random_inputs(graph)), wanted)
+            assert_close(session.run(random_inputs(graph)), wanted)
             spans, on_their_way = session.spans(), session._reader
     assert isinstance(on_their_way, _WeightsOnTheirWay)
     for core, own in (("main", plan.main), ("prepare:0", plan.queues[0])) if not stealing else ():
@@ -179,7 +159,7 @@ def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Plan
         if lane.number == 1:
             k = native.take(store, lane.number, stealing=False)
             held.set()
-            _wait_while(lambda: (store.ready == 0).sum() > 1)
+            wait_while(lambda: (store.ready == 0).sum() > 1)
             self._objects.publish(k, lane.preparer.take_over(k, lane.by_hand))
         real(self, lane)
 
@@ -206,111 +186,6 @@ def test_the_timeline_stays_when_later_kernels_are_prepared(dnnl: Dnnl, planned:
     assert {s.layer for s in spans if s.stage != "execute"} == set(range(len(plan.steps)))
 
 
-@pytest.mark.parametrize("continuous", [False, True])
-def test_later_runs_use_their_own_kernels(
-    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], continuous: bool
-) -> None:
-    plan = planned(model, graph, picks=[1] * 40, widen_from=-1)
-    warm = planned(model, graph)
-    names = [warm.implementations[i] for i in warm.implementation]
-    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan", warm=names)
-    with ColdSession(dnnl, folder, threads=2, continuous=continuous) as session:
-        _close(session.run(random_inputs(graph)), wanted)
-        for _ in range(2):
-            _close(session.run(random_inputs(graph)), wanted)
-        assert not session._preparation.unfinished
-        reserve = read_reserve(folder / "reserve.json", session.program)
-        expected = {k for k, step in enumerate(reserve.later) if step is not None}
-        assert set(session._preparation.later) == expected
-        assert {reserve.later[k].implementation for k in expected} <= set(names)  # type: ignore[union-attr]
-
-
-def test_kernels_for_later_runs_are_prepared_between_runs(
-    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray]
-) -> None:
-    plan = planned(model, graph, picks=[1] * 40, widen_from=3)  # from there on no core is idle
-    warm = planned(model, graph)
-    names = [warm.implementations[i] for i in warm.implementation]
-    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan", warm=names)
-    with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
-        session.run(random_inputs(graph))
-        _wait_while(lambda: session._preparation.working)
-        assert session._preparation.later
-        assert not session._preparation.unfinished
-        before = dict(session._preparation.later)
-        _close(session.run(random_inputs(graph)), wanted)
-        assert session._preparation.later == before
-
-
-def test_the_last_kernel_of_a_later_run_that_fails_between_runs_fails_the_next_one(
-    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=3), model.parent / "plan")
-    real = Preparer.prepare
-
-    def failing(self: Preparer, index: int, *given: Any) -> int:
-        if not session._preparation._ahead:
-            raise DeviceError("no such kernel")
-        return real(self, index, *given)
-
-    monkeypatch.setattr(Preparer, "prepare", failing)
-    with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
-        session.run(random_inputs(graph))
-        _wait_while(lambda: session._preparation.working)
-        assert not session._preparation.unfinished
-        for _ in range(2):
-            with pytest.raises(DeviceError, match="no such kernel"):
-                session.run(random_inputs(graph))
-
-
-def test_the_first_outputs_do_not_wait_for_kernels_of_later_runs(
-    dnnl: Dnnl,
-    planned: Planned,
-    graph: Graph,
-    model: Path,
-    wanted: Mapping[str, np.ndarray],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=3), model.parent / "plan")
-    gate = threading.Event()
-    asked: list[int] = []
-
-    def late(*given: Any) -> Any:
-        asked.append(threading.get_ident())
-        gate.wait(20)
-        return read_reserve(*given)
-
-    monkeypatch.setattr("edgeplan.runtime.preparation.read_reserve", late)
-    with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
-        _close(session.run(random_inputs(graph)), wanted)
-        _wait_while(lambda: not asked, 20)
-        assert session._preparation.working
-        gate.set()
-        _close(session.run(random_inputs(graph)), wanted)
-    assert threading.get_ident() not in asked
-    assert len(asked) == 1
-
-
-def test_no_kernel_of_a_later_run_is_begun_before_the_first_outputs(
-    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path
-) -> None:
-    """Where execution widens, it would wait for it."""
-    folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=5), model.parent / "plan")
-    asked: list[bool] = []
-
-    class Late(ColdSession):
-        def _run_cold(self) -> None:
-            _wait_while(lambda: self._preparation.working)  # the lane steals all there is to prepare
-            super()._run_cold()
-            asked.append(self._preparation._left_ahead is not None or bool(self._preparation.later))
-
-    with Late(dnnl, folder, threads=2, continuous=True) as session:
-        session.run(random_inputs(graph))
-        _wait_while(lambda: session._preparation.unfinished)
-        assert asked == [False]
-        assert session._preparation.later
-
-
 def test_kernels_are_made_before_files_are_open(
     dnnl: Dnnl,
     planned: Planned,
@@ -326,14 +201,14 @@ def test_kernels_are_made_before_files_are_open(
 
     def late(self: Shared) -> None:
         if self.objects.store.flags[words.ARRIVED] == 0:
-            _wait_while(lambda: not _made(self.objects.store), 20)
+            wait_while(lambda: not _made(self.objects.store), 20)
             made.append(_made(self.objects.store))
             opened_ns.append(time.perf_counter_ns())
         real(self)
 
     monkeypatch.setattr(Shared, "open_files", late)
     with ColdSession(dnnl, folder, threads=2) as session:
-        _close(session.run(random_inputs(graph)), wanted)
+        assert_close(session.run(random_inputs(graph)), wanted)
         fetched = [s.start_ms * 1e6 + session._start_ns for s in session.spans() if s.stage == "read"]
     assert made[0] > 0
     assert min(fetched) >= opened_ns[0]
@@ -369,7 +244,7 @@ def test_asymmetric_cores_wait(
     plan = planned(model, graph, sources=[source], widen_from=-1, equal_cores=False, little_ratio=40.0, threads=1)
     folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
     with ColdSession(dnnl, folder, threads=1, stealing=False) as session:
-        _close(session.run(random_inputs(graph)), wanted)
+        assert_close(session.run(random_inputs(graph)), wanted)
         lane = session._preparation.marks[1]
     by_step = {k: [m for m in lane if m[1] == k] for k in plan.queues[0]}
     for marks in by_step.values():
@@ -434,4 +309,4 @@ def test_layouts_that_depend_on_threads(dnnl: Dnnl, planned: Planned, tmp_path: 
         folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=widen), tmp_path / f"plan{widen}")
         with ColdSession(dnnl, folder, threads=2) as session:
             for _ in range(2):
-                _close(session.run(random_inputs(graph)), wanted)
+                assert_close(session.run(random_inputs(graph)), wanted)

@@ -141,6 +141,11 @@ def test_report_escapes_what_it_is_given(evidence: Evidence) -> None:
     assert text.count("&lt;script&gt;") >= 5
 
 
+def test_what_stands_between_backticks_is_code_and_escaped(evidence: Evidence) -> None:
+    text = page(evidence, ["see `table_10` and `<b>`, not a lone ` one"])
+    assert "<li>see <code>table_10</code> and <code>&lt;b&gt;</code>, not a lone ` one</li>" in text
+
+
 def test_headline_says_pass_and_miss(evidence: Evidence) -> None:
     lines = {line.title: line for line in report.headline(evidence.device, metrics(evidence), make_tables(evidence))}
     assert lines["fusion rules: precision, without reshapes"].verdict == "miss"

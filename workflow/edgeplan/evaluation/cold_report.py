@@ -6,13 +6,13 @@ import base64
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from edgeplan.evaluation import cold_words as words
 from edgeplan.evaluation.cold_evidence import ColdEvidence
 from edgeplan.evaluation.cold_figures import COLD_FIGURES, figure_captions
 from edgeplan.evaluation.cold_metrics import BARS, METRICS, geomean
 from edgeplan.evaluation.cold_tables import COLD_TABLES, REASON, table_captions
+from edgeplan.evaluation.pages import templates
 from edgeplan.evaluation.report import Line, Section, bar_lines, table_section
 from edgeplan.evaluation.tables import cell_text
 
@@ -85,10 +85,6 @@ def _beyond_disk(tables: Mapping[str, pd.DataFrame]) -> str:
     )
 
 
-def _templates() -> Environment:
-    return Environment(loader=PackageLoader("edgeplan.evaluation", "."), autoescape=True, undefined=StrictUndefined)
-
-
 def render_chapter(
     evidence: ColdEvidence,
     tables: Mapping[str, pd.DataFrame],
@@ -114,7 +110,7 @@ def render_chapter(
         if name in figures
     ]
     return (
-        _templates()
+        templates()
         .get_template("cold_chapter.html.j2")
         .render(
             measured_at=measured_at,
@@ -131,4 +127,4 @@ def render_chapter(
 
 def render_page(device: str, chapter: str) -> str:
     """A page with this chapter alone, for a device on which the first one was not built."""
-    return _templates().get_template("cold_page.html.j2").render(device=device, chapter=chapter)
+    return templates().get_template("cold_page.html.j2").render(device=device, chapter=chapter)

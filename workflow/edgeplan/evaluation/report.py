@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.figures import FIGURES
+from edgeplan.evaluation.pages import templates
 from edgeplan.evaluation.registry import TABLES
 from edgeplan.evaluation.summary import Bar, bars, sampling_bars
 from edgeplan.evaluation.tables import NOTES, captioned, cell_text, read_tables
@@ -140,8 +140,8 @@ def render(
         for name, p in FIGURES.items()
         if name in figures
     ]
-    pages = Environment(loader=PackageLoader("edgeplan.evaluation", "."), autoescape=True, undefined=StrictUndefined)
-    return pages.get_template("report.html.j2").render(
+    page = templates().get_template("report.html.j2")
+    return page.render(
         device=device,
         measured_at=measured_at,
         headline=headline(device, metrics, tables),

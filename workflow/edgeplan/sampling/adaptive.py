@@ -248,13 +248,15 @@ def _affordable(
     What the try takes is judged by the carriers `known` of another sampler, if there are any: by the whole of their time for
     each multiply-add, since carriers of another kind may have many times as many.
     """
-    judge = so_far if so_far.graphs else known
-    if judge is None:
+    if so_far.graphs:
+        judge, least, share = so_far, 2, 0.5
+    elif known is not None:
+        judge, least, most, share = known, 1, min(most, _FIRST_BATCH), 1.0
+    else:
         return list(itertools.islice(carriers, max(2, min(_FIRST_BATCH, round(seconds / _LIKELY_SECONDS)))))
-    least, most = (2, most) if so_far.graphs else (1, min(most, _FIRST_BATCH))
     batch = list(itertools.islice(carriers, least))
-    work = sum(graph_macs(graph) for graph in judge.graphs)
-    each, per_mac = judge.seconds / len(judge.graphs) / 2, judge.seconds / max(work, 1) / (2 if so_far.graphs else 1)
+    each = judge.seconds / len(judge.graphs) / 2
+    per_mac = judge.seconds / max(sum(graph_macs(graph) for graph in judge.graphs), 1) * share
     planned = sum(each + per_mac * graph_macs(graph) for graph in batch)
     while len(batch) < most and planned < seconds and (carrier := next(carriers, None)):
         batch.append(carrier)

@@ -1,0 +1,134 @@
+"""Kernels for later runs (the mode for continuous inference): when they are made, used and refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cold_session_support import assert_close, small_net, wait_while
+
+from edgeplan.devices.engines.base import random_inputs
+from edgeplan.errors import DeviceError
+from edgeplan.graph.ir import Graph
+from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.runtime.cold_executor import ColdSession
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.linked_file import read_reserve
+from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.preparation import Preparer
+
+Planned = Callable[..., Plan]
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return small_net()
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_later_runs_use_their_own_kernels(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], continuous: bool
+) -> None:
+    plan = planned(model, graph, picks=[1] * 40, widen_from=-1)
+    warm = planned(model, graph)
+    names = [warm.implementations[i] for i in warm.implementation]
+    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan", warm=names)
+    with ColdSession(dnnl, folder, threads=2, continuous=continuous) as session:
+        assert_close(session.run(random_inputs(graph)), wanted)
+        for _ in range(2):
+            assert_close(session.run(random_inputs(graph)), wanted)
+        assert not session._preparation.unfinished
+        reserve = read_reserve(folder / "reserve.json", session.program)
+        expected = {k for k, step in enumerate(reserve.later) if step is not None}
+        assert set(session._preparation.later) == expected
+        assert {reserve.later[k].implementation for k in expected} <= set(names)  # type: ignore[union-attr]
+
+
+def test_kernels_for_later_runs_are_prepared_between_runs(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray]
+) -> None:
+    plan = planned(model, graph, picks=[1] * 40, widen_from=3)  # from there on no core is idle
+    warm = planned(model, graph)
+    names = [warm.implementations[i] for i in warm.implementation]
+    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan", warm=names)
+    with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
+        session.run(random_inputs(graph))
+        wait_while(lambda: session._preparation.working)
+        assert session._preparation.later
+        assert not session._preparation.unfinished
+        before = dict(session._preparation.later)
+        assert_close(session.run(random_inputs(graph)), wanted)
+        assert session._preparation.later == before
+
+
+def test_the_last_kernel_of_a_later_run_that_fails_between_runs_fails_the_next_one(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=3), model.parent / "plan")
+    real = Preparer.prepare
+
+    def failing(self: Preparer, index: int, *given: Any) -> int:
+        if not session._preparation._ahead:
+            raise DeviceError("no such kernel")
+        return real(self, index, *given)
+
+    monkeypatch.setattr(Preparer, "prepare", failing)
+    with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
+        session.run(random_inputs(graph))
+        wait_while(lambda: session._preparation.working)
+        assert not session._preparation.unfinished
+        for _ in range(2):
+            with pytest.raises(DeviceError, match="no such kernel"):
+                session.run(random_inputs(graph))
+
+
+def test_the_first_outputs_do_not_wait_for_kernels_of_later_runs(
+    dnnl: Dnnl,
+    planned: Planned,
+    graph: Graph,
+    model: Path,
+    wanted: Mapping[str, np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=3), model.parent / "plan")
+    gate = threading.Event()
+    asked: list[int] = []
+
+    def late(*given: Any) -> Any:
+        asked.append(threading.get_ident())
+        gate.wait(20)
+        return read_reserve(*given)
+
+    monkeypatch.setattr("edgeplan.runtime.preparation.read_reserve", late)
+    with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
+        assert_close(session.run(random_inputs(graph)), wanted)
+        wait_while(lambda: not asked, 20)
+        assert session._preparation.working
+        gate.set()
+        assert_close(session.run(random_inputs(graph)), wanted)
+    assert threading.get_ident() not in asked
+    assert len(asked) == 1
+
+
+def test_no_kernel_of_a_later_run_is_begun_before_the_first_outputs(
+    dnnl: Dnnl, planned: Planned, graph: Graph, model: Path
+) -> None:
+    """Where execution widens, it would wait for it."""
+    folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=5), model.parent / "plan")
+    asked: list[bool] = []
+
+    class Late(ColdSession):
+        def _run_cold(self) -> None:
+            wait_while(lambda: self._preparation.working)  # the lane steals all there is to prepare
+            super()._run_cold()
+            asked.append(self._preparation._left_ahead is not None or bool(self._preparation.later))
+
+    with Late(dnnl, folder, threads=2, continuous=True) as session:
+        session.run(random_inputs(graph))
+        wait_while(lambda: session._preparation.unfinished)
+        assert asked == [False]
+        assert session._preparation.later
