@@ -19,4 +19,4 @@ def templates() -> Environment:
 
 def prose(text: str) -> Markup:
     """A text as HTML: escaped, with what stands between backticks as code. An odd backtick stays as it is."""
-    return Markup(_CODE.sub(r"<code>\1</code>", escape(text)))  # noqa: S704  the text is escaped before
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  the text is escaped before
