@@ -29,7 +29,7 @@ LINES = [
 ]
 
 
-def write_model(path: Path, *, pooled: bool = False) -> Path:
+def write_model(path: Path, *, pooled: bool = False, groups: int = 1) -> Path:
     """A ReLU, then convolutions of 16 to 64 and 64 to 48 channels, fused with what follows; dropout left in by the exporter."""
     rng = np.random.default_rng(5)
 
@@ -39,7 +39,7 @@ def write_model(path: Path, *, pooled: bool = False) -> Path:
     same = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]}
     nodes = [
         helper.make_node("Relu", ["camera:0"], ["t/1"], name="stem act"),
-        helper.make_node("Conv", ["t/1", "W.a"], ["t/2"], name=FIRST, **same),
+        helper.make_node("Conv", ["t/1", "W.a"], ["t/2"], name=FIRST, group=groups, **same),
         helper.make_node("BatchNormalization", ["t/2", "gamma", "beta", "mu", "var"], ["t/3"], name="backbone/block_a/norm"),
         helper.make_node("Relu", ["t/3"], ["t/4"]),
         helper.make_node("Conv", ["t/4", "W.b", "b.b"], ["t/5"], **same),
@@ -51,7 +51,7 @@ def write_model(path: Path, *, pooled: bool = False) -> Path:
         side = 14
         pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
         nodes.append(helper.make_node("MaxPool", ["t/7"], ["scores:0"], name="neck/shrink", **pool))
-    initializers = [weights("W.a", 64, 16, 3, 3), weights("W.b", 48, 64, 3, 3), weights("b.b", 48)]
+    initializers = [weights("W.a", 64, 16 // groups, 3, 3), weights("W.b", 48, 64, 3, 3), weights("b.b", 48)]
     initializers += [numpy_helper.from_array(np.ones(64, np.float32), name) for name in ("gamma", "beta", "mu", "var")]
     body = helper.make_graph(
         nodes,
@@ -167,6 +167,17 @@ def test_half_precision_is_no_number_but_an_error(
     code, said, _ = _answer(workspace, path, monkeypatch, capsys, "--partial", "--json")
     found = json.loads(said)
     assert (code, found["missing"], found["coverage"]) == (0, ["half_relu"], 0.5)
+
+
+def test_a_kernel_unlike_those_measured_is_predicted_with_a_warning(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said, warned = _answer(workspace, write_model(tmp_path / "grouped.onnx", groups=4), monkeypatch, capsys, "--json")
+    why = "groups 4, measured 1"
+    assert (code, json.loads(said)["unfamiliar"]) == (0, [{"name": FIRST, "why": why}])
+    assert warned.startswith(f"warning: unlike anything measured on this device ({why}): {FIRST}; ")
+    _, said, warned = _answer(workspace, workspace / "camera.onnx", monkeypatch, capsys, "--json")
+    assert (json.loads(said)["unfamiliar"], warned) == ([], "")
 
 
 def test_names_in_a_model_are_not_taken_for_markup(

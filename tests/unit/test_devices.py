@@ -51,6 +51,12 @@ def test_a_device_is_found_by_name_and_by_path(tmp_path: Path) -> None:
     assert load_device(path).threads == 3
 
 
+def test_a_core_that_does_not_exist_is_told_whatever_else_is_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "machine_lock", lambda: pytest.fail("the machine was asked for"))
+    with pytest.raises(DeviceError, match="core 9999 does not exist"):
+        check_device(str(_file(tmp_path, cores=[9999])), 1.0)
+
+
 @pytest.mark.parametrize("name", ["nosuch", "../dev", "Dev", "", "dev/", "dev.yml"])
 def test_an_unknown_device_lists_the_known_ones(tmp_path: Path, name: str) -> None:
     _file(tmp_path)

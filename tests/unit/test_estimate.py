@@ -20,7 +20,8 @@ SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())
 
 def _estimated(profile: str, **more: Any) -> dict[str, float]:
     values = yaml.safe_load((ROOT / f"config/profiles/{profile}.yaml").read_text())
-    return estimate(Params.model_validate(merged(merged(SHIPPED, values), {"devices": ["cpu-onnxruntime"], **more})))
+    params = Params.model_validate(merged(merged(SHIPPED, values), {"devices": ["cpu-onnxruntime"], **more}))
+    return estimate(params, ["onnxruntime"])
 
 
 def test_profiles_are_as_long_as_they_say() -> None:
@@ -33,7 +34,9 @@ def test_profiles_are_as_long_as_they_say() -> None:
 
 def test_the_committed_values_take_what_the_committed_measurements_took() -> None:
     """Seconds of the rows of cpu-onnxruntime: sampling with what was discarded, whole models in one pass."""
-    found = estimate(Params.model_validate(merged(SHIPPED, {"devices": ["cpu-onnxruntime"], "truth": {"repeat": []}})))
+    params = Params.model_validate(merged(SHIPPED, {"devices": ["cpu-onnxruntime"], "truth": {"repeat": []}}))
+    found = estimate(params, ["onnxruntime"])
+    assert estimate(params, ["onednn"])["sampling"] == found["sampling"] + params.sampling.beyond_seconds["onednn"]
     assert found["fusion"] == pytest.approx(455, rel=0.15)
     assert found["sampling"] == pytest.approx(866, rel=0.15)
     assert found["whole models"] == pytest.approx(728 / 2 + 190, rel=0.15)

@@ -25,6 +25,7 @@ from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.sampling.adaptive import CarrierSampler, Sampled, errors_beyond_labels
+from edgeplan.sampling.beyond import beyond_carriers
 from edgeplan.sampling.carriers import build_carrier
 from edgeplan.sampling.further import further_graphs
 from edgeplan.sampling.isolated import chains, extract, fit_boundary, isolated_label
@@ -40,7 +41,7 @@ from edgeplan.sampling.prior import (
     conv_shapes,
 )
 from edgeplan.sampling.settings import SamplingSettings
-from edgeplan.sampling.sources import FINE_GRAINED_RANGE, MAX_MACS, FocusSource, PriorSource, UniformSource
+from edgeplan.sampling.sources import FINE_GRAINED_RANGE, MAX_MACS, TYPICAL_MACS, FocusSource, PriorSource, UniformSource
 from edgeplan.sampling.sweeps import check_graphs, sweep_graphs, sweep_of
 
 PRIOR = Prior(
@@ -216,6 +217,28 @@ def test_further_carriers_are_seeded_and_hold_the_kinds_that_no_family_has() -> 
     lstms = [graph.shape(op.outputs[0]) for graph in graphs for op in graph.operators if op.op_type == "LSTM"]
     assert {directions for _, directions, _, _ in lstms} == {1, 2}
     assert len({make_kernel(g, [o.name]).config for g in graphs for o in g.operators if o.op_type == "LSTM"}) == len(lstms)
+
+
+def test_carriers_beyond_the_prior_are_seeded_and_hold_large_grouped_and_dilated_convolutions() -> None:
+    prior = Prior(Counter({ConvShape(7, 512, 512, 3, 1): 2, ConvShape(28, 128, 256, 3, 2): 2, ConvShape(28, 3, 64, 7, 2): 1}))
+    one, again, other = (list(islice(beyond_carriers(prior, seed), 60)) for seed in (1, 1, 2))
+    assert one == again
+    assert not {repr(g.tensors) for g in one} & {repr(g.tensors) for g in other}
+    for carrier in one:
+        assert sum(carrier.tensors[w].size_bytes for op in carrier.operators for w in op.weights) <= 300_000_000
+    configs = [make_kernel(g, [op.name]).config for g in one for op in g.operators if op.op_type == "Conv"]
+    work = [c.out_channels * c.out_height * c.out_width * c.in_channels // c.groups * c.kernel_h * c.kernel_w for c in configs]
+    assert sum(TYPICAL_MACS < macs <= MAX_MACS for macs in work) >= 60
+    assert max(c.in_channels * c.kernel_h * c.kernel_w for c in configs) > 30_000  # weights that no cache of a core holds
+    assert {c.groups for c in configs if c.kind == "conv"} >= {1, 2, 32}
+    dilated = [c for c in configs if c.dilation_h > 1]
+    assert {c.kind for c in dilated} == {"conv", "dwconv"}
+    assert {c.dilation_h for c in dilated} >= {2, 4}
+
+
+def test_a_prior_without_large_convolutions_still_gives_the_others() -> None:
+    carriers = list(islice(beyond_carriers(Prior(Counter({ConvShape(7, 8, 8, 1, 1): 1})), 1), 3))
+    assert [carrier.name for carrier in carriers] == ["beyond-0", "beyond-3", "beyond-6"]
 
 
 def test_counters_are_fitted_on_what_they_miss() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -67,6 +68,7 @@ def predict(
         "interval": predictor.card.interval.nominal,
         "coverage": found.coverage,
         "missing": list(found.missing),
+        "unfamiliar": [{"name": name, "why": why} for name, why in found.unfamiliar],
         "call_ms": found.call_us / 1e3,
         "kernels": [
             {
@@ -81,6 +83,7 @@ def predict(
             for k in found.kernels
         ],
     }
+    _warn_of_unfamiliar(found.unfamiliar)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
         return
@@ -110,6 +113,17 @@ def _print_prediction(found: dict[str, object]) -> None:
         share = f"{100 * found['call_ms'] / found['latency_ms']:.1f} %"  # type: ignore[operator]
         table.add_row("(call)", "", "", f"{found['call_ms']:.4f}", share)
     console.print(table)
+
+
+def _warn_of_unfamiliar(found: Sequence[tuple[str, str]]) -> None:
+    """On the error stream, as warnings are: what the interval does not cover, a line for each reason."""
+    nodes: dict[str, list[str]] = {}
+    for name, why in found:
+        nodes.setdefault(why, []).append(name)
+    for why, names in nodes.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004
+        told = f"warning: unlike anything measured on this device ({why}): {', '.join(names[:3])}{more}"
+        typer.echo(f"{told}; the prediction of these kernels is a guess that the interval does not cover", err=True)
 
 
 @device_app.command("check")

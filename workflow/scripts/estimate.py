@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from edgeplan.devices.config import load_device
 from edgeplan.errors import EdgeplanError, ParamsError
 from edgeplan.files import validate
 from edgeplan.params import Params
@@ -19,7 +20,8 @@ values = merged(yaml.safe_load(Path("params.yaml").read_text()), yaml.safe_load(
 values["devices"] = [given.device]
 try:
     params = validate(values, Params, ParamsError, "params file", f"params.yaml with {given.profile}")
+    engines = [load_device(given.device).engine]
 except EdgeplanError as error:
     print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the message is meant for people
     sys.exit(error.exit_code)
-print(told(estimate(params)))  # noqa: T201 - its output is its purpose
+print(told(estimate(params, engines)))  # noqa: T201 - its output is its purpose

@@ -71,11 +71,12 @@ def check_device(name: str, seconds: float) -> DeviceCheck:
     """Watch the machine for so many seconds.
 
     Raises:
-        DeviceError: unknown device or engine not installed.
+        DeviceError: unknown device, engine not installed, or a core that does not exist.
         BusyError: another process is measuring.
     """
     device = load_device(name)
     version = device.load_engine().version()
+    device.check_cores()  # a wrong file is told whatever else is measuring
     with machine_lock():
         state = environment()
         watch = Interference(sorted(os.sched_getaffinity(0)))

@@ -70,14 +70,12 @@ class DeviceFile(BaseModel):
         """
         return engine_class(self.engine)(EngineSettings(threads=self.threads, options=self.options))
 
-    def pin(self) -> None:
-        """Pin this process, and the threads it will start, to the device's cores.
+    def check_cores(self) -> None:
+        """Whether the device's cores exist.
 
         Raises:
-            DeviceError: a core does not exist here, or may not be used by this process.
+            DeviceError: a core does not exist here.
         """
-        if not self.cores:
-            return
         available = range(os.cpu_count() or 1)
         missing = [core for core in self.cores if core not in available]
         if missing:
@@ -86,6 +84,16 @@ class DeviceFile(BaseModel):
                 where=f"device {self.name!r}, field cores",
                 next_step="name cores that exist, or leave the list empty",
             )
+
+    def pin(self) -> None:
+        """Pin this process, and the threads it will start, to the device's cores.
+
+        Raises:
+            DeviceError: a core does not exist here, or may not be used by this process.
+        """
+        if not self.cores:
+            return
+        self.check_cores()
         try:
             os.sched_setaffinity(0, self.cores)
         except OSError as error:  # a container may have fewer cores than the machine

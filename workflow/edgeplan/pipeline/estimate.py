@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgeplan.params import Params
@@ -27,8 +27,8 @@ def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]
     return {**base, **{k: merged(base.get(k, {}), v) if isinstance(v, Mapping) else v for k, v in values.items()}}
 
 
-def estimate(params: Params) -> dict[str, float]:
-    """Seconds that each part of a run takes on all devices, where nothing is stored yet."""
+def estimate(params: Params, engines: Sequence[str]) -> dict[str, float]:
+    """Seconds that each part of a run takes on all devices, where nothing is stored yet; `engines` are those of the devices."""
     measurement, sampling, cold = params.measurement, params.sampling, params.cold_start
     devices, evaluated_models = len(params.devices), params.zoo.variants_per_family * len(FAMILIES)
     calibrating_models = params.calibration.variants_per_family * len(FAMILIES)
@@ -39,6 +39,7 @@ def estimate(params: Params) -> dict[str, float]:
     fixed = sampling.frozen_carriers * _FROZEN_S + _FIXED_S + (_NETWORKS_S if sampling.network_gmacs else 0.0)
     beyond = min(_EXCESS_S * measurement.batch_size, sampling.budget_seconds)
     sampled = samplers * (sampling.budget_seconds + beyond) + 2 * sampling.mode_seconds + fixed
+    apart = sum(sampling.beyond_seconds.get(engine, 0.0) for engine in engines)
     rows = _ROWS_A_SECOND * sampling.budget_seconds + _FIXED_ROWS
     evaluated = params.evaluation.batch_models * _PREDICTED_S + params.evaluation.speed_runs * _CALL_S + _TABLES_S
     kinds = len(cold.settings) + 1 + len(cold.plans)
@@ -46,7 +47,7 @@ def estimate(params: Params) -> dict[str, float]:
     profiled = cold.profile_blocks * _COLD_PROFILE_S
     return {
         "fusion": devices * cases * case_s,
-        "sampling": devices * sampled,
+        "sampling": devices * sampled + apart,
         "training": devices * rows * (_ROW_S + _TRIAL_S * params.training.trials),
         "whole models": (passes * evaluated_models + devices * calibrating_models) * _MODEL_S,
         "evaluation": devices * evaluated,

@@ -26,7 +26,7 @@ from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.params import Params
-from edgeplan.predictors.training_rows import FURTHER, LACKING, trained_on
+from edgeplan.predictors.training_rows import BEYOND, FURTHER, LACKING, trained_on
 from edgeplan.progress import spending
 from edgeplan.rounding import nine_digits
 from edgeplan.sampling.adaptive import CarrierSampler, Sampled, within
@@ -62,11 +62,12 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
     settings = params.sampling
     mode = settings.modes.get(file.engine, "isolated")
     found = _Found()
-    planned = _planned(settings, mode)
+    beyond_seconds = settings.beyond_seconds.get(file.engine, 0.0)
+    planned = _planned(settings, mode, beyond_seconds)
     with Bench(file, params.measurement, rows) as bench, spending(f"{file.name}: sampling", planned) as bench.spending:
         sampler = CarrierSampler(bench, settings, Prior(read_prior(prior)), read_rules(rules), params.seed)
         if mode == "in_situ":
-            _in_carriers(sampler, found)
+            _in_carriers(sampler, found, beyond_seconds)
         budget = settings.mode_seconds if mode == "in_situ" else settings.budget_seconds
         if budget:
             further = () if mode == "in_situ" else list(further_graphs(params.seed))
@@ -102,11 +103,11 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
     write_json(summary, document)
 
 
-def _planned(settings: SamplingSettings, mode: str) -> float:
+def _planned(settings: SamplingSettings, mode: str, beyond_seconds: float) -> float:
     """Seconds of measuring by the budgets; the fixed sets are added once the first sampler tells what a carrier takes."""
     if mode != "in_situ":
         return settings.budget_seconds
-    return settings.budget_seconds * _samplers(settings) + settings.mode_seconds
+    return settings.budget_seconds * _samplers(settings) + beyond_seconds + settings.mode_seconds
 
 
 def _samplers(settings: SamplingSettings) -> float:
@@ -142,7 +143,7 @@ def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 2) for name, value in seconds.items()}
 
 
-def _in_carriers(sampler: CarrierSampler, found: _Found) -> None:
+def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float) -> None:
     """Sample in carriers: the adaptive sampler and its baselines, what of each its budget holds, and the fixed sets."""
     settings = sampler.settings
     measured = {"adaptive": sampler.adaptive()}
@@ -158,6 +159,9 @@ def _in_carriers(sampler: CarrierSampler, found: _Found) -> None:
         measured |= {"random": sampler.uniform(measured["adaptive"]), "prior": sampler.prior_only(measured["adaptive"])}
     kept = {name: sampled.within(settings.budget_seconds) for name, sampled in measured.items()}
     found.sampler_seconds = {name: sampled.seconds for name, sampled in kept.items()}
+    if beyond_seconds:
+        measured[BEYOND] = sampler.beyond(beyond_seconds, measured["adaptive"])
+        kept[BEYOND] = measured[BEYOND].within(beyond_seconds)
     fixed = {"frozen": sampler.frozen()} | {name: sampler.fixed(carriers) for name, carriers in fixed_sets.items()}
     found.adaptive = kept["adaptive"]
     found.counters = fit_counters(found.adaptive.measurements)

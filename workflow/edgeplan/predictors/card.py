@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from edgeplan.predictors.familiarity import Checked
+
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\.txt")
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -121,6 +123,7 @@ class Card(_Strict):
         states: codes of the states of a kernel's inputs.
         implementations: all implementations seen.
         regressors, dispatch, interval: the parts.
+        learnt: by kernel kind, least and largest value of what `familiarity` checks among the training rows.
         factors: by kernel kind, what kernels take in whole models over what `regressors` say; 1 for kinds that are not named.
     """
 
@@ -139,6 +142,7 @@ class Card(_Strict):
     regressors: tuple[Regressor, ...]
     dispatch: tuple[Dispatch, ...] = ()
     interval: Interval
+    learnt: dict[str, dict[Checked, tuple[int, int]]] = {}
     factors: dict[str, Annotated[Finite, Field(gt=0)]] = {}
 
     @model_validator(mode="after")

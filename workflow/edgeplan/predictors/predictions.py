@@ -33,6 +33,8 @@ class ModelPrediction:
         call_us: constant cost of the call, part of the latency.
         coverage: share of the kernels that have a predictor; below 1 the latency is that of the covered part.
         missing: nodes without a predictor.
+        unfamiliar: nodes whose kernels lie beyond what was measured, each with what does so: their part of the latency is a
+            guess, and the interval does not cover it.
         kernels: breakdown: kernels in topological order, then layout conversions.
     """
 
@@ -42,6 +44,7 @@ class ModelPrediction:
     call_us: float
     coverage: float
     missing: tuple[str, ...]
+    unfamiliar: tuple[tuple[str, str], ...]
     kernels: tuple[KernelPrediction, ...]
 
 

@@ -14,6 +14,7 @@ from edgeplan.errors import FormatError, PredictionError
 from edgeplan.files import read_json, write_text
 from edgeplan.predictors.card import Card
 from edgeplan.predictors.configs import Integers
+from edgeplan.predictors.familiarity import unfamiliar
 from edgeplan.predictors.features import FEATURES, LABELLED_TYPES, WORK_TERMS
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
 from edgeplan.predictors.latency import Evaluator
@@ -97,6 +98,7 @@ class DevicePredictor:
             self.card.call_us,
             float(batch.coverage[0]),
             missing,
+            tuple((n, why) for n, why in zip(model.names, unfamiliar(model.configs, self.card.learnt), strict=True) if why),
             self._breakdown(model, layouts, costs, float(batch.latency_ms[0])),
         )
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from edgeplan.errors import FormatError
 from edgeplan.predictors.card import Card, Regressor
+from edgeplan.predictors.familiarity import learnt_ranges
 from edgeplan.predictors.features import FEATURES, WORK_TERMS
 from edgeplan.predictors.forest import fit_forest
 from edgeplan.predictors.intervals import calibrate, held_out_sums
@@ -93,6 +94,7 @@ def train_predictor(
         states=states,
         implementations=tuple(names),
         regressors=tuple(r for k in kinds.values() for r in k.regressors),
+        learnt=learnt_ranges(kind_of[kept], matrix[kept]),
         dispatch=tuple(k.dispatch for k in kinds.values() if k.dispatch),
         interval=calibrate(residual, effective, settings.interval),
     )

@@ -8,8 +8,10 @@ import pandas as pd
 LACKING = "lacking"
 #: Name of kernels in carriers of the kinds that no family has (`edgeplan.sampling.further`).
 FURTHER = "further"
+#: Name of convolutions beyond those of the prior's walks (`edgeplan.sampling.beyond`).
+BEYOND = "beyond"
 #: Samplers whose rows the predictors of a device learn from.
-TRAINED_ON = ("adaptive", "random", "prior", "network", FURTHER, "isolated", LACKING)
+TRAINED_ON = ("adaptive", "random", "prior", "network", FURTHER, BEYOND, "isolated", LACKING)
 
 
 def trained_on(table: pd.DataFrame, mode: str | None) -> pd.Series:

@@ -22,6 +22,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.splitting import SplittingRules
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
+from edgeplan.sampling.beyond import beyond_carriers
 from edgeplan.sampling.carriers import build_carrier
 from edgeplan.sampling.committee import MODEL, Committee
 from edgeplan.sampling.labels import CounterModel, fit_counters, label_rows, plain_layouts, standard_error_us
@@ -170,6 +171,12 @@ class CarrierSampler:
         sampled = Sampled()
         carriers = self.carriers("random", UniformSource())
         self.spend(sampled, carriers, self.settings.budget_seconds, "random", known=known)
+        return sampled
+
+    def beyond(self, seconds: float, known: Sampled) -> Sampled:
+        """Convolutions beyond those of the prior's walks; `known` as for `uniform`."""
+        sampled = Sampled()
+        self.spend(sampled, beyond_carriers(self.prior, self.seed), seconds, "further", known=known)
         return sampled
 
     def adaptive(self) -> Sampled:

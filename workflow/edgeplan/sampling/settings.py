@@ -29,6 +29,8 @@ class SamplingSettings(BaseModel):
         carrier_kernels: kernels packed into one carrier, about.
         network_gmacs: networks of the prior of at most so many 10^9 multiply-adds are measured too, kernel by kernel as they
             stand; 0: none. In small networks of many small kernels, caches hold more than in any carrier. None is evaluated.
+        beyond_seconds: by engine, measuring time of convolutions beyond those of the prior's walks: large, grouped and dilated
+            ones (`edgeplan.sampling.beyond`); 0 where it is not named.
         mode_seconds: measuring time of each mode in their comparison; 0 leaves it out.
         baselines: whether the uniform and the prior baselines are measured.
     """
@@ -48,5 +50,6 @@ class SamplingSettings(BaseModel):
     frozen_carriers: Annotated[int, Field(ge=2, le=100000)]
     carrier_kernels: Annotated[int, Field(ge=2, le=100)]
     network_gmacs: Annotated[float, Field(ge=0, le=1000)]
+    beyond_seconds: dict[str, Annotated[float, Field(ge=0, le=86400)]]
     mode_seconds: Annotated[float, Field(ge=0, le=86400)]
     baselines: bool

@@ -18,9 +18,10 @@ from edgeplan.sampling.prior import (
 
 #: Algorithm 2, line 3: new channel numbers around a hard configuration.
 FINE_GRAINED_RANGE = (0.4, 1.2)
-#: No single convolution above this many multiply-adds: it would cost more time than hundreds of others.
+#: No single convolution above this many multiply-adds: it would cost more time than hundreds of others. Most are held to the
+#: second limit; what lies between the two is sampled apart (`edgeplan.sampling.beyond`).
 MAX_MACS = 4_000_000_000
-_TYPICAL_MACS = 400_000_000
+TYPICAL_MACS = 400_000_000
 _LARGE_SHARE = 0.06
 
 
@@ -45,7 +46,7 @@ def _within(shape: ConvShape, limit: int) -> ConvShape:
 
 
 def _limit(rng: Random) -> int:
-    return MAX_MACS if rng.random() < _LARGE_SHARE else _TYPICAL_MACS
+    return MAX_MACS if rng.random() < _LARGE_SHARE else TYPICAL_MACS
 
 
 class PriorSource(ConvSource):
@@ -128,7 +129,7 @@ class FocusSource(ConvSource):
         low, high = (round(f * around.in_channels) for f in FINE_GRAINED_RANGE)
         cin = channels if depthwise or low <= channels <= high else _redraw(rng, around.in_channels)
         out = cin if depthwise else _redraw(rng, around.out_channels)
-        # larger ones are no harder, only dearer: what is learned about them per second of measuring is little
+        # larger ones are dearer: what is learned about them per second of measuring is little
         return _within(ConvShape(size, cin, out, around.kernel, around.stride, depthwise), _limit(rng))
 
 

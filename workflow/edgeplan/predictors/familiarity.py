@@ -1,0 +1,56 @@
+"""How far kernels lie from all that was measured: what a predictor cannot have learnt, told beside what it says.
+
+Sizes are extrapolated by the work model, and intervals count on that. Groups, dilation, batch, strides and the size of windows
+change which code an engine runs: beyond the values that were measured, a prediction is a guess whose error no interval covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.graph.kernels import KernelConfig
+from edgeplan.predictors.features import FEATURES
+
+#: What is held against what was measured.
+Checked = Literal["batch", "groups", "dilation_h", "dilation_w", "kernel_h", "kernel_w", "stride_h", "stride_w"]
+Ranges = Mapping[str, Mapping[Checked, tuple[int, int]]]
+
+_CHECKED: tuple[Checked, ...] = get_args(Checked)
+
+
+def learnt_ranges(kinds: npt.NDArray[np.object_], matrix: npt.NDArray[np.float64]) -> dict[str, dict[Checked, tuple[int, int]]]:
+    """Least and largest value of what is checked, by kind.
+
+    Args:
+        kinds: kind of each row trained on (n,).
+        matrix: features of the rows, `FEATURES` first (n, features).
+    """
+    found: dict[str, dict[Checked, tuple[int, int]]] = {}
+    for kind in sorted(set(kinds)):
+        rows = matrix[kinds == kind]
+        columns = {name: rows[:, FEATURES.index(name)] for name in _CHECKED if not _free(kind, name)}
+        found[kind] = {name: (int(column.min()), int(column.max())) for name, column in columns.items()}
+    return found
+
+
+def unfamiliar(configs: Sequence[KernelConfig], ranges: Ranges) -> tuple[str, ...]:
+    """What of each configuration lies beyond what was measured of its kind, in words; "" for nothing (n,)."""
+    return tuple(", ".join(dict.fromkeys(_beyond(config, ranges.get(config.kind, {})))) for config in configs)
+
+
+def _beyond(config: KernelConfig, ranges: Mapping[Checked, tuple[int, int]]) -> list[str]:
+    found = []
+    for name, (least, most) in ranges.items():
+        value = getattr(config, name)
+        if not least <= value <= most:
+            found.append(f"{name.partition('_')[0]} {value}, measured {least if least == most else f'{least} to {most}'}")
+    return found
+
+
+def _free(kind: str, name: Checked) -> bool:
+    """Depthwise convolutions have a group a channel: a size like others."""
+    return (kind, name) == ("dwconv", "groups")
