@@ -173,19 +173,6 @@ def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Plan
     assert len(by_main) >= count - 2
 
 
-def test_the_timeline_stays_when_later_kernels_are_prepared(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
-    plan = planned(model, graph, picks=[1] * 40, widen_from=-1)
-    warm = planned(model, graph)
-    names = [warm.implementations[i] for i in warm.implementation]
-    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan", warm=names)
-    with ColdSession(dnnl, folder, threads=2, stealing=False) as session:
-        for _ in range(2):
-            session.run(random_inputs(graph))
-        spans = session.spans()
-    assert session._preparation.later
-    assert {s.layer for s in spans if s.stage != "execute"} == set(range(len(plan.steps)))
-
-
 def test_kernels_are_made_before_files_are_open(
     dnnl: Dnnl,
     planned: Planned,

@@ -29,14 +29,18 @@ def graph() -> Graph:
     return small_net()
 
 
+def _with_later_kernels(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, widen_from: int) -> tuple[Path, list[str]]:
+    """A plan folder that names other kernels for later runs than for the first, and the implementations of these."""
+    plan, warm = planned(model, graph, picks=[1] * 40, widen_from=widen_from), planned(model, graph)
+    names = [warm.implementations[i] for i in warm.implementation]
+    return build_plan_folder(dnnl, model, plan, model.parent / "plan", warm=names), names
+
+
 @pytest.mark.parametrize("continuous", [False, True])
 def test_later_runs_use_their_own_kernels(
     dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], continuous: bool
 ) -> None:
-    plan = planned(model, graph, picks=[1] * 40, widen_from=-1)
-    warm = planned(model, graph)
-    names = [warm.implementations[i] for i in warm.implementation]
-    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan", warm=names)
+    folder, names = _with_later_kernels(dnnl, planned, graph, model, widen_from=-1)
     with ColdSession(dnnl, folder, threads=2, continuous=continuous) as session:
         assert_close(session.run(random_inputs(graph)), wanted)
         for _ in range(2):
@@ -48,13 +52,20 @@ def test_later_runs_use_their_own_kernels(
         assert {reserve.later[k].implementation for k in expected} <= set(names)  # type: ignore[union-attr]
 
 
+def test_the_timeline_stays_when_later_kernels_are_prepared(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
+    folder, _ = _with_later_kernels(dnnl, planned, graph, model, widen_from=-1)
+    with ColdSession(dnnl, folder, threads=2, stealing=False) as session:
+        for _ in range(2):
+            session.run(random_inputs(graph))
+        spans = session.spans()
+        assert session._preparation.later
+        assert {s.layer for s in spans if s.stage != "execute"} == set(range(session.program.step_count))
+
+
 def test_kernels_for_later_runs_are_prepared_between_runs(
     dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray]
 ) -> None:
-    plan = planned(model, graph, picks=[1] * 40, widen_from=3)  # from there on no core is idle
-    warm = planned(model, graph)
-    names = [warm.implementations[i] for i in warm.implementation]
-    folder = build_plan_folder(dnnl, model, plan, model.parent / "plan", warm=names)
+    folder, _ = _with_later_kernels(dnnl, planned, graph, model, widen_from=3)  # from there on no core is idle
     with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
         session.run(random_inputs(graph))
         wait_while(lambda: session._preparation.working)

@@ -1,4 +1,4 @@
-"""The command line: `edgeplan predict`, `edgeplan plan`, `edgeplan run` and `edgeplan device`."""
+"""The command line: `edgeplan predict`, `edgeplan plan`, `edgeplan run`, `edgeplan export` and `edgeplan device`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from edgeplan import cli_plan, cli_run
+from edgeplan import cli_export, cli_plan, cli_run
 from edgeplan.errors import EdgeplanError, FormatError
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -142,6 +142,7 @@ def device_check(
 
 
 cli_run.register(app)
+cli_export.register(app)
 
 
 def main() -> None:

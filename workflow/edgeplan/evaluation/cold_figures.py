@@ -223,7 +223,11 @@ class ColdPicture:
 
 _ALL = (
     ColdPicture(
-        "cold_gantt", "A cold start, planned and measured", "What runs where and when; both on the same scale.", _gantt
+        "cold_gantt",
+        "A cold start, planned and measured",
+        "What runs where and when; both on the same scale. The plan has profiled costs, whatever the machine's speed in the "
+        "measured start, which is one of a process of its own and not among those of the tables.",
+        _gantt,
     ),
     ColdPicture(
         "cold_figure_08",

@@ -54,15 +54,16 @@ _ALL = (
     ColdTable(
         "cold_bounds",
         "What bounds a cold start",
-        "Own plans beside lower bounds. Work: the least (preparation + execution) core-time of any candidate of each "
-        "step, summed, over the cores; factors of a fresh process count where they are below 1. Proven: what no schedule on "
-        "all cores beats at the profiled costs, with the start, contention, and executions in order; a start below it met "
-        "costs lower than those. Both are at the speed of the runs. `beyond_work` is what takes most of the cores' time in "
-        "the optimal plan beside executing. With the page cache evicted a start is bounded by the larger of the work and "
-        "the disk: the fewest bytes any candidates read, over the bandwidth probed among the runs. "
-        "`warm_ms` is of the fastest of all own plans, `warm_plan`, `warm_optimal_ms` of `optimal`, both on all cores. "
-        "The last columns are the parts of the optimal plan in core-milliseconds: create is JIT compilation, start what comes "
-        "before the first step and behind the last, idle what cores wait for the work of one.",
+        "Own plans beside lower bounds. Work: the least (preparation + execution) core-time of any candidate of each step, "
+        "summed, over the cores; factors of a fresh process count where they are below 1. Proven: what no schedule on all "
+        "cores beats at the profiled costs, with the start, contention, and executions in order; a start below it met costs "
+        "lower than those. Both are at the speed of the runs: `slowness` is how many times their profiled cost the "
+        "references took among them, and multiplies both. `beyond_work` is what takes most of the cores' time in the optimal "
+        "plan beside executing. With the page cache evicted a start is bounded by the larger of the work and the disk: the "
+        "fewest bytes any candidates read, over the bandwidth probed among the runs. `warm_ms` is of the plan `warm`, "
+        "`warm_optimal_ms` of `optimal`, both on all cores. The last columns are the parts of the optimal plan in "
+        "core-milliseconds: create is JIT compilation, start what comes before the first step and behind the last, idle what "
+        "cores wait for the work of one.",
         bounds.bounds,
         words.bounds,
     ),
@@ -121,7 +122,7 @@ _ALL = (
         "cold_figure_08",
         "Cold latency of every model",
         "ms, each engine at its best thread count; beside it the bound (work; with an evicted page cache the larger of work "
-        "and disk) (paper: Fig. 8).",
+        "and disk). `*_runs`: least and largest (ms) of the runs behind a median (paper: Fig. 8, bars without numbers).",
         runs.figure_08,
         words.own_optimal,
     ),
@@ -129,7 +130,7 @@ _ALL = (
         "cold_figure_02",
         "Cold over warm",
         "By engine over the models, page cache evicted where that was measured (paper: Fig. 2, stock engines on phones, and "
-        "the mean of section 4.2 for its own).",
+        "the mean of section 4.2 for its own; ResNet-50 takes 511.67 ms cold and 141.56 warm on a Kryo 475).",
         runs.figure_02_summary,
         words.own_optimal,
     ),
@@ -152,11 +153,12 @@ _ALL = (
         "cold_figure_11",
         "Background load",
         "Cold latency (ms, page cache warm) while a process, pinned to one core, keeps it busy for a share of the time. The "
-        "names of the cores are nominal: equal cores are not pinned one by one, and the scheduler may move our threads (and an "
-        "engine's) between them, away from the load. The slow-down is against no load: all runs of a setting at 0 %, which are "
-        "alike whichever core the load was to be on. The stock setting is always this one, whichever is fastest (paper: "
-        "Fig. 11).",
+        "names of the cores are nominal: equal cores are not pinned one by one, and the scheduler may move our threads (and "
+        "an engine's) between them, away from the load. The slow-down is against no load: all runs of a setting at 0 %, "
+        "which are alike whichever core the load was to be on. The stock setting is always this one, whichever is fastest. "
+        "The paper also loads several cores at once, and has ncnn beside its own (paper: Fig. 11).",
         runs.figure_11,
+        words.stealing,
     ),
     ColdTable(
         "cold_figure_12",
@@ -175,8 +177,9 @@ _ALL = (
     ColdTable(
         "cold_figure_14",
         "Continuous inference",
-        "Medians (ms) of the first inferences of a process, one right after the other, and of their sum, page cache warm, all "
-        "cores; `edgeplan` is the same plan without the mode; stock engines for the paper's two models (paper: Fig. 14).",
+        "Medians (ms) of the first inferences of a process, one right after the other, and of their sum, page cache warm, "
+        "all cores; `edgeplan` is the same plan without the mode; stock engines for the paper's two models. `over_ncnn_i`: "
+        "inference i with the mode over ncnn's (paper: Fig. 14).",
         continuous.figure_14,
         words.continuous,
     ),
@@ -193,8 +196,9 @@ _ALL = (
         "cold_predicted_shares",
         "Predicted within 15 %, by kind of plan",
         "Plans with |predicted / measured - 1| <= 0.15, over the models; `measured_over_predicted` is the geometric mean. The "
-        "last row is the figure of merit: without plans from predicted costs and for an evicted page cache; the row above has "
-        "the latter, too.",
+        "last row is the figure of merit: without plans from predicted costs and for an evicted page cache, and with makespans "
+        "at the speed that the machine had among the runs (`slowness` in `cold_predicted`); the rows above have the evicted "
+        "ones, too, and makespans as the plan documents have them.",
         predictions.predicted_shares,
         words.sequences("warm", "K", "K+C"),
     ),
@@ -202,8 +206,10 @@ _ALL = (
         "cold_planners",
         "Heuristic against optimal plan",
         "Makespans as predicted and as measured; gaps, makespan / bound - 1, are to the proven bound of the optimal planner. "
-        "`widen_from`: the step from which execution takes all cores (0: from the first; the number of steps: never). NNV12's "
-        "Algorithm 1 tries all combinations up to 2^12 and descends by coordinates beyond.",
+        "`widen_from`: the step from which execution takes all cores (0: from the first; the number of steps: never). "
+        "NNV12's Algorithm 1 tries all combinations up to 2^12 and descends by coordinates beyond; it is as written, but "
+        "where the text is ambiguous or would not end (listed in `planning/cold_start/nnv12.py`). `*_runs_ms`: least and "
+        "largest of the runs behind a median.",
         plans.planners,
     ),
     ColdTable(
@@ -234,6 +240,7 @@ _ALL = (
         "others are prepared. `start_ms`: what a start takes besides its stages, whatever the plan. Medians over the home "
         "layouts (plans take `fresh_create` of their own layout); the last rows are over the models.",
         plans.factors,
+        words.clipped,
     ),
     ColdTable(
         "cold_candidates",

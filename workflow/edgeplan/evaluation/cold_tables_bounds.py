@@ -22,8 +22,8 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
         raise NotMeasuredError("no model was profiled")
     parts = {state: metrics.own_cold(e.runs, state) for state in (CACHED, EVICTED)}
     own = {state: part["cold_ms"] for state, part in parts.items()}
-    warm = metrics.warm(e.runs, e.threads, stock=False)
-    optimal = metrics.warm_optimal(e.runs, e.threads)
+    warm = metrics.own_warm(e.runs, e.threads)
+    optimal = metrics.own_warm(e.runs, e.threads, OPTIMAL)
     fewest = metrics.fewest_runs(*parts.values(), warm, optimal)
     planned = _planned(e)
     slow = metrics.slowness(e.runs, CACHED)
@@ -35,6 +35,7 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
         rows.append(
             {
                 "model": model,
+                "slowness": slow.get(model, np.nan),
                 "work_bound_ms": work,
                 "proven_bound_ms": proven,
                 "cached_ms": own[CACHED].get(model, np.nan),
@@ -46,7 +47,6 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
                 "evicted_ms": own[EVICTED].get(model, np.nan),
                 "evicted_over_bound": own[EVICTED].get(model, np.nan) / evicted.get(model, np.nan),
                 "warm_ms": warm["warm_ms"].get(model, np.nan),
-                "warm_plan": warm["plan"].get(model, ""),
                 "warm_optimal_ms": optimal["warm_ms"].get(model, np.nan),
                 "runs": fewest.get(model, np.nan),
                 **{f"{name}_core_ms": time for name, time in shares.items()},

@@ -73,6 +73,11 @@ def figure_14(e: ColdEvidence) -> pd.DataFrame:
     except NotMeasuredError:
         over = pd.Series(dtype="float64")
     kept["sum_over_without"] = kept["model"].map(over).where(kept["setting"] == CONTINUOUS)
+    ncnn = frame[frame["setting"] == "ncnn"].set_index("model")
+    for i in paper.FIGURE14_OVER_NCNN:
+        if inference(i) in kept.columns:
+            over_ncnn = kept[inference(i)] / kept["model"].map(ncnn[inference(i)])
+            kept[f"over_ncnn_{i}"] = over_ncnn.where(kept["setting"] == CONTINUOUS)
     told = "; ".join(f"inference {i}: {ratio}x ncnn's" for i, ratio in paper.FIGURE14_OVER_NCNN.items())
     last = ["sum_ms", "sum_over_without", "runs"]
     return kept.assign(setting=kept["setting"].map(title), paper=told)[

@@ -143,6 +143,7 @@ def planners(e: ColdEvidence) -> pd.DataFrame:
             "nnv12_gap_percent": 100 * (heuristic["makespan_ms"] / optimal["lower_bound_ms"] - 1),
             "optimal_measured_ms": cold[OPTIMAL]["cold_ms"],
             "nnv12_measured_ms": cold["nnv12"]["cold_ms"],
+            **{f"{name}_runs": metrics.spread_of(own, chosen) for name, chosen in cold.items()},
             "runs": metrics.fewest_runs(*cold.values()),
             "steps": optimal["steps"],
             "optimal_widen_from": optimal["widen_from"],

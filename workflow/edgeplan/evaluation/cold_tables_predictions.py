@@ -28,7 +28,9 @@ def predicted_shares(e: ColdEvidence) -> pd.DataFrame:
     frame = frame.assign(kind=[_kind(row) for row in frame.to_dict("records")])
     parts: list[tuple[str, pd.DataFrame]] = [(str(k), part) for k, part in frame.groupby("kind", sort=False)]
     parts.append(("all from profiled costs, either state", metrics.foretold(frame, CACHED, EVICTED)))
-    parts.append(("all from profiled costs, page cache warm", metrics.foretold(frame, CACHED)))
+    cached = metrics.foretold(frame, CACHED)
+    parts.append(("all from profiled costs, page cache warm, makespans as in plan documents", metrics.unscaled(cached)))
+    parts.append(("all from profiled costs, page cache warm", cached))
     return pd.DataFrame(
         [
             {

@@ -105,9 +105,11 @@ def figure_08(e: ColdEvidence) -> pd.DataFrame:
         best = best[best["state"] == state]
         wide = best.pivot_table(index="model", columns="setting", values="cold_ms")
         fewest = best.groupby("model")["repeats"].min()
+        fastest, ours = metrics.stock_cold(e.runs, state), metrics.own_cold(e.runs, state)
+        spreads = {name: metrics.spread_of(e.runs, rows_of) for name, rows_of in (("best_stock", fastest), ("own", ours))}
         bound = metrics.work_bound_ms(e, CACHED) if state == CACHED else evicted
         for model in [m for m in e.names if m in wide.index]:
-            stock = metrics.stock_cold_ms(e.runs, state).get(model, np.nan)
+            stock = fastest["cold_ms"].get(model, np.nan)
             own = wide.loc[model].get(OWN, np.nan)
             times = {f"{name}_ms": wide.loc[model, name] for name in (*STOCK, OWN) if name in wide.columns}
             rows.append(
@@ -118,6 +120,7 @@ def figure_08(e: ColdEvidence) -> pd.DataFrame:
                     "best_stock_over_own": stock / own,
                     "best_stock_over_bound": stock / bound.get(model, np.nan),
                     "own_over_bound": own / bound.get(model, np.nan),
+                    **{f"{name}_runs": spread.get(model, "") for name, spread in spreads.items()},
                     "runs": fewest[model],
                 }
             )
@@ -143,6 +146,7 @@ def figure_11(e: ColdEvidence) -> pd.DataFrame:
     idle = frame.loc[frame["load_percent"] == 0, [*keys, "cold_ms"]].rename(columns={"cold_ms": "idle_ms"})
     frame = frame.merge(idle, on=keys, how="left")
     own = frame["setting"].str.startswith(OWN)
+    stock = f"{paper.FIGURE11_STOCK} (ncnn)"
     told = f"up to {paper.FIGURE11_WITHOUT_STEALING} without stealing, {paper.FIGURE11_WITH_STEALING:g} with (2 little cores)"
     return pd.DataFrame(
         {
@@ -150,7 +154,7 @@ def figure_11(e: ColdEvidence) -> pd.DataFrame:
             "setting": frame["setting"].map(title),
             "slow_down": frame["cold_ms"] / frame["idle_ms"],
             "runs": frame["runs"],
-            "paper_slow_down": np.where(own, told, ""),
+            "paper_slow_down": np.where(own, told, stock),
         }
     )[["model", "setting", "plan", "load_core", "load_percent", "cold_ms", "slow_down", "runs", "paper_slow_down"]]
 
@@ -158,7 +162,8 @@ def figure_11(e: ColdEvidence) -> pd.DataFrame:
 def figure_12(e: ColdEvidence) -> pd.DataFrame:
     """Energy of a process that starts cold, over the default engine's."""
     if e.energy.empty:
-        raise NotMeasuredError(e.notes.get("energy", "energy was not measured"))
+        low, high = paper.FIGURE12_ENERGY_OVER_NCNN
+        raise NotMeasuredError(f"{e.notes.get('energy', 'energy was not measured')} (the paper: {low} to {high} times ncnn's)")
     wide = e.energy.pivot_table(index="model", columns="setting", values="joules", aggfunc="median")
     fewest = e.energy.groupby(["model", "setting"])["joules"].count().groupby("model").min()
     frame = wide.add_suffix("_j").reset_index()

@@ -98,7 +98,7 @@ def table_01(e: ColdEvidence) -> pd.DataFrame:
     order = [_ALLOCATION, *STAGES, *(n for n in names if n not in {_ALLOCATION, *STAGES, *last, _RUNS}), *last]
     rows = [
         {
-            "stage": name,
+            "stage": f"{name} (part of the others)" if name == _ALLOCATION else name,
             **{c: part.get(name, np.nan) for c, part in columns.items()},
             "paper_pixel5_ms": paper.TABLE1_PIXEL5_MS.get(name, np.nan),
         }

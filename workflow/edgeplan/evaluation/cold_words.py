@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 import pandas as pd
 
 from edgeplan.cold.interference import LIMIT
+from edgeplan.cold.profiling.contention import MOST as MOST_CONTENTION
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation.cold_evidence import ABLATION, CACHED, EVICTED, EVICTED_PLAN, FIXED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.cold_tables_bounds import bounds_evicted, states
 from edgeplan.evaluation.cold_tables_continuous import inference, mode_over_without
+from edgeplan.evaluation.cold_tables_plans import factors
 from edgeplan.evaluation.cold_tables_runs import figure_11, figure_13
-from edgeplan.evaluation.cold_tables_stages import STAGES, NotMeasuredError, figure_06, focus, maybe_stages
+from edgeplan.evaluation.cold_tables_stages import STAGES, NotMeasuredError, figure_06, focus, maybe_stages, title
 from edgeplan.evaluation.tables import cell_text
 
 #: A sentence, or "" where there is nothing to say.
@@ -141,17 +143,14 @@ def bounds_of_disk(e: ColdEvidence) -> str:
 
 def warm_plans(e: ColdEvidence) -> str:
     """Of which plans our warm figures are."""
-    fastest, optimal = metrics.warm(e.runs, e.threads, stock=False), metrics.warm_optimal(e.runs, e.threads)
     found = metrics.cold_metrics(e)
     ratios = [found.get(f"runtime.warm_vs_best_stock{plan}") for plan in ("", "_optimal")]
-    if fastest.empty or optimal.empty or None in ratios:
+    if None in ratios:
         return ""
-    numbers = fastest["plan"].value_counts()
     best, default = (cell_text(float(ratio)) for ratio in ratios if ratio is not None)
     return (
-        f"Warm, our fastest plan of each model takes {best} times as long as the best stock engine (geometric mean); it is "
-        f"{listed(f'`{plan}` on {number}' for plan, number in numbers.items())} of {len(fastest)} models. The plan "
-        f"`{OPTIMAL}`, for cold starts, which is what a user gets unasked, takes {default} times as long."
+        f"Warm, our plan `{metrics.WARM_PLAN}` takes {best} times as long as the best stock engine of each model (geometric "
+        f"mean). The plan `{OPTIMAL}`, for cold starts, which is what a user gets unasked, takes {default} times as long."
     )
 
 
@@ -238,6 +237,34 @@ def _times(ratios: pd.Series[float]) -> str:
     """Ratios of times in words."""
     slower, known = int((ratios > 1).sum()), int(ratios.notna().sum())
     return f"{cell_text(metrics.geomean(ratios))} (slower on {slower} of {known} models)"
+
+
+def stealing(e: ColdEvidence) -> str:
+    """What work stealing gains under load, and on how many runs that rests."""
+    frame = figure_11(e)
+    wide = frame.pivot_table(index=["load_core", "load_percent"], columns="setting", values="slow_down")
+    names = [title(name) for name in (OWN, FIXED)]
+    if not set(names) <= set(wide.columns):
+        return load_runs(e)
+    with_it, without = (wide.drop(index="", level="load_core")[name].dropna() for name in names)
+    parts = [
+        f"{percent} % on the {core} {cell_text(float(with_it[core, percent]))} and {cell_text(float(without[core, percent]))}"
+        for core, percent in with_it.index
+        if (core, percent) in without.index
+    ]
+    return f"Slow-downs with and without stealing: {'; '.join(parts)}. {load_runs(e)}"
+
+
+def clipped(e: ColdEvidence) -> str:
+    """Which factors of contention are at the most that is taken."""
+    frame = factors(e)
+    frame = frame[frame["model"].isin(e.names)]
+    at_most = [
+        f"`{name}` of {listed(models)}"
+        for name in frame.columns
+        if name.startswith("contention_") and (models := frame.loc[frame[name] >= MOST_CONTENTION, "model"].tolist())
+    ]
+    return f"Factors are taken up to {MOST_CONTENTION:g}, which cuts {'; '.join(at_most)}." if at_most else ""
 
 
 def load_runs(e: ColdEvidence) -> str:

@@ -109,6 +109,8 @@ FIGURE9_BEST_CORES: Mapping[str, int] = MappingProxyType({"Meizu 16T": 4, "Pixel
 #: cores are loaded by 50 % (50 to 75 ms).
 FIGURE11_WITHOUT_STEALING = 2.1
 FIGURE11_WITH_STEALING = 75 / 50
+#: The same of ncnn, which executes on big cores alone.
+FIGURE11_STOCK = "none with little cores loaded, more with big ones"
 #: Section 4.2, Figure 12: energy relative to ncnn, least and largest.
 FIGURE12_ENERGY_OVER_NCNN = (0.2, 0.6)
 #: Section 4.3, Figure 13: ResNet-50 on a Jetson TX2, in ms: vanilla ncnn, then each technique added.

@@ -1,0 +1,46 @@
+"""`edgeplan export`: a model of the zoo as a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from edgeplan.cli import app, main
+from edgeplan.errors import ModelError
+from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.zoo import prior_models
+
+
+def test_an_exported_model_is_the_zoos(tmp_path: Path) -> None:
+    path = tmp_path / "s.onnx"
+    done = CliRunner().invoke(app, ["export", "squeezenet1_1", "-o", str(path)])
+    assert (done.exit_code, done.output) == (0, f"{path}: {path.stat().st_size / 1e6:.1f} MB\n")
+    read, built = load_onnx(path), prior_models()["squeezenet1_1"]()
+    assert [(op.op_type, op.attributes) for op in read.operators] == [(op.op_type, op.attributes) for op in built.operators]
+
+
+def test_without_a_name_the_models_are_listed() -> None:
+    names = CliRunner().invoke(app, ["export"]).output.split()
+    assert set(names) >= {"resnet50", "squeezenet1_1", "mobilenet_yolo", "crnn_lite"}
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [(["resnet5"], "the zoo has no model 'resnet5'"), (["squeezenet", "-o", "nowhere/s.onnx"], "cannot write: No such file")],
+)
+def test_what_cannot_be_exported_is_told(
+    arguments: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["edgeplan", "export", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == ModelError.exit_code
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {what}")
+    assert "next:" in said
+    assert list(tmp_path.iterdir()) == []
