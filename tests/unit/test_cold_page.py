@@ -50,6 +50,15 @@ def test_findings_tell_both_warm_figures(e: ColdEvidence) -> None:
     assert words.warm_plans(replace(e, runs=e.runs[e.runs["plan"] != "optimal"])) == ""
 
 
+def test_the_machines_speed_stands_beside_the_bounds_that_it_multiplies(e: ColdEvidence) -> None:
+    slow = replace(e, runs=e.runs.assign(slowness=1.25))
+    [told] = [text for text in cold_report.findings(slow, make_cold_tables(slow), cold_metrics(slow)) if "Both bounds" in text]
+    usual = METRICS["cold.over_work_bound_cached"](e)
+    assert f"starts take {cell_text(usual / 1.25)} times the work bound" in told
+    assert "work 1.25 to 1.25 times as long" in told
+    assert f"profiles' speed starts take {cell_text(usual)} and " in told
+
+
 def test_the_ablation_tells_what_made_starts_slower(e: ColdEvidence) -> None:
     assert "slower" not in words.ablation(e)
     slow = e.runs["cold_ms"].where(~((e.runs["plan"] == "K") & (e.runs["model"] == MODELS[0])), 1e4)

@@ -65,9 +65,14 @@ def _beyond_work(frame: pd.DataFrame) -> str:
         return ""
     most = ", ".join(f"{what} on {count}" for what, count in named.value_counts().items())
     proven, work = (geomean(frame[f"cached_over_{bound}"].dropna()) for bound in ("proven", "work"))
+    slow = frame["slowness"].dropna()
+    usual = [cell_text(geomean((frame[f"cached_over_{bound}"] * frame["slowness"]).dropna())) for bound in ("work", "proven")]
     return (
         f"With the page cache warm, starts take {cell_text(work)} times the work bound and {cell_text(proven)} times what is "
-        f"proven for any schedule at the profiled costs. Beside executing most of the cores' time goes into: {most}."
+        "proven for any schedule at the profiled costs. Both bounds are at the machine's speed among the starts, which took "
+        f"work {cell_text(slow.min())} to {cell_text(slow.max())} times as long as among the profiles; over bounds at the "
+        f"profiles' speed starts take {usual[0]} and {usual[1]} times. Beside executing most of the cores' time goes into: "
+        f"{most}."
     )
 
 
