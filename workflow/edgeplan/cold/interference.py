@@ -29,6 +29,8 @@ from edgeplan.errors import DeviceError
 #: Beyond this many times its usual time a load was disturbed. Drift of the machine stays below it; another guest on a core
 #: gives 1.4 to 2 (hashes), two processors on one core 1.9 (products).
 LIMIT = 1.25
+#: A factor of contention between threads of ours beyond this says that the machine was busy.
+MOST_CONTENTION = 20.0
 HASHES, PRODUCTS = "hashes", "products"
 WAIT_SECONDS = 3.0
 _PAUSE_SECONDS = 0.01

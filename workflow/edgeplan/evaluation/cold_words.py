@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pandas as pd
 
-from edgeplan.cold.interference import LIMIT
-from edgeplan.cold.profiling.contention import MOST as MOST_CONTENTION
+from edgeplan.cold.interference import LIMIT, MOST_CONTENTION
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation.cold_evidence import ABLATION, CACHED, EVICTED, EVICTED_PLAN, FIXED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.evaluation.cold_tables_bounds import bounds_evicted, states

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeplan.cold.attempts import ATTEMPTS
-from edgeplan.cold.interference import LIMIT, Interference
+from edgeplan.cold.interference import LIMIT, MOST_CONTENTION, Interference
 from edgeplan.cold.profiling.memory import pinned, release_freed
 from edgeplan.cold.profiling.rounds import Rig
 from edgeplan.cold.profiling.settings import Cores
@@ -26,8 +26,6 @@ from edgeplan.runtime.preparation import Executor, Shared
 from edgeplan.runtime.tape_file import tape_of
 
 _REPEATS = 5
-#: A factor beyond this says that the machine was busy.
-MOST = 20.0
 _LEAST_LEFT = 0.05  # of a core's speed, when two that prepare get hardly more done than one
 
 
@@ -72,7 +70,7 @@ def _pair(pair: tuple[_Passes, _Passes], where: tuple[int, int], watch: Interfer
 
     times = [(_undisturbed(alone, watch), _undisturbed(together, watch)) for _ in range(_REPEATS)]
     usual, slowed = (float(np.median(found)) for found in zip(*times, strict=True))
-    return float(np.clip(slowed / usual, 1.0, MOST))
+    return float(np.clip(slowed / usual, 1.0, MOST_CONTENTION))
 
 
 def _undisturbed(measure: Callable[[], float], watch: Interference) -> float:
@@ -91,7 +89,7 @@ def charged(both: float, beside_execution: float) -> float:
     Beside each other they get 2 / `both` of a lone core's work done. The other core goes on at 1 / `beside_execution` in the
     model, so 2 / `both` - 1 / `beside_execution` is left for the main core.
     """
-    return float(np.clip(1 / max(2 / both - 1 / beside_execution, _LEAST_LEFT), 1.0, MOST))
+    return float(np.clip(1 / max(2 / both - 1 / beside_execution, _LEAST_LEFT), 1.0, MOST_CONTENTION))
 
 
 def _at_once(*preparing: tuple[_Passes, int]) -> list[float]:
