@@ -41,5 +41,10 @@ def test_groups_of_depthwise_convolutions_are_their_channels() -> None:
     assert unfamiliar([wide, replace(wide, dilation_w=4)], _ranges(DEPTHWISE)) == ("", "dilation 4, measured 1")
 
 
+def test_what_reads_no_images_has_no_batch_to_be_unlike() -> None:
+    rows = replace(relu(16, 28), kind="fc", batch=500)
+    assert unfamiliar([rows], _ranges(replace(rows, batch=8))) == ("",)
+
+
 def test_a_card_that_tells_no_ranges_calls_nothing_unfamiliar() -> None:
     assert unfamiliar([replace(PLAIN, groups=4)], {}) == ("",)

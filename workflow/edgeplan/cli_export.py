@@ -44,8 +44,9 @@ def export(
 
 
 def _models() -> Mapping[str, Callable[[], Graph]]:
-    """All models of the zoo by name: base models behind the prior, and those of cold starts."""
+    """All models of the zoo by name: base models behind the prior, and those of cold starts, which differ where names meet."""
     from edgeplan.zoo import prior_models  # noqa: PLC0415
     from edgeplan.zoo.cold_start_models import COLD_START_MODELS  # noqa: PLC0415
 
-    return {**prior_models(), **COLD_START_MODELS}
+    prior = prior_models()
+    return {**prior, **{f"{name}-cold-start" if name in prior else name: build for name, build in COLD_START_MODELS.items()}}

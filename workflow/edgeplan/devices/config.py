@@ -71,7 +71,7 @@ class DeviceFile(BaseModel):
         return engine_class(self.engine)(EngineSettings(threads=self.threads, options=self.options))
 
     def check_cores(self) -> None:
-        """Whether the device's cores exist.
+        """Refuse cores that do not exist.
 
         Raises:
             DeviceError: a core does not exist here.

@@ -208,7 +208,7 @@ _ALL = (
         "Makespans as predicted and as measured; gaps, makespan / bound - 1, are to the proven bound of the optimal planner. "
         "`widen_from`: the step from which execution takes all cores (0: from the first; the number of steps: never). "
         "NNV12's Algorithm 1 tries all combinations up to 2^12 and descends by coordinates beyond; it is as written, but "
-        "where the text is ambiguous or would not end (listed in `planning/cold_start/nnv12.py`). `*_runs_ms`: least and "
+        "where the text is ambiguous or would not end (listed in `planning/cold_start/nnv12.py`). `*_runs`: least and "
         "largest of the runs behind a median.",
         plans.planners,
     ),

@@ -152,9 +152,9 @@ def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float) 
         networks = [simplify(build()) for build in prior_models().values()]
         fixed_sets = {NETWORK: [g for g in networks if graph_macs(g) <= 1e9 * settings.network_gmacs], **fixed_sets}
     if sampler.bench.spending:
-        beyond = measured["adaptive"].seconds - settings.budget_seconds  # a batch is measured to its end, by every sampler
+        excess = measured["adaptive"].seconds - settings.budget_seconds  # a batch is measured to its end, by every sampler
         later = _fixed_seconds(measured["adaptive"], settings.frozen_carriers, fixed_sets)
-        sampler.bench.spending.plan(later + beyond * _samplers(settings))
+        sampler.bench.spending.plan(later + excess * _samplers(settings))
     if settings.baselines:
         measured |= {"random": sampler.uniform(measured["adaptive"]), "prior": sampler.prior_only(measured["adaptive"])}
     kept = {name: sampled.within(settings.budget_seconds) for name, sampled in measured.items()}

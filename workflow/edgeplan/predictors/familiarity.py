@@ -20,6 +20,7 @@ Checked = Literal["batch", "groups", "dilation_h", "dilation_w", "kernel_h", "ke
 Ranges = Mapping[str, Mapping[Checked, tuple[int, int]]]
 
 _CHECKED: tuple[Checked, ...] = get_args(Checked)
+_OF_IMAGES = frozenset({"conv", "dwconv", "maxpool", "avgpool", "gap", "lrn"})
 
 
 def learnt_ranges(kinds: npt.NDArray[np.object_], matrix: npt.NDArray[np.float64]) -> dict[str, dict[Checked, tuple[int, int]]]:
@@ -46,6 +47,8 @@ def _beyond(config: KernelConfig, ranges: Mapping[Checked, tuple[int, int]]) -> 
     found = []
     for name, (least, most) in ranges.items():
         value = getattr(config, name)
+        if name == "batch" and config.kind not in _OF_IMAGES:  # steps or rows: a size like others
+            continue
         if not least <= value <= most:
             found.append(f"{name.partition('_')[0]} {value}, measured {least if least == most else f'{least} to {most}'}")
     return found

@@ -176,7 +176,7 @@ class CarrierSampler:
     def beyond(self, seconds: float, known: Sampled) -> Sampled:
         """Convolutions beyond those of the prior's walks; `known` as for `uniform`."""
         sampled = Sampled()
-        self.spend(sampled, beyond_carriers(self.prior, self.seed), seconds, "further", known=known)
+        self.spend(sampled, beyond_carriers(self.prior, self.seed), seconds, "beyond", known=known)
         return sampled
 
     def adaptive(self) -> Sampled:

@@ -4,7 +4,8 @@ Most walks allow a convolution so many multiply-adds and no more, and the next o
 convolutions in blocks cut for the caches: where the weights of a block outgrow them (hundreds of channels under a kernel of
 7 x 7 or 9 x 9), a multiply-add costs up to three times as much, and a predictor has to have seen that. Two of three carriers
 hold such convolutions as they were drawn. The third holds what no family of Table 2 has and many other networks do: groups that
-are not depthwise (ShuffleNet, ResNeXt), and dilation (segmentation).
+are not depthwise (ShuffleNet, ResNeXt), and dilation (segmentation); of these
+only the weights are bounded.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from random import Random
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx_export import weight_bytes
 from edgeplan.graph.simplify import simplify
 from edgeplan.sampling.prior import CHANNEL_SCALE, ConvShape, Prior
 from edgeplan.sampling.sources import MAX_MACS, TYPICAL_MACS
 
-_LARGE = 2  # large convolutions of a carrier; a pointwise one leads to each
+_LARGE = 2  # large convolutions of a carrier; a pointwise one leads to those that read other channels
 _TRIES = 1000
 _FIRST_CHANNELS = (16, 256)
 _RESIDUAL_SHARE, _BIASED_SHARE = 0.3, 0.2
@@ -43,7 +45,7 @@ def beyond_carriers(prior: Prior, seed: int) -> Iterator[Graph]:
         rng = Random(f"{seed}/{name}")  # noqa: S311  not cryptography
         graph = _large(name, prior, rng) if number % 3 else _unusual(name, rng)
         number += 1
-        if graph is not None and sum(graph.tensors[w].size_bytes for op in graph.operators for w in op.weights) <= _MOST_BYTES:
+        if graph is not None and weight_bytes(graph) <= _MOST_BYTES:
             yield graph
 
 

@@ -18,8 +18,8 @@ from edgeplan.sampling.prior import (
 
 #: Algorithm 2, line 3: new channel numbers around a hard configuration.
 FINE_GRAINED_RANGE = (0.4, 1.2)
-#: No single convolution above this many multiply-adds: it would cost more time than hundreds of others. Most are held to the
-#: second limit; what lies between the two is sampled apart (`edgeplan.sampling.beyond`).
+#: No convolution of a walk above this many multiply-adds: it would cost more time than hundreds of others. Most are held to
+#: the second limit; what lies between the two is sampled apart (`edgeplan.sampling.beyond`).
 MAX_MACS = 4_000_000_000
 TYPICAL_MACS = 400_000_000
 _LARGE_SHARE = 0.06
