@@ -35,15 +35,23 @@ def geomean(values: pd.Series[float]) -> float:
     return float(np.exp(np.log(found).mean())) if len(found) else math.nan
 
 
+def counted(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that count, without those of the background load."""
+    return runs[(runs["reason"] == "") & (runs["load_core"] == "")]
+
+
 def medians(runs: pd.DataFrame) -> pd.DataFrame:
     """One row a model, setting, plan, state and thread count: medians of cold, least warm and slowness; `repeats`."""
-    good = runs[(runs["reason"] == "") & (runs["load_core"] == "")]
-    return good.groupby(_KEYS, as_index=False).agg(
-        cold_ms=("cold_ms", "median"),
-        warm_ms=("warm_min_ms", "median"),
-        slowness=("slowness", "median"),
-        stock=("stock", "first"),
-        repeats=("repeat", "nunique"),
+    return (
+        counted(runs)
+        .groupby(_KEYS, as_index=False)
+        .agg(
+            cold_ms=("cold_ms", "median"),
+            warm_ms=("warm_min_ms", "median"),
+            slowness=("slowness", "median"),
+            stock=("stock", "first"),
+            repeats=("repeat", "nunique"),
+        )
     )
 
 
@@ -62,8 +70,8 @@ def own(found: pd.DataFrame) -> pd.DataFrame:
 
 def plan_for(runs: pd.DataFrame, state: str) -> str:
     """Our plan that is held against stock engines in a state of the page cache: plans are made for one."""
-    counted = runs[(runs["reason"] == "") & (runs["state"] == EVICTED)]
-    return EVICTED_PLAN if state == EVICTED and (counted["plan"] == EVICTED_PLAN).any() else OPTIMAL
+    good = runs[(runs["reason"] == "") & (runs["state"] == EVICTED)]
+    return EVICTED_PLAN if state == EVICTED and (good["plan"] == EVICTED_PLAN).any() else OPTIMAL
 
 
 def beside(found: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -125,8 +133,7 @@ def spread_of(runs: pd.DataFrame, chosen: pd.DataFrame) -> pd.Series[str]:
         runs: of the evidence.
         chosen: rows of `medians`, indexed by model.
     """
-    good = runs[(runs["reason"] == "") & (runs["load_core"] == "")]
-    both = good.merge(chosen.reset_index()[_KEYS], on=_KEYS).groupby("model")["cold_ms"]
+    both = counted(runs).merge(chosen.reset_index()[_KEYS], on=_KEYS).groupby("model")["cold_ms"]
     return both.agg(lambda times: f"{times.min():.4g} to {times.max():.4g}").reindex(chosen.index)
 
 
@@ -147,8 +154,8 @@ def speedup_vs_best_stock_cached(e: ColdEvidence) -> float:
 
 def slowness(runs: pd.DataFrame, state: str) -> pd.Series[float]:
     """By model: how many times its profiled cost work took, the median over the runs that are held against each other."""
-    counted = runs[(runs["reason"] == "") & (runs["load_core"] == "") & (runs["state"] == state)]
-    return beside(counted, runs).groupby("model")["slowness"].median()
+    good = counted(runs)
+    return beside(good[good["state"] == state], runs).groupby("model")["slowness"].median()
 
 
 def work_bound_ms(e: ColdEvidence, state: str) -> pd.Series[float]:
@@ -226,10 +233,14 @@ def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
     both = planned.merge(mine, on=["model", "plan", "threads", "state"])
     kept = both[["model", "plan", "threads", "state", "planner", "costs", "little_ratio", "setting", "makespan_ms"]]
     slow = both["slowness"].where(both["state"] == CACHED, 1.0)
-    predicted = both["makespan_ms"] * slow
-    frame = kept.assign(runs=both["repeats"], slowness=slow, predicted_ms=predicted, measured_ms=both["cold_ms"])
-    ratio = frame["measured_ms"] / frame["predicted_ms"]
-    return frame.assign(ratio=ratio, near=(1 / ratio - 1).abs() <= _NEAR).reset_index(drop=True)
+    frame = kept.assign(runs=both["repeats"], slowness=slow, measured_ms=both["cold_ms"])
+    return _held_against(frame, both["makespan_ms"] * slow).reset_index(drop=True)
+
+
+def _held_against(frame: pd.DataFrame, predicted_ms: pd.Series[float]) -> pd.DataFrame:
+    """Plans with what is predicted of them: predicted_ms, ratio, near (see `predicted_and_measured`)."""
+    ratio = frame["measured_ms"] / predicted_ms
+    return frame.assign(predicted_ms=predicted_ms, ratio=ratio, near=(1 / ratio - 1).abs() <= _NEAR)
 
 
 def foretold(frame: pd.DataFrame, *states: str) -> pd.DataFrame:
@@ -243,20 +254,17 @@ def predicted_within_15pct(e: ColdEvidence, *states: str) -> float:
     Plans from predicted costs are left out: theirs is the error of the predictors. Without states plans for weights in memory
     count: the error of those for an evicted page cache is mostly the disk's. Both together are a figure of their own.
     """
-    counted = foretold(predicted_and_measured(e), *(states or (CACHED,)))
-    return float(counted["near"].mean()) if len(counted) else math.nan
+    return float(foretold(predicted_and_measured(e), *(states or (CACHED,)))["near"].mean())
 
 
 def unscaled(frame: pd.DataFrame) -> pd.DataFrame:
     """`predicted_and_measured` with makespans as the plan documents have them, whatever the machine's speed at the runs."""
-    ratio = frame["measured_ms"] / frame["makespan_ms"]
-    return frame.assign(predicted_ms=frame["makespan_ms"], ratio=ratio, near=(1 / ratio - 1).abs() <= _NEAR)
+    return _held_against(frame, frame["makespan_ms"])
 
 
 def predicted_within_15pct_unscaled(e: ColdEvidence) -> float:
     """`predicted_within_15pct` of makespans as the plan documents have them (`unscaled`)."""
-    counted = foretold(unscaled(predicted_and_measured(e)), CACHED)
-    return float(counted["near"].mean()) if len(counted) else math.nan
+    return float(foretold(unscaled(predicted_and_measured(e)), CACHED)["near"].mean())
 
 
 def models_measured(e: ColdEvidence) -> float:

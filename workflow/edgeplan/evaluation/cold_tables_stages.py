@@ -30,7 +30,7 @@ def title(setting: str) -> str:
 
 def good(e: ColdEvidence) -> pd.DataFrame:
     """The runs that count, without those of the background load."""
-    return e.runs[(e.runs["reason"] == "") & (e.runs["load_core"] == "")]
+    return metrics.counted(e.runs)
 
 
 def focus(e: ColdEvidence, wanted: str) -> str:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx_export import weight_bytes
 from edgeplan.graph.splitting import SplittingRules
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
@@ -230,7 +231,7 @@ class CarrierSampler:
         half = math.ceil(affordable * _PROPOSED / 2)
         of_prior = self.carriers(f"round{number}-prior", PriorSource(self.prior))
         drawn = (*itertools.islice(around, half), *itertools.islice(of_prior, half))
-        return [carrier for carrier in drawn if sum(_weights(carrier)) <= _MOST_PROPOSED_BYTES]
+        return [carrier for carrier in drawn if weight_bytes(carrier) <= _MOST_PROPOSED_BYTES]
 
     def prior_only(self, adaptive: Sampled) -> Sampled:
         """The baseline that samples the prior for the whole budget; it shares the initial sample of the adaptive one."""

@@ -4,8 +4,7 @@ Most walks allow a convolution so many multiply-adds and no more, and the next o
 convolutions in blocks cut for the caches: where the weights of a block outgrow them (hundreds of channels under a kernel of
 7 x 7 or 9 x 9), a multiply-add costs up to three times as much, and a predictor has to have seen that. Two of three carriers
 hold such convolutions as they were drawn. The third holds what no family of Table 2 has and many other networks do: groups that
-are not depthwise (ShuffleNet, ResNeXt), and dilation (segmentation); of these
-only the weights are bounded.
+are not depthwise (ShuffleNet, ResNeXt), and dilation (segmentation); of these only the weights are bounded.
 """
 
 from __future__ import annotations
