@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cold_session_support import wait_while
 
 from edgeplan.cold import page_cache
 from edgeplan.cold.profiling import disk
@@ -120,7 +121,9 @@ def test_weights_are_read_in_the_order_of_execution(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(os, "sendfile", send)
     monkeypatch.setattr(reading_ahead, "_AT_ONCE_BYTES", _MB)
-    reading_ahead.ReadingAhead(shared).run()
+    reader = reading_ahead.ReadingAhead()
+    reader.go_on(shared)
+    reader.run()
     half, quarter = _MB // 2, _MB // 4
     assert asked == [
         (7, 0, half + quarter),
@@ -157,13 +160,73 @@ def test_reading_ahead_ends_when_it_is_told_to_or_the_disk_fails(monkeypatch: py
 
     monkeypatch.setattr(os, "sendfile", failing)
     shared = _shared(_ROWS, (7, 8))
-    reading_ahead.ReadingAhead(shared).run()  # whoever fetches the weights tells of it
+    reader = reading_ahead.ReadingAhead()
+    reader.go_on(shared)
+    reader.run()  # whoever fetches the weights tells of it
     assert len(calls) == 1
     assert shared.objects.store.flags[words.ARRIVED] == len(_ROWS)  # nobody waits
-    reader = reading_ahead.ReadingAhead(_shared(_ROWS, (7, 8)))
-    reader._ended = True
+    reader = reading_ahead.ReadingAhead()
+    reader.go_on(_shared(_ROWS, (7, 8)))
+    reader.end()
     reader.run()
     assert len(calls) == 1
+
+
+def _plan_folder(tmp_path: Path) -> tuple[Path, Path]:
+    """A plan folder as far as reading ahead looks at it, evicted, and its weight cache."""
+    folder = tmp_path / "plan"
+    folder.mkdir()
+    for name in ("program.json", "program.tape", "plan.json"):
+        (folder / name).write_bytes(bytes(10_000))
+    cache = folder / "weights.cache"
+    cache.write_bytes(bytes(4 * _MB))
+    assert page_cache.evict(folder.iterdir()) == 0.0
+    return folder, cache
+
+
+def _open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_plan_is_read_from_the_disk_before_its_program_is_known(tmp_path: Path) -> None:
+    folder, cache = _plan_folder(tmp_path)
+    reader = reading_ahead.head_start(folder)
+    assert reader is not None
+    wait_while(lambda: page_cache.cached_share(folder.iterdir()) < 1.0)
+    descriptor = os.open(cache, os.O_RDONLY)
+    try:
+        shared = _shared([(words.MAPPED, 0, _MB), (words.MAPPED, _MB, _MB)], (descriptor, descriptor))
+        assert reading_ahead.reading_ahead(shared, reader) is reader
+        reader.join()
+        assert shared.objects.store.flags[words.ARRIVED] == 2
+    finally:
+        os.close(descriptor)
+    assert reading_ahead.head_start(folder) is None  # all of it is there
+    cache.unlink()
+    assert reading_ahead.head_start(folder) is None  # there is nothing to begin with
+
+
+def test_a_head_start_ends_when_its_plan_cannot_be_run_or_the_disk_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, cache = _plan_folder(tmp_path)
+    before = _open_files()
+    reader = reading_ahead.head_start(folder)
+    assert reader is not None
+    reader.end()  # the program was never known
+    assert _open_files() == before
+
+    def failing(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "sendfile", failing)
+    assert page_cache.evict([cache]) == 0.0
+    reader = reading_ahead.head_start(folder)
+    assert reader is not None
+    shared = _shared(_ROWS, (7, 8))
+    reading_ahead.reading_ahead(shared, reader)
+    reader.join()
+    assert shared.objects.store.flags[words.ARRIVED] == len(_ROWS)  # nobody waits
 
 
 @pytest.mark.parametrize("sent", [True, False])

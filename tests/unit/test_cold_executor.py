@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,15 +44,14 @@ def graph() -> Graph:
 @pytest.fixture
 def files_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes begin once files are open: no kernel is made ahead, and each step is prepared in one go."""
-    start, look = lanes.Preparation.start, ColdSession._reading_ahead
+    start, look = lanes.Preparation.start, ColdSession._read_ahead
 
-    def begin(self: ColdSession) -> Any:
-        reader = look(self)
+    def begin(self: ColdSession) -> None:
+        look(self)
         start(self._preparation)
-        return reader
 
     monkeypatch.setattr(lanes.Preparation, "start", lambda _: None)
-    monkeypatch.setattr(ColdSession, "_reading_ahead", begin)
+    monkeypatch.setattr(ColdSession, "_read_ahead", begin)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +133,7 @@ def test_kernels_are_made_while_weights_are_on_their_way(
         session.run(random_inputs(graph))
         kernels = _made(session._shared.objects.store)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cold_executor, "reading_ahead", lambda shared: _WeightsOnTheirWay(shared, kernels))
+        patch.setattr(cold_executor, "reading_ahead", lambda shared, _: _WeightsOnTheirWay(shared, kernels))
         with ColdSession(dnnl, folder, threads=2, stealing=stealing) as session:
             assert_close(session.run(random_inputs(graph)), wanted)
             spans, on_their_way = session.spans(), session._reader

@@ -36,11 +36,11 @@ folder, when, dnnl = Path(sys.argv[1]), sys.argv[2], Dnnl()
 cut = lambda: os.truncate(folder / "weights.cache", size)
 
 class Shrinking(ColdSession):
-    def _reading_ahead(self):  # the cache is checked, open and mapped, and none of its weights was fetched
+    def _read_ahead(self):  # the cache is checked, open and mapped, and none of its weights was fetched
         if when != "prepared":
             self.whole, self.status = (folder / "weights.cache").read_bytes(), os.stat(folder / "weights.cache")
             cut()
-        return super()._reading_ahead()
+        super()._read_ahead()
 
     def _run_cold(self):
         super()._run_cold()

@@ -27,7 +27,7 @@ from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.pace import Pace
 from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.preparation import Executor, Mark, Shared
-from edgeplan.runtime.reading_ahead import ReadingAhead, reading_ahead
+from edgeplan.runtime.reading_ahead import head_start, reading_ahead
 from edgeplan.runtime.renewal import renew
 
 Array = npt.NDArray[np.float32]
@@ -68,22 +68,24 @@ class ColdSession:
         self._start_ns = perf_counter_ns()
         self._pace = Pace()
         self._folder, self._dnnl = folder, dnnl
+        self._reader = head_start(folder)
         try:
             self.program = _checked(folder, dnnl, threads, machine)
             self._shared = Shared(dnnl, self.program, folder, opened=False)
         except BaseException:
             self._pace.end()
+            if self._reader is not None:
+                self._reader.end()
             raise
         lanes = lanes_of(self._shared, cores, little)
         self._preparation = Preparation(self._shared, lanes, stealing=stealing, continuous=continuous)
         self._preparation.start()  # kernels are made while the rest is opened
-        self._reader: ReadingAhead | None = None
         self._ran = self._copying = False
         self._failed: BaseException | None = None
         try:
             self._shared.open_files()
             _require_plan(self.program, folder)
-            self._reader = self._reading_ahead()
+            self._read_ahead()
         except BaseException:
             self.close()
             raise
@@ -173,12 +175,11 @@ class ColdSession:
 
     # Reading ahead
 
-    def _reading_ahead(self) -> ReadingAhead | None:
-        """Begin to read the weights, or say that they are there."""
-        reader = reading_ahead(self._shared)
-        if reader is None:
+    def _read_ahead(self) -> None:
+        """Begin to read the weights, go on with it, or say that they are there."""
+        self._reader = reading_ahead(self._shared, self._reader)
+        if self._reader is None:
             self._shared.objects.store.flags[words.ARRIVED] = self.program.step_count
-        return reader
 
     # What was measured
 

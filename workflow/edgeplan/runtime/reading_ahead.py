@@ -4,33 +4,83 @@ One part after the other (`bringing`), so that the kernel's own reading ahead as
 in large pages. Asking for everything by POSIX_FADV_WILLNEED is no good: a disk with a long queue serves all of it at the same
 time, what is needed first comes late, and small pages take two to three times the processor time.
 
-It tells of what has come (`Store.flags`): until then lanes make kernels (`native.lanes`).
+Before the program is known the same thread brings the weight cache from its beginning, where the first steps' weights lie,
+behind the files that say what the program is. It tells of what has come (`Store.flags`): until then lanes make kernels
+(`native.lanes`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 from edgeplan.runtime.bringing import Bringer
 from edgeplan.runtime.lanes import LaneThread
 from edgeplan.runtime.memory import in_memory
 from edgeplan.runtime.native import words
-from edgeplan.runtime.preparation import Shared
+from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
+from edgeplan.runtime.preparation import CACHE_NAME, TAPE_NAME, Shared
 
 _AT_ONCE_BYTES = 1 << 18
+#: What a start reads before it knows which weights it needs, in that order.
+_FIRST = (PROGRAM_NAME, TAPE_NAME, PLAN_NAME)
 #: Descriptor, first byte and the one after the last of weights, and a step before which all have come with them.
 _Part = tuple[int, int, int, int]
 
 
-def reading_ahead(shared: Shared) -> ReadingAhead | None:
-    """Start to read all weights of a program, where they are not in memory yet; None if there is nothing to read."""
+def head_start(folder: Path) -> ReadingAhead | None:
+    """Start to read a plan folder that is not in memory; None if its weights are, or it has none of its own.
+
+    What cannot be opened is told by whoever needs it.
+    """
+    try:
+        descriptor = os.open(folder / CACHE_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if in_memory(descriptor, os.fstat(descriptor).st_size):
+            os.close(descriptor)
+            return None
+        for name in _FIRST:
+            _ask_for(folder / name)
+        reader = ReadingAhead(descriptor=descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    reader.start()
+    return reader
+
+
+def _ask_for(path: Path) -> None:
+    """Have the disk bring a small file, without waiting for it."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(descriptor)
+
+
+def reading_ahead(shared: Shared, begun: ReadingAhead | None = None) -> ReadingAhead | None:
+    """Read all weights of a program, where they are not in memory yet; None if there is nothing to read.
+
+    Args:
+        shared: whose weights.
+        begun: what reads already (`head_start`), and goes on with them.
+    """
+    if begun is not None:
+        begun.go_on(shared)
+        return begun
     wanted = [shared.cache.descriptor] if shared.cache.descriptor >= 0 else []
     if "raw" in shared.program.sources:
         wanted += shared.raw.descriptors
     if all(in_memory(descriptor, os.fstat(descriptor).st_size) for descriptor in wanted):
         return None
-    reader = ReadingAhead(shared)
+    reader = ReadingAhead()
+    reader.go_on(shared)
     reader.start()
     return reader
 
@@ -39,21 +89,29 @@ class ReadingAhead:
     """Reads on a thread of its own.
 
     Args:
-        shared: whose weights.
+        descriptor: an open weight cache, to be read from its beginning until the program is known; closed by the thread.
     """
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared, self._ended = shared, False
+    def __init__(self, descriptor: int = -1) -> None:
+        self._descriptor, self._ended = descriptor, False
+        self._shared: Shared | None = None
+        self._known = threading.Event()
         self._thread: LaneThread | None = None
 
     def start(self) -> None:
         """Begin; not waited for."""
-        self._shared.objects.store.flags[words.ARRIVED] = 0
         self._thread = LaneThread(self.run)
+
+    def go_on(self, shared: Shared) -> None:
+        """The program is known: read its weights."""
+        shared.objects.store.flags[words.ARRIVED] = 0
+        self._shared = shared
+        self._known.set()
 
     def end(self) -> None:
         """Stop reading and wait for it: the files are about to be closed."""
         self._ended = True
+        self._known.set()
         self.join()
 
     def join(self) -> None:
@@ -63,19 +121,34 @@ class ReadingAhead:
 
     def run(self) -> None:
         """Read; what cannot be read is told by whoever fetches it."""
-        flags = self._shared.objects.store.flags
         try:
             with Bringer() as bringer:
-                for descriptor, first, last, arrived in _together(_wanted(self._shared)):
-                    for at in range(first, last, _AT_ONCE_BYTES):
-                        if self._ended:
-                            return
-                        bringer.bring(descriptor, at, min(last, at + _AT_ONCE_BYTES))
-                    flags[words.ARRIVED] = arrived
+                self._bring_beginning(bringer)
+                self._known.wait()
+                if self._shared is not None:
+                    self._bring_weights(bringer, self._shared)
         except OSError:
-            return
+            self._known.wait()
         finally:
-            flags[words.ARRIVED] = self._shared.program.step_count  # nobody waits for what nobody reads
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+            if self._shared is not None:  # nobody waits for what nobody reads
+                self._shared.objects.store.flags[words.ARRIVED] = self._shared.program.step_count
+
+    def _bring_beginning(self, bringer: Bringer) -> None:
+        if self._descriptor < 0:
+            return
+        at = 0
+        while not self._known.is_set() and (count := bringer.bring(self._descriptor, at, at + _AT_ONCE_BYTES)):
+            at += count
+
+    def _bring_weights(self, bringer: Bringer, shared: Shared) -> None:
+        for descriptor, first, last, arrived in _together(_wanted(shared)):
+            for at in range(first, last, _AT_ONCE_BYTES):
+                if self._ended:
+                    return
+                bringer.bring(descriptor, at, min(last, at + _AT_ONCE_BYTES))
+            shared.objects.store.flags[words.ARRIVED] = arrived
 
 
 def _wanted(shared: Shared) -> Iterator[_Part]:
