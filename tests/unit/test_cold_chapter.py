@@ -216,6 +216,8 @@ def test_bounds_say_what_bounds_a_start(tables: dict[str, pd.DataFrame]) -> None
     assert row["create_core_ms"] == pytest.approx(4)
     assert (row["beyond_work"], row["idle_core_ms"]) == ("one core's work", pytest.approx(7))
     assert row["cached_over_proven"] == pytest.approx(10 / 9)
+    parts = row[["start_core_ms", "idle_core_ms", "sharing_excess_ms", "unplanned_excess_ms"]].sum()
+    assert parts == pytest.approx(2 * (row["cached_ms"] - row["work_bound_ms"]) / row["slowness"])
 
 
 def test_what_bounds_an_evicted_start_is_told_by_model(e: ColdEvidence, tables: dict[str, pd.DataFrame]) -> None:

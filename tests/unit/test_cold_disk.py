@@ -193,6 +193,7 @@ def test_a_plan_is_read_from_the_disk_before_its_program_is_known(tmp_path: Path
     reader = reading_ahead.head_start(folder)
     assert reader is not None
     wait_while(lambda: page_cache.cached_share(folder.iterdir()) < 1.0)
+    assert page_cache.cached_share(folder.iterdir()) == 1.0
     descriptor = os.open(cache, os.O_RDONLY)
     try:
         shared = _shared([(words.MAPPED, 0, _MB), (words.MAPPED, _MB, _MB)], (descriptor, descriptor))
@@ -204,6 +205,40 @@ def test_a_plan_is_read_from_the_disk_before_its_program_is_known(tmp_path: Path
     assert reading_ahead.head_start(folder) is None  # all of it is there
     cache.unlink()
     assert reading_ahead.head_start(folder) is None  # there is nothing to begin with
+
+
+def test_a_start_does_without_a_head_start_where_none_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, cache = _plan_folder(tmp_path)
+    before = _open_files()
+
+    def refused(_: reading_ahead.ReadingAhead) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reading_ahead.ReadingAhead, "start", refused)
+        assert reading_ahead.head_start(folder) is None
+    cache.unlink()
+    os.mkfifo(cache)  # nobody ever writes to it
+    assert reading_ahead.head_start(folder) is None
+    cache.unlink()
+    cache.mkdir()
+    reader = reading_ahead.head_start(folder)
+    if reader is not None:
+        reader.end()
+    assert _open_files() == before
+
+
+def test_lanes_do_not_wait_for_a_reader_that_lacks_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(os, "sendfile", failing)
+    reader = reading_ahead.ReadingAhead(os.open(os.devnull, os.O_RDONLY))
+    reader.start()
+    shared = _shared(_ROWS, (7, 8))
+    reading_ahead.reading_ahead(shared, reader)
+    reader.join()
+    assert shared.objects.store.flags[words.ARRIVED] == len(_ROWS)
 
 
 def test_a_head_start_ends_when_its_plan_cannot_be_run_or_the_disk_fails(

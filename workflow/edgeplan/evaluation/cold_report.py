@@ -59,20 +59,20 @@ def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics
 
 
 def _beyond_work(frame: pd.DataFrame) -> str:
-    """How much of the distance from the work bound no plan avoids, and what takes most of the time beside executing."""
+    """How much of the distance from the work bound no plan avoids, and what most of it is."""
     named = frame.loc[frame["beyond_work"] != "", "beyond_work"]
     if named.empty:
         return ""
     most = ", ".join(f"{what} on {count}" for what, count in named.value_counts().items())
     proven, work = (geomean(frame[f"cached_over_{bound}"].dropna()) for bound in ("proven", "work"))
-    slow = frame["slowness"].dropna()
+    alone, slow = geomean(frame["proven_over_work"].dropna()), frame["slowness"].dropna()
     usual = [cell_text(geomean((frame[f"cached_over_{bound}"] * frame["slowness"]).dropna())) for bound in ("work", "proven")]
     return (
         f"With the page cache warm, starts take {cell_text(work)} times the work bound and {cell_text(proven)} times what is "
-        "proven for any schedule at the profiled costs. Both bounds are at the machine's speed among the starts, which took "
-        f"work {cell_text(slow.min())} to {cell_text(slow.max())} times as long as among the profiles; over bounds at the "
-        f"profiles' speed starts take {usual[0]} and {usual[1]} times. Beside executing most of the cores' time goes into: "
-        f"{most}."
+        f"proven for any schedule at the profiled costs, which is {cell_text(alone)} times the work bound. Both bounds are at "
+        f"the machine's speed among the starts, which took work {cell_text(slow.min())} to {cell_text(slow.max())} times as "
+        f"long as among the profiles; over bounds at the profiles' speed starts take {usual[0]} and {usual[1]} times. Beyond "
+        f"the work bound most of a start is: {most}."
     )
 
 
@@ -83,10 +83,12 @@ def _beyond_disk(tables: Mapping[str, pd.DataFrame]) -> str:
         return ""
     known = frame.dropna(subset=["evicted_over_planned_bound"])
     proven, bound = (geomean(known[f"evicted_over_{name}"]) for name in ("planned_bound", "bound"))
+    alone = cell_text(geomean(known["planned_bound_over_bound"]))
     return (
         f"With it evicted they take {cell_text(bound)} times the larger of the disk's and the cores' bound, and "
         f"{cell_text(proven)} times what is proven for any schedule at the profiled costs and the disk as it was probed before "
-        "planning: what needs the last weights to come can only follow them."
+        f"planning, which is {alone} times the former: the disk's first bytes come late, and what needs the last weights can "
+        "only follow them."
     )
 
 

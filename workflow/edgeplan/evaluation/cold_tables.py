@@ -58,12 +58,14 @@ _ALL = (
         "summed, over the cores; factors of a fresh process count where they are below 1. Proven: what no schedule on all "
         "cores beats at the profiled costs, with the start, contention, and executions in order; a start below it met costs "
         "lower than those. Both are at the speed of the runs: `slowness` is how many times their profiled cost the "
-        "references took among them, and multiplies both. `beyond_work` is what takes most of the cores' time in the optimal "
-        "plan beside executing. With the page cache evicted a start is bounded by the larger of the work and the disk: the "
-        "fewest bytes any candidates read, over the bandwidth probed among the runs. `warm_ms` is of the plan `warm`, "
-        "`warm_optimal_ms` of `optimal`, both on all cores. The last columns are the parts of the optimal plan in "
-        "core-milliseconds: create is JIT compilation, start what comes before the first step and behind the last, idle what "
-        "cores wait for the work of one.",
+        "references took among them, and multiplies both. `beyond_work` is what most of a start beyond the work bound is: "
+        "opening the plan (start), sharing the cores (contention, executions that take several cores more core-time than one, "
+        "costlier candidates: `sharing_excess_ms`), one core's work that others wait for (idle), or slower than planned "
+        "(`unplanned_excess_ms`), all core-time at the profiles' speed; creation (JIT) is in the bound as in the start. With "
+        "the page cache evicted a start is bounded by the larger of the work and the disk: the fewest bytes any candidates "
+        "read, over the bandwidth probed among the runs. `warm_ms` is of the plan `warm`, `warm_optimal_ms` of `optimal`, both "
+        "on all cores. The columns in core-milliseconds are the parts of the optimal plan: create is JIT compilation, start "
+        "what comes before the first step and behind the last, idle what cores wait for the work of one.",
         bounds.bounds,
         words.bounds,
     ),
@@ -74,7 +76,7 @@ _ALL = (
         "bandwidth probed among the runs (median); work bound: as above, at the speed of these runs. The larger one is what "
         "`evicted_over_bound` is over. `planned_bound_ms` is proven for the disk as it was measured once, before planning. "
         "`needed_mb_per_s`: the same bytes over the whole start. The last columns are the stages as measured, summed over the "
-        "lanes: read includes waiting for the disk.",
+        "lanes, execution on several cores once: read is fetching what has come, what lanes wait for the disk is in no stage.",
         bounds.bounds_evicted,
         words.bounds_of_disk,
     ),

@@ -13,6 +13,8 @@ from edgeplan.evaluation.cold_evidence import CACHED, EVICTED, EVICTED_PLAN, OPT
 from edgeplan.evaluation.cold_tables_stages import STAGES, NotMeasuredError, stage_medians
 from edgeplan.planning.cold_start.bounds import fewest_read_bytes
 
+_SHARING, _UNPLANNED = "sharing the cores", "slower than planned"
+
 
 def bounds(e: ColdEvidence) -> pd.DataFrame:
     """What bounds a cold start: disk or work; and the largest parts of the work."""
@@ -32,6 +34,9 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
         proven = planned["lower_bound_ms"].get(model, np.nan) * slow.get(model, np.nan)
         shares = _parts(e, model, planned)
         work, read = works.get(model, np.nan), e.read_bound_ms.get(model, np.nan)
+        speed = e.threads / slow.get(model, np.nan)  # of the profiles, in core-time
+        makespan = planned["makespan_ms"].get(model, np.nan) * e.threads
+        excess = _excess(shares, work * speed, makespan, own[CACHED].get(model, np.nan) * speed)
         rows.append(
             {
                 "model": model,
@@ -41,7 +46,8 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
                 "cached_ms": own[CACHED].get(model, np.nan),
                 "cached_over_work": own[CACHED].get(model, np.nan) / work,
                 "cached_over_proven": own[CACHED].get(model, np.nan) / proven,
-                "beyond_work": _beyond_work(shares),
+                "proven_over_work": proven / work,
+                "beyond_work": max(excess, key=lambda name: np.nan_to_num(excess[name])) if excess else "",
                 "disk_bound_ms": read,
                 "evicted_bounded_by": _larger(read, streamed.get(model, work)),
                 "evicted_ms": own[EVICTED].get(model, np.nan),
@@ -50,6 +56,8 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
                 "warm_optimal_ms": optimal["warm_ms"].get(model, np.nan),
                 "runs": fewest.get(model, np.nan),
                 **{f"{name}_core_ms": time for name, time in shares.items()},
+                "sharing_excess_ms": excess.get(_SHARING, np.nan),
+                "unplanned_excess_ms": excess.get(_UNPLANNED, np.nan),
             }
         )
     return pd.DataFrame(rows)
@@ -61,17 +69,26 @@ def _planned(e: ColdEvidence) -> pd.DataFrame:
     return plans.drop_duplicates("model").set_index("model")
 
 
-def _beyond_work(parts: Mapping[str, float]) -> str:
-    """What takes most of the cores' time beside executing: what most keeps a start from being a warm run."""
-    named = {
-        "create": "JIT",
-        "idle": "one core's work",
-        "start": "opening the plan",
-        "read": "mapping weights",
-        "transform": "transforming weights",
+def _excess(parts: Mapping[str, float], work: float, makespan: float, measured: float) -> dict[str, float]:
+    """What a start takes beyond its work bound, by reason (core-ms at the speed of the profiles).
+
+    Creation and execution are in the bound, as the least of any candidate on a free core.
+
+    Args:
+        parts: of the optimal plan.
+        work: bound.
+        makespan: of the plan, on all cores.
+        measured: start, on all cores.
+    """
+    if np.isnan(parts["start"]) or np.isnan(work):
+        return {}
+    stages = float(np.nansum([time for name, time in parts.items() if name not in ("start", "idle")]))
+    return {
+        "opening the plan": parts["start"],
+        _SHARING: stages - work,
+        "one core's work": parts["idle"],
+        _UNPLANNED: measured - makespan,
     }
-    known = {name: parts[stage] for stage, name in named.items() if parts.get(stage, 0.0) > 0}
-    return max(known, key=lambda name: known[name], default="")
 
 
 def _larger(read: float, work: float) -> str:
@@ -108,6 +125,7 @@ def bounds_evicted(e: ColdEvidence) -> pd.DataFrame:
                 "evicted_ms": start["cold_ms"],
                 "evicted_over_bound": start["cold_ms"] / np.fmax(read, work),
                 "evicted_over_planned_bound": start["cold_ms"] / plans["lower_bound_ms"][place] if planned else np.nan,
+                "planned_bound_over_bound": plans["lower_bound_ms"][place] / np.fmax(read, work) if planned else np.nan,
                 "needed_mb_per_s": needed / 1e3 / start["cold_ms"],
                 "runs": start["repeats"],
                 **{f"{stage}_core_ms": stages.get(stage, np.nan) for stage in STAGES},

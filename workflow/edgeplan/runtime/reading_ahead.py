@@ -36,32 +36,37 @@ def head_start(folder: Path) -> ReadingAhead | None:
 
     What cannot be opened is told by whoever needs it.
     """
-    try:
-        descriptor = os.open(folder / CACHE_NAME, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    descriptor = _opened(folder / CACHE_NAME)
+    if descriptor < 0:
         return None
+    reader = ReadingAhead(descriptor)
     try:
-        if in_memory(descriptor, os.fstat(descriptor).st_size):
-            os.close(descriptor)
-            return None
-        for name in _FIRST:
-            _ask_for(folder / name)
-        reader = ReadingAhead(descriptor=descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    reader.start()
-    return reader
+        if not in_memory(descriptor, os.fstat(descriptor).st_size):
+            for name in _FIRST:
+                _ask_for(folder / name)
+            reader.start()
+            return reader
+    except (OSError, RuntimeError):  # no thread can be started, say: the start does without
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _opened(path: Path) -> int:
+    """A descriptor of a file, not waiting for whoever writes to it if it is none; -1 if it cannot be opened."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return -1
 
 
 def _ask_for(path: Path) -> None:
     """Have the disk bring a small file, without waiting for it."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+    descriptor = _opened(path)
+    if descriptor >= 0:
+        with contextlib.suppress(OSError):
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-        finally:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def reading_ahead(shared: Shared, begun: ReadingAhead | None = None) -> ReadingAhead | None:
@@ -127,13 +132,14 @@ class ReadingAhead:
                 self._known.wait()
                 if self._shared is not None:
                     self._bring_weights(bringer, self._shared)
-        except OSError:
-            self._known.wait()
+        except (OSError, MemoryError):
+            pass
         finally:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
+            self._known.wait()
             if self._shared is not None:  # nobody waits for what nobody reads
                 self._shared.objects.store.flags[words.ARRIVED] = self._shared.program.step_count
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
 
     def _bring_beginning(self, bringer: Bringer) -> None:
         if self._descriptor < 0:
