@@ -35,8 +35,7 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
         shares = _parts(e, model, planned)
         work, read = works.get(model, np.nan), e.read_bound_ms.get(model, np.nan)
         speed = e.threads / slow.get(model, np.nan)  # of the profiles, in core-time
-        makespan = planned["makespan_ms"].get(model, np.nan) * e.threads
-        excess = _excess(shares, work * speed, makespan, own[CACHED].get(model, np.nan) * speed)
+        excess = _excess(shares, work * speed, own[CACHED].get(model, np.nan) * speed)
         rows.append(
             {
                 "model": model,
@@ -69,23 +68,22 @@ def _planned(e: ColdEvidence) -> pd.DataFrame:
     return plans.drop_duplicates("model").set_index("model")
 
 
-def _excess(parts: Mapping[str, float], work: float, makespan: float, measured: float) -> dict[str, float]:
+def _excess(parts: Mapping[str, float], work: float, measured: float) -> dict[str, float]:
     """What a start takes beyond its work bound, by reason (core-ms at the speed of the profiles).
 
     Creation and execution are in the bound, as the least of any candidate on a free core.
 
     Args:
-        parts: of the optimal plan.
+        parts: of the optimal plan, its makespan on all cores together.
         work: bound.
-        makespan: of the plan, on all cores.
         measured: start, on all cores.
     """
     if np.isnan(parts["start"]) or np.isnan(work):
         return {}
-    stages = float(np.nansum([time for name, time in parts.items() if name not in ("start", "idle")]))
+    makespan = float(np.nansum(list(parts.values())))
     return {
         "opening the plan": parts["start"],
-        _SHARING: stages - work,
+        _SHARING: makespan - parts["start"] - parts["idle"] - work,
         "one core's work": parts["idle"],
         _UNPLANNED: measured - makespan,
     }
@@ -108,6 +106,7 @@ def bounds_evicted(e: ColdEvidence) -> pd.DataFrame:
         place = (model, start["plan"], start["threads"])
         planned = place in plans.index and start["plan"] == EVICTED_PLAN  # other plans know nothing of the disk
         work, read = works.get(model, np.nan), e.read_bound_ms.get(model, np.nan)
+        bound, proven = np.fmax(read, work), plans["lower_bound_ms"][place] if planned else np.nan
         needed = min(map(fewest_read_bytes, e.profiled[model]))
         stages = stage_medians(e, model, OWN, start["plan"], start["threads"], EVICTED)
         rows.append(
@@ -120,12 +119,12 @@ def bounds_evicted(e: ColdEvidence) -> pd.DataFrame:
                 "disk_bound_ms": read,
                 "work_bound_ms": work,
                 "bounded_by": _larger(read, work),
-                "planned_bound_ms": plans["lower_bound_ms"][place] if planned else np.nan,
+                "planned_bound_ms": proven,
                 "planned_ms": plans["makespan_ms"][place] if planned else np.nan,
                 "evicted_ms": start["cold_ms"],
-                "evicted_over_bound": start["cold_ms"] / np.fmax(read, work),
-                "evicted_over_planned_bound": start["cold_ms"] / plans["lower_bound_ms"][place] if planned else np.nan,
-                "planned_bound_over_bound": plans["lower_bound_ms"][place] / np.fmax(read, work) if planned else np.nan,
+                "evicted_over_bound": start["cold_ms"] / bound,
+                "evicted_over_planned_bound": start["cold_ms"] / proven,
+                "planned_bound_over_bound": proven / bound,
                 "needed_mb_per_s": needed / 1e3 / start["cold_ms"],
                 "runs": start["repeats"],
                 **{f"{stage}_core_ms": stages.get(stage, np.nan) for stage in STAGES},

@@ -142,8 +142,6 @@ class ReadingAhead:
                 os.close(self._descriptor)
 
     def _bring_beginning(self, bringer: Bringer) -> None:
-        if self._descriptor < 0:
-            return
         at = 0
         while not self._known.is_set() and (count := bringer.bring(self._descriptor, at, at + _AT_ONCE_BYTES)):
             at += count
