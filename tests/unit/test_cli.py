@@ -233,6 +233,14 @@ def test_an_unknown_device(workspace: Path) -> None:
     )
 
 
+def test_an_engine_that_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime.py").write_text("raise ImportError('No module named onnxruntime')\n")  # found before the real one
+    device = {"format_version": 1, "name": "dev", "engine": "onnxruntime", "threads": 1, "cores": [0]}
+    (tmp_path / "dev.yaml").write_text(yaml.safe_dump(device))
+    message, following = "engine 'onnxruntime' is not installed", "pip install"
+    refused(tmp_path, "device", "check", "dev.yaml", code=3, message=message, where="", following=following)
+
+
 @pytest.mark.parametrize(
     "arguments", [("predict",), ("predict", "a.onnx", "--nosuch"), ("device", "check", "x", "--seconds", "0")]
 )

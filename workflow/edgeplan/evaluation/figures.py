@@ -29,14 +29,16 @@ _ALL = (
     Shown(
         "figure_07",
         "Conv by kernel size and by input size",
-        "Measured and predicted latency of one Conv while one dimension is swept (paper: Fig. 7, same configurations).",
+        "Measured and predicted latency of one Conv while one dimension is swept (paper: Fig. 7, same configurations, curves "
+        "without numbers: latency grows in other ways than linearly, and in steps with the input size).",
         kernels.sizes,
         ("sweeps",),
     ),
     Shown(
         "figure_08",
         "Conv by output channels",
-        "Measured and predicted latency as the output channels are swept: the staircase (paper: Fig. 8, same configuration).",
+        "Measured and predicted latency as the output channels are swept: the staircase (paper: Fig. 8, same configuration, "
+        "curves without numbers: steps on its GPU and VPU).",
         kernels.channels,
         ("sweeps",),
     ),
@@ -53,7 +55,7 @@ _ALL = (
         "figure_10",
         "Error by latency",
         "Signed prediction error in four groups of equal size by measured latency; box: quartiles, whiskers: 5 and 95 %; "
-        "number of models below (paper: Fig. 10, groups bounded by 10 and 100 ms on the VPU).",
+        "number of models below (paper: Fig. 10, boxes without numbers, of the VPU: errors are large below 10 and above 100 ms).",
         models.error_by_latency,
         ("models",),
         ("predicted_ms",),
