@@ -55,7 +55,7 @@ _ALL = (
         "figure_10",
         "Error by latency",
         "Signed prediction error in four groups of equal size by measured latency; box: quartiles, whiskers: 5 and 95 %; "
-        "number of models below (paper: Fig. 10, boxes without numbers, of the VPU: errors are large below 10 and above 100 ms).",
+        "number of models below (paper: Fig. 10, boxes without numbers, of the VPU: large errors below 10 and above 100 ms).",
         models.error_by_latency,
         ("models",),
         ("predicted_ms",),
