@@ -129,6 +129,7 @@ def full_evidence(per_family: int = 6) -> Evidence:
         features={"conv": ("in_channels", "macs")},
         quality=pd.DataFrame(
             {
+                "subject": [f"carrier-{i // 2}" for i in range(60)],
                 "kind": ["conv", "fc"] * 30,
                 "type": "x",
                 "config": "{}",
@@ -147,10 +148,14 @@ def full_evidence(per_family: int = 6) -> Evidence:
                 "labels": 60,
                 "rmse_ms": [0.5, 2.0, 0.7],
                 "rmspe": [8.0, 40.0, 12.0],
+                "rmspe_more_low": [np.nan, 20.0, -1.0],
+                "rmspe_more_high": [np.nan, 50.0, 9.0],
                 "within_10pct": [0.85, 0.2, 0.7],
                 "labels_all": 70,
                 "rmse_ms_all": [0.4, 1.9, 0.6],
                 "rmspe_all": [26.0, 44.0, 21.0],
+                "rmspe_more_low_all": [np.nan, 10.0, -9.0],
+                "rmspe_more_high_all": [np.nan, 30.0, -2.0],
                 "within_10pct_all": [0.75, 0.15, 0.65],
             }
         ),

@@ -101,6 +101,26 @@ def test_samplers_are_compared_on_all_labels_and_on_resolved_ones_alone(evidence
     assert list(tables_sampling.table_10(alone)["lowest, all labels"]) == [""]
 
 
+def test_samplers_are_held_against_the_adaptive_one_with_an_interval(evidence: Evidence) -> None:
+    table = tables_sampling.table_10(evidence).set_index("sampler")
+    ends = ["over adaptive, labels >= 1 us, from (points)", "to, labels >= 1 us (points)"]
+    assert list(table.loc["prior", ends]) == [-1.0, 9.0]
+    assert np.isnan(table.loc["adaptive", "over adaptive, all labels, from (points)"])
+
+
+def test_training_tells_how_far_a_sampler_is_from_the_adaptive_one() -> None:
+    adaptive = pd.DataFrame({"subject": list("aabbccdd"), "config": "{}", "measured_us": 2.0, "predicted_us": 2.2})
+    adaptive.loc[0, ["measured_us", "predicted_us"]] = (0.5, 5.0)  # too short to be resolved
+    worse = adaptive.assign(predicted_us=2.6)
+    found = training._differences(worse, adaptive, 1.0)
+    assert found["rmspe_more_low"] == pytest.approx(20.0)
+    assert found["rmspe_more_high"] == pytest.approx(20.0)
+    assert found["rmspe_more_low_all"] < 0 < found["rmspe_more_high_all"]
+    assert all(np.isnan(value) for value in training._differences(adaptive, None, 1.0).values())
+    with pytest.raises(FormatError, match="different labels"):
+        training._differences(worse.assign(subject="e"), adaptive, 1.0)
+
+
 def test_training_judges_on_all_labels_and_on_resolved_ones_alone() -> None:
     rows = pd.DataFrame({"measured_us": [0.5, 2.0], "predicted_us": [1.0, 2.2]})
     found = training._judged(rows, 1.0)

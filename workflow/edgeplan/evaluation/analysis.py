@@ -7,8 +7,9 @@ import pandas as pd
 
 from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.evaluation.metrics import FloatArray, accuracy, relative_error
+from edgeplan.evaluation.tables_baselines import baseline_differences, baseline_verdicts, baselines
 from edgeplan.evaluation.tables_fusion import MACRO, WITH_RESHAPES, table_fusion
-from edgeplan.evaluation.tables_prediction import baseline_verdicts, baselines, label, table_intervals
+from edgeplan.evaluation.tables_prediction import label, table_intervals
 
 _BOUND = 0.10
 _FEW = 3
@@ -198,7 +199,8 @@ def _intervals(evidence: Evidence) -> list[str]:
 def _samplers(evidence: Evidence) -> list[str]:
     if not evidence.has("samplers"):
         return []
-    table = evidence.frame("samplers", "sampler", "resolved_us", "labels", "labels_all", "rmspe", "rmspe_all")
+    ends = [f"rmspe{part}{suffix}" for part in ("", "_more_low", "_more_high") for suffix in ("", "_all")]
+    table = evidence.frame("samplers", "sampler", "resolved_us", "labels", "labels_all", *ends)
     rows = {str(row["sampler"]): row for row in table.to_dict("records")}
     others = [name for name in ("random", "prior") if name in rows]
     if "adaptive" not in rows or not others:
@@ -209,10 +211,13 @@ def _samplers(evidence: Evidence) -> list[str]:
         ours, *theirs = (float(rows[name][f"rmspe{suffix}"]) for name in ("adaptive", *others))
         if not np.isfinite(ours):
             continue
-        texts = [
-            f"{abs(1 - ours / error):.0%} {'lower' if ours < error else 'higher'} than {name} ({error:.1f} %)"
-            for name, error in zip(others, theirs, strict=True)
-        ]
+        texts = []
+        for name, error in zip(others, theirs, strict=True):
+            low, high = (rows[name][f"rmspe_more_{end}{suffix}"] for end in ("low", "high"))
+            texts.append(
+                f"{abs(1 - ours / error):.0%} {'lower' if ours < error else 'higher'} than {name} ({error:.1f} %; the "
+                f"difference is {low:.1f} to {high:.1f} points at 95 %)"
+            )
         verdict = "the lowest" if ours < min(theirs) else "not the lowest"
         labels = f"all {rows['adaptive'][f'labels{suffix}']:.0f} {which}"
         found.append(f"on {labels} {ours:.1f} %, {' and '.join(texts)}: {verdict}")
@@ -223,11 +228,17 @@ def _baselines(evidence: Evidence) -> list[str]:
     if any(evidence.optional(column) is None for column in ("macs", "memory_bytes")):
         return []
     texts = []
+    differences = baseline_differences(evidence)
     for baseline, higher, lower in baseline_verdicts(baselines(evidence)).itertuples(index=False, name=None):
         if higher or lower:
             where = [f"a higher +-10 % accuracy on {higher}"] if higher else []
             where += [f"an RMSPE no higher than ours on {lower}"] if lower else []
-            texts.append(f"{baseline} is not beaten everywhere: {' and '.join(where)}.")
+            clear = differences[(differences["baseline"] == baseline) & (differences["high"] < 0)]
+            sure = f"on {', '.join(clear['family'])}" if len(clear) else "nowhere"
+            texts.append(
+                f"{baseline} is not beaten everywhere: {' and '.join(where)}; by RMSPE it is ahead {sure} beyond the chance of "
+                "which models were drawn."
+            )
     return texts
 
 

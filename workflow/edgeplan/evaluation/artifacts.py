@@ -33,9 +33,10 @@ class Evidence:
         features: features of each kernel kind's predictor.
         interval: how the intervals were calibrated, as the card of the predictors says it (`Interval`).
         factors: by kernel kind, what kernels take in whole models over what carriers said (`Card.factors`).
-        quality: held-out kernels: kind, measured_us, predicted_us, forest_us, split.
+        quality: held-out kernels: subject, kind, measured_us, predicted_us, forest_us, split.
         samplers: conv predictors by sampler on frozen labels of at least resolved_us: sampler, rows, seconds, resolved_us,
-            labels, rmse_ms, rmspe (percent), within_10pct (share); the last four with the suffix _all on all frozen labels.
+            labels, rmse_ms, rmspe (percent), within_10pct (share), rmspe_more_low and _high (95 % interval of the rmspe less
+            that of the adaptive one); the last six with the suffix _all on all frozen labels.
         models: evaluated variants: model_id, family, macs, memory_bytes, measured_ms, noise, measured_at_s (since the epoch),
             blocks_span_s, repeat_ms, repeat_gap_s, predicted_ms, plain_sum_ms (without factors of kinds), low_ms, high_ms,
             operator_sum_ms, forest_ms, isolated_ms, {adaptive,random,prior}_sampling_ms: with the Conv predictor of that

@@ -10,7 +10,8 @@ from edgeplan.evaluation import paper
 from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.evaluation.drawing import GRID, INK, MARKERS, PALETTE, canvas, family_ticks, legend, legend_above, name_axes
 from edgeplan.evaluation.metrics import by_group, relative_error
-from edgeplan.evaluation.tables_prediction import baselines, label
+from edgeplan.evaluation.tables_baselines import baselines
+from edgeplan.evaluation.tables_prediction import label
 
 _GROUPS = 4
 _SHOWN_ERROR = 30.0

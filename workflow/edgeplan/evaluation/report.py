@@ -19,7 +19,7 @@ from edgeplan.evaluation.pages import templates
 from edgeplan.evaluation.registry import TABLES
 from edgeplan.evaluation.summary import Bar, bars, sampling_bars
 from edgeplan.evaluation.tables import NOTES, captioned, cell_text, read_tables
-from edgeplan.evaluation.tables_prediction import baseline_verdicts
+from edgeplan.evaluation.tables_baselines import baseline_verdicts
 from edgeplan.evaluation.tables_sampling import environment_rows
 from edgeplan.files import write_json, write_text
 from edgeplan.frames import read_document

@@ -1,4 +1,4 @@
-"""Tables of whole-model prediction: the paper's Tables 1, 2, 8 and 11, and the baselines, the ceiling and the intervals."""
+"""Tables of whole-model prediction: the paper's Tables 1, 2, 8 and 11, the ceiling and the intervals."""
 
 from __future__ import annotations
 
@@ -7,20 +7,9 @@ import pandas as pd
 
 from edgeplan.evaluation import paper
 from edgeplan.evaluation.artifacts import Evidence
-from edgeplan.evaluation.baselines import with_baselines
 from edgeplan.evaluation.metrics import OVERALL, accuracy, by_group, coverage, relative_error, relative_width
 
-#: Name of a predictor in tables -> its column in the evaluated variants; the linear baselines are computed here.
-PREDICTORS = {
-    "ours": "predicted_ms",
-    "plain sum": "plain_sum_ms",
-    "random forest": "forest_ms",
-    "operator sum": "operator_sum_ms",
-    "FLOPs": "flops_ms",
-    "FLOPs+MAC": "flops_mac_ms",
-}
 _SECONDS_PER_MINUTE = 60.0
-_PAPER_ROW = "paper (see caption)"
 _WITHIN_5, _WITHIN_10 = "within 5 % (%)", "within 10 % (%)"
 
 
@@ -109,57 +98,6 @@ def table_08(evidence: Evidence) -> pd.DataFrame:
         ]
     table["family"] = table["family"].map(label)
     return table
-
-
-def baselines(evidence: Evidence) -> pd.DataFrame:
-    """Every predictor by family: +-10 % accuracy and RMSPE, in percent; NaN where a predictor was not evaluated.
-
-    Returns:
-        Columns: family (this project's name, or "all"), models, and for each of `PREDICTORS` its two metrics.
-    """
-    frame = evidence.evaluated("predicted_ms", "macs", "memory_bytes")
-    if len(frame["family"].unique()) > 1:
-        frame = with_baselines(frame)
-    table = by_group(frame)[["family", "models"]]
-    for name, column in PREDICTORS.items():
-        if column not in frame.columns or not frame[column].notna().all():
-            continue
-        hits = by_group(frame, predicted=column)
-        table[f"{name}: {_WITHIN_10}"] = 100 * hits["within_10pct"]
-        table[f"{name}: RMSPE (%)"] = hits["rmspe"]
-    return table
-
-
-def table_baselines(evidence: Evidence) -> pd.DataFrame:
-    """Baselines by family, with the paper's means over its five families and three devices (Fig. 9) as the last row."""
-    table = baselines(evidence)
-    published = {"ours": "ours", "FLOPs": "flops", "FLOPs+MAC": "flops_mac"}
-    row: dict[str, object] = {f"{ours}: {_WITHIN_10}": paper.FIGURE_9[key] for ours, key in published.items()}
-    row[f"operator sum: {_WITHIN_10}"] = paper.FIGURE_11_OPERATOR["CPU"]
-    table["family"] = table["family"].map(label)
-    last = pd.DataFrame([{c: row.get(c, np.nan) for c in table.columns} | {"family": _PAPER_ROW}])
-    return pd.concat([table.astype({"models": float}), last], ignore_index=True)
-
-
-def baseline_verdicts(table: pd.DataFrame) -> pd.DataFrame:
-    """Whether FLOPs, FLOPs+MAC and operator sum are beaten on every family: +-10 % accuracy never higher, RMSPE lower.
-
-    Args:
-        table: from `baselines` or `table_baselines`.
-
-    Returns:
-        One row a baseline that was evaluated: baseline, higher_within (families where its +-10 % accuracy is higher),
-        not_worse_rmspe (families where its RMSPE is not higher than ours); both empty strings when it is beaten throughout.
-    """
-    families = table[~table["family"].isin([OVERALL, _PAPER_ROW])]
-    rows = []
-    for name in ("FLOPs", "FLOPs+MAC", "operator sum"):
-        if f"{name}: RMSPE (%)" not in table.columns:
-            continue
-        higher = families[f"{name}: {_WITHIN_10}"] > families[f"ours: {_WITHIN_10}"]
-        lower = families[f"{name}: RMSPE (%)"] <= families["ours: RMSPE (%)"]
-        rows.append((name, ", ".join(families["family"][higher]), ", ".join(families["family"][lower])))
-    return pd.DataFrame(rows, columns=["baseline", "higher_within", "not_worse_rmspe"])
 
 
 def table_11(evidence: Evidence) -> pd.DataFrame:

@@ -163,7 +163,8 @@ def _published_quality(kind: str) -> dict[str, float]:
 
 def table_10(evidence: Evidence) -> pd.DataFrame:
     """Table 10: the conv predictor by sampler on the frozen set, and whole models with that Conv predictor among ours."""
-    judged = [f"{name}{suffix}" for suffix in ("", "_all") for name in ("rmse_ms", "rmspe", "within_10pct")]
+    names = ("rmse_ms", "rmspe", "rmspe_more_low", "rmspe_more_high", "within_10pct")
+    judged = [f"{name}{suffix}" for suffix in ("", "_all") for name in names]
     samplers = evidence.frame("samplers", "sampler", "rows", "seconds", "resolved_us", *judged)
     sets = {"": f"labels >= {_resolved_us(evidence):g} us", "_all": "all labels"}
     rows = []
@@ -184,6 +185,8 @@ def table_10(evidence: Evidence) -> pd.DataFrame:
                 f"conv RMSE, {which} (ms)": cell[f"rmse_ms{suffix}"],
                 f"conv RMSPE, {which} (%)": cell[f"rmspe{suffix}"],
                 f"lowest, {which}": lowest,
+                f"over adaptive, {which}, from (points)": cell[f"rmspe_more_low{suffix}"],
+                f"to, {which} (points)": cell[f"rmspe_more_high{suffix}"],
                 f"conv within 10 %, {which} (%)": 100 * cell[f"within_10pct{suffix}"],
             }
         row |= {

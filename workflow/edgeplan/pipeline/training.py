@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from edgeplan.errors import FormatError
 from edgeplan.evaluation.metrics import accuracy
+from edgeplan.evaluation.uncertainty import rmspe_difference
 from edgeplan.frames import read_document, read_parquet, write_csv, write_parquet
 from edgeplan.fusion.rules import read_rules
 from edgeplan.params import Params
@@ -64,7 +66,8 @@ def train(
 ) -> None:
     """Train the predictors; calibrate them on whole models; hold the samplers against the frozen set; train what is compared.
 
-    The samplers are judged on all labels of the frozen set, and on those of at least `training.resolved_us` alone.
+    The samplers are judged on all labels of the frozen set, and on those of at least `training.resolved_us` alone; how far the
+    others' errors differ from the adaptive one's by chance is told by resampling the carriers of that set.
 
     The comparison predictors: Conv from each sampler's samples alone, the other kinds being those of the device; all kinds from
     isolated kernels; all kinds from as much measuring time in carriers as the isolated kernels took; and nn-Meter's random
@@ -82,15 +85,17 @@ def train(
     calibrated(predictor, whole_kernels, measured_ms).save(predictors)
     write_parquet(held_out, quality)
     rows: list[dict[str, object]] = []
+    first = _frozen(trained[COMPARED[0]][1]) if COMPARED[0] in trained else None
     for name in (n for n in COMPARED if n in trained):
         conv, judged = trained[name]
-        judged = judged[judged["split"] == "frozen"]
+        judged = _frozen(judged)
         rows.append(
             {
                 "sampler": name,
                 "rows": int((parts[name]["sampler"] == name).sum()),
                 "seconds": about["sampler_seconds"][name],
                 **_judged(judged, params.training.resolved_us),
+                **_differences(judged, None if name == COMPARED[0] else first, params.training.resolved_us),
             }
         )
         calibrated(predictor.with_kinds_of(conv, [_CONV]), whole_kernels, measured_ms).save(predictors / name)
@@ -119,6 +124,10 @@ def _parts(table: pd.DataFrame, about: Mapping[str, Any]) -> dict[str, pd.DataFr
     return parts
 
 
+def _frozen(held_out: pd.DataFrame) -> pd.DataFrame:
+    return held_out[held_out["split"] == "frozen"].reset_index(drop=True)
+
+
 def _judged(rows: pd.DataFrame, resolved_us: float) -> dict[str, float]:
     """Accuracy on all held-out rows and, NaN where there are none, on those whose label is at least `resolved_us`."""
     found: dict[str, float] = {"resolved_us": resolved_us}
@@ -126,6 +135,28 @@ def _judged(rows: pd.DataFrame, resolved_us: float) -> dict[str, float]:
         hit = asdict(accuracy(part["measured_us"] / 1e3, part["predicted_us"] / 1e3)) if len(part) else {}
         values = (hit.get(name, math.nan) for name in ("models", "rmse", "rmspe", "within_10pct"))
         found |= dict(zip((f"{name}{suffix}" for name in ("labels", "rmse_ms", "rmspe", "within_10pct")), values, strict=True))
+    return found
+
+
+def _differences(rows: pd.DataFrame, adaptive: pd.DataFrame | None, resolved_us: float) -> dict[str, float]:
+    """95 % interval of the RMSPE less that of the adaptive sample (percentage points) on the same sets; NaN without that one.
+
+    Raises:
+        FormatError: the two were not judged on the same labels.
+    """
+    found: dict[str, float] = {}
+    for suffix, least in (("_all", 0.0), ("", resolved_us)):
+        low = high = math.nan
+        if adaptive is not None:
+            same = ["subject", "config", "measured_us"]
+            if not rows[same].equals(adaptive[same]):
+                raise FormatError("samplers were judged on different labels", where="training", next_step="dvc repro training")
+            kept = rows["measured_us"] >= least
+            ours, theirs = adaptive[kept], rows[kept]
+            if len(ours):
+                interval = rmspe_difference(ours["measured_us"], ours["predicted_us"], theirs["predicted_us"], ours["subject"])
+                low, high = interval.low, interval.high
+        found |= {f"rmspe_more_low{suffix}": low, f"rmspe_more_high{suffix}": high}
     return found
 
 

@@ -36,14 +36,14 @@ def quality_of(
         if len(seen) and len(held):
             forest = fit_forest(labels.take(seen), matrix[seen], settings.seeds[0])
             predicted = _predict_held(trained, labels, inputs, seen, held, settings)
-            table = labels.frame.iloc[held][["kind", "config"]].copy()
+            table = labels.frame.iloc[held][["subject", "kind", "config"]].copy()
             table["type"] = (
                 [_type_of(text) for text in table["config"]] if "type" not in labels.frame else labels.frame.iloc[held]["type"]
             )
             table["measured_us"], table["predicted_us"] = labels.latency[held], predicted
             table["forest_us"], table["split"] = np.maximum(forest.predict(matrix[held]), 0.0), split
             tables.append(table)
-    columns = ["kind", "type", "config", "measured_us", "predicted_us", "forest_us", "split"]
+    columns = ["subject", "kind", "type", "config", "measured_us", "predicted_us", "forest_us", "split"]
     return pd.concat(tables)[columns] if tables else pd.DataFrame(columns=columns)
 
 

@@ -52,8 +52,8 @@ def train_predictor(
         exclude_samplers: samplers whose rows are never trained on; those of "frozen" are reported on.
 
     Returns:
-        The predictors, and held-out kernels: kind, type, config, measured_us, predicted_us, forest_us, split ("test" of a
-        7:1:2 split by subject, "frozen").
+        The predictors, and held-out kernels: subject, kind, type, config, measured_us, predicted_us, forest_us, split ("test"
+        of a 7:1:2 split by subject, "frozen").
 
     Raises:
         FormatError: the rows do not fit.
