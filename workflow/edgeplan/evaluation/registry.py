@@ -202,8 +202,8 @@ _ALL = (
         "table_factors",
         "Factors of kernel kinds",
         "What kernels take in whole models over what carriers said of them, fitted on the whole models of the stage "
-        "calibration, none of which is evaluated, with a prior around what all kinds have in common: kinds of little time stay "
-        "there. The paper adds up kernels as they are; so do the plain sums of `table_baselines`.",
+        "calibration, none of which is evaluated, with a prior around 1: kinds of little time stay there. The paper adds up "
+        "kernels as they are; so do the plain sums of `table_baselines`.",
         prediction.table_factors,
         ("factors", "breakdown"),
     ),

@@ -2,8 +2,7 @@
 
 The sum of a carrier's labels is its plain time by construction; that of a whole model is not, and the difference has a part
 that all models share. It is learnt as one factor for each kind of kernel, from whole models that are measured for that (stage
-`calibration`) and are not evaluated. Kinds have most of it in common: what sets one apart has to be shown by the models. A
-model stays the sum of its kernels.
+`calibration`) and are not evaluated. A model stays the sum of its kernels.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ import numpy.typing as npt
 from edgeplan.rounding import nine_digits_each
 
 Floats = npt.NDArray[np.float64]
-#: How far what kinds have in common is expected to lie from 1, and how far each from that, before any model is seen. With the
-#: second as wide as the first, families that were left out were predicted worse than by one factor for all kinds.
-_COMMON_SPREAD, _KIND_SPREAD = 0.1, 0.02
+#: How far factors are expected to lie from 1, before any model is seen: kinds that no model tells of stay there.
+_EXPECTED_SPREAD = 0.1
 _LEAST_SPREAD = 1e-3
 _FOLDS = 6
 _HUBER = 1.345  # residuals of more spreads than that count less
@@ -27,8 +25,8 @@ _LIMITS = (0.5, 2.0)
 def fit_factors(by_kind_ms: Floats, call_ms: float, measured_ms: Floats) -> Floats:
     """Factors that bring predicted sums to what models take.
 
-    Least squares of relative errors, those far off weighed less (Huber), with normal priors: of what all have in common around
-    1, of each factor around that. The more of the models' time kernels of a kind take, the more these decide about its factor.
+    Least squares of relative errors, those far off weighed less (Huber), with a normal prior around 1: the more of the models'
+    time kernels of a kind take, the more these decide about its factor.
 
     Args:
         by_kind_ms: predicted latency by kind (k, m).
@@ -40,15 +38,14 @@ def fit_factors(by_kind_ms: Floats, call_ms: float, measured_ms: Floats) -> Floa
     """
     share = (by_kind_ms / measured_ms).T
     missing = 1.0 - call_ms / measured_ms - share.sum(axis=1)
-    terms = np.column_stack([share.sum(axis=1), share])
-    expected = np.array([_COMMON_SPREAD, *[_KIND_SPREAD] * len(by_kind_ms)])
-    change = np.zeros(len(expected))
+    change = np.zeros(len(by_kind_ms))
     for _ in range(_ROUNDS if len(missing) else 0):
-        rest = np.abs(missing - terms @ change)
+        rest = np.abs(missing - share @ change)
         spread = max(1.4826 * float(np.median(rest)), _LEAST_SPREAD)
-        weighted = terms.T * np.minimum(1.0, _HUBER * spread / np.maximum(rest, _LEAST_SPREAD * spread))
-        change = np.linalg.solve(weighted @ terms + np.diag((spread / expected) ** 2), weighted @ missing)
-    return nine_digits_each(np.clip(1.0 + change[0] + change[1:], *_LIMITS))
+        weighted = share.T * np.minimum(1.0, _HUBER * spread / np.maximum(rest, _LEAST_SPREAD * spread))
+        prior = (spread / _EXPECTED_SPREAD) ** 2 * np.eye(len(change))
+        change = np.linalg.solve(weighted @ share + prior, weighted @ missing)
+    return nine_digits_each(np.clip(1.0 + change, *_LIMITS))
 
 
 def cross_fitted_ms(by_kind_ms: Floats, call_ms: float, measured_ms: Floats) -> Floats:
