@@ -38,7 +38,8 @@ class Evidence:
             labels, rmse_ms, rmspe (percent), within_10pct (share), rmspe_more_low and _high (95 % interval of the rmspe less
             that of the adaptive one); the last six with the suffix _all on all frozen labels.
         models: evaluated variants: model_id, family, macs, memory_bytes, measured_ms, noise, measured_at_s (since the epoch),
-            blocks_span_s, repeat_ms, repeat_gap_s, predicted_ms, plain_sum_ms (without factors of kinds), low_ms, high_ms,
+            blocks_span_s, repeat_ms, repeat_gap_s, predicted_ms, plain_sum_ms (without factors of kinds), left_out_ms (with
+            those of other families alone), low_ms, high_ms,
             operator_sum_ms, forest_ms, isolated_ms, {adaptive,random,prior}_sampling_ms: with the Conv predictor of that
             sampler's samples alone.
         calibration: models that set the factors of kinds and the intervals: model_id, family, measured_ms, noise, seconds,

@@ -152,7 +152,8 @@ _ALL = (
         "table_baselines",
         "Baselines on unseen families",
         "The random forest is the paper's method: one a kernel kind on its features alone, trained on the rows that ours learn "
-        "from. FLOPs and FLOPs+MAC are linear regressions over the other families (paper: section 7.2.1). The paper's row: "
+        "from. FLOPs and FLOPs+MAC are linear regressions over the other families (paper: section 7.2.1). `family left out` is "
+        "ours with factors of kinds from the calibrating models of the other families alone. The paper's row: "
         "means over its five families and three devices (Fig. 9); its operator sum is that of the CPU over all families "
         "(Fig. 11).",
         baselines.table_baselines,

@@ -26,7 +26,7 @@ from edgeplan.frames import read_document
 
 _AGAIN = "run the evaluation stage again"
 _PASS, _MISS = "pass", "miss"
-_SHARES = ("prediction.within", "prediction.plain_sum", "fusion.", "interval.coverage")
+_SHARES = ("prediction.within", "prediction.plain_sum", "prediction.left_out", "fusion.", "interval.coverage")
 
 
 @dataclass(frozen=True, slots=True)

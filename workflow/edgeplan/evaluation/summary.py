@@ -27,6 +27,8 @@ KEYS = (
     "prediction.within_5pct",
     "prediction.plain_sum_within_10pct",
     "prediction.plain_sum_within_5pct",
+    "prediction.left_out_within_10pct",
+    "prediction.left_out_within_5pct",
     "prediction.repeat_within_10pct",
     "prediction.repeat_within_5pct",
     "prediction.models",
@@ -121,16 +123,12 @@ def _prediction(evidence: Evidence) -> dict[str, float]:
     noise = evidence.optional("noise")
     if noise is not None:
         values["measuring.noise_median"], values["measuring.noise_max"] = noise["noise"].median(), noise["noise"].max()
-    plain = evidence.optional("plain_sum_ms")
-    if plain is not None:
-        hit = accuracy(plain["measured_ms"], plain["plain_sum_ms"])
-        values["prediction.plain_sum_within_10pct"] = hit.within_10pct
-        values["prediction.plain_sum_within_5pct"] = hit.within_5pct
-    again = evidence.optional("repeat_ms")
-    if again is not None:
-        repeat = accuracy(again["measured_ms"], again["repeat_ms"])
-        values["prediction.repeat_within_10pct"] = repeat.within_10pct
-        values["prediction.repeat_within_5pct"] = repeat.within_5pct
+    for name, column in (("plain_sum", "plain_sum_ms"), ("left_out", "left_out_ms"), ("repeat", "repeat_ms")):
+        other = evidence.optional(column)
+        if other is not None:
+            hit = accuracy(other["measured_ms"], other[column])
+            values[f"prediction.{name}_within_10pct"] = hit.within_10pct
+            values[f"prediction.{name}_within_5pct"] = hit.within_5pct
     spans = evidence.optional("low_ms", "high_ms", "predicted_ms")
     if spans is not None:
         values["interval.coverage_90"] = coverage(spans["measured_ms"], spans["low_ms"], spans["high_ms"])

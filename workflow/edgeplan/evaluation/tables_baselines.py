@@ -15,6 +15,7 @@ from edgeplan.evaluation.uncertainty import rmspe_difference
 #: Name of a predictor in tables -> its column in the evaluated variants; the linear baselines are computed here.
 PREDICTORS = {
     "ours": "predicted_ms",
+    "family left out": "left_out_ms",
     "plain sum": "plain_sum_ms",
     "random forest": "forest_ms",
     "operator sum": "operator_sum_ms",

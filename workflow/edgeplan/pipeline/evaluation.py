@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.errors import FormatError
@@ -23,12 +24,13 @@ from edgeplan.fusion.rules import FusionRules, read_rules
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split, split_operators
 from edgeplan.params import Params
-from edgeplan.pipeline.model_tables import named_graphs
+from edgeplan.pipeline.model_tables import kernels_of, named_graphs
 from edgeplan.pipeline.models import read_models
 from edgeplan.pipeline.speed import speed_of
 from edgeplan.pipeline.training import COMPARED, FOREST, ISOLATED, SHORT
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
+from edgeplan.predictors.kind_factors import fit_factors
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.progress import progress
 from edgeplan.sampling.sweeps import CONV_CHECK, SWEEP, sweep_graphs, sweep_of
@@ -61,6 +63,10 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Pat
         kernels, operators = _tables(table, rules, advance)
     evaluation = results / "evaluation"
     models = _predict(table.merge(truth, on=["model_id", "family"]), predictor, folder, kernels, operators)
+    calibrating = read_parquet(results / "calibration" / "models.parquet", "model_id", "family", "spec", "measured_ms")
+    models["left_out_ms"] = family_left_out_ms(
+        predictor, kernels, models["family"], kernels_of(calibrating, rules), calibrating
+    )
     write_parquet(models, evaluation / "models.parquet")
     batch = predictor.predict_many(kernels)
     kinds, ids = np.meshgrid(batch.kinds, models["model_id"].to_numpy(), indexing="ij")
@@ -128,6 +134,39 @@ def _predict(
         else:
             models[column] = np.nan
     return models
+
+
+def family_left_out_ms(
+    predictor: DevicePredictor,
+    kernels: KernelTables,
+    families: pd.Series[str],
+    calibrating_kernels: KernelTables,
+    calibrating: pd.DataFrame,
+) -> npt.NDArray[np.float64]:
+    """Predictions (ms) with factors of kinds that were fitted on other families alone: as of one that nobody calibrated on.
+
+    Args:
+        predictor: that of the device; its own factors are not used.
+        kernels: kernels of the models (m).
+        families: their families (m).
+        calibrating_kernels: kernels of the calibrating models.
+        calibrating: those models: family, measured_ms.
+    """
+    plain, call_ms = predictor.without_factors(), predictor.card.call_us / 1e3
+    seen, asked = plain.predict_many(calibrating_kernels, allow_partial=True), plain.predict_many(kernels)
+    kinds = sorted({*seen.kinds, *asked.kinds})
+    seen_ms, asked_ms = (
+        pd.DataFrame(part.by_kind_ms, index=list(part.kinds)).reindex(kinds, fill_value=0.0).to_numpy()
+        for part in (seen, asked)
+    )
+    measured_ms, known = calibrating["measured_ms"].to_numpy(float), seen.coverage == 1
+    found = np.empty(len(families))
+    for family in families.unique():
+        here = (families == family).to_numpy()
+        others = known & (calibrating["family"] != family).to_numpy()
+        factors = fit_factors(seen_ms[:, others], call_ms, measured_ms[others])
+        found[here] = factors @ asked_ms[:, here] + call_ms
+    return found
 
 
 def _modes(models: pd.DataFrame, labelled: pd.DataFrame, about: Mapping[str, object]) -> pd.DataFrame:

@@ -1,0 +1,51 @@
+"""Factors of kinds of which a model's own family knows nothing."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pytest
+from bare_card import bare_card
+
+from edgeplan.pipeline.evaluation import family_left_out_ms
+from edgeplan.predictors.kernel_tables import KernelTables
+from edgeplan.predictors.predictions import BatchPrediction
+from edgeplan.predictors.predictor import DevicePredictor
+
+COUNT = 40
+BY_KIND = np.random.default_rng(2).uniform(1.0, 10.0, (2, COUNT)) * np.array([[3.0], [1.0]])
+CALL_MS = 0.005
+
+
+class Known(DevicePredictor):
+    """Predicts the latencies it was given, by kind; its kinds come in the order of the models it is asked for."""
+
+    def without_factors(self) -> Known:
+        return self
+
+    def predict_many(self, models: KernelTables, *, allow_partial: bool = False) -> BatchPrediction:
+        times = cast("Any", models)
+        whole = times.sum(axis=0) + CALL_MS
+        count, kinds = np.ones(len(whole)), ("conv", "fc")
+        if allow_partial:
+            times, kinds = np.vstack([times[::-1], np.zeros(len(whole))]), ("fc", "conv", "pool")
+        return BatchPrediction(("m",) * len(whole), whole, whole, whole, count, count, times, kinds)
+
+
+def test_a_family_is_predicted_by_what_the_others_showed() -> None:
+    predictor = Known(bare_card(call_us=1e3 * CALL_MS), {})
+    families = pd.Series(["a", "b"] * (COUNT // 2))
+    slower = families.map({"a": 1.2, "b": 0.9}).to_numpy()
+    calibrating = pd.DataFrame({"family": families, "measured_ms": BY_KIND.sum(axis=0) * slower + CALL_MS})
+    found = family_left_out_ms(predictor, cast("Any", BY_KIND), families, cast("Any", BY_KIND), calibrating)
+    others = families.map({"a": 0.9, "b": 1.2}).to_numpy()
+    assert (found - CALL_MS) / BY_KIND.sum(axis=0) == pytest.approx(others, rel=0.01)
+
+
+def test_without_another_family_kernels_count_as_they_are() -> None:
+    predictor = Known(bare_card(call_us=1e3 * CALL_MS), {})
+    calibrating = pd.DataFrame({"family": ["a"] * COUNT, "measured_ms": BY_KIND.sum(axis=0) * 2})
+    found = family_left_out_ms(predictor, cast("Any", BY_KIND), pd.Series(["a"] * COUNT), cast("Any", BY_KIND), calibrating)
+    assert found == pytest.approx(BY_KIND.sum(axis=0) + CALL_MS)
