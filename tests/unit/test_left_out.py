@@ -37,11 +37,12 @@ class Known(DevicePredictor):
 def test_a_family_is_predicted_by_what_the_others_showed() -> None:
     predictor = Known(bare_card(call_us=1e3 * CALL_MS), {})
     families = pd.Series(["a", "b"] * (COUNT // 2))
-    slower = families.map({"a": 1.2, "b": 0.9}).to_numpy()
-    calibrating = pd.DataFrame({"family": families, "measured_ms": BY_KIND.sum(axis=0) * slower + CALL_MS})
+    conv, fc = (families.map(dict(zip("ab", pair, strict=True))).to_numpy() for pair in ((1.2, 0.9), (0.9, 1.1)))
+    measured_ms = BY_KIND[0] * conv + BY_KIND[1] * fc + CALL_MS
+    calibrating = pd.DataFrame({"family": families, "measured_ms": measured_ms})
     found = family_left_out_ms(predictor, cast("Any", BY_KIND), families, cast("Any", BY_KIND), calibrating)
-    others = families.map({"a": 0.9, "b": 1.2}).to_numpy()
-    assert (found - CALL_MS) / BY_KIND.sum(axis=0) == pytest.approx(others, rel=0.01)
+    conv, fc = (families.map(dict(zip("ab", pair, strict=True))).to_numpy() for pair in ((0.9, 1.2), (1.1, 0.9)))
+    assert found == pytest.approx(BY_KIND[0] * conv + BY_KIND[1] * fc + CALL_MS, rel=0.01)
 
 
 def test_without_another_family_kernels_count_as_they_are() -> None:
