@@ -10,7 +10,7 @@ import pytest
 from evaluation_evidence import full_evidence
 
 from edgeplan.errors import FormatError
-from edgeplan.evaluation import dates, paper, registry, summary, tables, tables_baselines, tables_fusion, tables_prediction
+from edgeplan.evaluation import dates, paper, registry, summary, tables, tables_fusion, tables_prediction
 from edgeplan.evaluation.artifacts import Evidence, read_evidence
 
 
@@ -123,37 +123,6 @@ def test_fusion_is_averaged_over_groups_without_batch_norm(evidence: Evidence) -
     assert table["recall (%)"][1] == pytest.approx(100 * (80 / 90 + 1) / 3)
     averages = ["macro average", "macro average, with reshapes", "batch-norm folding", "reshapes"]
     assert list(table["pair"]) == [*averages, "conv_add", "conv_relu", "reshape_fc"]
-
-
-def test_baseline_verdicts_name_the_families_that_are_lost(evidence: Evidence) -> None:
-    assert evidence.models is not None
-    swapped = evidence.models.assign(operator_sum_ms=evidence.models["predicted_ms"])
-    vgg = swapped["family"] == "vgg"
-    swapped.loc[~vgg, "operator_sum_ms"] *= 2
-    table = tables_baselines.baselines(replace(evidence, models=swapped))
-    verdict = tables_baselines.baseline_verdicts(table).set_index("baseline")
-    assert verdict.loc["operator sum", "higher_within"] == ""
-    assert verdict.loc["operator sum", "not_worse_rmspe"] == "vgg"
-
-
-def test_differences_to_baselines_tell_chance_from_a_clear_lead(evidence: Evidence) -> None:
-    truth, ours = (evidence.frame("models")[c] for c in ("measured_ms", "predicted_ms"))
-    family, number = evidence.frame("models")["family"], evidence.frame("models").groupby("family").cumcount()
-    off = (1.2 - 0.01 * number).where(number % 2 == 0, 0.8)  # never by much the same
-    models = evidence.frame("models").assign(
-        predicted_ms=ours.where(~family.isin(["vgg", "resnet"]), truth * off),
-        operator_sum_ms=(truth * off * 1.3)
-        .where(family != "vgg", truth * (1 + (off - 1) / 4))  # clearly better
-        .where(family != "resnet", truth * off.where(number > 0, 1.1).where(number != 1, 0.7)),  # one better, one worse
-    )
-    table = tables_baselines.table_baseline_differences(replace(evidence, models=models))
-    assert len(table) == 3 * 13
-    rows = table[table["baseline"] == "operator sum"].set_index("family")
-    assert rows.loc["VGGs", "ahead"] == "baseline"
-    assert rows.loc["VGGs", "to (points)"] < 0
-    assert rows.loc["ResNets", "ahead"].endswith(", by chance")
-    assert rows.loc["ResNets", "difference, 95 % from (points)"] < 0 < rows.loc["ResNets", "to (points)"]
-    assert rows.loc["AlexNets", "ahead"] == "ours"
 
 
 def test_repeated_measurements_say_how_much_later_they_were_made(evidence: Evidence) -> None:

@@ -89,6 +89,11 @@ def test_training_counts_the_rows_of_all_trainings(tmp_path: Path, bars: Bars) -
     folders = {path.parent.relative_to(out).as_posix() for path in out.rglob("card.json")}
     assert folders == {".", *training.COMPARED, training.ISOLATED, training.SHORT, training.FOREST}
     assert len(told) == len(folders) - 1, "forests take no time worth telling"
+    judged = pd.read_csv(out / "samplers.csv").set_index("sampler")
+    assert judged.loc["adaptive", ["rmspe_more_low", "rmspe_more_high"]].isna().all()
+    others = judged.loc[["random", "prior"]]
+    assert (others["rmspe_more_low"] < others["rmspe"] - judged.loc["adaptive", "rmspe"]).all()
+    assert (others["rmspe_more_high"] > others["rmspe"] - judged.loc["adaptive", "rmspe"]).all()
 
 
 def test_evaluation_counts_models(bars: Bars) -> None:

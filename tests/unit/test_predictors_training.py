@@ -35,7 +35,7 @@ def test_recovers_the_law(trained: tuple[DevicePredictor, pd.DataFrame]) -> None
     assert (error < 0.1).mean() > 0.85
     forest = (frozen["forest_us"] / frozen["measured_us"] - 1).abs()
     assert error.median() < forest.median()
-    assert list(quality.columns) == ["kind", "type", "config", "measured_us", "predicted_us", "forest_us", "split"]
+    assert list(quality.columns) == ["subject", "kind", "type", "config", "measured_us", "predicted_us", "forest_us", "split"]
 
 
 def test_frozen_rows_are_never_trained_on() -> None:

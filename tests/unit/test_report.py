@@ -200,10 +200,12 @@ def test_findings_judge_the_rules_with_and_without_reshapes(evidence: Evidence) 
 def test_findings_compare_samplers_on_both_sets_of_labels(evidence: Evidence) -> None:
     told = next(text for text in analysis.findings(evidence) if text.startswith("Adaptive sampling"))
     assert (
-        "on all 60 that are at least 1 us 8.0 %, 80% lower than random (40.0 %; the difference is 20.0 to 50.0 points at 95 %)"
-        in told
+        "on all 60 that are at least 1 us 8.0 %, 80% lower than random (40.0 %; its error less the "
+        "adaptive one's: 20.0 to 50.0 points at 95 %)" in told
     )
-    assert told.endswith("24% higher than prior (21.0 %; the difference is -9.0 to -2.0 points at 95 %): not the lowest.")
+    assert told.endswith(
+        "24% higher than prior (21.0 %; its error less the adaptive one's: -9.0 to -2.0 points at 95 %): not the lowest."
+    )
 
 
 def test_errors_are_attributed_to_the_kind_that_causes_them(evidence: Evidence) -> None:

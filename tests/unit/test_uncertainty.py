@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from edgeplan.errors import FormatError
 from edgeplan.evaluation.uncertainty import rmspe_difference
 
 TRUTH = np.full(40, 10.0)
@@ -18,6 +19,7 @@ def test_a_clear_difference_is_clear_and_has_its_sign() -> None:
     found = rmspe_difference(TRUTH, good, bad, np.arange(40))
     assert found.clear
     assert 4 < found.low < found.high < 12
+    assert found.p < 0.01
     other = rmspe_difference(TRUTH, bad, good, np.arange(40))
     assert (other.low, other.high) == pytest.approx((-found.high, -found.low))
 
@@ -45,4 +47,28 @@ def test_one_group_says_nothing() -> None:
     found = rmspe_difference(TRUTH, TRUTH, TRUTH * 1.1, np.zeros(40))
     assert np.isnan(found.low)
     assert np.isnan(found.high)
+    assert np.isnan(found.p)
     assert not found.clear
+
+
+def test_the_interval_is_that_of_resampling_by_hand() -> None:
+    rng = np.random.default_rng(8)
+    ours, theirs = _predicted(rng, 0.05), _predicted(rng, 0.07)
+    drawn = rng.integers(0, TRUTH.size, (20000, TRUTH.size))
+    points = [100 * np.sqrt(((p / TRUTH - 1)[drawn] ** 2).mean(axis=1)) for p in (ours, theirs)]
+    low, high = np.quantile(points[1] - points[0], (0.025, 0.975))
+    found = rmspe_difference(TRUTH, ours, theirs, np.arange(40))
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.15)
+
+
+def test_few_groups_are_not_told_apart_too_often() -> None:
+    """Of pairs of equal accuracy, eight groups each, about one in twenty may be."""
+    rng = np.random.default_rng(9)
+    truth = TRUTH[:8]
+    pairs = [[truth * (1 + rng.normal(0.0, 0.05, 8)) for _ in range(2)] for _ in range(200)]
+    assert sum(rmspe_difference(truth, *pair, np.arange(8)).clear for pair in pairs) < 25
+
+
+def test_a_row_of_no_group_is_refused() -> None:
+    with pytest.raises(FormatError, match="belongs to no group"):
+        rmspe_difference(TRUTH, TRUTH, TRUTH, [None] + ["a"] * 39)

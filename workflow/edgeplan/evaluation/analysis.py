@@ -213,11 +213,10 @@ def _samplers(evidence: Evidence) -> list[str]:
             continue
         texts = []
         for name, error in zip(others, theirs, strict=True):
-            low, high = (rows[name][f"rmspe_more_{end}{suffix}"] for end in ("low", "high"))
-            texts.append(
-                f"{abs(1 - ours / error):.0%} {'lower' if ours < error else 'higher'} than {name} ({error:.1f} %; the "
-                f"difference is {low:.1f} to {high:.1f} points at 95 %)"
-            )
+            low, high = (float(rows[name][f"rmspe_more_{end}{suffix}"]) for end in ("low", "high"))
+            known = f"; its error less the adaptive one's: {low:.1f} to {high:.1f} points at 95 %" if np.isfinite(low) else ""
+            way = "lower" if ours < error else "higher"
+            texts.append(f"{abs(1 - ours / error):.0%} {way} than {name} ({error:.1f} %{known})")
         verdict = "the lowest" if ours < min(theirs) else "not the lowest"
         labels = f"all {rows['adaptive'][f'labels{suffix}']:.0f} {which}"
         found.append(f"on {labels} {ours:.1f} %, {' and '.join(texts)}: {verdict}")
@@ -233,11 +232,12 @@ def _baselines(evidence: Evidence) -> list[str]:
         if higher or lower:
             where = [f"a higher +-10 % accuracy on {higher}"] if higher else []
             where += [f"an RMSPE no higher than ours on {lower}"] if lower else []
-            clear = differences[(differences["baseline"] == baseline) & (differences["high"] < 0)]
-            sure = f"on {', '.join(clear['family'])}" if len(clear) else "nowhere"
+            ahead = differences["clear"] & (differences["theirs"] < differences["ours"])
+            clear = differences.loc[ahead & (differences["baseline"] == baseline), "family"]
+            sure = f"only on {', '.join(clear)}" if len(clear) else "on no family"
             texts.append(
-                f"{baseline} is not beaten everywhere: {' and '.join(where)}; by RMSPE it is ahead {sure} beyond the chance of "
-                "which models were drawn."
+                f"{baseline} is not beaten everywhere: {' and '.join(where)}; {sure} a paired test of the models' squared "
+                "errors tells that it is ahead (p < .05)."
             )
     return texts
 

@@ -92,8 +92,9 @@ _ALL = (
         "Conv predictors of what each sampler measured within the same budget, tested on all labels of the frozen set, and on "
         "those of at least `training.resolved_us` alone, since the counters of stock engines have the unit of a microsecond; "
         "then whole models, with that Conv predictor in place of the device's, which learns from all of them (paper: Table 10 "
-        "and section 7.3). `over adaptive` is the 95 % interval of the RMSPE less that of the adaptive sample (paired "
-        "bootstrap over the carriers of the set): above zero throughout, the adaptive one is ahead beyond chance. "
+        "and section 7.3). `over adaptive` is the 95 % interval of a sampler's RMSPE less the adaptive one's (paired "
+        "bootstrap over the carriers of the set): above zero throughout, the adaptive one is ahead beyond the chance of which "
+        "carriers were tested, of one run and one training each. "
         "The prior sampler starts from the initial sample of the adaptive one; here its minutes count for both, in the table "
         "of measuring costs once.",
         sampling.table_10,
@@ -153,20 +154,21 @@ _ALL = (
         "Baselines on unseen families",
         "The random forest is the paper's method: one a kernel kind on its features alone, trained on the rows that ours learn "
         "from. FLOPs and FLOPs+MAC are linear regressions over the other families (paper: section 7.2.1). `family left out` is "
-        "ours with factors of kinds from the calibrating models of the other families alone. The paper's row: "
-        "means over its five families and three devices (Fig. 9); its operator sum is that of the CPU over all families "
-        "(Fig. 11).",
+        "ours with factors of kinds from the calibrating models of the other families alone; the operator sum has those of "
+        "all. The paper's row: means over its five families and three devices (Fig. 9); its operator sum is that of the CPU "
+        "over all families (Fig. 11).",
         baselines.table_baselines,
         ("models",),
         ("predicted_ms", "macs", "memory_bytes"),
     ),
     Shown(
         "table_baseline_differences",
-        "Baselines against ours, and what is chance",
-        "Points of RMSPE by which a baseline is above (behind) or below (ahead of) ours on a family, with the 95 % interval of "
-        "a paired bootstrap over its models: where it holds zero, which of the two is ahead is the chance of which models "
-        "were drawn. Of 39 comparisons two fall outside by chance alone. Where the baseline's predictions are about as long "
-        "as ours (last column), the two differ by little else than a common bias.",
+        "Baselines against ours, family by family",
+        "RMSPE of a baseline less ours in points (below zero the baseline is ahead), with the 95 % interval of a paired "
+        "bootstrap over the family's models; of twenty models it is somewhat narrow. p is how often so large a difference of "
+        "squared errors comes about when a coin decides for each model which of the two errors is whose; below .05 the two "
+        "count as told apart. p is not corrected for the number of comparisons, and is of one training and one measurement: "
+        "it tells of the chance of which models were drawn, of no other.",
         baselines.table_baseline_differences,
         ("models",),
         ("predicted_ms", "macs", "memory_bytes"),

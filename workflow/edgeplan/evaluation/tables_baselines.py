@@ -9,7 +9,7 @@ from edgeplan.evaluation import paper
 from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.evaluation.baselines import with_baselines
 from edgeplan.evaluation.metrics import OVERALL, by_group, relative_error, rmspe
-from edgeplan.evaluation.tables_prediction import label
+from edgeplan.evaluation.tables_prediction import WITHIN_10, label
 from edgeplan.evaluation.uncertainty import rmspe_difference
 
 #: Name of a predictor in tables -> its column in the evaluated variants; the linear baselines are computed here.
@@ -25,7 +25,6 @@ PREDICTORS = {
 #: Those that a prediction is to beat on every family.
 BASELINES = ("FLOPs", "FLOPs+MAC", "operator sum")
 _PAPER_ROW = "paper (see caption)"
-_WITHIN_10 = "within 10 % (%)"
 
 
 def _evaluated(evidence: Evidence) -> pd.DataFrame:
@@ -46,7 +45,7 @@ def baselines(evidence: Evidence) -> pd.DataFrame:
         if column not in frame.columns or not frame[column].notna().all():
             continue
         hits = by_group(frame, predicted=column)
-        table[f"{name}: {_WITHIN_10}"] = 100 * hits["within_10pct"]
+        table[f"{name}: {WITHIN_10}"] = 100 * hits["within_10pct"]
         table[f"{name}: RMSPE (%)"] = hits["rmspe"]
     return table
 
@@ -55,8 +54,8 @@ def table_baselines(evidence: Evidence) -> pd.DataFrame:
     """Baselines by family, with the paper's means over its five families and three devices (Fig. 9) as the last row."""
     table = baselines(evidence)
     published = {"ours": "ours", "FLOPs": "flops", "FLOPs+MAC": "flops_mac"}
-    row: dict[str, object] = {f"{ours}: {_WITHIN_10}": paper.FIGURE_9[key] for ours, key in published.items()}
-    row[f"operator sum: {_WITHIN_10}"] = paper.FIGURE_11_OPERATOR["CPU"]
+    row: dict[str, object] = {f"{ours}: {WITHIN_10}": paper.FIGURE_9[key] for ours, key in published.items()}
+    row[f"operator sum: {WITHIN_10}"] = paper.FIGURE_11_OPERATOR["CPU"]
     table["family"] = table["family"].map(label)
     last = pd.DataFrame([{c: row.get(c, np.nan) for c in table.columns} | {"family": _PAPER_ROW}])
     return pd.concat([table.astype({"models": float}), last], ignore_index=True)
@@ -77,7 +76,7 @@ def baseline_verdicts(table: pd.DataFrame) -> pd.DataFrame:
     for name in BASELINES:
         if f"{name}: RMSPE (%)" not in table.columns:
             continue
-        higher = families[f"{name}: {_WITHIN_10}"] > families[f"ours: {_WITHIN_10}"]
+        higher = families[f"{name}: {WITHIN_10}"] > families[f"ours: {WITHIN_10}"]
         lower = families[f"{name}: RMSPE (%)"] <= families["ours: RMSPE (%)"]
         rows.append((name, ", ".join(families["family"][higher]), ", ".join(families["family"][lower])))
     return pd.DataFrame(rows, columns=["baseline", "higher_within", "not_worse_rmspe"])
@@ -88,8 +87,8 @@ def baseline_differences(evidence: Evidence) -> pd.DataFrame:
 
     Returns:
         One row a baseline that was evaluated and a family: baseline, family, ours and theirs (RMSPE, percent), low and high
-        (95 % interval of their difference, percentage points), bias and their_bias (median signed error, percent), longer
-        (median of theirs over ours, percent).
+        (95 % interval of theirs less ours, percentage points), p and clear (see `Difference`), bias and their_bias (median
+        signed error, percent), longer (by how much theirs are longer than ours in the median, percent).
     """
     frame = _evaluated(evidence)
     rows = []
@@ -101,15 +100,16 @@ def baseline_differences(evidence: Evidence) -> pd.DataFrame:
             truth, ours, theirs = (part[c].to_numpy(float) for c in ("measured_ms", "predicted_ms", column))
             difference = rmspe_difference(truth, ours, theirs, part["model_id"])
             errors = [100 * float(np.median(relative_error(a, b))) for a, b in ((truth, ours), (truth, theirs), (ours, theirs))]
-            rows.append((name, str(family), rmspe(truth, ours), rmspe(truth, theirs), difference.low, difference.high, *errors))
-    return pd.DataFrame(rows, columns=["baseline", "family", "ours", "theirs", "low", "high", "bias", "their_bias", "longer"])
+            found = (difference.low, difference.high, difference.p, difference.clear)
+            rows.append((name, str(family), rmspe(truth, ours), rmspe(truth, theirs), *found, *errors))
+    names = ["baseline", "family", "ours", "theirs", "low", "high", "p", "clear", "bias", "their_bias", "longer"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def table_baseline_differences(evidence: Evidence) -> pd.DataFrame:
     """`baseline_differences` for readers, with the verdict of each row."""
     table = baseline_differences(evidence)
     ahead = np.where(table["theirs"] <= table["ours"], "baseline", "ours")
-    sure = (table["low"] > 0) | (table["high"] < 0)
     return pd.DataFrame(
         {
             "baseline": table["baseline"],
@@ -118,9 +118,10 @@ def table_baseline_differences(evidence: Evidence) -> pd.DataFrame:
             "baseline: RMSPE (%)": table["theirs"],
             "difference, 95 % from (points)": table["low"],
             "to (points)": table["high"],
-            "ahead": np.where(sure, ahead, [f"{name}, by chance" for name in ahead]),
+            "p": table["p"],
+            "ahead": np.where(table["clear"], ahead, "not told apart"),
             "ours: median error (%)": table["bias"],
             "baseline: median error (%)": table["their_bias"],
-            "baseline over ours, median (%)": table["longer"],
+            "baseline longer than ours, median (%)": table["longer"],
         }
     )

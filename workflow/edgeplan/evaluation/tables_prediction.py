@@ -10,7 +10,8 @@ from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.evaluation.metrics import OVERALL, accuracy, by_group, coverage, relative_error, relative_width
 
 _SECONDS_PER_MINUTE = 60.0
-_WITHIN_5, _WITHIN_10 = "within 5 % (%)", "within 10 % (%)"
+#: Names of columns.
+WITHIN_5, WITHIN_10 = "within 5 % (%)", "within 10 % (%)"
 
 
 def label(family: str) -> str:
@@ -77,8 +78,8 @@ def _hits(frame: pd.DataFrame, predicted: str, prefix: str = "") -> pd.DataFrame
             "models": table["models"],
             f"{prefix}RMSE (ms)": table["rmse"],
             f"{prefix}RMSPE (%)": table["rmspe"],
-            f"{prefix}{_WITHIN_5}": 100 * table["within_5pct"],
-            f"{prefix}{_WITHIN_10}": 100 * table["within_10pct"],
+            f"{prefix}{WITHIN_5}": 100 * table["within_5pct"],
+            f"{prefix}{WITHIN_10}": 100 * table["within_10pct"],
         }
     )
 
@@ -92,8 +93,8 @@ def table_08(evidence: Evidence) -> pd.DataFrame:
         overall = paper.OVERALL_WITHIN_10PCT[device]
         table[f"paper {device}: RMSE (ms)"] = [c.rmse_ms if c else np.nan for c in cells]
         table[f"paper {device}: RMSPE (%)"] = [c.rmspe if c else np.nan for c in cells]
-        table[f"paper {device}: {_WITHIN_5}"] = [c.within_5pct if c else np.nan for c in cells]
-        table[f"paper {device}: {_WITHIN_10}"] = [
+        table[f"paper {device}: {WITHIN_5}"] = [c.within_5pct if c else np.nan for c in cells]
+        table[f"paper {device}: {WITHIN_10}"] = [
             c.within_10pct if c else (overall if k == OVERALL else np.nan) for c, k in zip(cells, keys, strict=True)
         ]
     table["family"] = table["family"].map(label)
@@ -110,9 +111,9 @@ def table_11(evidence: Evidence) -> pd.DataFrame:
     for part, name in enumerate(("transferred", "rebuilt")):
         table[f"paper {name}: RMSE (ms)"] = [c[part].rmse_ms if c else np.nan for c in cells]
         table[f"paper {name}: RMSPE (%)"] = [c[part].rmspe if c else np.nan for c in cells]
-        table[f"paper {name}: {_WITHIN_5}"] = [c[part].within_5pct if c else np.nan for c in cells]
-        table[f"paper {name}: {_WITHIN_10}"] = [c[part].within_10pct if c else np.nan for c in cells]
-    table.loc[table["family"] == OVERALL, f"paper rebuilt: {_WITHIN_10}"] = paper.TABLE_11_OVERALL_REBUILT
+        table[f"paper {name}: {WITHIN_5}"] = [c[part].within_5pct if c else np.nan for c in cells]
+        table[f"paper {name}: {WITHIN_10}"] = [c[part].within_10pct if c else np.nan for c in cells]
+    table.loc[table["family"] == OVERALL, f"paper rebuilt: {WITHIN_10}"] = paper.TABLE_11_OVERALL_REBUILT
     table["family"] = table["family"].map(label)
     return table
 
@@ -126,8 +127,8 @@ def table_repeat(evidence: Evidence) -> pd.DataFrame:
     gaps = [frame.loc[(frame["family"] == name) | (name == OVERALL), "repeat_gap_s"].median() for name in table["family"]]
     table.insert(2, "again after, median (min)", np.array(gaps) / _SECONDS_PER_MINUTE)
     ours = by_group(frame)
-    table[f"predicted: {_WITHIN_5}"] = 100 * ours["within_5pct"]
-    table[f"predicted: {_WITHIN_10}"] = 100 * ours["within_10pct"]
+    table[f"predicted: {WITHIN_5}"] = 100 * ours["within_5pct"]
+    table[f"predicted: {WITHIN_10}"] = 100 * ours["within_10pct"]
     table["family"] = table["family"].map(label)
     return table
 

@@ -149,8 +149,11 @@ def family_left_out_ms(
         predictor: that of the device; its own factors are not used.
         kernels: kernels of the models (m).
         families: their families (m).
-        calibrating_kernels: kernels of the calibrating models.
-        calibrating: those models: family, measured_ms.
+        calibrating_kernels: kernels of the calibrating models (k).
+        calibrating: those models: family, measured_ms (k).
+
+    Returns:
+        Latencies in ms (m,).
     """
     plain, call_ms = predictor.without_factors(), predictor.card.call_us / 1e3
     seen, asked = plain.predict_many(calibrating_kernels, allow_partial=True), plain.predict_many(kernels)

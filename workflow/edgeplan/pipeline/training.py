@@ -85,7 +85,7 @@ def train(
     calibrated(predictor, whole_kernels, measured_ms).save(predictors)
     write_parquet(held_out, quality)
     rows: list[dict[str, object]] = []
-    first = _frozen(trained[COMPARED[0]][1]) if COMPARED[0] in trained else None
+    adaptive = _frozen(trained[COMPARED[0]][1]) if COMPARED[0] in trained else None
     for name in (n for n in COMPARED if n in trained):
         conv, judged = trained[name]
         judged = _frozen(judged)
@@ -95,7 +95,7 @@ def train(
                 "rows": int((parts[name]["sampler"] == name).sum()),
                 "seconds": about["sampler_seconds"][name],
                 **_judged(judged, params.training.resolved_us),
-                **_differences(judged, None if name == COMPARED[0] else first, params.training.resolved_us),
+                **_differences(judged, None if name == COMPARED[0] else adaptive, params.training.resolved_us),
             }
         )
         calibrated(predictor.with_kinds_of(conv, [_CONV]), whole_kernels, measured_ms).save(predictors / name)
@@ -145,12 +145,12 @@ def _differences(rows: pd.DataFrame, adaptive: pd.DataFrame | None, resolved_us:
         FormatError: the two were not judged on the same labels.
     """
     found: dict[str, float] = {}
+    same = ["subject", "config", "measured_us"]
+    if adaptive is not None and not rows[same].equals(adaptive[same]):
+        raise FormatError("samplers were judged on different labels", where="training", next_step="dvc repro training")
     for suffix, least in (("_all", 0.0), ("", resolved_us)):
         low = high = math.nan
         if adaptive is not None:
-            same = ["subject", "config", "measured_us"]
-            if not rows[same].equals(adaptive[same]):
-                raise FormatError("samplers were judged on different labels", where="training", next_step="dvc repro training")
             kept = rows["measured_us"] >= least
             ours, theirs = adaptive[kept], rows[kept]
             if len(ours):
