@@ -16,7 +16,7 @@ export GIT_COMMITTER_NAME ?= $(GIT_AUTHOR_NAME)
 export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment dev-environment lock reproduce tables test test-slow lint report bench clean
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-slow lint report bench clean
 
 help: ## show this text
 	@echo "usage: make TARGET [DEVICE=$(DEVICE)] [PROFILE=$(PROFILE)] [OPTIONS='-S NAME=VALUE ...'] [PYTHON=$(PYTHON)] [VENV=$(VENV)]"
@@ -54,6 +54,9 @@ report: environment ## write the report.html of each device from the files in gi
 bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions and a run with nothing to do
 	edgeplan device check $(DEVICE)
 	python -m pytest -m slow -s tests/end_to_end/test_speed.py
+
+protocols: environment ## note the present sources of measuring protocols, once it is clear that no number changes by them
+	python -m edgeplan.support.protocols
 
 lock: dev-environment ## resolve the dependencies of pyproject.toml again
 	python -m pip install --quiet --disable-pip-version-check uv

@@ -20,11 +20,12 @@ from quick_bench import DEVICE, SETTINGS, measuring_alone, open_bench, subjects 
 
 from edgeplan.errors import BusyError, FormatError, NoiseError, StoreError
 from edgeplan.measurement import bench as bench_module
-from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench, source_digest
+from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.measurement.store import read_rows
 from edgeplan.progress import Spending
+from edgeplan.support.protocols import protocol
 
 
 def test_what_is_stored_is_not_measured_again(tmp_path: Path) -> None:
@@ -213,28 +214,29 @@ def test_stored_rows_only_uses_any_machines_rows_and_never_measures(tmp_path: Pa
         open_bench(tmp_path, "empty")
 
 
-def test_stored_rows_are_those_of_the_current_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(bench_module, "source_digest", lambda _: "earlier")
+def test_stored_rows_are_those_of_a_readable_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    present = protocol("measure/onnxruntime")
+
+    def measured_by(name: str, *earlier: str) -> None:
+        known = replace(present, name=name, earlier=earlier)
+        monkeypatch.setattr(bench_module, "protocol", lambda what: known if what.startswith("measure") else protocol(what))
+
+    keys = []
+    for name in ("first", "second"):
+        measured_by(name)
         with open_bench(tmp_path) as bench:
             bench.measure(subjects(1))
-    earlier = bench.store.key
-    with open_bench(tmp_path) as bench:
-        bench.measure(subjects(1))
-    current = bench.store.key
-    assert earlier != current
+        keys.append(bench.store.key)
+    assert keys[0] != keys[1]
     monkeypatch.setenv(STORED_ROWS_ONLY, "1")
     with open_bench(tmp_path) as bench:
-        assert bench.store.key == current
-    (bench.store.folder / f"{current}.json").unlink()
-    with pytest.raises(StoreError, match=r"found 0 \(and 1 by other versions of the code\)"):
+        assert bench.store.key == keys[1]
+    (bench.store.folder / f"{keys[1]}.json").unlink()
+    with pytest.raises(StoreError, match=r"found 0 \(and 1 by other protocols\)"):
         open_bench(tmp_path)
-    monkeypatch.setattr(bench_module, "_AS_BEFORE", {"of other sources": "earlier"})
-    with pytest.raises(StoreError, match="found 0"):
-        open_bench(tmp_path)
-    monkeypatch.setattr(bench_module, "_AS_BEFORE", {source_digest("onnxruntime"): "earlier"})
-    with open_bench(tmp_path) as bench:  # said to have measured the same
-        assert bench.store.key == earlier
+    measured_by("second", "first")
+    with open_bench(tmp_path) as bench:  # tables may be built from rows of the earlier protocol, too
+        assert bench.store.key == keys[0]
 
 
 @pytest.mark.parametrize(

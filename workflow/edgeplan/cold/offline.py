@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +19,8 @@ from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError
 from edgeplan.files import read_json, write_text
 from edgeplan.runtime.plan_folder import model_sha256
+from edgeplan.support.protocols import digest as source_digest
+from edgeplan.support.protocols import protocol
 
 _RESULT = "prepared.json"
 _REFERENCE_SETTING = "onnxruntime"
@@ -112,27 +114,16 @@ class ArtefactStore:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
-def protocol_digest(name: str) -> str:
-    """Digest of the code that decides what is timed in a run of a setting ("" for the probe of the disk)."""
-    here = Path(__file__).parent
-    modules = ("worker", "attempts", "interference", "settling", "grounds", "clock", "page_cache", "counters", "inputs")
-    files = [*(here / f"{module}.py" for module in modules), here.parent / "runtime" / "bringing.py"]
-    if name:
-        files.append(here.parents[1].joinpath(*setting(name).module.split(".")).with_suffix(".py"))
-    return _digest(files)
+def protocol_of(name: str) -> str:
+    """Name of the protocol by which runs of a setting are timed ("" for the probe of the disk)."""
+    return protocol(f"cold/{setting(name).module.rpartition('.')[2]}" if name else "cold/disk").name
 
 
 def _converters_digest() -> str:
     """Digest of the code that builds artefacts; ours, the plans, are built elsewhere."""
     folder = Path(__file__).parent / "baselines"
-    return _digest(sorted(path for path in folder.glob("*.py") if path.name not in ("registry.py", "edgeplan.py")))
-
-
-def _digest(files: Iterable[Path]) -> str:
-    state = hashlib.sha256()
-    for path in files:
-        state.update(path.read_bytes())
-    return state.hexdigest()[:16]
+    names = sorted(path.name for path in folder.glob("*.py") if path.name not in ("registry.py", "edgeplan.py"))
+    return source_digest(tuple(f"cold/baselines/{name}" for name in names))
 
 
 def engine_version(name: str) -> str:

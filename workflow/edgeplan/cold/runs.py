@@ -23,7 +23,7 @@ from edgeplan.cold.clock import LOOK_RUNS
 from edgeplan.cold.interference import Interference
 from edgeplan.cold.jobs import PrepareResult, RunJob, RunResult, State
 from edgeplan.cold.journal import Journal
-from edgeplan.cold.offline import ArtefactStore, ColdModel, protocol_digest
+from edgeplan.cold.offline import ArtefactStore, ColdModel, protocol_of
 from edgeplan.cold.process import ColdRunError
 from edgeplan.cold.profiling.memory import pinned
 from edgeplan.cold.results import bandwidth_frame, result_frame
@@ -186,7 +186,6 @@ class _Measuring:
         self._references = {name: store.reference(model, knobs.seed) for name, model in self._models.items()}
         self._machine, self._commit, self._clocked = fingerprint(), source_commit(), References()
         self._watch = None if knobs.loaded else Interference(knobs.cpus)
-        self._protocols = {name: protocol_digest(name) for name in ("", *knobs.settings, *(g.setting for g in guests))}
 
     def go(self, on_run: Callable[[PlannedRun, int, int], None] | None) -> ColdResults:
         known = {record["key"]: record for record in self._journal.records() if not _reason(record)}
@@ -252,9 +251,22 @@ class _Measuring:
     def _key(self, run: PlannedRun) -> str:
         """Digest of all that decides a run."""
         version = self._preparation(run).engine_version if run.setting else ""
-        knobs = self._knobs.model_dump(include={"cpus", "warm_runs", "seed"})
-        parts = [self._machine, self._models[run.model].digest, version, self._protocols[run.setting], knobs, _fields(run)]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
+        return run_key(run, self._machine, self._models[run.model].digest, version, self._knobs)
+
+
+def run_key(run: PlannedRun, machine: str, model: str, version: str, settings: ColdSettings) -> str:
+    """Digest of all that decides a run.
+
+    Args:
+        run: which one.
+        machine: fingerprint of the machine.
+        model: digest of the model's files.
+        version: of the setting's engine, with the plan's digest where there is one; "" for a probe of the disk.
+        settings: how runs are made.
+    """
+    knobs = settings.model_dump(include={"cpus", "warm_runs", "seed"})
+    parts = [machine, model, version, protocol_of(run.setting), knobs, _fields(run)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def _fields(run: PlannedRun) -> dict[str, Any]:

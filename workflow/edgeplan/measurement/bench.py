@@ -16,9 +16,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
-import edgeplan
 from edgeplan.devices.config import DeviceFile
-from edgeplan.devices.engines.registry import ENGINES, SOURCES, engine_class
+from edgeplan.devices.engines.registry import engine_class
 from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.errors import NoiseError, StoreError
 from edgeplan.files import read_json, state_folder, write_json
@@ -30,23 +29,10 @@ from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.measurement.store import FORMAT_VERSION, RowStore, identity_file, journal_folder
 from edgeplan.progress import Spending, progress
+from edgeplan.support.protocols import protocol
 
 log = logging.getLogger(__name__)
 
-#: Sources that decide what a measured number means; a change to them starts new rows. Those that decide which operators a
-#: counted node holds are part of the id of profiled subjects instead: plain times do not depend on them.
-_SOURCES = (
-    "measurement/blocks.py",
-    "measurement/references.py",
-    "graph/onnx_export.py",
-    "devices/engines/base.py",
-)
-#: Digests of the present sources, and of earlier ones whose stored rows count as theirs. Since those `to_onnx` writes weights
-#: in place that it had copied, into the same files byte for byte (a test holds it to that).
-_AS_BEFORE = {
-    "2be4c2be147f7295": "a29787b50778deab",  # onnxruntime
-    "b5162f14a21fdf89": "8c2223949c86d63f",  # openvino
-}
 _NOMINAL_SECONDS = 3.0
 #: So few noisy subjects reject no batch: in a small one chance decides their share, and each row says how noisy it is.
 _FEW = 3
@@ -65,32 +51,6 @@ class _Identity(BaseModel):
     sources: str = ""
 
 
-def source_digest(engine: str) -> str:
-    """Digest of the sources that decide a measured row on an engine."""
-    package = Path(edgeplan.__file__).parent
-    module = ENGINES[engine][0].removeprefix("edgeplan.").replace(".", "/") + ".py"
-    digest = hashlib.sha256()
-    for name in (*_SOURCES, module, *SOURCES.get(engine, ())):
-        digest.update((package / name).read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def shipped_digests(engine: str) -> tuple[str, ...]:
-    """Digests of the sources whose stored rows count as those of the present ones: theirs, and that of earlier ones, if any."""
-    present = source_digest(engine)
-    return (present, _AS_BEFORE[present]) if present in _AS_BEFORE else (present,)
-
-
-def mapping_digest(engine: str) -> str:
-    """Digest of the sources that decide which operators an engine's nodes hold."""
-    folder = Path(edgeplan.__file__).parent / "devices" / "engines"
-    digest = hashlib.sha256((folder / "mapping.py").read_bytes())
-    nodes = folder / f"{ENGINES[engine][0].rpartition('.')[2]}_nodes.py"
-    if nodes.is_file():
-        digest.update(nodes.read_bytes())
-    return digest.hexdigest()[:8]
-
-
 def _recorded(*identities: Path) -> dict[str, Any]:
     """Under what conditions and by which commits the rows stored so far were measured; rows of earlier versions do not say.
 
@@ -102,6 +62,29 @@ def _recorded(*identities: Path) -> dict[str, Any]:
     commits = {commit for one in told if one is not None for commit in one.get("commits") or [NOT_RECORDED]}
     conditions = {name: NOT_RECORDED if known.get(name) is None else known[name] for name in _CONDITIONS}
     return {**conditions, "commits": sorted(commits)}
+
+
+def row_key(
+    device: DeviceFile, settings: MeasurementSettings, version: str, machine: str, measured_by: str
+) -> tuple[str, dict[str, Any]]:
+    """The key of a device's rows, and what it is made of.
+
+    Args:
+        device: the device.
+        settings: how it is measured.
+        version: of its engine.
+        machine: fingerprint of the machine.
+        measured_by: name of the measuring protocol.
+    """
+    identity: dict[str, Any] = {
+        "engine": device.engine,
+        "engine_version": version,
+        "device": device.model_dump(mode="json", include={"name", "threads", "cores", "options"}),
+        "measurement": settings.key_fields(),
+        "fingerprint": machine,
+        "sources": measured_by,
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12], identity
 
 
 class Bench:
@@ -122,7 +105,8 @@ class Bench:
         self.seconds = 0.0  # wall clock spent measuring, with model building, references and rejected batches
         self.measured = 0
         self.spending: Spending | None = None  # of a stage that shows its own progress: measuring time is added to it
-        self._mapping = mapping_digest(device.engine)
+        self._protocol = protocol(f"measure/{device.engine}")
+        self._mapping = protocol(f"mapping/{device.engine}").name
         self._frozen = bool(os.environ.get(STORED_ROWS_ONLY))
         key, identity = self._shipped(rows) if self._frozen else self._identify()
         self._references: References | None = None
@@ -143,25 +127,16 @@ class Bench:
             self.store.merge()
 
     def _identify(self) -> tuple[str, dict[str, Any]]:
-        engine = engine_class(self.device.engine)
-        identity: dict[str, Any] = {
-            "engine": self.device.engine,
-            "engine_version": engine.version(),
-            "device": self.device.model_dump(mode="json", include={"name", "threads", "cores", "options"}),
-            "measurement": self.settings.key_fields(),
-            "fingerprint": fingerprint(),
-            "sources": source_digest(self.device.engine),
-        }
-        key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+        version = engine_class(self.device.engine).version()
+        key, identity = row_key(self.device, self.settings, version, fingerprint(), self._protocol.name)
         return key, {**identity, "environment": environment()}
 
     def _shipped(self, rows: Path) -> tuple[str, dict[str, Any]]:
-        """The one key of the store whose rows count as those of the present sources, whatever machine measured them."""
+        """The one key of the store whose rows tables may be built from, whatever machine measured them."""
         found = {p.stem: read_json(p, _Identity, "identity of rows") for p in rows.glob("*.json")}
-        current = shipped_digests(self.device.engine)
-        usable = {key: identity for key, identity in found.items() if identity.sources in current}
+        usable = {key: identity for key, identity in found.items() if identity.sources in self._protocol.readable}
         if len(usable) != 1:
-            others = f" (and {len(found) - len(usable)} by other versions of the code)" if len(found) > len(usable) else ""
+            others = f" (and {len(found) - len(usable)} by other protocols)" if len(found) > len(usable) else ""
             raise StoreError(
                 f"expected the rows of one measuring set-up, found {len(usable)}{others}",
                 where=str(rows),
@@ -265,7 +240,7 @@ class Bench:
         self.store.identity = {**self.store.identity, "environment": {**before, **conditions}}
 
     def _stored_id(self, subject: Subject) -> str:
-        """Id of a subject in the store: that of a profiled one says by which sources its nodes were mapped."""
+        """Id of a subject in the store: that of a profiled one says by which protocol its nodes were mapped."""
         return f"{subject.id}-{self._mapping}" if subject.profiled else subject.id
 
     def _batches(self, subjects: Sequence[Subject]) -> Iterator[list[Subject]]:

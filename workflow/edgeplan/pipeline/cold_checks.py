@@ -14,15 +14,21 @@ from edgeplan.cold.inputs import random_inputs, relative_error
 from edgeplan.cold.offline import ColdModel
 from edgeplan.frames import KEPT, read_parquet, write_parquet
 from edgeplan.graph.ir import Graph
-from edgeplan.pipeline.cold_plans import digest, source_digest
+from edgeplan.pipeline.cold_plans import digest
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
+from edgeplan.support.protocols import protocol
 
 COLUMNS = ("model", "layout", "threads", "choice", "error", "kernels")
+
+
+def check_key(model: str, version: str, isa: str, seed: int, choices: int, threads: Sequence[int]) -> str:
+    """Digest of all that decides a check: of the model, the library, what is tried, and the runtime's protocol."""
+    return digest([model, version, isa, seed, choices, *threads, protocol("runtime").name])
 
 
 def check_outputs(
@@ -53,7 +59,7 @@ def check_outputs(
     Returns:
         model, layout, threads, choice (k), error (max|a - b| / max|b|), kernels (the distinct ones run, JSON).
     """
-    key = digest([model.digest, dnnl.info.version, dnnl.info.isa, seed, choices, *threads, source_digest("runtime")])
+    key = check_key(model.digest, dnnl.info.version, dnnl.info.isa, seed, choices, threads)
     path = kept / f"{model.name}-{key}.parquet"
     if path.is_file():
         return read_parquet(path, *COLUMNS, next_step=KEPT)

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-import edgeplan
 from edgeplan.planning.cold_start.frame import to_frame
 from edgeplan.planning.cold_start.later import profile_for
 from edgeplan.planning.cold_start.machine import MAIN, Schedule, Span, simulate
@@ -20,6 +19,7 @@ from edgeplan.planning.cold_start.optimal import Search
 from edgeplan.planning.cold_start.plan import Plan, Target, read_plan, write_plan
 from edgeplan.planning.cold_start.planner import Options, plan
 from edgeplan.planning.cold_start.profile import SOURCES, Disk, Profile
+from edgeplan.support.protocols import protocol
 
 #: Opens what measures a combination again.
 Reprofiling = Callable[[], AbstractContextManager[Reprofile]]
@@ -85,7 +85,7 @@ class PlanStore:
 
     def __init__(self, folder: Path, search: Search) -> None:
         self._folder, self._options = folder, Options(search=search)
-        self._sources = source_digest("planning/cold_start")
+        self._protocol = protocol("plan").name
 
     def make(
         self,
@@ -108,7 +108,7 @@ class PlanStore:
         search = (self._options.search.gap, self._options.search.time_limit_s)
         costs = to_frame(profiles).to_json(orient="split", double_precision=12)
         come = [disk.mb_per_s, disk.latency_ms] if disk is not None else None
-        parts = [variant.planner, come, variant.costs, variant.reprofile, search, costs, _fields(target), self._sources]
+        parts = [variant.planner, come, variant.costs, variant.reprofile, search, costs, _fields(target), self._protocol]
         path = self._folder / f"{Path(target.model).stem}-{name}-{target.threads}-{digest(parts)}.json"
         if path.is_file():
             return read_plan(path)
@@ -157,15 +157,6 @@ def plan_row(model: str, name: str, made: Plan, profiles: Sequence[Profile]) -> 
     row: dict[str, Any] = {field: getattr(made, field) for field in _COPIED}
     under = makespan_under(made, profiles) if made.costs == "predicted" else made.makespan_ms
     return {"model": model, "plan": name, "steps": len(made.steps), "profiled_makespan_ms": under, **row}
-
-
-def source_digest(*folders: str) -> str:
-    """Digest of the sources below folders of the package."""
-    package = Path(edgeplan.__file__).parent
-    state = hashlib.sha256()
-    for path in sorted(p for folder in folders for p in (package / folder).rglob("*.py")):
-        state.update(path.read_bytes())
-    return state.hexdigest()[:16]
 
 
 def digest(parts: object) -> str:

@@ -25,6 +25,7 @@ from edgeplan.measurement.lock import machine_lock
 from edgeplan.pipeline.cold_plans import digest
 from edgeplan.planning.cold_start.machine import Span
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.support.protocols import protocol
 
 COLUMNS = ("kind", "core", "step", "stage", "start_ms", "end_ms")
 
@@ -54,7 +55,7 @@ def measured_timeline(
     """
     if prepared.artefact is None:
         return pd.DataFrame(columns=list(COLUMNS))
-    path = kept / f"{digest([prepared.engine_version, threads, runs, seed, Path(__file__).read_text()])}.parquet"
+    path = kept / f"{timeline_key(prepared.engine_version, threads, runs, seed)}.parquet"
     if path.is_file():
         return read_parquet(path, *COLUMNS, next_step=KEPT)
     files = prepared.artefact.files
@@ -73,6 +74,11 @@ def measured_timeline(
     frame = pd.DataFrame(timeline_rows("measured", middle), columns=list(COLUMNS))
     write_parquet(frame, path)
     return frame
+
+
+def timeline_key(version: str, threads: int, runs: int, seed: int) -> str:
+    """Digest of all that decides a recorded timeline: the plan (in `version`), how it was run, and the protocol."""
+    return digest([version, threads, runs, seed, protocol("timeline").name])
 
 
 def timeline_rows(kind: str, spans: Sequence[Span]) -> list[dict[str, Any]]:

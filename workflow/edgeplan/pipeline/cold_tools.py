@@ -18,7 +18,7 @@ from edgeplan.cold.settings import ColdStartSettings
 from edgeplan.devices.config import DeviceFile
 from edgeplan.files import write_text
 from edgeplan.graph.ir import Graph
-from edgeplan.pipeline.cold_plans import digest, source_digest
+from edgeplan.pipeline.cold_plans import digest
 from edgeplan.pipeline.cold_slowness import slowness_of
 from edgeplan.planning.cold_start.nnv12 import Reprofile
 from edgeplan.planning.cold_start.plan import Plan, Target
@@ -26,6 +26,8 @@ from edgeplan.planning.cold_start.profile import Disk, Profile
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import locate_weights
+from edgeplan.support.protocols import digest as source_digest
+from edgeplan.support.protocols import protocol
 
 if TYPE_CHECKING:
     from edgeplan.cold.profiling.settings import Cores, ProfileSettings
@@ -158,12 +160,18 @@ class Tools:
         from edgeplan.runtime.plan_folder import build_plan_folder  # noqa: PLC0415
         from edgeplan.runtime.weight_cache import stamp as file_stamp  # noqa: PLC0415
 
-        content = digest([plan.model_dump(mode="json"), source_digest("runtime")])
-        stamp = digest([content, file_stamp(model.path.stat())])  # plan folders know the model file by it
+        # plan folders know the model file by its stamp; one that other code built is built again, whatever the protocol says
+        built_by = source_digest(protocol("runtime").sources)
+        stamp = digest([plan.model_dump(mode="json"), built_by, file_stamp(model.path.stat())])
         mark = folder / _MARK
         if not mark.is_file() or mark.read_text() != stamp:
             shutil.rmtree(folder, ignore_errors=True)
             build_plan_folder(self.dnnl, model.path, plan, folder)
             write_text(mark, stamp)
         # not the version that `prepared` gives: it changes with the folder's time stamps and place, and not with the runtime
-        return prepared(folder).model_copy(update={"engine_version": f"{self.dnnl.info.version}+{content}"})
+        return prepared(folder).model_copy(update={"engine_version": plan_version(plan, self.dnnl.info.version)})
+
+
+def plan_version(plan: Plan, library: str) -> str:
+    """What stands for the engine's version in the keys of a plan's runs: the library, the plan and the runtime's protocol."""
+    return f"{library}+{digest([plan.model_dump(mode='json'), protocol('runtime').name])}"

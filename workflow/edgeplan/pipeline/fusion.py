@@ -22,10 +22,11 @@ from edgeplan.fusion.verification import COLUMNS as VERIFICATION_COLUMNS
 from edgeplan.fusion.verification import verify
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.measurement.bench import Bench, mapping_digest
+from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs, read_models
+from edgeplan.support.protocols import protocol
 
 
 class ExecutedNodes:
@@ -39,7 +40,7 @@ class ExecutedNodes:
 
     def __init__(self, device: DeviceFile, folder: Path, key: str) -> None:
         self._engine = device.load_engine()
-        self._path = folder / f"executed-{key}-{mapping_digest(device.engine)}.parquet"
+        self._path = folder / f"executed-{key}-{protocol(f'mapping/{device.engine}').name}.parquet"
         self._known: dict[str, str] = {}
         if self._path.is_file():
             known = read_parquet(self._path, "graph", "members", next_step=KEPT)

@@ -1,6 +1,6 @@
 """The row store of profiles: what was measured of a candidate, once for ever, for every model that has such a step.
 
-A row is keyed by everything that decides it (library, instruction set, machine, cores, settings, measuring sources) and by the
+A row is keyed by everything that decides it (library, instruction set, machine, cores, settings, measuring protocol) and by the
 signature of the step and the candidate. The rows of one model and home layout are one part, written when it is measured: first
 to a journal outside the workspace, then to the workspace, so an interrupted run loses at most one layout.
 """
@@ -18,28 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
-import edgeplan
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError
 from edgeplan.files import read_json, state_folder, write_atomically, write_json
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.runtime.library import LibraryInfo
+from edgeplan.support.protocols import protocol
 
 FORMAT_VERSION = 1
-#: What is timed, and how. The other files of the runtime decide what is linked.
-_SOURCES = (
-    "compiled.py",
-    "cold/clock.py",
-    "cold/interference.py",
-    "cold/settling.py",
-    "cold/grounds.py",
-    *(f"cold/profiling/{name}.py" for name in ("rounds", "memory", "trials", "fresh", "once", "contention", "check")),
-    *(f"runtime/{name}.py" for name in ("cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache")),
-    *(f"runtime/{name}.py" for name in ("tape", "tape_file")),
-    *(f"runtime/native/{name}.py" for name in ("__init__", "intrinsics", "lanes", "making", "stages", "words")),
-    *(f"runtime/{name}.py" for name in ("raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking")),
-)
 _SCHEMA = pa.schema(
     [
         ("signature", pa.string()),
@@ -118,8 +105,6 @@ class Row:
 
 def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict[str, Any]:
     """What decides a row besides its step and candidate."""
-    package = Path(edgeplan.__file__).parent
-    digest = hashlib.sha256(b"".join((package / name).read_bytes() for name in _SOURCES)).hexdigest()[:16]
     return {
         "library": "onednn",
         "library_version": info.version,
@@ -130,7 +115,7 @@ def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict
         "big_cores": list(cores.big),
         "measured_classes": cores.classes,
         "settings": settings.key_fields(),
-        "sources": digest,
+        "sources": protocol("profile").name,
     }
 
 

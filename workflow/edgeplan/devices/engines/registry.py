@@ -18,32 +18,6 @@ ENGINES: Mapping[str, tuple[str, str, str]] = MappingProxyType(
     }
 )
 
-#: Sources beside an engine's own module that decide what its rows mean, below the package: what the package's own runtime
-#: executes. How cold starts prepare, read and cache is no part of it.
-SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "onednn": tuple(
-            f"runtime/{name}.py"
-            for name in (
-                "candidates",
-                "creation",
-                "descriptors",
-                "executable",
-                "layouts",
-                "lowering",
-                "operators",
-                "primitive_kinds",
-                "primitives",
-                "program",
-                "session",
-                "steps",
-                "transform",
-                "weights",
-            )
-        )
-    }
-)
-
 
 def engine_class(name: str) -> type[Engine]:
     """The engine of that name.

@@ -1,0 +1,174 @@
+"""Keys of shipped rows, computed by the present code, find every row: no refactoring may lose one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from edgeplan.cold.profiling.settings import ProfileSettings, cores_of
+from edgeplan.cold.profiling.store import identity, key_of
+from edgeplan.cold.runs import ColdSettings, PlannedRun, run_key
+from edgeplan.devices.config import load_device
+from edgeplan.devices.engines.registry import ENGINES
+from edgeplan.errors import DeviceError
+from edgeplan.measurement.bench import row_key
+from edgeplan.params import load_params
+from edgeplan.pipeline.cold_checks import check_key
+from edgeplan.pipeline.cold_timeline import timeline_key
+from edgeplan.pipeline.cold_tools import plan_version
+from edgeplan.planning.cold_start.plan import Plan, read_plan
+from edgeplan.runtime.library import LibraryInfo
+from edgeplan.support.protocols import LOCK, PROTOCOLS, digest, essence, protocol, written
+
+ROOT = Path(__file__).parents[2]
+PARAMS = load_params(ROOT / "params.yaml")
+ROWS = ROOT / "data/rows"
+COLD = ROWS / "cpu-onednn/cold_start"
+#: The plan that each of the chapter's own settings runs where the run's name holds none.
+PLANS = {"edgeplan": "optimal", "edgeplan-evicted": "evicted"}
+
+
+def test_what_decides_a_number_is_what_the_lock_says() -> None:
+    changed = [what for what, now in written().items() if json.loads(LOCK.read_text()).get(what) != now]
+    assert not changed, (
+        f"the sources behind {', '.join(changed)} have changed. If numbers may differ, give each a new name in "
+        "support/protocols.py (in words: 'onnxruntime/2') with a line in CHANGELOG.md; then, or if none can: make protocols"
+    )
+
+
+@pytest.mark.parametrize("stage", ["fusion", "sampling", "calibration", "truth"])
+@pytest.mark.parametrize("device", PARAMS.devices)
+def test_rows_of_kernels_and_models_are_found(device: str, stage: str) -> None:
+    described = load_device(ROOT / f"config/devices/{device}.yaml")
+    (stored,) = [p for p in (ROWS / device / stage).glob("*.json") if shipped(p)]
+    known = json.loads(stored.read_text())
+    measured_by, mapped_by = (protocol(f"{what}/{described.engine}") for what in ("measure", "mapping"))
+    keys = {
+        row_key(described, PARAMS.measurement, known["engine_version"], known["fingerprint"], name)[0]
+        for name in measured_by.readable
+    }
+    assert stored.stem in keys
+    subjects = pq.read_table(stored.with_name(f"{stored.stem}-rows-000.parquet"))["subject"].to_pylist()
+    assert {s.partition("-")[2].removeprefix("nodes-") for s in subjects} <= {"", *mapped_by.readable}
+    if stage == "fusion":
+        assert any(stored.with_name(f"executed-{stored.stem}-{name}.parquet").is_file() for name in mapped_by.readable)
+
+
+def shipped(path: Path) -> bool:
+    """Whether rows are of the machine that the committed results name, not of one that ran the tests."""
+    environment = json.loads((ROOT / "results" / path.parts[-3] / "evaluation/environment.json").read_text())
+    return bool(json.loads(path.read_text())["fingerprint"] == environment["fingerprint"])
+
+
+def plans() -> dict[str, Plan]:
+    return {path.stem: read_plan(path) for path in (COLD / "snapshot/plans").glob("*.json")}
+
+
+def cold_keys(made: dict[str, Plan]) -> Iterator[tuple[str, str]]:
+    """The key of each journalled run, and that by which the present code looks for it."""
+    machine = next(iter(made.values())).machine
+    digests = {name.partition("-")[0]: plan.model_sha256[:20] for name, plan in made.items()}
+    s = PARAMS.cold_start
+    for line in (COLD / "runs.jsonl").open():
+        record = json.loads(line)
+        run = PlannedRun(**{name: record[name] for name in PlannedRun.__slots__})
+        model, _, variant = run.model.partition("--")
+        version, uneven = record.get("result", {}).get("engine_version", ""), "asymmetric" in variant
+        if run.setting.startswith("edgeplan"):
+            variant = PLANS["edgeplan"] if variant.startswith("load-") else variant
+            plan = made[f"{model}-{variant or PLANS[run.setting]}-{run.threads}"]
+            version = plan_version(plan, plan.library_version)
+        for cpus in ((), (0, 1)) if uneven or not run.setting else ((0, 1),):
+            settings = ColdSettings(cpus=cpus, warm_runs=s.warm_runs, seed=PARAMS.seed)
+            yield record["key"], run_key(run, machine, digests[model], version, settings)
+
+
+def test_every_cold_start_is_found() -> None:
+    pairs = list(cold_keys(plans()))
+    assert len({stored for stored, _ in pairs}) > 2000
+    assert {stored for stored, _ in pairs} == {stored for stored, found in pairs if stored == found}
+
+
+def test_profiles_checks_and_timelines_are_found() -> None:
+    made = plans()
+    optimal = {name.partition("-")[0]: plan for name, plan in made.items() if name.endswith("-optimal-2")}
+    s = PARAMS.cold_start
+    assert {path.stem for path in (COLD / "timelines").glob("*.parquet")} == {
+        timeline_key(plan_version(plan, plan.library_version), 2, s.timeline_runs, PARAMS.seed) for plan in optimal.values()
+    }
+    assert {path.stem for path in (COLD / "checks").glob("*.parquet")} == {
+        f"{name}-{check_key(p.model_sha256[:20], p.library_version, p.isa, PARAMS.seed, s.checked_choices, s.threads)}"
+        for name, p in optimal.items()
+    }
+    (stored,) = (COLD / "profiles").glob("????????????.json")
+    known = json.loads(stored.read_text())
+    library = (known[name] for name in ("library_version", "library_commit", "cpu_runtime", "isa"))
+    info = LibraryInfo("", *library, block=16)
+    settings = ProfileSettings(
+        blocks=s.profile_blocks, warm_runs=s.profile_warm_runs, max_noisy_share=s.profile_max_noisy_share
+    )
+    what = identity(info, settings, cores_of(load_device(ROOT / "config/devices/cpu-onednn.yaml")))
+    assert key_of({**what, "fingerprint": known["fingerprint"], "big_cores": known["big_cores"]}) == stored.stem
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_has_protocols(engine: str) -> None:
+    for what in ("measure", "mapping"):
+        assert all(digest((source,)) for source in protocol(f"{what}/{engine}").sources)
+
+
+def test_an_unknown_protocol_is_named() -> None:
+    with pytest.raises(DeviceError, match="no measuring protocol 'measure/none'"):
+        protocol("measure/none")
+
+
+def test_names_of_protocols_are_each_used_once() -> None:
+    names = [name for what, p in PROTOCOLS.items() for name in p.readable]
+    assert len(names) == len(set(names))
+
+
+SOURCE = '''"""What it is."""
+
+import os
+from a import (
+    b,
+)
+
+
+class C:
+    """A class."""
+
+    x = "# no comment"  # a comment
+
+
+def f(n: int) -> str:
+    """A function."""
+    import late
+
+    return f"{n} é"  # é
+'''
+
+
+def test_words_about_code_and_its_imports_do_not_count() -> None:
+    other = SOURCE.replace("What it is.", "Said anew.").replace("A class.", "").replace("# a comment", "").replace("# é", "")
+    other = other.replace("import os\n", "").replace("from a import (\n    b,\n)", "from moved import b, c")
+    other = other.replace("A function.", "A function.\n\n    Args:\n        n: é\n    ").replace("\n\n\n", "\n")
+    assert essence(other) == essence(SOURCE)
+
+
+def test_literals_that_look_like_comments_or_imports_stay() -> None:
+    kept = essence(SOURCE)
+    assert 'x="#nocomment"' in kept
+    assert "import" not in kept
+    assert "é" in kept
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("n: int", "m: int"), ("x = ", "y = "), ("no comment", "other"), ("{n} ", "{n}: ")]
+)
+def test_names_and_literals_count(before: str, after: str) -> None:
+    assert essence(SOURCE.replace(before, after)) != essence(SOURCE)

@@ -1,0 +1,1 @@
+"""What every layer may use: no knowledge of models, devices or chapters."""

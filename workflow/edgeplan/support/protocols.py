@@ -1,0 +1,191 @@
+"""Names of measuring protocols: what a stored number means, without looking at source files.
+
+A row is keyed by the name of the protocol that measured it. A change to the code that cannot change
+numbers leaves the name, and every stored row is found again; a change that can gets a new name, in
+words (`onnxruntime/2`), and a line in the changelog. `protocols.lock.json` holds a digest of the
+sources behind each name, so that a test notices when they change. Comments, docstrings, imports and
+layout are no part of the digest.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import json
+import tokenize
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from edgeplan.errors import DeviceError
+from edgeplan.files import write_text
+
+PACKAGE = Path(__file__).parents[1]
+LOCK = Path(__file__).with_name("protocols.lock.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How something is measured or computed.
+
+    Attributes:
+        name: part of the keys of rows.
+        sources: files and folders below the package that decide what a number means.
+        earlier: names whose shipped rows tables may be built from, too; what is measured anew never counts as theirs.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    earlier: tuple[str, ...] = ()
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """All names that tables may be built from, the present one first."""
+        return (self.name, *self.earlier)
+
+
+def _files(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}.py" for name in names)
+
+
+#: What every engine's rows share.
+_MEASURING = ("measurement/blocks.py", "measurement/references.py", "graph/onnx_export.py", "devices/engines/base.py")
+_RUNTIME = _files(
+    "runtime",
+    *("candidates", "creation", "descriptors", "executable", "layouts", "lowering", "operators", "primitive_kinds"),
+    *("primitives", "program", "session", "steps", "transform", "weights"),
+)
+_PROFILES = (
+    "compiled.py",
+    *_files("cold", "clock", "interference", "settling", "grounds"),
+    *_files("cold/profiling", "rounds", "memory", "trials", "fresh", "once", "contention", "check"),
+    *_files(
+        "runtime", "cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache", "tape", "tape_file"
+    ),
+    *_files("runtime/native", "__init__", "intrinsics", "lanes", "making", "stages", "words"),
+    *_files("runtime", "raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking"),
+)
+_COLD_RUN = (
+    *_files("cold", "worker", "attempts", "interference", "settling", "grounds", "clock", "page_cache", "counters", "inputs"),
+    "runtime/bringing.py",
+)
+
+
+def _measured(engine: str, name: str, *more: str) -> Protocol:
+    return Protocol(name, (*_MEASURING, f"devices/engines/{engine}.py", *more))
+
+
+def _mapped(engine: str, name: str) -> Protocol:
+    return Protocol(name, _files("devices/engines", "mapping", f"{engine}_nodes"))
+
+
+def _started(module: str, name: str) -> Protocol:
+    return Protocol(name, (*_COLD_RUN, f"cold/baselines/{module}.py"))
+
+
+#: By what is measured. Names of hexadecimal digits are those of rows that were stored when keys held digests of sources.
+PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
+    {
+        # times of models and kernels on an engine
+        "measure/onnxruntime": _measured("onnxruntime", "a29787b50778deab"),
+        "measure/openvino": _measured("openvino", "8c2223949c86d63f"),
+        "measure/onednn": _measured("onednn", "47e305f54f670757", *_RUNTIME),
+        # which operators a node holds that an engine counts
+        "mapping/onnxruntime": _mapped("onnxruntime", "2e4960ae"),
+        "mapping/openvino": _mapped("openvino", "260d8671"),
+        "mapping/onednn": Protocol("0e25a4e4", ("devices/engines/mapping.py",)),
+        # cold starts
+        "profile": Protocol("aeed753171347bb1", _PROFILES),
+        "plan": Protocol("d26aa98db46a6227", ("planning/cold_start",)),
+        "runtime": Protocol("1897c2256586d160", ("runtime",)),
+        "timeline": Protocol("timeline/1", ("pipeline/cold_timeline.py",)),
+        "cold/disk": Protocol("fa3e6948cb01cfb8", _COLD_RUN),
+        "cold/onnxruntime": _started("onnxruntime", "d1fde67e447a6f2c"),
+        "cold/openvino": _started("openvino", "c74e47ce02c58d0c"),
+        "cold/mnn": _started("mnn", "e970d715eb4c4ec2"),
+        "cold/ncnn": _started("ncnn", "eb572db824d755cd"),
+        "cold/litert": _started("litert", "38a27a1e51f5f6ab"),
+        "cold/edgeplan": _started("edgeplan", "21273a43a0c6e429"),
+    }
+)
+
+
+def protocol(what: str) -> Protocol:
+    """The protocol of a measurement, by its key in `PROTOCOLS`.
+
+    Raises:
+        DeviceError: there is none.
+    """
+    if what not in PROTOCOLS:
+        raise DeviceError(
+            f"there is no measuring protocol {what!r}",
+            where="edgeplan.support.protocols",
+            next_step="name one in PROTOCOLS; known: " + ", ".join(PROTOCOLS),
+        )
+    return PROTOCOLS[what]
+
+
+def digest(sources: tuple[str, ...]) -> str:
+    """Digest of what the files say, wherever they stand: without comments, docstrings, imports and white space."""
+    state = hashlib.sha256()
+    for path in _python_files(sources):
+        state.update(essence(path.read_text(encoding="utf-8")).encode() + b"\0")
+    return state.hexdigest()
+
+
+def essence(source: str) -> str:
+    """Python source without what cannot change a number: comments, docstrings, imports and white space.
+
+    Names, literals and the order of statements stay. The same on every version of Python.
+    """
+    lines = source.encode().splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    kept = bytearray(b"".join(lines))
+    for first, start, last, end in _left_out(source):
+        begin, stop = starts[first - 1] + start, starts[last - 1] + end
+        kept[begin:stop] = b" " * (stop - begin)
+    return "".join(kept.decode().split())
+
+
+def _left_out(source: str) -> Iterator[tuple[int, int, int, int]]:
+    """Line and byte of the begin and the end of what is left out."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield _span(node)
+        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+                yield _span(first)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            begin = len(token.line[: token.start[1]].encode())
+            yield token.start[0], begin, token.start[0], begin + len(token.string.encode())
+
+
+def _span(node: ast.stmt) -> tuple[int, int, int, int]:
+    assert node.end_lineno is not None and node.end_col_offset is not None  # noqa: S101, PT018  ast.parse sets them
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+
+
+def _python_files(sources: tuple[str, ...]) -> Iterator[Path]:
+    for name in sources:
+        path = PACKAGE / name
+        yield from sorted(path.rglob("*.py")) if path.is_dir() else (path,)
+
+
+def written() -> dict[str, dict[str, str]]:
+    """What the lock file should hold: the name of each protocol and the digest of its sources."""
+    return {what: {"name": p.name, "sources_sha256": digest(p.sources)} for what, p in PROTOCOLS.items()}
+
+
+def main() -> None:
+    """Write the lock file anew (`make protocols`)."""
+    write_text(LOCK, json.dumps(written(), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
