@@ -26,7 +26,8 @@ reproduce: environment ## measure, train and evaluate DEVICE with the values of 
 	@for file in config/devices/$(DEVICE).yaml config/profiles/$(PROFILE).yaml; do test -f $$file || { \
 		echo "error: there is no $$file" >&2; echo "  next:  ls $${file%/*}" >&2; exit 1; }; done
 	@python workflow/scripts/estimate.py config/profiles/$(PROFILE).yaml $(DEVICE)
-	dvc exp run $$(python workflow/scripts/profile_values.py config/profiles/$(PROFILE).yaml) -S 'devices=[$(DEVICE)]' $(OPTIONS)
+	@python workflow/scripts/reproduce.py "$(DEVICE)" \
+		dvc exp run $$(python workflow/scripts/profile_values.py config/profiles/$(PROFILE).yaml) -S 'devices=[$(DEVICE)]' $(OPTIONS)
 	@echo "done: results/$(DEVICE)/report.html, tables in results/$(DEVICE)/tables; 'git status' shows what changed"
 
 # Predictors that DVC has, here or in its cache, are not trained again: training takes most of the time and gives the same.

@@ -5,7 +5,7 @@ rule calibration:
     input:
         device="config/devices/{device}.yaml",
     output:
-        models="results/{device}/calibration/models.parquet",
+        models=update("results/{device}/calibration/models.parquet"),
     log:
         "work/logs/calibration-{device}.log",
     threads: workflow.cores

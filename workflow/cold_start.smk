@@ -5,17 +5,16 @@ rule cold_start:
     input:
         device="config/devices/{device}.yaml",
     output:
-        runs="results/{device}/cold/runs.parquet",
-        bandwidth="results/{device}/cold/bandwidth.parquet",
-        profiles="results/{device}/cold/profiles.parquet",
-        plans="results/{device}/cold/plans.parquet",
-        models="results/{device}/cold/models.parquet",
-        checks="results/{device}/cold/checks.parquet",
-        spans="results/{device}/cold/spans.parquet",
-        energy="results/{device}/cold/energy.parquet",
-        notes="results/{device}/cold/notes.json",
-        environment="results/{device}/cold/environment.json",
-        documents=directory("results/{device}/cold/plans"),
+        runs=update("results/{device}/cold/runs.parquet"),
+        bandwidth=update("results/{device}/cold/bandwidth.parquet"),
+        profiles=update("results/{device}/cold/profiles.parquet"),
+        plans=update("results/{device}/cold/plans.parquet"),
+        models=update("results/{device}/cold/models.parquet"),
+        checks=update("results/{device}/cold/checks.parquet"),
+        spans=update("results/{device}/cold/spans.parquet"),
+        energy=update("results/{device}/cold/energy.parquet"),
+        notes=update("results/{device}/cold/notes.json"),
+        environment=update("results/{device}/cold/environment.json"),
     log:
         "work/logs/cold_start-{device}.log",
     threads: workflow.cores

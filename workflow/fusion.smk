@@ -6,10 +6,10 @@ rule fusion:
         device="config/devices/{device}.yaml",
         models="data/zoo/models.parquet",
     output:
-        rules="results/{device}/fusion/rules.json",
-        test_cases="results/{device}/fusion/test_cases.csv",
-        skipped="results/{device}/fusion/skipped_pairs.csv",
-        verification="results/{device}/fusion/verification.csv",
+        rules=update("results/{device}/fusion/rules.json"),
+        test_cases=update("results/{device}/fusion/test_cases.csv"),
+        skipped=update("results/{device}/fusion/skipped_pairs.csv"),
+        verification=update("results/{device}/fusion/verification.csv"),
     log:
         "work/logs/fusion-{device}.log",
     threads: workflow.cores

@@ -7,8 +7,8 @@ rule sampling:
         prior="data/zoo/prior.parquet",
         rules="results/{device}/fusion/rules.json",
     output:
-        kernels="results/{device}/measurements/kernels.parquet",
-        summary="results/{device}/measurements/sampling.json",
+        kernels=update("results/{device}/measurements/kernels.parquet"),
+        summary=update("results/{device}/measurements/sampling.json"),
     log:
         "work/logs/sampling-{device}.log",
     threads: workflow.cores

@@ -6,8 +6,8 @@ rule truth:
         device="config/devices/{device}.yaml",
         models="data/zoo/models.parquet",
     output:
-        truth="results/{device}/evaluation/truth.parquet",
-        environment="results/{device}/evaluation/environment.json",
+        truth=update("results/{device}/evaluation/truth.parquet"),
+        environment=update("results/{device}/evaluation/environment.json"),
     log:
         "work/logs/truth-{device}.log",
     threads: workflow.cores

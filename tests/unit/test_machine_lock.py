@@ -21,7 +21,7 @@ from edgeplan.errors import BusyError
 from edgeplan.measurement import lock
 lock.FOLDER = Path(sys.argv[1])
 try:
-    with lock.machine_lock():
+    with lock.machine_lock(0.2):
         print("held", flush=True)
         sys.stdin.read()
 except BusyError as error:
@@ -46,7 +46,7 @@ def test_processes_with_other_temporary_folders_exclude_each_other(tmp_path: Pat
         command, environment = take(tmp_path, "two")
         second = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         assert second.returncode == BusyError.exit_code, second.stderr
-        assert second.stdout == f"another process (pid {first.pid}) is measuring on this machine\n"
+        assert second.stdout.startswith(f"another process (pid {first.pid}: {sys.executable} -c ")
         first.stdin.close()
     command, environment = take(tmp_path, "three")
     third = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

@@ -39,12 +39,17 @@ class TruthSettings(_Section):
 
     Attributes:
         repeat: devices on which every model is measured a second time, for the repeatability ceiling.
+        graded: where they are not, models measured a second time behind the others, at least two minutes after the first, from
+            which the machine's grade is computed.
+        stage_seconds: models that are not measured by then are left out; 0: no limit.
         min_gap_seconds: least time between the passes that the first blocks of a model belong to, in place of that of
             `measurement`: a model that is met at one moment only is measured no better by more blocks. It is no part of the key
             of rows, so stored ones are not measured again; `table_truth` says how far apart they lie.
     """
 
     repeat: list[_Device]
+    stage_seconds: Annotated[float, Field(ge=0, le=86400)]
+    graded: Annotated[int, Field(ge=0, le=100)]
     min_gap_seconds: Annotated[float, Field(ge=0, le=600)]
 
 
@@ -54,10 +59,12 @@ class CalibrationSettings(_Section):
     Attributes:
         variants_per_family: variants of each of the 13 families; none is evaluated.
         seed: draws them; not that of the zoo.
+        stage_seconds: models that are not measured by then are left out; 0: no limit.
     """
 
     variants_per_family: Annotated[int, Field(ge=1, le=2000)]
     seed: Annotated[int, Field(ge=0, le=2**31)]
+    stage_seconds: Annotated[float, Field(ge=0, le=86400)]
 
 
 class EvaluationSettings(_Section):

@@ -4,10 +4,12 @@ import sys
 from pathlib import Path
 
 from edgeplan.errors import EdgeplanError
+from edgeplan.files import write_text
 from edgeplan.pipeline.check import check_params
 
 try:
     check_params(Path("params.yaml"))
 except EdgeplanError as error:
     print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the message is meant for people
+    write_text(Path("work/error.txt"), f"{error.exit_code}\nerror: {error}\n")
     sys.exit(error.exit_code)

@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.errors import EdgeplanError
+from edgeplan.files import write_text
 from edgeplan.params import Params, load_params
+
+#: The exit code and the message of the stage that failed last, for who started the whole run.
+ERROR = Path("work/error.txt")
 
 
 @contextmanager
@@ -32,4 +36,5 @@ def stage(snakemake: Any) -> Iterator[Params]:
         yield load_params(Path("params.yaml"))
     except EdgeplanError as error:
         logging.getLogger("edgeplan").error("error: %s", error)  # noqa: TRY400 - the message is meant for people
+        write_text(ERROR, f"{error.exit_code}\nerror: {error}\n")
         sys.exit(error.exit_code)

@@ -13,6 +13,7 @@ from edgeplan.devices.engines.base import Engine, EngineSettings
 from edgeplan.devices.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.files import read_yaml
+from edgeplan.measurement.preemption import least_loaded, others_load, pin_threads
 
 DEVICE_FOLDER = Path("config/devices")
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -27,6 +28,7 @@ class DeviceFile(BaseModel):
         engine: name of a registered engine.
         threads: threads of one inference.
         cores: processors the measuring process is pinned to; empty leaves it to the system.
+        spare_cores: processors of the same kind that stand in for `cores` while others use those.
         transport: how the device is reached; `local` is this machine.
         options: settings of the engine itself.
         big_cores: processors that execute a cold start; empty: all processors, as equal cores.
@@ -34,7 +36,8 @@ class DeviceFile(BaseModel):
         little_ratio: preparation on a little core takes this many times its own duration, by waiting: stands for an asymmetric
             chip on a machine of equal cores; 1 where the little cores are slower by themselves.
 
-    The last three plan cold starts only: they enter the key of no row of the first chapter.
+    The last three plan cold starts only. They and `spare_cores` enter the key of no row of the first
+    chapter.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,6 +48,7 @@ class DeviceFile(BaseModel):
     engine: str
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    spare_cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
     transport: Literal["local"] = "local"
     options: dict[str, str] = {}
     big_cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
@@ -86,7 +90,7 @@ class DeviceFile(BaseModel):
             )
 
     def pin(self) -> None:
-        """Pin this process, and the threads it will start, to the device's cores.
+        """Pin this process and its threads to the device's cores, or to spare ones while others use those.
 
         Raises:
             DeviceError: a core does not exist here, or may not be used by this process.
@@ -94,8 +98,11 @@ class DeviceFile(BaseModel):
         if not self.cores:
             return
         self.check_cores()
+        cores = self.cores
+        if self.spare_cores:
+            cores = least_loaded(self.cores, self.spare_cores, others_load((*self.cores, *self.spare_cores)))
         try:
-            os.sched_setaffinity(0, self.cores)
+            pin_threads(cores)
         except OSError as error:  # a container may have fewer cores than the machine
             usable = ", ".join(str(core) for core in sorted(os.sched_getaffinity(0)))
             raise DeviceError(

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.evaluation.grade import grade
 from edgeplan.evaluation.metrics import FloatArray, accuracy, relative_error
 from edgeplan.evaluation.tables_baselines import baseline_differences, baseline_verdicts, baselines
 from edgeplan.evaluation.tables_fusion import MACRO, WITH_RESHAPES, table_fusion
@@ -31,6 +32,7 @@ def findings(evidence: Evidence) -> list[str]:
     parts = [
         _overall(errors),
         *_noise(evidence),
+        *_grade(evidence),
         *_repeatability(evidence),
         *_families(frame, errors),
         *_worst_models(frame, errors),
@@ -70,6 +72,12 @@ def _noise(evidence: Evidence) -> list[str]:
     noise = frame["noise"].to_numpy(float)
     text = f"The blocks of one model's measurement spread by {_percent(float(np.median(noise)))} to either side in the median"
     return [f"{text}, {_percent(float(noise.max()))} at most: the machine's noise, which no prediction can beat."]
+
+
+def _grade(evidence: Evidence) -> list[str]:
+    again = evidence.optional("repeat_ms", "repeat_gap_s")
+    found = grade(again["measured_ms"], again["repeat_ms"], again["repeat_gap_s"]) if again is not None else None
+    return [found.text] if found else []
 
 
 def _repeatability(evidence: Evidence) -> list[str]:

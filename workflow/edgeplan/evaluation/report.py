@@ -44,6 +44,9 @@ def headline(device: str, metrics: Mapping[str, float], tables: Mapping[str, pd.
     """The figures that have a bar, each with its verdict; figures that were not measured are left out."""
     lines = bar_lines([bar for bar in bars(device) if bar.key in metrics], metrics, shares=_SHARES)
     lines += _sampling_lines(metrics)
+    if "measuring.grade" in metrics:
+        told = str(metrics["measuring.grade"])
+        lines.append(Line("how steady the machine was", told, "good", "", _PASS if told == "good" else _MISS))
     if "table_baselines" in tables:
         lines += _baseline_lines(tables["table_baselines"])
     return lines
@@ -145,7 +148,7 @@ def render(
         device=device,
         measured_at=measured_at,
         headline=headline(device, metrics, tables),
-        metrics=[(name, cell_text(float(value))) for name, value in sorted(metrics.items())],
+        metrics=[(name, v if isinstance(v, str) else cell_text(float(v))) for name, v in sorted(metrics.items())],
         findings=findings,
         environment=environment_rows(environment).to_numpy().tolist(),
         tables=shown,

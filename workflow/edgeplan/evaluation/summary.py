@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.evaluation.grade import grade
 from edgeplan.evaluation.metrics import accuracy, coverage, relative_width
 from edgeplan.evaluation.tables_sampling import kernel_minutes
 from edgeplan.files import write_json
@@ -20,6 +21,7 @@ SAMPLERS = ("adaptive", "random", "prior")
 
 #: The keys of metrics.json; a figure whose inputs are missing is left out. Shares and relative errors are 0..1.
 #: `fusion.*` leaves out edges at reshapes, `fusion.*_all` does not; batch-norm folding is in neither.
+#: `measuring.grade` is good, fair or poor (`grade.Grade`), `measuring.repeat_deviation` the median by which repeats differ.
 #: `measuring.noise_*` is over the evaluated models: half the range of the normalised blocks of one, relative to their median.
 #: `sampling.*_error` is the conv RMSPE on frozen labels of at least `sampling.resolved_us` us, `sampling.*_error_all` on all.
 KEYS = (
@@ -35,6 +37,8 @@ KEYS = (
     "measuring.kernel_minutes",
     "measuring.noise_median",
     "measuring.noise_max",
+    "measuring.grade",
+    "measuring.repeat_deviation",
     "sampling.resolved_us",
     *(f"sampling.{sampler}_error{suffix}" for suffix in ("", "_all") for sampler in SAMPLERS),
     "fusion.precision",
@@ -136,9 +140,15 @@ def _prediction(evidence: Evidence) -> dict[str, float]:
     return values
 
 
-def metrics(evidence: Evidence) -> dict[str, float]:
-    """The figures of `KEYS` that the inputs give; a missing input is an absent key."""
-    values = _prediction(evidence)
+def _grade(evidence: Evidence) -> dict[str, float | str]:
+    again = evidence.optional("repeat_ms", "repeat_gap_s")
+    found = grade(again["measured_ms"], again["repeat_ms"], again["repeat_gap_s"]) if again is not None else None
+    return {"measuring.grade": found.name, "measuring.repeat_deviation": found.median} if found else {}
+
+
+def metrics(evidence: Evidence) -> dict[str, float | str]:
+    """The figures of `KEYS` that the inputs give, the grade of the machine among them; a missing input is an absent key."""
+    values: dict[str, float | str] = {**_prediction(evidence), **_grade(evidence)}
     if evidence.has("sampling") and evidence.sampling is not None:
         values["measuring.kernel_minutes"] = kernel_minutes(evidence.sampling, evidence.calibration)
     if evidence.has("samplers"):
@@ -156,19 +166,23 @@ def metrics(evidence: Evidence) -> dict[str, float]:
             if (judged.loc[counted, ["fused_by_engine", "fused_by_rules"]] > 0).to_numpy().any():
                 values[f"fusion.precision{suffix}"], values[f"fusion.recall{suffix}"] = averages(judged)
     values |= {f"speed.{name}": float(value) for name, value in evidence.speed.items() if f"speed.{name}" in KEYS}
-    return {key: values[key] for key in KEYS if key in values and not math.isnan(values[key])}
+    return {key: values[key] for key in KEYS if key in values and _known(values[key])}
 
 
-def write_metrics(values: Mapping[str, float], path: Path) -> None:
+def _known(value: float | str) -> bool:
+    return isinstance(value, str) or math.isfinite(value)
+
+
+def write_metrics(values: Mapping[str, float | str], path: Path) -> None:
     """Write metrics.json atomically: sorted keys, six significant digits.
 
     Raises:
         FormatError: a key is not of `KEYS`, or a value is not finite.
     """
-    wrong = [key for key, value in values.items() if key not in KEYS or not math.isfinite(value)]
+    wrong = [key for key, value in values.items() if key not in KEYS or not _known(value)]
     if wrong:
         raise FormatError(
             f"not figures of metrics.json, or not finite: {', '.join(wrong)}", where=str(path), next_step="mend the caller"
         )
-    rounded = {key: float(f"{value:.6g}") for key, value in sorted(values.items())}
+    rounded = {k: v if isinstance(v, str) else float(f"{v:.6g}") for k, v in sorted(values.items())}
     write_json(path, rounded)

@@ -31,7 +31,8 @@ class Timed(Protocol):
 
 
 #: Measures graphs; the second argument asks for the k-th measurement of the same graphs, made afresh.
-Measure = Callable[[Sequence[Graph], int], Sequence[Timed]]
+#: None stands for what the time did not suffice for.
+Measure = Callable[[Sequence[Graph], int], Sequence[Timed | None]]
 
 #: A sum of probe times: probe and its sign.
 Terms = tuple[tuple[Probe, int], ...]
@@ -103,6 +104,9 @@ class Outcome:
     reason: str = ""
 
 
+_NO_TIME = Outcome(0.0, 0.0, 0.0, 0.0, 0.0, "undecided", 0, "the time for this stage was over")
+
+
 class Timings:
     """Times of probes, over as many measurements as were asked for."""
 
@@ -111,12 +115,17 @@ class Timings:
         self._blocks: dict[Probe, list[npt.NDArray[np.float64]]] = {}
 
     def require(self, probes: Sequence[Probe], repeats: int) -> None:
-        """Measure until each probe was measured `repeats` times."""
+        """Measure until each probe was measured `repeats` times, or the time is over."""
         for repeat in range(repeats):
-            missing = [p for p in dict.fromkeys(probes) if len(self._blocks.get(p, ())) <= repeat]
+            missing = [p for p in dict.fromkeys(probes) if len(self._blocks.get(p, ())) == repeat]
             if missing:
                 for probe, timed in zip(missing, self._measure([p.graph() for p in missing], repeat), strict=True):
-                    self._blocks.setdefault(probe, []).append(np.asarray(timed.block_us, dtype=np.float64))
+                    if timed is not None:
+                        self._blocks.setdefault(probe, []).append(np.asarray(timed.block_us, dtype=np.float64))
+
+    def known(self, case: Case) -> bool:
+        """Whether each probe of a case was measured."""
+        return all(probe in self._blocks for probe in case.probes)
 
     def repeats(self, probe: Probe) -> int:
         """How often a probe was measured."""
@@ -191,6 +200,8 @@ def rewritten(case: Case, timings: Timings, settings: FusionSettings) -> Outcome
     """
     for repeats in range(1, settings.max_rounds + 1):
         timings.require(case.probes, repeats)
+        if not timings.known(case):
+            return _NO_TIME
         other, _ = _total(timings, (case.op1, 1.0))
         chain, _ = _total(timings, (case.both, 1.0))
         difference, error = _total(timings, (case.op1, 1.0), (case.both, -1.0))
@@ -213,6 +224,8 @@ def nearest_plan(case: Case, timings: Timings, settings: FusionSettings) -> Outc
     """
     for repeats in range(1, settings.max_rounds + 1):
         timings.require(case.probes, repeats)
+        if not timings.known(case):
+            return _NO_TIME
         first, second, both = (_total(timings, (terms, 1.0))[0] for terms in (case.op1, case.op2, case.both))
         gap, gap_error = _total(timings, (case.op1, 1.0), (case.op2, -1.0))
         middle, error = _total(timings, (case.op1, 0.5), (case.op2, 0.5), (case.both, -1.0))
@@ -250,7 +263,7 @@ def decide(cases: Sequence[Case], timings: Timings, settings: FusionSettings) ->
     timings.require([probe for probe, count in uses.items() if count >= _SHARED_BY], _before_belief(settings))
     for repeats in range(1, settings.max_rounds + 1):
         timings.require([probe for case in open_cases for probe in case.probes], repeats)
-        outcomes.update({case: judge(case, timings, settings) for case in open_cases})
+        outcomes.update({c: judge(c, timings, settings) if timings.known(c) else _NO_TIME for c in open_cases})
         open_cases = [case for case in open_cases if _open(outcomes[case], repeats, settings)]
         if not open_cases:
             break

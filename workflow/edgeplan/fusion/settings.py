@@ -28,6 +28,7 @@ class FusionSettings(BaseModel):
         blocks: repetitions of the operators under test in a network of small tensors.
         small_elements: elements of those small tensors.
         rows, features: size of the two-dimensional activations of fully connected layers.
+        stage_seconds: what is not measured by then is undecided; 0: no limit.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,6 +47,7 @@ class FusionSettings(BaseModel):
     small_elements: Annotated[int, Field(ge=16)] = 256
     rows: Annotated[int, Field(ge=1)] = 4
     features: Annotated[int, Field(ge=1)] = 64
+    stage_seconds: Annotated[float, Field(ge=0, le=86400)] = 0.0
 
     @model_validator(mode="after")
     def _check(self) -> FusionSettings:

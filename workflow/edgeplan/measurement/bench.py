@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,8 +35,10 @@ from edgeplan.support.protocols import protocol
 log = logging.getLogger(__name__)
 
 _NOMINAL_SECONDS = 3.0
-#: So few noisy subjects reject no batch: in a small one chance decides their share, and each row says how noisy it is.
-_FEW = 3
+#: Time for coming back to noisy subjects, as a share of that of the first look at all.
+_COMING_BACK = 0.35
+#: The share of noisy ones among fewer subjects than these says nothing of the machine.
+_FEW = 16
 #: Set to any value: never measure, take rows of whatever machine the store holds.
 STORED_ROWS_ONLY = "EDGEPLAN_STORED_ROWS_ONLY"
 #: What the environment of rows says about the time they were measured at. It is no part of their key.
@@ -108,6 +111,8 @@ class Bench:
         self._protocol = protocol(f"measure/{device.engine}")
         self._mapping = protocol(f"mapping/{device.engine}").name
         self._frozen = bool(os.environ.get(STORED_ROWS_ONLY))
+        self._until = math.inf
+        self._seen, self._noisy = 0, dict[str, Measurement]()  # of this stage: measured just now, and noisy still
         key, identity = self._shipped(rows) if self._frozen else self._identify()
         self._references: References | None = None
         self._commit = "" if self._frozen else source_commit()
@@ -181,45 +186,153 @@ class Bench:
     def measure(self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring") -> list[Measurement]:
         """Measurements of the subjects, in order; only missing ones touch the device.
 
+        Noise ends nothing: what is noisy is come back to, and kept as noisy as it stays. Only where
+        `settings.on_noise` refuses it, a stage that stays noisy as a whole ends.
+
         Args:
             subjects: what to time; duplicates are measured once.
             repeat: 0 for the first measurement of a subject; k asks for a k-th, measured afresh.
             description: shown beside the progress bar.
 
         Raises:
-            BusyError: another process is measuring on this machine.
-            NoiseError: a batch stayed too noisy after all retries.
+            BusyError: another process has held the machine for an hour.
+            NoiseError: noise is refused, and too much of what the stage measured stayed noisy.
             StoreError: rows could not be stored, or are missing and only stored ones are allowed.
         """
-        missing = list({s.id: s for s in subjects if not self.store.known(self._stored_id(s), repeat)}.values())
-        if missing and self._frozen:
+        self._measure(subjects, repeat, description, whole=True)
+        return [self._known(s, repeat) for s in subjects]
+
+    def measure_in_time(
+        self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring"
+    ) -> list[Measurement | None]:
+        """As `measure`, but subjects that are not reached within `limit` are left out: None stands for them."""
+        self._measure(subjects, repeat, description, whole=False)
+        return [self._known(s, repeat) if self.store.known(self._stored_id(s), repeat) else None for s in subjects]
+
+    def _measure(self, subjects: Sequence[Subject], repeat: int, description: str, *, whole: bool) -> None:
+        distinct = {s.id: s for s in subjects}
+        missing = [s for s in distinct.values() if not self.store.known(self._stored_id(s), repeat)]
+        if self.spending:  # that of stored rows counts, too: it will not be spent again
+            stored = [s for s in distinct.values() if s not in missing]
+            self.spending.add(sum(self._known(s, repeat).seconds for s in stored))
+        if not missing:
+            return
+        if self._frozen:
+            if not whole and (repeat or len(missing) < len(distinct)):
+                return  # they were left out when the others were measured
             raise StoreError(
                 f"{len(missing)} measurements are not in the store",
                 where=str(self.store.folder),
                 next_step=f"unset {STORED_ROWS_ONLY} to measure them on this machine",
             )
-        fresh = 0.0
-        if missing:
-            began = time.monotonic()
-            with machine_lock(), self._progress(description, len(missing)) as advance:
-                self.device.pin()
-                self._references = self._references or References()
-                engine = self.device.load_engine()
-                for batch in self._batches(missing):
-                    measured = self._measure_batch(engine, batch, self._references, repeat)
-                    self._observe()
-                    self.store.add(measured)
-                    self.measured += len(batch)
-                    fresh += sum(m.seconds for m in measured)
-                    if self.spending:
-                        self.spending.add(sum(m.seconds for m in measured))
-                    advance(len(batch))
-            self.seconds += time.monotonic() - began
-        exponents = self.settings.reference_exponents
-        found = [self.store.get(self._stored_id(s), repeat, self.nominal, exponents) for s in subjects]
+        began = time.monotonic()
+        with machine_lock(), self._progress(description, len(missing)) as advance:
+            self._measure_missing(missing, repeat, advance, whole=whole)
+        self.seconds += time.monotonic() - began
+
+    def _known(self, subject: Subject, repeat: int) -> Measurement:
+        return self.store.get(self._stored_id(subject), repeat, self.nominal, self.settings.reference_exponents)
+
+    def _measure_missing(self, missing: Sequence[Subject], repeat: int, advance: Callable[[int], None], *, whole: bool) -> None:
+        """Measure subjects batch by batch, then come back to the noisy ones while there is time."""
+        self.device.pin()
+        self._references = self._references or References()
+        engine = self.device.load_engine()
+        began, left, noisy = time.monotonic(), len(missing), list[Subject]()
+        for batch in self._batches(missing):
+            if not whole and self.late and left < len(missing):
+                log.warning("the time for this stage is over: %d of %d subjects are left out", left, len(missing))
+                break
+            measured = self._measure_batch(engine, batch, repeat, self._hurried(began, len(missing) - left, left))
+            loud = {m.subject for m in measured if m.noise > self.settings.max_noise}
+            noisy += [s for s in batch if self._stored_id(s) in loud]
+            self._keep([m for m in measured if self.settings.on_noise == "keep" or m.subject not in loud])
+            self._noisy |= {m.subject: m for m in measured if m.subject in loud}
+            self._seen += len(batch)
+            left -= len(batch)
+            self.measured += len(batch)
+            self._tell_spent(sum(m.seconds for m in measured))
+            advance(len(batch))
+        until = began + (1 + _COMING_BACK) * (time.monotonic() - began)
+        for attempt in range(1, self.settings.retries + 1):
+            noisy = self._come_back(engine, noisy, repeat, attempt, until)
+        self._judge()
+
+    def _come_back(self, engine: Any, noisy: Sequence[Subject], repeat: int, attempt: int, until: float) -> list[Subject]:
+        """Measure noisy subjects once more, while there is time; of two measurements the less noisy one stays.
+
+        Returns:
+            What is noisy still.
+        """
+        still: list[Subject] = []
+        for batch in self._batches(noisy):
+            if time.monotonic() > until or self.late:
+                still += batch
+                continue
+            measured = self._measure_batch(engine, batch, repeat, self.settings)
+            better = [min(new, self._noisy[new.subject], key=lambda m: m.noise) for new in measured]
+            better = [
+                replace(best, seconds=new.seconds + self._noisy[new.subject].seconds)
+                for best, new in zip(better, measured, strict=True)
+            ]
+            self._tell_spent(sum(m.seconds for m in measured))
+            self._noisy |= {m.subject: m for m in better}
+            quiet = [m for m in better if m.noise <= self.settings.max_noise]
+            for m in quiet:
+                del self._noisy[m.subject]
+            still += [s for s in batch if self._stored_id(s) in self._noisy]
+            self._keep(better if self.settings.on_noise == "keep" else quiet, again=attempt)
+        return still
+
+    def _keep(self, measured: Sequence[Measurement], again: int = 0) -> None:
+        self._observe()
+        if measured:
+            self.store.add(measured, again)
+
+    def _tell_spent(self, seconds: float) -> None:
         if self.spending:
-            self.spending.add(sum({m.subject: m.seconds for m in found}.values()) - fresh)
-        return found
+            self.spending.add(seconds)
+
+    def _judge(self) -> None:
+        """Say how much of the stage stayed noisy; where that is refused, end it.
+
+        Raises:
+            NoiseError: noise is refused, and too large a share of all that the stage has measured so far stayed noisy.
+        """
+        if not self._noisy:
+            return
+        share, limit = len(self._noisy) / self._seen, self.settings.max_noisy_share
+        spread = f"{100 * share:.0f} % of {self._seen} subjects spread by more than {100 * self.settings.max_noise:.0f} %"
+        if self.settings.on_noise == "keep":
+            log.warning("%s: they are kept with their noise, which weighs them and widens intervals", spread)
+        elif self._seen < _FEW:  # chance decides the share of so few
+            log.warning("%s: too few to judge by, they are kept", spread)
+            self._keep(list(self._noisy.values()))
+        elif share > limit:
+            raise NoiseError(
+                f"the machine is too noisy to measure: {spread} after {self.settings.retries} returns to them",
+                where=f"device {self.device.name!r}",
+                next_step=f"stop other work, check with: edgeplan device check {self.device.name}; or keep noisy figures, with "
+                "their noise stated: measurement.on_noise=keep",
+            )
+        else:
+            self._keep(list(self._noisy.values()))
+
+    @property
+    def late(self) -> bool:
+        """Whether the time for this stage is over."""
+        return time.monotonic() > self._until
+
+    def limit(self, seconds: float) -> None:
+        """Measure for about so many seconds from now by the clock; 0 sets no limit."""
+        self._until = time.monotonic() + seconds if seconds else math.inf
+
+    def _hurried(self, began: float, done: int, left: int) -> MeasurementSettings:
+        """The settings, without further blocks and pauses where the rest would not fit into the time left."""
+        each = (time.monotonic() - began) / max(done, 1)
+        if time.monotonic() + each * left < self._until:
+            return self.settings
+        return self.settings.model_copy(update={"extra_blocks": 0, "min_gap_seconds": 0.0})
 
     def _progress(self, description: str, count: int) -> AbstractContextManager[Callable[[int], None]]:
         """A bar of the subjects, unless the stage has one of its own."""
@@ -256,23 +369,13 @@ class Bench:
         if batch:
             yield batch
 
-    def _measure_batch(self, engine: Any, batch: Sequence[Subject], references: References, sample: int) -> list[Measurement]:
+    def _measure_batch(
+        self, engine: Any, batch: Sequence[Subject], sample: int, settings: MeasurementSettings
+    ) -> list[Measurement]:
+        assert self._references is not None  # noqa: S101  made before the first batch
+        self.device.pin()  # where others work now may not be where they did before
         began = time.monotonic()
-        for attempt in range(self.settings.retries + 1):
-            found = measure_batch(engine, batch, self.settings, references, self.nominal, sample)
-            count = sum(m.noise > self.settings.max_noise for m in found)
-            noisy = count / len(found)
-            if count <= max(_FEW, self.settings.max_noisy_share * len(found)):
-                if noisy > self.settings.max_noisy_share:
-                    log.warning("%d of %d subjects stayed too noisy: too few to judge by, they are kept", count, len(found))
-                share = (time.monotonic() - began) / len(found)
-                named = zip(found, batch, strict=True)
-                return [replace(m, subject=self._stored_id(subject), seconds=share) for m, subject in named]
-            log.warning("batch rejected: %.0f %% of its subjects too noisy (attempt %d)", 100 * noisy, attempt + 1)
-        raise NoiseError(
-            f"the machine is too noisy to measure: {100 * noisy:.0f} % of a batch spread by more than "
-            f"{100 * self.settings.max_noise:.0f} % after {self.settings.retries + 1} attempts",
-            where=f"device {self.device.name!r}",
-            next_step=f"stop other work, then check with: edgeplan device check {self.device.name}; or, to have noisy figures "
-            "rather than none, set measurement.max_noisy_share to 1",
-        )
+        found = measure_batch(engine, batch, settings, self._references, self.nominal, sample)
+        share = (time.monotonic() - began) / len(found)
+        named = zip(found, batch, strict=True)
+        return [replace(m, subject=self._stored_id(subject), seconds=share) for m, subject in named]

@@ -17,11 +17,10 @@ import numpy as np
 
 from edgeplan.devices.engines.base import Engine, ProfiledSession, Session
 from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.measurement.preemption import timed_runs
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
-
-_clock = time.perf_counter_ns
 
 
 @dataclass
@@ -48,17 +47,18 @@ def _load(engine: Engine, subject: Subject, folder: Path) -> _Loaded:
     return _Loaded(subject, plain, counting)
 
 
-def _block(item: _Loaded, references: References, settings: MeasurementSettings) -> None:
+def _block(item: _Loaded, references: References, settings: MeasurementSettings, threads: int) -> None:
     """Time one block of one subject: references, plain runs, counting runs, references."""
     item.started.append(time.time())
     before = references.time(settings.reference_runs)
     item.plain.run()  # brings weights and buffers back into the caches
-    runs: list[int] = []
-    deadline = _clock() + int(settings.block_ms * 1e6)
-    while len(runs) < settings.min_runs or (len(runs) < settings.max_runs and _clock() < deadline):
-        start = _clock()
-        item.plain.run()
-        runs.append(_clock() - start)
+    runs = timed_runs(
+        item.plain.run,
+        least=settings.min_runs,
+        most=settings.max_runs,
+        block_ms=settings.block_ms,
+        threads=threads,
+    )
     if item.counting is not None:
         item.counting.run()
         first = item.counting_runs + 1
@@ -122,7 +122,7 @@ def measure_batch(
                 break
             began = time.monotonic()
             for item in pending:
-                _block(item, references, settings)
+                _block(item, references, settings, engine.settings.threads)
             if block + 1 < settings.blocks:
                 time.sleep(max(0.0, settings.min_gap_seconds - (time.monotonic() - began)))
         return [_finish(item, nominal, settings, sample) for item in loaded]

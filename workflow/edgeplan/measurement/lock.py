@@ -1,9 +1,15 @@
-"""One lock per physical machine: all CPU devices share its cores, whatever workspace they are measured from."""
+"""One lock per physical machine: all CPU devices share its cores, whatever workspace they are measured from.
+
+Whatever loads the cores holds it, too: outputs that are checked, models that are loaded to be looked at,
+trees that are trained. Who comes second waits and says for whom.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +17,17 @@ from filelock import FileLock, Timeout
 
 from edgeplan.errors import BusyError
 
+log = logging.getLogger(__name__)
 #: The folder that every user of a Linux machine may write to. Neither what TMPDIR names nor /run/lock will do: processes that
 #: differ in environment or in rights would not meet at one file.
 FOLDER = Path("/tmp")  # noqa: S108  the lock holds nothing, and filelock follows no link
+#: How long one waits unless told otherwise: as long as the longest stage holds the machine.
+WAIT_SECONDS = 3600.0
+_FIRST_LOOK_SECONDS = 0.5
+_SAY_EVERY_SECONDS = 30.0
+_LONGEST_COMMAND = 120
+#: How often this process holds the lock: what holds the machine may call what asks for it.
+_held = 0
 
 
 def lock_path() -> Path:
@@ -22,27 +36,71 @@ def lock_path() -> Path:
 
 
 @contextlib.contextmanager
-def machine_lock(timeout_seconds: float = 0.0) -> Iterator[None]:
-    """Hold the machine while measuring; the system frees it when the process ends, however it ends.
+def machine_lock(timeout_seconds: float = WAIT_SECONDS) -> Iterator[None]:
+    """Hold the machine; the system frees it when the process ends, however it ends.
+
+    Args:
+        timeout_seconds: how long to wait for another process that holds it.
 
     Raises:
-        BusyError: another process is measuring.
+        BusyError: another process still holds it.
     """
+    global _held  # noqa: PLW0603  a process holds the machine once, whoever in it asks
+    if _held:
+        _held += 1
+        try:
+            yield
+        finally:
+            _held -= 1
+        return
     path = lock_path()
     lock = FileLock(path, mode=0o666)
-    holder = path.with_suffix(".pid")
+    _acquire(lock, timeout_seconds)
+    _held = 1
     try:
-        lock.acquire(timeout=timeout_seconds)
-    except Timeout as error:
-        pid = holder.read_text().strip() if holder.is_file() else "unknown"
-        raise BusyError(
-            f"another process (pid {pid}) is measuring on this machine",
-            where=str(path),
-            next_step="wait for it to end, then run the same command again; two at once would disturb each other",
-        ) from error
-    try:
-        with contextlib.suppress(OSError):  # the pid only makes the message better
-            holder.write_text(str(os.getpid()))
+        with contextlib.suppress(OSError):  # it only makes the message better
+            _holder_file().write_text(str(os.getpid()))
         yield
     finally:
+        _held -= 1
         lock.release()
+
+
+def _acquire(lock: FileLock, timeout_seconds: float) -> None:
+    """Take the lock, saying for whom one waits when that takes long."""
+    end = time.monotonic() + timeout_seconds
+    patience = min(_FIRST_LOOK_SECONDS, timeout_seconds)
+    while True:
+        try:
+            lock.acquire(timeout=patience)
+        except Timeout as error:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise BusyError(
+                    f"another process ({holder()}) is measuring on this machine",
+                    where=str(lock_path()),
+                    next_step="wait for it to end, then run the same command again; two at once would disturb each other",
+                ) from error
+            log.warning("waiting for another process that is measuring on this machine: %s", holder())
+            patience = min(left, _SAY_EVERY_SECONDS)
+        else:
+            return
+
+
+def _holder_file() -> Path:
+    return lock_path().with_suffix(".pid")
+
+
+def holder() -> str:
+    """Who holds the machine: number and command of the process, as far as this user may know."""
+    try:
+        pid = int(_holder_file().read_text())
+    except (OSError, ValueError):
+        return "pid unknown"
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="backslashreplace").split("\0")
+    except OSError:
+        return f"pid {pid}"
+    command = " ".join(words).strip()
+    shown = "".join(c if c.isprintable() else "?" for c in command)
+    return f"pid {pid}: {shown[:_LONGEST_COMMAND]}" if shown else f"pid {pid}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -39,10 +39,13 @@ class MeasurementSettings(BaseModel):
         batch_size: subjects loaded and interleaved at once; what a kill can lose.
         batch_weight_mb: bound on the weights loaded at once.
         min_gap_seconds: least time between two blocks of one subject.
-        max_noise: half-range of a subject's normalised blocks, relative; noisier subjects get further blocks.
+        max_noise: half-range of a subject's normalised blocks, relative; noisier subjects get further blocks and are come back
+            to.
         extra_blocks: at most this many further blocks.
-        max_noisy_share: a batch with a larger share of subjects still too noisy, and more than three, is rejected and repeated.
-        retries: repeats of a rejected batch before the machine is called too noisy.
+        retries: returns to what is noisy, behind all other subjects and within a third of the time that those took.
+        on_noise: what becomes of subjects that stay noisy: `keep` keeps them with their noise, as a weight in training and
+            as a width in intervals; `refuse`, for those who publish, ends a stage of which too large a share stays noisy.
+        max_noisy_share: the largest share of noisy subjects in a stage that is not refused.
         reference_exponents: see `ReferenceExponents`.
     """
 
@@ -58,6 +61,7 @@ class MeasurementSettings(BaseModel):
     min_gap_seconds: Annotated[float, Field(ge=0, le=600)]
     max_noise: Annotated[float, Field(gt=0, le=1)]
     extra_blocks: Annotated[int, Field(ge=0, le=50)]
+    on_noise: Literal["keep", "refuse"] = "keep"
     max_noisy_share: Annotated[float, Field(gt=0, le=1)]
     retries: Annotated[int, Field(ge=0, le=20)]
     reference_exponents: ReferenceExponents

@@ -87,7 +87,9 @@ class RowStore:
 
     def _read(self, path: Path) -> None:
         for row in read_rows(path):
-            self._table.setdefault((row["subject"], row["sample"]), row)
+            known = self._table.setdefault((row["subject"], row["sample"]), row)
+            if row["measured_at"][0] > known["measured_at"][0]:  # a subject that was come back to
+                self._table[row["subject"], row["sample"]] = row
 
     def known(self, subject: str, sample: int) -> bool:
         """Whether the store holds this measurement."""
@@ -117,14 +119,19 @@ class RowStore:
         """When the newest row was measured, seconds since the epoch; 0 for an empty store."""
         return max((max(row["measured_at"]) for row in self._table.values()), default=0.0)
 
-    def add(self, measurements: Sequence[Measurement]) -> None:
+    def add(self, measurements: Sequence[Measurement], again: int = 0) -> None:
         """Store one batch: first in the journal, then in the workspace.
+
+        Args:
+            measurements: of the batch. They take the place of those that the store holds of the same subjects.
+            again: which return to noisy subjects this is.
 
         Raises:
             StoreError: neither place could take it.
         """
         rows = [_row(m) for m in measurements]
-        name = f"{self.key}-{measurements[0].subject}-{measurements[0].sample}.parquet"
+        returned = f"-again{again}" if again else ""
+        name = f"{self.key}-{measurements[0].subject}-{measurements[0].sample}{returned}.parquet"
         for folder in (self._journal, self.folder):
             write_rows(folder / name, rows)
         for folder in (self._journal, self.folder):

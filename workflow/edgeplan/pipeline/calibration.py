@@ -46,9 +46,11 @@ def measure_calibration(params: Params, *, device: Path, rows: Path, models: Pat
     table = calibrating_models(params)
     subjects = [Subject(graph) for graph in graphs(table)]
     with open_bench(params, file, rows) as bench:
-        measured = measure_shuffled(bench, subjects, params.seed, 0, "models for the intervals")
+        bench.limit(params.calibration.stage_seconds)
+        found = measure_shuffled(bench, subjects, params.seed, 0, "models for the intervals")
+    measured = [m for m in found if m is not None]
     write_parquet(
-        table.assign(
+        table[[m is not None for m in found]].assign(
             measured_ms=[m.latency_us / 1e3 for m in measured],
             noise=[m.noise for m in measured],
             seconds=[round(m.seconds, 3) for m in measured],

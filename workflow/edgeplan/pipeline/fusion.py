@@ -23,6 +23,7 @@ from edgeplan.fusion.verification import verify
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.measurement.bench import Bench
+from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs, read_models
@@ -54,9 +55,10 @@ class ExecutedNodes:
 
     def ask(self, models: Iterable[Graph]) -> None:
         """Load every model that is not known yet. Nothing is timed, so all cores take part."""
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(self, models))
+        with machine_lock():
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(self, models))
 
     def __call__(self, graph: Graph) -> list[EngineNode]:
         """The nodes of a model, with their members only."""
@@ -94,9 +96,10 @@ def detect_fusion(
     """
     file = load_device(device)
     with Bench(file, params.measurement, rows) as bench:
+        bench.limit(params.fusion.stage_seconds)
 
-        def measure(subjects: Sequence[Graph], repeat: int) -> list[Measurement]:
-            return bench.measure([Subject(g) for g in subjects], repeat=repeat, description="fusion test cases")
+        def measure(subjects: Sequence[Graph], repeat: int) -> list[Measurement | None]:
+            return bench.measure_in_time([Subject(g) for g in subjects], repeat, "fusion test cases")
 
         provenance = Provenance(
             device=file.name,

@@ -65,6 +65,7 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
     beyond_seconds = settings.beyond_seconds.get(file.engine, 0.0)
     planned = _planned(settings, mode, beyond_seconds)
     with Bench(file, params.measurement, rows) as bench, spending(f"{file.name}: sampling", planned) as bench.spending:
+        bench.limit(settings.stage_seconds)
         sampler = CarrierSampler(bench, settings, Prior(read_prior(prior)), read_rules(rules), params.seed)
         if mode == "in_situ":
             _in_carriers(sampler, found, beyond_seconds)
@@ -155,6 +156,8 @@ def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float) 
         excess = measured["adaptive"].seconds - settings.budget_seconds  # a batch is measured to its end, by every sampler
         later = _fixed_seconds(measured["adaptive"], settings.frozen_carriers, fixed_sets)
         sampler.bench.spending.plan(later + excess * _samplers(settings))
+    # before the baselines, which only tables need, should the time be short
+    fixed = {"frozen": sampler.frozen()} | {name: sampler.fixed(carriers) for name, carriers in fixed_sets.items()}
     if settings.baselines:
         measured |= {"random": sampler.uniform(measured["adaptive"]), "prior": sampler.prior_only(measured["adaptive"])}
     kept = {name: sampled.within(settings.budget_seconds) for name, sampled in measured.items()}
@@ -162,7 +165,6 @@ def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float) 
     if beyond_seconds:
         measured[BEYOND] = sampler.beyond(beyond_seconds, measured["adaptive"])
         kept[BEYOND] = measured[BEYOND].within(beyond_seconds)
-    fixed = {"frozen": sampler.frozen()} | {name: sampler.fixed(carriers) for name, carriers in fixed_sets.items()}
     found.adaptive = kept["adaptive"]
     found.counters = fit_counters(found.adaptive.measurements)
     found.plain = plain_layouts(found.adaptive.graphs, found.adaptive.measurements)

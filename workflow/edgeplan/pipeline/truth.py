@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
+from math import nan
 from pathlib import Path
 
 import pandas as pd
 
 from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import environment as machine_environment
+from edgeplan.evaluation.grade import APART_SECONDS
 from edgeplan.files import write_json
 from edgeplan.frames import write_parquet
-from edgeplan.measurement.records import Subject
+from edgeplan.measurement.bench import Bench
+from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs, read_models
 from edgeplan.pipeline.whole_models import measure_shuffled, open_bench
@@ -28,9 +32,15 @@ def measure_models(params: Params, *, device: Path, models: Path, rows: Path, tr
     table = read_models(models, bases=False, variants=True)
     subjects = [Subject(graph) for graph in graphs(table)]
     with open_bench(params, file, rows) as bench:
-        first = measure_shuffled(bench, subjects, params.seed, 0, "whole models")
-        repeated = file.name in params.truth.repeat
-        again = measure_shuffled(bench, subjects, params.seed, 1, "whole models again") if repeated else None
+        bench.limit(params.truth.stage_seconds)
+        found = measure_shuffled(bench, subjects, params.seed, 0, "whole models")
+        table = table[[m is not None for m in found]]
+        first = [m for m in found if m is not None]
+        known = [s for s, m in zip(subjects, found, strict=True) if m is not None]
+        if file.name in params.truth.repeat:
+            again = measure_shuffled(bench, known, params.seed, 1, "whole models again")
+        else:
+            again = _graded(bench, known, first, params.truth.graded)
         captured = bench.store.identity["environment"] if "environment" in bench.store.identity else machine_environment()
         measured = time.strftime("%Y-%m-%d %H:%M", time.gmtime(bench.last_measured_at()))
         identity = {k: v for k, v in bench.store.identity.items() if k != "environment"}
@@ -43,13 +53,25 @@ def measure_models(params: Params, *, device: Path, models: Path, rows: Path, tr
             "noise": [m.noise for m in first],
             "measured_at_s": [m.measured_at[0] for m in first],
             "blocks_span_s": [m.measured_at[-1] - m.measured_at[0] for m in first],
-            "repeat_ms": [m.latency_us / 1e3 for m in again] if again else float("nan"),
-            "repeat_gap_s": [b.measured_at[0] - a.measured_at[0] for a, b in zip(first, again, strict=True)]
-            if again
-            else float("nan"),
+            "repeat_ms": [m.latency_us / 1e3 if m else nan for m in again],
+            "repeat_gap_s": [b.measured_at[0] - a.measured_at[0] if b else nan for a, b in zip(first, again, strict=True)],
         }
     )
     write_parquet(frame, truth)
     # Fresh or read from the store, the same facts make the same file.
     told = {**dict(captured), **identity, "measured_at": f"{measured} UTC"}
     write_json(environment, json.loads(json.dumps(told, sort_keys=True)))
+
+
+def _graded(bench: Bench, subjects: Sequence[Subject], first: Sequence[Measurement], count: int) -> list[Measurement | None]:
+    """Models measured a second time, so that the machine can be graded: those measured first, minutes ago by now.
+
+    Fewer where the first measurement of few lies `APART_SECONDS` back; the machine is not waited for.
+    """
+    now = max((m.measured_at[-1] for m in first), default=0.0)
+    by_age = sorted(range(len(first)), key=lambda i: first[i].measured_at[0])
+    chosen = [i for i in by_age if now - first[i].measured_at[0] >= APART_SECONDS][:count]
+    bench.limit(0.0)
+    again = bench.measure_in_time([subjects[i] for i in chosen], 1, "whole models again, to grade the machine")
+    found = dict(zip(chosen, again, strict=True))
+    return [found.get(i) for i in range(len(first))]

@@ -18,13 +18,15 @@ def open_bench(params: Params, device: DeviceFile, rows: Path) -> Bench:
     return Bench(device, settings, rows)
 
 
-def measure_shuffled(bench: Bench, subjects: Sequence[Subject], seed: int, repeat: int, description: str) -> list[Measurement]:
-    """Measurements in the order of the subjects, made in a seeded order of its own.
+def measure_shuffled(
+    bench: Bench, subjects: Sequence[Subject], seed: int, repeat: int, description: str
+) -> list[Measurement | None]:
+    """Measurements in the order of the subjects, made in a seeded order of its own; None where the time did not suffice.
 
     A batch is gone through block by block. Family by family, one of small models would be through within seconds, and the
     blocks of a model would meet the same moment of the machine; large models among them keep its blocks apart.
     """
     order = list(range(len(subjects)))
     Random(f"{seed}/truth").shuffle(order)  # noqa: S311  not cryptography
-    measured = bench.measure([subjects[i] for i in order], repeat=repeat, description=description)
+    measured = bench.measure_in_time([subjects[i] for i in order], repeat, description)
     return [m for _, m in sorted(zip(order, measured, strict=True), key=lambda pair: pair[0])]

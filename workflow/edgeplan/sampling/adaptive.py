@@ -138,7 +138,7 @@ class CarrierSampler:
         What the first batch takes is judged by `known`, carriers of another kind, if there are any.
         """
         until = into.seconds + seconds
-        while into.seconds < until:
+        while into.seconds < until and not (self.bench.late and into.graphs):
             batch = _affordable(carriers, into, until - into.seconds, self.bench.settings.batch_size, known)
             if not batch:
                 break
@@ -157,10 +157,13 @@ class CarrierSampler:
         return self.fixed(next(carriers) for _ in range(self.settings.frozen_carriers))
 
     def fixed(self, graphs: Iterable[Graph]) -> Sampled:
-        """Given carriers, each measured once."""
+        """Given carriers, each measured once, as far as there is time."""
         sampled = Sampled()
         chosen = list(graphs)
-        sampled.add(chosen, self.bench.measure([Subject(g, profiled=True) for g in chosen], description="fixed carriers"), 0)
+        subjects = [Subject(g, profiled=True) for g in chosen]
+        for graph, found in zip(chosen, self.bench.measure_in_time(subjects, description="fixed carriers"), strict=True):
+            if found is not None:
+                sampled.add([graph], [found], 0)
         return sampled
 
     def uniform(self, known: Sampled) -> Sampled:

@@ -51,7 +51,11 @@ def _files(folder: str, *names: str) -> tuple[str, ...]:
 
 
 #: What every engine's rows share.
-_MEASURING = ("measurement/blocks.py", "measurement/references.py", "graph/onnx_export.py", "devices/engines/base.py")
+_MEASURING = (
+    *_files("measurement", "blocks", "preemption", "references"),
+    "graph/onnx_export.py",
+    "devices/engines/base.py",
+)
 _RUNTIME = _files(
     "runtime",
     *("candidates", "creation", "descriptors", "executable", "layouts", "lowering", "operators", "primitive_kinds"),
@@ -73,8 +77,8 @@ _COLD_RUN = (
 )
 
 
-def _measured(engine: str, name: str, *more: str) -> Protocol:
-    return Protocol(name, (*_MEASURING, f"devices/engines/{engine}.py", *more))
+def _measured(engine: str, name: str, earlier: str, *more: str) -> Protocol:
+    return Protocol(name, (*_MEASURING, f"devices/engines/{engine}.py", *more), (earlier,))
 
 
 def _mapped(engine: str, name: str) -> Protocol:
@@ -88,10 +92,10 @@ def _started(module: str, name: str) -> Protocol:
 #: By what is measured. Names of hexadecimal digits are those of rows that were stored when keys held digests of sources.
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
-        # times of models and kernels on an engine
-        "measure/onnxruntime": _measured("onnxruntime", "a29787b50778deab"),
-        "measure/openvino": _measured("openvino", "8c2223949c86d63f"),
-        "measure/onednn": _measured("onednn", "47e305f54f670757", *_RUNTIME),
+        # times of models and kernels on an engine; since 2 interrupted runs do not count
+        "measure/onnxruntime": _measured("onnxruntime", "onnxruntime/2", "a29787b50778deab"),
+        "measure/openvino": _measured("openvino", "openvino/2", "8c2223949c86d63f"),
+        "measure/onednn": _measured("onednn", "onednn/2", "47e305f54f670757", *_RUNTIME),
         # which operators a node holds that an engine counts
         "mapping/onnxruntime": _mapped("onnxruntime", "2e4960ae"),
         "mapping/openvino": _mapped("openvino", "260d8671"),

@@ -1,0 +1,42 @@
+"""Run a command that builds a device's results, so that a failure ends with its own message and leaves no figures of another run.
+
+Usage: python reproduce.py DEVICE COMMAND ...
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from stage import ERROR
+
+#: What a reader takes for the outcome of the run: written last, and gone until then.
+_OUTCOME = ("metrics.json", "report.html")
+
+
+def main() -> int:
+    """Run the command; its exit code, or that of the error that a stage ended with."""
+    device, *command = sys.argv[1:]
+    results = Path("results") / device
+    ERROR.unlink(missing_ok=True)
+    known = [path for name in _OUTCOME if (path := results / name).is_file()]
+    for path in known:
+        path.unlink()
+    code = subprocess.run(command, check=False).returncode  # noqa: S603  no shell
+    if code == 0:
+        return 0
+    code_of_stage, said = ERROR.read_text(encoding="utf-8").split("\n", 1) if ERROR.is_file() else (str(code), "")
+    if known and not any((results / name).is_file() for name in _OUTCOME):
+        print(  # noqa: T201  for people
+            f"{results}/{_OUTCOME[0]} is gone, since it held the figures of an earlier run: `git checkout -- {results}` brings "
+            "the committed ones back; what was measured is kept, and the same command goes on from there",
+            file=sys.stderr,
+        )
+    unknown = f"error: {' '.join(command[:3])} ended with exit code {code}\n  next:  read what stands above, then run it again"
+    print(said.strip() or unknown, file=sys.stderr)  # noqa: T201
+    return int(code_of_stage)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
