@@ -1,4 +1,4 @@
-"""Run a command that builds a device's results, so that a failure ends with its own message and leaves no figures of another run.
+"""Run a command that builds results: a failure ends with its own message and leaves no figures of another run.
 
 Usage: python reproduce.py DEVICE COMMAND ...
 """
