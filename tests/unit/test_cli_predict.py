@@ -180,6 +180,24 @@ def test_a_kernel_unlike_those_measured_is_predicted_with_a_warning(
     assert (json.loads(said)["unfamiliar"], warned) == ([], "")
 
 
+def test_a_kernel_of_a_kind_that_was_not_measured_is_predicted_with_a_warning(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.load(workspace / "camera.onnx")
+    plain = json.loads(predicted(workspace, "--json"))
+    for op_type in ("LeakyRelu", "Tanh", "Clip", "Sigmoid", "HardSigmoid"):
+        model.graph.node[0].op_type = op_type
+        onnx.save(model, tmp_path / "camera.onnx")
+        code, said, warned = _answer(workspace, tmp_path / "camera.onnx", monkeypatch, capsys, "--json")
+        found = json.loads(said)
+        kind = found["kernels"][0]["type"]
+        assert (code, found["coverage"]) == (0, 1.0)
+        assert found["latency_ms"] == pytest.approx(plain["latency_ms"])
+        assert found["low_ms"] < plain["low_ms"] < plain["high_ms"] < found["high_ms"]
+        assert found["stand_ins"] == [{"name": "stem act", "kind": kind, "predicted_as": "relu"}]
+        assert warned.startswith(f"warning: nothing of kind {kind} was measured on this device: stem act predicted as relu")
+
+
 def test_names_in_a_model_are_not_taken_for_markup(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

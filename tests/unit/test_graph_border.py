@@ -207,9 +207,18 @@ def test_operators_of_which_old_opsets_meant_something_else(op_type: str) -> Non
     assert len(from_onnx(model([node(op_type, ["x", "x"], ["y"])], opset=7)).operators) == 1
 
 
-def test_a_softmax_over_several_axes_is_refused() -> None:
-    refused(model([node("Softmax", ["x"], ["y"], axis=1)], opset=12), "all axes from 1 on")
-    refused(model([node("Softmax", ["x"], ["y"])], opset=12), "all axes from 1 on")
+@pytest.mark.parametrize("axis", [{}, {"axis": 1}, {"axis": -3}])
+def test_an_old_softmax_runs_over_axes_joined(axis: dict[str, int]) -> None:
+    graph = from_onnx(model([node("Softmax", ["x"], ["y"], name="s", **axis)], opset=12))
+    assert [(op.name, op.op_type) for op in graph.operators] == [
+        ("s:joined", "Reshape"), ("s", "Softmax"), ("s:parted", "Reshape"),
+    ]  # fmt: skip
+    shapes = [graph.shape(op.outputs[0]) for op in graph.operators]
+    assert shapes == [(1, 256), (1, 256), (1, 4, 8, 8)]
+    assert graph.operators[1].attributes["axis"] == 1
+
+
+def test_an_old_softmax_over_one_axis_stays_one() -> None:
     (op,) = from_onnx(model([node("Softmax", ["x"], ["y"])], shape=(1, 1000, 1, 1), opset=12)).operators
     assert op.attributes["axis"] == 1  # the default of later opsets is the last axis
     (op,) = from_onnx(model([node("Softmax", ["x"], ["y"])], opset=13)).operators

@@ -69,6 +69,7 @@ def predict(
         "coverage": found.coverage,
         "missing": list(found.missing),
         "unfamiliar": [{"name": name, "why": why} for name, why in found.unfamiliar],
+        "stand_ins": [{"name": name, "kind": kind, "predicted_as": other} for name, kind, other in found.stand_ins],
         "call_ms": found.call_us / 1e3,
         "kernels": [
             {
@@ -84,6 +85,7 @@ def predict(
         ],
     }
     _warn_of_unfamiliar(found.unfamiliar)
+    _warn_of_stand_ins(found.stand_ins)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
         return
@@ -113,6 +115,17 @@ def _print_prediction(found: dict[str, object]) -> None:
         share = f"{100 * found['call_ms'] / found['latency_ms']:.1f} %"  # type: ignore[operator]
         table.add_row("(call)", "", "", f"{found['call_ms']:.4f}", share)
     console.print(table)
+
+
+def _warn_of_stand_ins(found: Sequence[tuple[str, str, str]]) -> None:
+    """On the error stream: which kernels are predicted as another kind, a line for each kind."""
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for name, kind, other in found:
+        nodes.setdefault((kind, other), []).append(name)
+    for (kind, other), names in nodes.items():
+        told = f"warning: nothing of kind {kind} was measured on this device: {', '.join(names[:3])}"
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004
+        typer.echo(f"{told}{more} predicted as {other} of the same sizes; the interval is wider for that", err=True)
 
 
 def _warn_of_unfamiliar(found: Sequence[tuple[str, str]]) -> None:

@@ -12,7 +12,6 @@ from edgeplan.graph.onnx_shapes import no_static_shape
 
 #: Ranks of the activations over which windows slide: a line or an image; a kernel's configuration has no third axis.
 _SPATIAL_RANKS = (3, 4)
-_MATRIX_RANKS = (2, 3, 4)  # further axes would fold into the one that is multiplied
 _MOST_AXES = 10  # a permutation is written with one digit for each axis
 _AGAIN = "mend the node, or export the model again: no engine runs this"
 
@@ -56,7 +55,8 @@ _Problem = tuple[str, str] | None
 
 def _axis(graph: Graph, op: Operator) -> _Problem:
     rank, axis = len(graph.shape(op.inputs[0])), op.integer("axis", 0)
-    return None if -rank <= axis <= rank else (f"along axis {axis} of {rank}", _AGAIN)
+    behind = op.op_type == "Flatten"  # which may join no axis
+    return None if -rank <= axis < rank + behind or not axis else (f"along axis {axis} of {rank}", _AGAIN)
 
 
 def _spatial(graph: Graph, op: Operator) -> _Problem:
@@ -89,28 +89,26 @@ def _conv(graph: Graph, op: Operator) -> _Problem:
 
 
 def _mean(graph: Graph, op: Operator) -> _Problem:
-    rank = len(graph.shape(op.inputs[0]))
-    axes = {axis + rank if axis < 0 else axis for axis in op.integers("axes", ())}
-    if rank in _SPATIAL_RANKS and axes == set(range(2, rank)):
-        return None
-    return f"over axes {op.integers('axes', ())} of {rank}: only that over the whole image is known", "use another pooling"
+    rank, axes = len(graph.shape(op.inputs[0])), op.integers("axes", ())
+    return None if all(-rank <= axis < rank for axis in axes) else (f"over axes {axes} of {rank}", _AGAIN)
 
 
 def _gemm(graph: Graph, op: Operator) -> _Problem:
-    first, second, *bias = (graph.shape(name) for name in (*op.inputs, *op.weights))
+    first, second, *bias = (graph.shape(name) for name in op.operands)
+    rows = first[::-1] if op.integer("transA", 0) else first
     weight = second[::-1] if op.integer("transB", 0) else second
-    if len(first) != 2 or len(weight) != 2 or weight[0] != first[1]:  # noqa: PLR2004  matrices
+    if len(rows) != 2 or len(weight) != 2 or weight[0] != rows[1]:  # noqa: PLR2004  matrices
         return f"with a weight {second} for an input {first}", _AGAIN
-    if bias and not _broadcasts(bias[0], (first[0], weight[1])):
-        return f"with a bias {bias[0]} for an output {(first[0], weight[1])}", _AGAIN
+    if bias and not _broadcasts(bias[0], (rows[0], weight[1])):
+        return f"with a bias {bias[0]} for an output {(rows[0], weight[1])}", _AGAIN
     return None
 
 
 def _matmul(graph: Graph, op: Operator) -> _Problem:
-    first, second = (graph.shape(name) for name in (*op.inputs, *op.weights))
-    if len(first) not in _MATRIX_RANKS or len(second) not in _MATRIX_RANKS:
-        return f"of {len(first)} by {len(second)} axes: known are two to four", "reshape the operands"
-    return None if first[-1] == second[-2] else (f"with a weight {second} for {first[-1]} channels", _AGAIN)
+    first, second = (graph.shape(name) for name in op.operands)
+    if not first or not second:
+        return "of a number", _AGAIN
+    return None if first[-1] == second[-2:][0] else (f"with a weight {second} for {first[-1]} channels", _AGAIN)
 
 
 def _norm(graph: Graph, op: Operator) -> _Problem:

@@ -28,11 +28,8 @@ def operator_macs(graph: Graph, op: Operator) -> int:
         for size in graph.shape(op.weights[0])[1:]:
             per_output *= size
         return per_output * graph.tensors[op.outputs[0]].elements
-    if op.op_type == "Gemm":
-        transposed = op.integer("transA", 0)
-        return graph.shape(op.inputs[0])[0 if transposed else 1] * graph.tensors[op.outputs[0]].elements
-    if op.op_type == "MatMul":
-        return graph.shape(op.inputs[0])[-1] * graph.tensors[op.outputs[0]].elements
+    if op.op_type in ("Gemm", "MatMul"):
+        return graph.shape(op.operands[0])[0 if op.integer("transA", 0) else -1] * graph.tensors[op.outputs[0]].elements
     if op.op_type == "LSTM":
         steps, batch = graph.shape(op.inputs[0])[:2]
         return steps * batch * sum(graph.tensors[name].elements for name in op.weights[:_LSTM_MATRICES])

@@ -53,8 +53,10 @@ class Operator:
         weights: names of the initialisers read, in order (weight, bias; BatchNormalization: scale, bias, mean, variance; LSTM:
             input weights W, recurrence weights R, bias B).
         outputs: names of the tensors written.
-        attributes: ONNX attributes. Constant inputs that ONNX passes as tensors are attributes here: `shape` (Reshape),
-            `min`/`max` (Clip), `split` (Split), `axes` (ReduceMean, Squeeze, Unsqueeze), `scales` or `sizes` (Resize).
+        attributes: ONNX attributes; `constants` holds the places of the weights among `operands` where they do not come last
+            (a product of a constant, a concatenation with one). Constant inputs that ONNX passes as tensors are attributes:
+            `shape` (Reshape), `min`/`max` (Clip), `split` (Split), `axes` (ReduceMean, Squeeze, Unsqueeze), `scales` or `sizes`
+            (Resize).
     """
 
     name: str
@@ -63,6 +65,16 @@ class Operator:
     outputs: tuple[str, ...]
     weights: tuple[str, ...] = ()
     attributes: Mapping[str, Attribute] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """What is read, activations and weights, in ONNX's order."""
+        places = self.attributes.get("constants")
+        if not isinstance(places, tuple):
+            return (*self.inputs, *self.weights)
+        inputs, weights = iter(self.inputs), iter(self.weights)
+        count = len(self.inputs) + len(self.weights)
+        return tuple(next(weights) if place in places else next(inputs) for place in range(count))
 
     def integers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
         """An attribute that is a list of integers."""
@@ -157,6 +169,15 @@ class Graph:
     def shape(self, tensor: str) -> Shape:
         """Shape of a tensor."""
         return self.tensors[tensor].shape
+
+    def value_key(self, op: Operator, inputs: tuple[str, ...]) -> object:
+        """What an operator without weights computes from `inputs`: equal keys mean equal values.
+
+        The shapes of what it writes are part of it, so that operators stay apart even where a constant that tells them apart
+        is no attribute.
+        """
+        written = tuple((self.tensors[o].shape, self.tensors[o].dtype) for o in op.outputs)
+        return op.op_type, inputs, tuple(sorted(op.attributes.items())), written
 
     def predecessors(self, op: Operator) -> tuple[Operator, ...]:
         """Operators that feed `op`, in input order, without repeats."""

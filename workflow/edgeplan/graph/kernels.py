@@ -19,8 +19,8 @@ _ANCHOR_RANK = {
     name: rank
     for rank, names in enumerate(
         [
-            ("conv", "dwconv", "fc", "lstm"),
-            ("maxpool", "avgpool", "gap", "lrn", "softmax", "resize", "resize_linear", "resize_cubic"),
+            ("conv", "dwconv", "fc", "matmul", "lstm"),
+            ("maxpool", "avgpool", "gap", "mean", "lrn", "softmax", "resize", "resize_linear", "resize_cubic"),
             ("concat", "split", "transpose"),
             ("bn", "add", "mul"),
             tuple(sorted(ACTIVATIONS)),
@@ -44,7 +44,8 @@ class KernelConfig:
         type: kinds of all operators, joined by `++`.
         dtype: element type.
         batch, in_channels, in_height, in_width: first input of the anchor (missing axes are 1).
-        out_channels, out_height, out_width: output of the anchor.
+        out_channels, out_height, out_width: output of the anchor. A product that is no fully connected layer (`matmul`) has as
+            many products in `batch`, each of (in_height, in_width) by (in_width, out_width).
         kernel_h .. groups: window of a convolution or pooling, else 1 (pads: 0).
         inputs: number of activations the anchor reads (outputs, for a split).
         other_elements: elements of the anchor's further inputs.
@@ -177,7 +178,7 @@ def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) ->
         top, left, bottom, right = _pads(op, (h, w), (oh, ow), (kh, kw), (sh, sw), (dh, dw))
         values |= {"kernel_h": kh, "kernel_w": kw, "stride_h": sh, "stride_w": sw, "dilation_h": dh, "dilation_w": dw}
         values |= {"pad_top": top, "pad_left": left, "pad_bottom": bottom, "pad_right": right}
-    parts = op.outputs if what == "split" else op.inputs
+    parts = op.outputs if what == "split" else op.operands if what == "concat" else op.inputs
     if what in ("concat", "split"):
         channels = [_axes(graph.shape(p))[1] for p in parts]
         values |= {"min_part": min(channels), "max_part": max(channels)}
@@ -185,6 +186,9 @@ def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) ->
             cin = cout
         else:
             cout = cin
+    if what == "matmul":
+        n, h, w, ow = _product(graph, op)
+        cin, cout, oh = 1, 1, h
     after = kinds[anchor + 1 :]
     return KernelConfig(
         kind=what,
@@ -207,6 +211,15 @@ def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) ->
         arena_bytes=graph.arena_bytes,
         **values,
     )
+
+
+def _product(graph: Graph, op: Operator) -> tuple[int, int, int, int]:
+    """Of a product of matrices: how many there are, rows, what is summed over, columns."""
+    left, right = (graph.shape(name) for name in op.operands[:2])
+    inner = left[0 if op.integer("transA", 0) else -1]
+    columns = 1 if len(right) == 1 else right[-2 if op.integer("transB", 0) else -1]
+    rows = 1 if len(left) == 1 else left[-1 if op.integer("transA", 0) else -2]
+    return graph.tensors[op.outputs[0]].elements // (rows * columns), rows, inner, columns
 
 
 def _pads(

@@ -47,7 +47,7 @@ def weight_values(tensor: Tensor, role: str, seed: int) -> Array:
 
 def _constant_inputs(op: Operator) -> tuple[dict[str, Attribute], list[tuple[str, npt.NDArray[Any]]]]:
     """Split attributes into those ONNX keeps and those it passes as constant tensors; a name "" stands for an absent input."""
-    attributes = dict(op.attributes)
+    attributes = {key: value for key, value in op.attributes.items() if key != "constants"}
     constants: list[tuple[str, npt.NDArray[Any]]] = []
     if op.op_type == "Reshape":
         constants.append(("shape", np.array(attributes.pop("shape"), dtype=np.int64)))
@@ -82,7 +82,7 @@ def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:
     body = model.graph
     for op in graph.operators:
         attributes, constants = _constant_inputs(op)
-        names = []
+        given, names = list(op.operands), []
         for key, value in constants:
             names.append(key and f"{op.name}.{key}")
             if key:
@@ -90,8 +90,7 @@ def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:
         for weight in op.weights:
             role = weight.rsplit(".", 1)[-1]
             _add_initializer(body, weight, weight_values(graph.tensors[weight], role, seed))
-        inputs = [*op.inputs, *op.weights, *names]
-        body.node.append(helper.make_node(op.op_type, inputs, list(op.outputs), name=op.name, **attributes))
+        body.node.append(helper.make_node(op.op_type, [*given, *names], list(op.outputs), name=op.name, **attributes))
     for infos, tensors in ((body.input, graph.inputs), (body.output, graph.outputs)):
         infos.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(graph.shape(name))) for name in tensors)
     return model

@@ -20,10 +20,11 @@ Form = Callable[[onnx.NodeProto, Mapping[str, TensorProto], AbstractSet[str], st
 
 _LSTM_INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 _KEPT_LSTM_INPUTS = 4
+_LSTM_OUTPUTS = ("Y", "Y_h", "Y_c")
 _LSTM_ATTRIBUTES = frozenset({"hidden_size", "direction"})
 _LSTM_DIRECTIONS = (b"forward", b"reverse", b"bidirectional")
 _RESIZE_REGION, _RESIZE_SCALES, _RESIZE_SIZES = 1, 2, 3
-_OPSET_10_RESIZE_INPUTS = 2
+_OPSET_10_RESIZE_INPUTS = 2  # the second are the scales
 _COORDINATES = b"half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric tf_half_pixel_for_nn"
 _RESIZE_WORDS: Mapping[str, list[bytes]] = MappingProxyType(
     {
@@ -35,9 +36,7 @@ _RESIZE_WORDS: Mapping[str, list[bytes]] = MappingProxyType(
 _PADDINGS = (b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
 _LARGEST_WINDOW = (1 << 31) - 1  # products of two such numbers still have 64 bits
 _FOLD = "fold constants, or export with fixed weights"
-_WEIGHT_INPUTS = MappingProxyType(
-    {"Conv": ("W", "B"), "Gemm": ("", "C"), "BatchNormalization": ("scale", "B", "mean", "variance")}
-)
+_WEIGHT_INPUTS = MappingProxyType({"Conv": ("W", "B"), "BatchNormalization": ("scale", "B", "mean", "variance")})
 
 
 def _refuse(node: onnx.NodeProto, source: str, what: str, next_step: str) -> NoReturn:
@@ -60,7 +59,7 @@ def _is_zero(name: str, constants: Mapping[str, TensorProto]) -> bool:
 
 
 def _lstm(node: onnx.NodeProto, constants: Mapping[str, TensorProto], read: AbstractSet[str], source: str) -> onnx.NodeProto:
-    """X, W, R and B in; Y and, where something reads them, the last states out."""
+    """X, W, R and B in; Y out, and all last states where something reads one of them."""
     simplify = "export it with zero initial states, whole sequences and the default activations"
     for place, role in enumerate(_LSTM_INPUTS):
         name = _input(node, place)
@@ -78,22 +77,24 @@ def _lstm(node: onnx.NodeProto, constants: Mapping[str, TensorProto], read: Abst
             _refuse(node, source, f"with the attribute {key}", simplify)
     if attributes.get("direction", b"forward") not in _LSTM_DIRECTIONS:
         _refuse(node, source, f"of the unknown direction {_word(attributes['direction'])}", simplify)
-    if not node.output or not node.output[0]:
-        _refuse(node, source, "without its output Y", "export it with the sequence of its states")
     plain = onnx.NodeProto()
     plain.CopyFrom(node)
     del plain.input[_KEPT_LSTM_INPUTS:], plain.attribute[:]
     plain.attribute.extend(a for a in node.attribute if a.name in _LSTM_ATTRIBUTES)
-    if read.isdisjoint(node.output[1:]):
-        del plain.output[1:]
+    states = not read.isdisjoint(filter(None, node.output[1:]))
+    given = [*node.output, "", "", ""]
+    del plain.output[:]
+    plain.output.extend(
+        name or f"{node.name}:{role}" for name, role in zip(given, _LSTM_OUTPUTS[: 3 if states else 1], strict=False)
+    )
     return plain
 
 
 def _resize(node: onnx.NodeProto, constants: Mapping[str, TensorProto], read: AbstractSet[str], source: str) -> onnx.NodeProto:  # noqa: ARG001  one signature for all forms
     """X and constant scales or sizes; the region of `tf_crop_and_resize` is not known."""
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    if len(node.input) == _OPSET_10_RESIZE_INPUTS:
-        _refuse(node, source, "in the form of opset 10", "export with opset 13 or later")
+    if len(node.input) == _OPSET_10_RESIZE_INPUTS and _input(node, 1) in constants:
+        return node
     if attributes.get("coordinate_transformation_mode") == b"tf_crop_and_resize" or "axes" in attributes:
         _refuse(node, source, "of a region or of chosen axes", "export it with scales for every axis of the whole tensor")
     for key, known in _RESIZE_WORDS.items():
@@ -125,12 +126,6 @@ def _weighted(node: onnx.NodeProto, constants: Mapping[str, TensorProto], _: Abs
     return node
 
 
-def _gemm(node: onnx.NodeProto, constants: Mapping[str, TensorProto], read: AbstractSet[str], source: str) -> onnx.NodeProto:
-    if any(a.name == "transA" and a.i for a in node.attribute):
-        _refuse(node, source, "of a transposed input", "export the transposition as a node of its own")
-    return _weighted(node, constants, read, source)
-
-
 def _norm(node: onnx.NodeProto, constants: Mapping[str, TensorProto], read: AbstractSet[str], source: str) -> onnx.NodeProto:
     attributes = {a.name: a.i for a in node.attribute}
     if attributes.get("training_mode", 0) or len(list(filter(None, node.output))) > 1:
@@ -147,9 +142,10 @@ def _dropout(node: onnx.NodeProto, constants: Mapping[str, TensorProto], _: Abst
     return node
 
 
-def _concat(node: onnx.NodeProto, constants: Mapping[str, TensorProto], _: AbstractSet[str], source: str) -> onnx.NodeProto:
-    if any(name in constants for name in node.input):
-        _refuse(node, source, "with a constant", "fold constants; where among activations a constant stands is not kept")
+def _split(node: onnx.NodeProto, _: Mapping[str, TensorProto], __: AbstractSet[str], ___: str) -> onnx.NodeProto:
+    """Every part has a name: without one it would be lost which of them the others are."""
+    for place, name in enumerate(node.output):
+        node.output[place] = name or f"{node.name}:part_{place}"
     return node
 
 
@@ -182,10 +178,8 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         "Conv": _window,
         "MaxPool": _window,
         "AveragePool": _window,
-        "Gemm": _gemm,
-        "MatMul": _weighted,
         "BatchNormalization": _norm,
         "Dropout": _dropout,
-        "Concat": _concat,
+        "Split": _split,
     }
 )

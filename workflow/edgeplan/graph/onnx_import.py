@@ -23,6 +23,7 @@ from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
 from edgeplan.graph.onnx_constants import constant_values
 from edgeplan.graph.onnx_contents import TRANSPARENT, Contents, contents_of
 from edgeplan.graph.onnx_forms import FORMS
+from edgeplan.graph.onnx_old_softmax import over_one_axis
 from edgeplan.graph.onnx_shapes import check_nodes, inferred, no_static_shape
 
 #: Which inputs of an operator are constants that the graph keeps as attributes.
@@ -38,11 +39,12 @@ _CONSTANT_INPUTS = MappingProxyType(
     }
 )
 _INTEGER_ROLES = frozenset({"shape", "split", "axes", "sizes"})
-_SMALL_CONSTANT_ELEMENTS = 64
 #: What protobuf can read; larger models keep their weights in files of their own.
 _LARGEST_FILE_BYTES = (1 << 31) - 1
-#: From this opset on Softmax runs over one axis, before it over that axis and all behind it together.
-_SOFTMAX_OF_ONE_AXIS = 13
+#: The same of a `Resize` before opset 11.
+_OPSET_10_RESIZE = ("", "scales")
+#: Operators for which it matters where among the activations a weight stands.
+_ORDERED = frozenset({"Concat", "Gemm", "MatMul"})
 
 
 def load_onnx(path: Path) -> Graph:
@@ -101,7 +103,12 @@ def from_onnx(model: onnx.ModelProto, source: str = "", folder: Path | None = No
         nodes.append(node)
     values = _values(nodes, contents, folder, source)
     tensors = inferred(contents, nodes, values, source)
-    operators = tuple(_operator(node, contents, values, tensors, source) for node in nodes if node.op_type not in TRANSPARENT)
+    operators = tuple(
+        op
+        for node in nodes
+        if node.op_type not in TRANSPARENT
+        for op in over_one_axis(_operator(node, contents, values, tensors, source), contents.opset, tensors)
+    )
     outputs = tuple(alias.get(name, name) for name in contents.outputs)
     graph = Graph(contents.name, operators, tuple(i.name for i in contents.inputs), outputs, MappingProxyType(tensors))
     if not any(op.outputs and set(op.outputs) & set(outputs) for op in operators):
@@ -116,7 +123,7 @@ def _values(
     """Values of the constants that decide shapes or that the graph keeps."""
     found: dict[str, npt.NDArray[Any]] = {}
     for node in nodes:
-        for role, name in zip(_CONSTANT_INPUTS.get(node.op_type, ()), node.input, strict=False):
+        for role, name in zip(_roles(node), node.input, strict=False):
             if not role or not name:
                 continue
             if name not in contents.constants:
@@ -137,10 +144,16 @@ def _values(
     return found
 
 
+def _roles(node: onnx.NodeProto) -> tuple[str, ...]:
+    if node.op_type == "Resize" and len(node.input) == len(_OPSET_10_RESIZE):
+        return _OPSET_10_RESIZE
+    return _CONSTANT_INPUTS.get(node.op_type, ())
+
+
 def _attribute(attribute: onnx.AttributeProto) -> Attribute:
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
-        return value.decode(errors="replace")
+        return value.decode(errors="backslashreplace")
     if isinstance(value, float):
         return float(str(np.float32(value)))  # files hold single precision: 1e-05 is read as it was written, not 9.99999975e-06
     if isinstance(value, int):
@@ -158,14 +171,14 @@ def _operator(
     attributes: dict[str, Attribute] = {a.name: _attribute(a) for a in node.attribute}
     inputs: list[str] = []
     weights: list[str] = []
-    roles = _CONSTANT_INPUTS.get(node.op_type, ())
+    roles, places = _roles(node), []
     for position, name in enumerate(node.input):
         role = roles[position] if position < len(roles) else ""
         if role and name:
-            if values[name].size <= _SMALL_CONSTANT_ELEMENTS:
-                numbers = tuple(v.item() for v in np.ravel(values[name]))
-                attributes[role] = numbers[0] if node.op_type == "Clip" else numbers
+            numbers = tuple(v.item() for v in np.ravel(values[name]))  # all: what is left out makes unequal operators equal
+            attributes[role] = numbers[0] if node.op_type == "Clip" else numbers
         elif name in contents.constants:
+            places.append(len(inputs) + len(weights))
             weights.append(name)
         elif name:
             inputs.append(name)
@@ -174,25 +187,23 @@ def _operator(
         raise ModelError(f"{node.op_type} reads constants alone", where=where, next_step="fold constants")
     if inputs[0] not in tensors:
         raise no_static_shape(inputs[0], None, where)
-    attributes |= _meant(node, tensors[inputs[0]].shape, contents.opset, where)
+    if node.op_type in _ORDERED and places and places[0] < len(inputs):
+        attributes["constants"] = tuple(places)
+    attributes |= _meant(node, tensors[inputs[0]].shape, attributes, where)
     outputs = tuple(o for o in node.output if o)
     return Operator(node.name, node.op_type, tuple(inputs), outputs, tuple(weights), MappingProxyType(attributes))
 
 
-def _meant(node: onnx.NodeProto, shape: tuple[int, ...], opset: int, where: str) -> dict[str, Attribute]:
+def _meant(node: onnx.NodeProto, shape: tuple[int, ...], given: Mapping[str, Attribute], where: str) -> dict[str, Attribute]:
     """Attributes that the graph spells out where ONNX's defaults depend on the shape or on the opset."""
-    given = {a.name: a.i for a in node.attribute}
     if node.op_type == "Transpose" and "perm" not in given:
         return {"perm": tuple(reversed(range(len(shape))))}
-    if node.op_type == "Softmax" and opset < _SOFTMAX_OF_ONE_AXIS:
-        rank, axis = len(shape), given.get("axis", 1)
-        together = [i for i in range(axis % rank, rank) if shape[i] > 1] if -rank <= axis < rank else [axis, axis]
-        if len(together) > 1:
-            raise ModelError(
-                f"Softmax of opset {opset} over all axes from {axis} on of {shape}",
-                where=where,
-                next_step="export with opset 13 or later, or convert the model (onnx.version_converter) and fold constants "
-                "(onnxruntime: SessionOptions.optimized_model_filepath at the level ORT_ENABLE_BASIC)",
-            )
-        return {"axis": together[0] if together else axis % rank}
+    if node.op_type == "Resize" and len(node.input) == len(_OPSET_10_RESIZE):
+        scales = given["scales"]
+        assert isinstance(scales, tuple)  # noqa: S101  `_operator` has read it
+        if min(scales) < 1 < max(scales) and given.get("mode", "nearest") == "nearest":
+            next_step = "export with opset 13 or later"
+            raise ModelError("Resize of opset 10 that shrinks one axis and enlarges another", where=where, next_step=next_step)
+        # as ONNX Runtime reads it; the specification leaves the pixel open
+        return {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil" if min(scales) < 1 else "floor"}
     return {}

@@ -20,12 +20,12 @@ def simplify(graph: Graph) -> Graph:
             live.update(op.inputs)
             kept.append(op)
     same: dict[str, str] = {}  # output of a dropped twin -> output of the operator that is kept
-    seen: dict[tuple[object, ...], Operator] = {}
+    seen: dict[object, Operator] = {}
     operators: list[Operator] = []
     for original in reversed(kept):
         inputs = tuple(same.get(i, i) for i in original.inputs)
         op = original if inputs == original.inputs else replace(original, inputs=inputs)
-        key = (op.op_type, inputs, tuple(sorted(op.attributes.items())), len(op.outputs))
+        key = graph.value_key(op, inputs)
         twin = None if op.weights or any(o in graph.outputs for o in op.outputs) else seen.get(key)
         if twin is None:
             seen.setdefault(key, op)

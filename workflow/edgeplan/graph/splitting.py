@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from edgeplan.graph.ir import Graph, Operator
+from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import Kernel, make_kernel
 from edgeplan.graph.kinds import ELEMENTWISE, kind
 from edgeplan.graph.topology import topological
@@ -119,7 +119,7 @@ class _Splitting:
         index_of = {output: i for i, op in enumerate(ops) for output in op.outputs}
         self.twin = list(range(len(ops)))
         if rules.merges_duplicates:
-            _find_twins(ops, self.twin)
+            _find_twins(graph, self.twin)
         final = set(graph.outputs)
         self.producers: list[list[int]] = []
         self.consumers: list[list[int]] = [[] for _ in ops]
@@ -273,16 +273,16 @@ class _Splitting:
         return chain
 
 
-def _find_twins(ops: Sequence[Operator], twin: list[int]) -> None:
+def _find_twins(graph: Graph, twin: list[int]) -> None:
     """Point each operator without weights that repeats an earlier one at that one."""
-    seen: dict[tuple[object, ...], int] = {}
+    ops = graph.operators
+    seen: dict[object, int] = {}
     origin: dict[str, str] = {}
     for i, op in enumerate(ops):
         if op.weights:
             continue
         inputs = tuple(origin.get(name, name) for name in op.inputs)
-        key = (op.op_type, inputs, tuple(sorted(op.attributes.items())))
-        first = seen.setdefault(key, i)
+        first = seen.setdefault(graph.value_key(op, inputs), i)
         if first != i:
             twin[i] = twin[first]
             origin.update(zip(op.outputs, ops[first].outputs, strict=True))

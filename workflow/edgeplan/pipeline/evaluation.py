@@ -207,7 +207,8 @@ def _sweeps(labelled: pd.DataFrame, predictor: DevicePredictor, rules: FusionRul
     rows = []
     for graph in sweep_graphs() if len(measured) else ():
         kernels = split(graph, rules)
-        predicted = {k.name: k.latency_us for k in predictor.predict(kernel_table(graph, kernels), allow_partial=True).kernels}
+        found = predictor.predict(kernel_table(graph, kernels), allow_partial=True, near_kinds=False)
+        predicted = {k.name: k.latency_us for k in found.kernels}
         for kernel in kernels:
             place, text = sweep_of(kernel.config), kernel.config.to_json()
             if kernel.config.kind == "conv" and place and text in measured.index:

@@ -35,6 +35,8 @@ class ModelPrediction:
         missing: nodes without a predictor.
         unfamiliar: nodes whose kernels lie beyond what was measured, each with what does so: their part of the latency is a
             guess, and the interval does not cover it.
+        stand_ins: nodes whose kind has no predictor and that are predicted as another kind: node, kind, the other kind. The
+            interval is wider by what these may be off.
         kernels: breakdown: kernels in topological order, then layout conversions.
     """
 
@@ -45,6 +47,7 @@ class ModelPrediction:
     coverage: float
     missing: tuple[str, ...]
     unfamiliar: tuple[tuple[str, str], ...]
+    stand_ins: tuple[tuple[str, str, str], ...]
     kernels: tuple[KernelPrediction, ...]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from edgeplan.predictors.latency import Evaluator
 from edgeplan.predictors.layouts import Layouts, propagate
 from edgeplan.predictors.packing import digest_of, pack, read_pack, write_pack
 from edgeplan.predictors.predictions import BatchPrediction, KernelPrediction, ModelPrediction
+from edgeplan.predictors.stand_ins import FACTOR, stand_ins
 from edgeplan.predictors.trees import Forest
 
 Floats = npt.NDArray[np.float64]
@@ -76,14 +77,21 @@ class DevicePredictor:
         for stale in set(folder.glob("*.txt")) - {folder / name for name in self.texts}:
             stale.unlink()
 
-    def predict(self, model: ModelKernels, *, allow_partial: bool = False) -> ModelPrediction:
+    def predict(self, model: ModelKernels, *, allow_partial: bool = False, near_kinds: bool = True) -> ModelPrediction:
         """Latency of one model, kernel by kernel.
+
+        Args:
+            model: its kernels.
+            allow_partial: leave out kernels that cannot be predicted.
+            near_kinds: predict kernels of a kind without a predictor as those of a near kind, if there is one.
 
         Raises:
             PredictionError: a kernel has no predictor, unless `allow_partial`.
         """
         tables = KernelTables.of([model])
-        layouts, costs = self._kernels(tables)
+        near = stand_ins(tables.configs, self._evaluator.kinds if near_kinds else tables.configs.words["kind"])
+        layouts, costs = self._kernels(replace(tables, configs=near.table))
+        replaced = near.replaced[tables.config] & ~np.isnan(costs.kernel_us)
         missing = tuple(model.names[i] for i in np.flatnonzero(np.isnan(costs.kernel_us)))
         missing += tuple(f"layout conversion of tensor {t}" for t in layouts.reorder_tensor[np.isnan(costs.reorder_us)])
         if missing and not allow_partial:
@@ -91,15 +99,21 @@ class DevicePredictor:
             what = (model.configs[i].kind, model.configs[i].dtype) if i >= 0 else (_REORDER, "")
             raise _no_predictor(what, model.name, missing[0], self.card.device)
         batch = self._total(tables, layouts, costs)
+        guessed = float(np.nansum(costs.kernel_us[replaced])) / 1e3 / float(batch.latency_ms[0])
         return ModelPrediction(
             float(batch.latency_ms[0]),
-            float(batch.low_ms[0]),
-            float(batch.high_ms[0]),
+            float(batch.low_ms[0]) * (1 - guessed * (1 - 1 / FACTOR)),
+            float(batch.high_ms[0]) * (1 + guessed * (FACTOR - 1)),
             self.card.call_us,
             float(batch.coverage[0]),
             missing,
             tuple((n, why) for n, why in zip(model.names, unfamiliar(model.configs, self.card.learnt), strict=True) if why),
-            self._breakdown(model, layouts, costs, float(batch.latency_ms[0])),
+            tuple(
+                (name, config.kind, near.kinds[config.kind])
+                for name, config, other in zip(model.names, model.configs, replaced, strict=True)
+                if other
+            ),
+            self._breakdown(model, layouts, costs, float(batch.latency_ms[0]), near.kinds),
         )
 
     def predict_many(self, tables: KernelTables, *, allow_partial: bool = False) -> BatchPrediction:
@@ -183,7 +197,9 @@ class DevicePredictor:
             tables.models, latency, latency / width, latency * width, coverage, effective, by_kind / 1e3, kinds
         )
 
-    def _breakdown(self, model: ModelKernels, layouts: Layouts, costs: _Costs, total_ms: float) -> tuple[KernelPrediction, ...]:
+    def _breakdown(
+        self, model: ModelKernels, layouts: Layouts, costs: _Costs, total_ms: float, guessed: Collection[str]
+    ) -> tuple[KernelPrediction, ...]:
         writer = dict(enumerate(model.producers))
         states, choices = self.card.states, self._evaluator.choices
         lines = [
@@ -213,7 +229,8 @@ class DevicePredictor:
         for name, kind, kernel_type, implementation, us, regressor in lines:
             if regressor >= 0:
                 spread = self.card.regressors[regressor]
-                low, high = us * np.exp(spread.low), us * np.exp(spread.high)
+                wider = FACTOR if kind in guessed else 1.0
+                low, high = us * np.exp(spread.low) / wider, us * np.exp(spread.high) * wider
                 share = us / (1e3 * total_ms)
                 result.append(
                     KernelPrediction(name, kind, kernel_type, implementation, float(us), float(share), float(low), float(high))

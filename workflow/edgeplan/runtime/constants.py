@@ -27,7 +27,7 @@ SCRATCHPAD_USER: Final = 1
 FORWARD_INFERENCE: Final = 96
 
 #: Format tags: plain row-major by rank, and the layouts of 4-D activations.
-PLAIN_TAGS: Mapping[int, int] = MappingProxyType({1: 2, 2: 3, 3: 4, 4: 5, 5: 6})
+PLAIN_TAGS: Mapping[int, int] = MappingProxyType({rank: rank + 1 for rank in range(1, 11)})
 ANY: Final = 1
 NHWC_TAG: Final = 22
 BLOCKED_TAGS: Mapping[int, int] = MappingProxyType({8: 102, 16: 78})
@@ -60,6 +60,8 @@ QUERY_EXEC_ARG_MD: Final = 255
 ARG_SRC: Final = 1
 ARG_SRC_1: Final = 2
 ARG_DST: Final = 17
+ARG_DST_1: Final = 18
+ARG_DST_2: Final = 19
 ARG_WEIGHTS: Final = 33
 ARG_WEIGHTS_1: Final = 34
 ARG_BIAS: Final = 41

@@ -46,6 +46,7 @@ class Slot:
     source: Handle
     index: int = 0  # among the weights descriptors of the primitive
     chosen: bool = False  # whether the implementation chooses the layout
+    target: Handle | None = None  # descriptor of its values as the primitive reads them, where that is another and not chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Described:
     def target(self, dnnl: Dnnl, slot: Slot) -> int:
         """Descriptor of a weight as the current implementation reads it."""
         if not slot.chosen:
-            return slot.source.value
+            return (slot.target or slot.source).value
         return dnnl.queried(self.descriptor, constants.QUERY_WEIGHTS_MD, slot.index)
 
 

@@ -110,7 +110,7 @@ class Linker:
             "weight_bytes": created.weight_bytes,
             "raw": tuple(self._raw(role, self._program.weights[name], name) for role, name in step.weights.items()),
             "kind": step.kind,
-            "settings": {k: v for k, v in step.settings.items() if step.weights},
+            "settings": {k: v for k, v in step.settings.items() if created.slots},
             "place": 0,
             "segment": 0,
             "checksum": 0,

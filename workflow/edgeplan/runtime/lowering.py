@@ -14,12 +14,13 @@ from types import MappingProxyType
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.graph.kinds import is_fully_connected
 from edgeplan.runtime.operators import LOWERERS, activation
 from edgeplan.runtime.steps import Lowered, PostOp, Setting, Step
 from edgeplan.runtime.support import problem
 
 #: Kinds that take an eltwise post-operation, and those that take a sum or product with another activation.
-_TAKES_ELTWISE = frozenset({"conv", "fc", "binary", "scale"})
+_TAKES_ELTWISE = frozenset({"conv", "fc", "binary", "scale", "matmul"})
 _TAKES_BINARY = frozenset({"conv", "fc", "binary"})
 _SWISH = PostOp("eltwise", "swish", 1.0)
 
@@ -135,7 +136,7 @@ class _Lowering:
         shape = self.shapes[op.outputs[0]]
         pairs = [(t, other) for t, other in (op.inputs, op.inputs[::-1]) if self.shapes[t] == shape]
         choices = [(d, other) for t, other in pairs if (d := self._open(t))]
-        choices = [(d, other) for d, other in choices if d.kind in _TAKES_BINARY and self._fits(shape, self.shapes[other])]
+        choices = [(d, other) for d, other in choices if self._takes(d, shape, self.shapes[other])]
         if not choices:
             return False
         draft, other = max(choices, key=lambda choice: choice[0].last)  # the later one: its operand is there already
@@ -143,8 +144,10 @@ class _Lowering:
         return self._absorb(draft, (op.name,), op.outputs[0], index)
 
     @staticmethod
-    def _fits(shape: Shape, other: Shape) -> bool:
-        """Whether a post-operation takes the other operand: of the same shape, or one value for each channel."""
+    def _takes(draft: Draft, shape: Shape, other: Shape) -> bool:
+        """Whether a step takes in a sum or product: with an operand of the same shape, or of one value for each channel."""
+        if draft.kind not in _TAKES_BINARY or (draft.kind == "fc" and len(shape) != 2):  # noqa: PLR2004  it runs as of 2 axes
+            return False
         return other == shape or (len(shape) > 1 and shape[0] == 1 and other == (1, shape[1], *[1] * (len(shape) - 2)))
 
     def _started(self, op: Operator) -> tuple[Draft, ...]:
@@ -177,9 +180,15 @@ def _flattened(graph: Graph) -> Mapping[str, str]:
             before, after = graph.shape(op.inputs[0]), graph.shape(op.outputs[0])
             readers = graph.consumers.get(op.outputs[0], ())
             flat = len(before) == 4 and after == (before[0], math.prod(before[1:]))  # noqa: PLR2004
-            if flat and len(readers) == 1 and readers[0].op_type in ("Gemm", "MatMul"):
+            if flat and len(readers) == 1 and _is_layer(graph, readers[0], op.outputs[0]):
                 found[op.name] = readers[0].name
     return found
+
+
+def _is_layer(graph: Graph, op: Operator, tensor: str) -> bool:
+    """Whether a fully connected layer reads an activation as what it multiplies."""
+    product = op.op_type in ("Gemm", "MatMul") and op.operands[0] == tensor and op.inputs.count(tensor) == 1
+    return product and is_fully_connected(graph, op)
 
 
 def _swishes(graph: Graph) -> Mapping[str, str]:

@@ -5,28 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.graph.kinds import is_over_image
+from edgeplan.runtime.parts import INNER, Chain, Part, part
+from edgeplan.runtime.products import binary, mean, product
+from edgeplan.runtime.resizing import resize
 from edgeplan.runtime.steps import PostOp, Setting
 
 _FLOAT_MAX = 3.4028234663852886e38
-_FOUR = 4
-
-#: Ends the names of activations between the steps of one operator.
-INNER = ":inner"
-
-
-class Part(NamedTuple):
-    """The start of a step; the fields of `lowering.Draft`."""
-
-    name: str
-    kind: str
-    members: list[str]
-    inputs: list[str]
-    outputs: list[str]
-    weights: dict[str, str]
-    settings: dict[str, Setting]
 
 
 def activation(op: Operator) -> PostOp | None:
@@ -51,14 +39,10 @@ _FIXED: Mapping[str, PostOp] = MappingProxyType(
 )
 
 
-def _part(op: Operator, kind: str, roles: tuple[str, ...], settings: Mapping[str, Setting]) -> Part:
-    weights = dict(zip(roles, op.weights, strict=False))
-    return Part(op.name, kind, [op.name], list(op.inputs), list(op.outputs), weights, dict(settings))
-
-
 def window_pads(op: Operator, size: Shape, out: Shape, kernel: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Padding before and after each spatial axis such that the window gives exactly `out` (negative after: unread rest)."""
-    strides, dilations = op.integers("strides", (1, 1)), op.integers("dilations", (1, 1))
+    ones = (1,) * len(size)
+    strides, dilations = op.integers("strides", ones), op.integers("dilations", ones)
     spans = [(o - 1) * s + d * (k - 1) + 1 for o, s, d, k in zip(out, strides, dilations, kernel, strict=True)]
     total = [span - i for span, i in zip(spans, size, strict=True)]
     auto = str(op.attributes.get("auto_pad", "NOTSET"))
@@ -67,18 +51,19 @@ def window_pads(op: Operator, size: Shape, out: Shape, kernel: tuple[int, ...]) 
     elif auto == "SAME_LOWER":
         before = tuple(-(-max(0, t) // 2) for t in total)
     elif auto == "VALID":
-        before = (0, 0)
+        before = (0,) * len(size)
     else:
-        before = op.integers("pads", (0, 0, 0, 0))[:2]
+        before = op.integers("pads", (0,) * 2 * len(size))[: len(size)]
     return before, tuple(t - b for t, b in zip(total, before, strict=True))
 
 
 def _window(op: Operator, shapes: Mapping[str, Shape], kernel: tuple[int, ...]) -> dict[str, Setting]:
     before, after = window_pads(op, shapes[op.inputs[0]][2:], shapes[op.outputs[0]][2:], kernel)
+    ones = (1,) * len(kernel)
     return {
         "kernel": kernel,
-        "strides": op.integers("strides", (1, 1)),
-        "dilations": op.integers("dilations", (1, 1)),
+        "strides": op.integers("strides", ones),
+        "dilations": op.integers("dilations", ones),
         "pads_before": before,
         "pads_after": after,
     }
@@ -86,54 +71,54 @@ def _window(op: Operator, shapes: Mapping[str, Shape], kernel: tuple[int, ...]) 
 
 def _conv(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
     settings = {"groups": op.integer("group", 1), **_window(op, shapes, shapes[op.weights[0]][2:])}
-    return (_part(op, "conv", ("weight", "bias"), settings),)
+    return (part(op, "conv", ("weight", "bias"), settings),)
 
 
-def _fc(_graph: Graph, op: Operator, _shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    gemm = op.op_type == "Gemm"
-    settings: dict[str, Setting] = {
-        "transposed": int(gemm and op.integer("transB", 0)),
-        "alpha": op.number("alpha", 1.0) if gemm else 1.0,
-        "beta": op.number("beta", 1.0) if gemm else 1.0,
-    }
-    return (_part(op, "fc", ("weight", "bias"), settings),)
-
-
-def _pool(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
+def _pool(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     settings = _window(op, shapes, op.integers("kernel_shape", ()))
-    counted = op.integer("count_include_pad", 0)
+    counted = op.op_type == "AveragePool" and op.integer("count_include_pad", 0)
+    if counted and op.integer("ceil_mode", 0):
+        return _counted_pool(op, shapes)
     settings["algorithm"] = "max" if op.op_type == "MaxPool" else f"avg_{'include' if counted else 'exclude'}_padding"
-    return (_part(op, "pool", (), settings),)
+    return (part(op, "pool", (), settings),)
+
+
+def _counted_pool(op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Windows whose padding counts, but not what lies beyond it: oneDNN would count both. An axis at a time."""
+    chain, tensor = Chain(op, shapes), op.inputs[0]
+    kernel, out = op.integers("kernel_shape", ()), shapes[op.outputs[0]][2:]
+    ones = (1,) * len(kernel)
+    before, _ = window_pads(op, shapes[tensor][2:], out, kernel)
+    after = op.integers("pads", (0,) * 2 * len(kernel))[len(kernel) :]
+    sides = (kernel, op.integers("strides", ones), op.integers("dilations", ones), before, after)
+    for axis, (size, *numbers) in enumerate(zip(out, *sides, strict=True), start=2):
+        names = ("kernel", "stride", "dilation", "before", "after")
+        tensor = chain.mixed(tensor, axis, size, {"form": "average", **dict(zip(names, numbers, strict=True))})
+    return chain.finished(tensor)
 
 
 def _global_pool(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     n, c, *size = shapes[op.inputs[0]]
+    ones, none = (1,) * len(size), (0,) * len(size)
     settings: dict[str, Setting] = {
         "algorithm": "avg_exclude_padding",
         "kernel": tuple(size),
         "strides": tuple(size),
-        "dilations": (1, 1),
-        "pads_before": (0, 0),
-        "pads_after": (0, 0),
+        "dilations": ones,
+        "pads_before": none,
+        "pads_after": none,
     }
-    pool = _part(op, "pool", (), settings)
-    if len(shapes[op.outputs[0]]) == _FOUR:
+    pool = part(op, "pool", (), settings)
+    if len(shapes[op.outputs[0]]) == len(size) + 2:
         return (pool,)
     inner = f"{op.outputs[0]}{INNER}"
-    shapes[inner] = (n, c, 1, 1)
+    shapes[inner] = (n, c, *ones)
     return pool._replace(outputs=[inner]), Part(f"{op.name}:squeeze", "reshape", [], [inner], list(op.outputs), {}, {})
-
-
-def _binary(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    part = _part(op, "binary", ("operand",), {"algorithm": op.op_type.lower()})
-    if len(part.inputs) > 1 and shapes[part.inputs[0]] != shapes[op.outputs[0]]:
-        part.inputs.reverse()  # the first operand is the one that is not broadcast
-    return (part,)
 
 
 def _scale(_graph: Graph, op: Operator, _shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
     roles = ("bn_scale", "bn_bias", "bn_mean", "bn_variance")
-    return (_part(op, "scale", roles, {"epsilon": op.number("epsilon", 1e-5)}),)
+    return (part(op, "scale", roles, {"epsilon": op.number("epsilon", 1e-5)}),)
 
 
 def _axis(op: Operator, shapes: Mapping[str, Shape], default: int) -> int:
@@ -141,46 +126,46 @@ def _axis(op: Operator, shapes: Mapping[str, Shape], default: int) -> int:
 
 
 def _concat(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    return (_part(op, "concat", (), {"axis": _axis(op, shapes, 1)}),)
+    roles = [f"part_{place}" for place, name in enumerate(op.operands) if name in op.weights]
+    return (part(op, "concat", roles, {"axis": _axis(op, shapes, 1)}),)
 
 
 def _split(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    return (_part(op, "split", (), {"axis": _axis(op, shapes, 0)}),)
+    return (part(op, "split", (), {"axis": _axis(op, shapes, 0)}),)
 
 
 def _eltwise(_graph: Graph, op: Operator, _shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
     found = activation(op)
     assert found is not None, op  # noqa: S101  the table below names activations only
     settings: dict[str, Setting] = {"algorithm": found.algorithm, "alpha": found.alpha, "beta": found.beta}
-    return (_part(op, "eltwise", (), settings),)
+    return (part(op, "eltwise", (), settings),)
 
 
 def _lrn(_graph: Graph, op: Operator, _shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
     settings: dict[str, Setting] = {"size": op.integer("size", 1)}
     for key, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)):
         settings[key] = op.number(key, default)
-    return (_part(op, "lrn", (), settings),)
+    return (part(op, "lrn", (), settings),)
 
 
 def _softmax(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    return (_part(op, "softmax", (), {"axis": _axis(op, shapes, -1)}),)
-
-
-def _resize(_graph: Graph, op: Operator, _shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    return (_part(op, "resize", (), {"algorithm": str(op.attributes.get("mode", "nearest"))}),)
+    return (part(op, "softmax", (), {"axis": _axis(op, shapes, -1)}),)
 
 
 def _transpose(_graph: Graph, op: Operator, shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
     axes = tuple(reversed(range(len(shapes[op.inputs[0]]))))
-    return (_part(op, "transpose", (), {"permutation": op.integers("perm", axes)}),)
+    return (part(op, "transpose", (), {"permutation": op.integers("perm", axes)}),)
 
 
 def _reshape(_graph: Graph, op: Operator, _shapes: Mapping[str, Shape]) -> tuple[Part, ...]:
-    return (_part(op, "reshape", (), {}),)
+    return (part(op, "reshape", (), {}),)
 
 
 def _lstm(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Its primitive writes (time, batch, directions x hidden); ONNX wants (time, directions, batch, hidden)."""
+    """Its primitive writes (time, batch, directions x hidden); ONNX wants (time, directions, batch, hidden).
+
+    The last states, where they are read, lie alike in both: (directions, batch, hidden).
+    """
     settings: dict[str, Setting] = {
         "hidden": op.integer("hidden_size", 1),
         "direction": str(op.attributes.get("direction", "forward")),
@@ -188,13 +173,13 @@ def _lstm(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, 
     time, directions, batch, hidden = shapes[op.outputs[0]]
     joined, parted = f"{op.outputs[0]}{INNER}", f"{op.outputs[0]}{INNER}{INNER}"
     shapes[joined] = (time, batch, directions * hidden)
-    part = _part(op, "lstm", ("weight", "recurrence", "bias"), settings)._replace(outputs=[joined])
+    whole = part(op, "lstm", ("weight", "recurrence", "bias"), settings)._replace(outputs=[joined, *op.outputs[1:]])
     if directions == 1 or batch == 1:
-        return part, Part(f"{op.name}:parted", "reshape", [], [joined], list(op.outputs[:1]), {}, {})
+        return whole, Part(f"{op.name}:parted", "reshape", [], [joined], list(op.outputs[:1]), {}, {})
     shapes[parted] = (time, batch, directions, hidden)
     swap: dict[str, Setting] = {"permutation": (0, 2, 1, 3)}
     return (
-        part,
+        whole,
         Part(f"{op.name}:parted", "reshape", [], [joined], [parted], {}, {}),
         Part(f"{op.name}:swapped", "transpose", [], [parted], list(op.outputs[:1]), {}, swap),
     )
@@ -205,20 +190,20 @@ Lowerer = Callable[[Graph, Operator, Any], tuple[Part, ...]]
 LOWERERS: Mapping[str, Lowerer] = MappingProxyType(
     {
         "Conv": _conv,
-        "Gemm": _fc,
-        "MatMul": _fc,
+        "Gemm": product,
+        "MatMul": product,
         "MaxPool": _pool,
         "AveragePool": _pool,
         "GlobalAveragePool": _global_pool,
-        "ReduceMean": _global_pool,
-        "Add": _binary,
-        "Mul": _binary,
+        "ReduceMean": lambda graph, op, shapes: (_global_pool if is_over_image(graph, op) else mean)(graph, op, shapes),
+        "Add": binary,
+        "Mul": binary,
         "BatchNormalization": _scale,
         "Concat": _concat,
         "Split": _split,
         "LRN": _lrn,
         "Softmax": _softmax,
-        "Resize": _resize,
+        "Resize": resize,
         "Transpose": _transpose,
         "Reshape": _reshape,
         "Flatten": _reshape,

@@ -112,8 +112,8 @@ class Shared:
         return self._given or read_reserve(self._folder / RESERVE_NAME, self.program)
 
     def raw_of(self, index: int, step: LinkedStep) -> tuple[RawWeight, ...]:
-        """What a step's weights are made from."""
-        return step.raw or self.reserve.raw[index]
+        """What a step's weights are made from; nothing where they follow from its settings."""
+        return step.raw if step.source == "raw" else self.reserve.raw[index]
 
     def weights_of(self, index: int) -> int:
         """Where the transformed weights of a step lie that is prepared; 0 without any."""

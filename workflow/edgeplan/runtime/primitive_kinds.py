@@ -128,13 +128,53 @@ def _pool(
 
 
 def _concat(
-    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+    d: Descriptors, step: Step, v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
 ) -> tuple[Handle, tuple[Slot, ...]]:
-    sources = (ctypes.c_void_p * len(reads))(*[r.descriptor.value for r in reads])
+    parts = {operand.argument: operand.descriptor for operand in reads}
+    slots = []
+    for role, name in step.weights.items():
+        argument, shape = constants.ARG_MULTIPLE_SRC + int(role.removeprefix("part_")), d.shapes[name]
+        slots.append(Slot(argument, d.plain(shape), target=d.plain(shape, v.source)))
+        parts[argument] = slots[-1].target or slots[-1].source
+    sources = (ctypes.c_void_p * len(parts))(*[parts[argument].value for argument in sorted(parts)])
     function = "dnnl_concat_primitive_desc_create"
     engine, axis = d.dnnl.engine.value, step.integer("axis")
-    made = d.dnnl.make("primitive_desc", function, engine, out.descriptor.value, len(reads), axis, sources, attributes.value)
-    return made, ()
+    made = d.dnnl.make("primitive_desc", function, engine, out.descriptor.value, len(parts), axis, sources, attributes.value)
+    return made, tuple(slots)
+
+
+#: The operands of a product by the role of their weights.
+PRODUCT_SIDES: Mapping[str, int] = MappingProxyType({"left": constants.ARG_SRC, "right": constants.ARG_WEIGHTS})
+
+
+def weighted_sides(step: Step) -> tuple[str, ...]:
+    """Which operands of a product are weights."""
+    return (step.text("side"),) if step.kind == "mix" else tuple(step.weights)
+
+
+def _matmul(
+    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    sides = {operand.argument: operand.descriptor for operand in reads}
+    slots: tuple[Slot, ...] = ()
+    for role in weighted_sides(step):
+        source = _matrix(d, step)
+        slots = (Slot(PRODUCT_SIDES[role], source),)
+        sides[PRODUCT_SIDES[role]] = source
+    given = (sides[constants.ARG_SRC].value, sides[constants.ARG_WEIGHTS].value, None, out.descriptor.value)
+    function = "dnnl_matmul_primitive_desc_create"
+    return d.dnnl.make("primitive_desc", function, d.dnnl.engine.value, *given, attributes.value), slots
+
+
+def _matrix(d: Descriptors, step: Step) -> Handle:
+    """Descriptor of the operand of a product that is no activation."""
+    if step.kind == "mix":
+        size, out = step.integer("size"), step.integer("out")
+        return d.plain((1, out, size) if step.text("side") == "left" else (size, out))
+    shape = step.sizes("shape")
+    if not step.integer("transposed"):
+        return d.plain(shape)
+    return d.dnnl.strided(shape, (1, shape[0]))
 
 
 def _binary(
@@ -213,6 +253,7 @@ def _lstm(
         Slot(constants.ARG_WEIGHTS_1, recurrence, 1, chosen=True),
         Slot(constants.ARG_BIAS, bias),
     )
+    states = [d.plain((1, *d.shapes[name])) for name in step.outputs[1:]]
     descriptor = d.dnnl.make(
         "primitive_desc",
         "dnnl_lstm_forward_primitive_desc_create",
@@ -228,8 +269,7 @@ def _lstm(
         None,
         bias.value,
         out.descriptor.value,
-        None,
-        None,
+        *([state.value for state in states] or (None, None)),
         0,
         attributes.value,
     )
@@ -246,6 +286,7 @@ MAKERS: Mapping[str, Maker] = MappingProxyType(
         "binary": _binary,
         "scale": _binary,
         "lstm": _lstm,
+        **dict.fromkeys(("matmul", "mix"), _matmul),
         **dict.fromkeys(("eltwise", "lrn", "softmax", "shuffle", "resize"), _unary),
     }
 )

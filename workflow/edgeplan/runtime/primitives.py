@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from edgeplan.runtime import constants
 from edgeplan.runtime.descriptors import Described, Descriptors, Operand, Variant
 from edgeplan.runtime.dnnl import Handle
-from edgeplan.runtime.primitive_kinds import MAKERS
+from edgeplan.runtime.primitive_kinds import MAKERS, PRODUCT_SIDES, weighted_sides
 from edgeplan.runtime.steps import Step
+
+#: Of what a step writes first, second, third (an LSTM's last states).
+_WRITTEN = (constants.ARG_DST, constants.ARG_DST_1, constants.ARG_DST_2)
 
 
 class Describer(Descriptors):
@@ -24,8 +27,9 @@ class Describer(Descriptors):
             Operand(argument, tensor, variant.source, self.activation(tensor, variant.source))
             for argument, tensor in zip(self._source_arguments(step), step.inputs, strict=True)
         )
-        writes = (
-            Operand(constants.ARG_DST, step.outputs[0], variant.output, self.activation(step.outputs[0], variant.output)),
+        writes = tuple(
+            Operand(argument, tensor, variant.output, self.activation(tensor, variant.output))
+            for argument, tensor in zip(_WRITTEN, step.outputs, strict=False)
         )
         posts, attributes, summed = self._post_ops(step, variant)
         descriptor, slots = MAKERS[step.kind](self, step, variant, reads, writes[0], attributes)
@@ -34,7 +38,10 @@ class Describer(Descriptors):
     @staticmethod
     def _source_arguments(step: Step) -> Sequence[int]:
         if step.kind == "concat":
-            return range(constants.ARG_MULTIPLE_SRC, constants.ARG_MULTIPLE_SRC + len(step.inputs))
+            places = range(len(step.inputs) + len(step.weights))
+            return [constants.ARG_MULTIPLE_SRC + place for place in places if f"part_{place}" not in step.weights]
+        if step.kind in ("matmul", "mix"):
+            return [argument for role, argument in PRODUCT_SIDES.items() if role not in weighted_sides(step)]
         return range(constants.ARG_SRC, constants.ARG_SRC + len(step.inputs))
 
     def _post_ops(self, step: Step, variant: Variant) -> tuple[tuple[Operand, ...], Handle, str]:

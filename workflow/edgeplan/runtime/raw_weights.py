@@ -142,6 +142,8 @@ class RawFiles:
             ModelError: a file is missing, was cut short, or cannot be read.
         """
         found: dict[str, Array] = {}
+        if not wanted:
+            return found
         largest = max(wanted, key=lambda w: w.size)
         first = min(w.offset for w in wanted)
         last = max(w.offset + w.size for w in wanted)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan.runtime.axis_matrices import axis_matrix
 from edgeplan.runtime.steps import Step
 
 Array = npt.NDArray[np.float32]
@@ -23,16 +25,25 @@ def folded(step: Step, raw: Raw) -> tuple[Array, ...]:
         step: the step.
         raw: role -> values; those of `weight` may be overwritten.
     """
-    if step.kind == "conv":
-        return _conv(step, raw)
-    if step.kind == "scale":
-        scale = raw["bn_scale"] / np.sqrt(raw["bn_variance"] + np.float32(step.number("epsilon")))
-        return scale, raw["bn_bias"] - raw["bn_mean"] * scale
-    if step.kind == "fc":
-        return _fc(step, raw)
-    if step.kind == "lstm":
-        return _lstm(step, raw)
-    return tuple(raw.values())
+    return _FOLDED[step.kind](step, raw) if step.kind in _FOLDED else tuple(raw.values())
+
+
+def _scale(step: Step, raw: Raw) -> tuple[Array, ...]:
+    scale = raw["bn_scale"] / np.sqrt(raw["bn_variance"] + np.float32(step.number("epsilon")))
+    return scale, raw["bn_bias"] - raw["bn_mean"] * scale
+
+
+def _mix(step: Step, _raw: Raw) -> tuple[Array, ...]:
+    matrix = axis_matrix(step)
+    return (matrix if step.text("side") == "left" else np.ascontiguousarray(matrix.T),)
+
+
+def _binary(step: Step, raw: Raw) -> tuple[Array, ...]:
+    return (raw["operand"] * np.float32(step.number("beta")),) if "beta" in step.settings else (raw["operand"],)
+
+
+def _concat(_step: Step, raw: Raw) -> tuple[Array, ...]:
+    return tuple(raw[role] for role in sorted(raw, key=lambda role: int(role.removeprefix("part_"))))
 
 
 def _conv(step: Step, raw: Raw) -> tuple[Array, ...]:
@@ -40,7 +51,7 @@ def _conv(step: Step, raw: Raw) -> tuple[Array, ...]:
     if "bn_scale" not in raw:
         return (weight, raw["bias"]) if "bias" in raw else (weight,)
     scale = raw["bn_scale"] / np.sqrt(raw["bn_variance"] + np.float32(step.number("epsilon")))
-    np.multiply(weight, scale[:, None, None, None], out=weight)
+    np.multiply(weight, scale.reshape(-1, *[1] * (weight.ndim - 1)), out=weight)
     bias = raw["bias"] - raw["bn_mean"] if "bias" in raw else -raw["bn_mean"]
     return weight, bias * scale + raw["bn_bias"]
 
@@ -51,7 +62,9 @@ def _fc(step: Step, raw: Raw) -> tuple[Array, ...]:
         np.multiply(weight, alpha, out=weight)
     if "bias" not in raw:
         return (weight,)
-    return weight, raw["bias"].ravel() * beta if beta != 1 else raw["bias"].ravel()
+    columns = weight.shape[0 if step.integer("transposed") else 1]
+    bias = np.ascontiguousarray(np.broadcast_to(raw["bias"].ravel(), (columns,)))  # one value may stand for all
+    return weight, bias * beta if beta != 1 else bias
 
 
 def _lstm(step: Step, raw: Raw) -> tuple[Array, ...]:
@@ -65,3 +78,8 @@ def _lstm(step: Step, raw: Raw) -> tuple[Array, ...]:
     directions = raw["weight"].shape[0]
     bias = raw.get("bias", np.zeros((directions, 8 * hidden), np.float32))
     return gates(raw["weight"]), gates(raw["recurrence"]), gates(bias[:, : 4 * hidden] + bias[:, 4 * hidden :])
+
+
+_FOLDED: Mapping[str, Callable[[Step, Raw], tuple[Array, ...]]] = MappingProxyType(
+    {"conv": _conv, "scale": _scale, "fc": _fc, "lstm": _lstm, "mix": _mix, "binary": _binary, "concat": _concat}
+)

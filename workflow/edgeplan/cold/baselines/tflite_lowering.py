@@ -19,7 +19,7 @@ from edgeplan.cold.baselines.tflite_lstm import Recurrent
 from edgeplan.cold.baselines.tflite_resize import Resizes
 from edgeplan.cold.baselines.tflite_windows import Windows
 from edgeplan.graph.ir import Operator
-from edgeplan.graph.kinds import kind
+from edgeplan.graph.kinds import is_fully_connected, kind, mean_axes
 from edgeplan.graph.onnx_import import load_onnx
 
 
@@ -48,7 +48,7 @@ class _Lowering(Windows, Resizes, Recurrent):
 
     def mean(self, op: Operator) -> None:
         rank = len(self._graph.shape(op.inputs[0]))
-        axes = op.integers("axes", (2, 3)) if op.op_type == "ReduceMean" else tuple(range(2, rank))
+        axes = mean_axes(self._graph, op) if op.op_type == "ReduceMean" else tuple(range(2, rank))
         keep = op.op_type == "GlobalAveragePool" or bool(op.integer("keepdims", 1))
         stored = sorted(layout(rank).index(axis % rank) for axis in axes)
         index = self._file.integers(f"{op.name}/axes", stored)
@@ -66,6 +66,8 @@ class _Lowering(Windows, Resizes, Recurrent):
     def binary(self, op: Operator) -> None:
         activation, name = self._fused_activation(op.outputs[0])
         rank = len(self._graph.shape(op.outputs[0]))
+        if any(len(self._graph.shape(name)) != rank for name in op.inputs):
+            raise UnsupportedError(f"operands of different ranks ({op.name})")
         operands = [self._index[name] for name in op.inputs]
         for weight, value in zip(op.weights, self._weights(op), strict=True):
             full = value.reshape((1,) * (rank - value.ndim) + value.shape)
@@ -104,8 +106,10 @@ class _Lowering(Windows, Resizes, Recurrent):
         self._file.operator("MUL", [clipped, sixth], [self._out(op.outputs[0])], "Mul")
 
     def fully_connected(self, op: Operator) -> None:
-        if not op.weights or op.integer("transA", 0) or len(op.inputs) != 1:
-            raise UnsupportedError(f"only matrix products with constant weights ({op.name})")
+        columns = self._graph.shape(op.outputs[0])[-1:]
+        biased = op.weights[1:] and self._graph.shape(op.weights[1])[-1:] != columns
+        if not is_fully_connected(self._graph, op) or len(op.inputs) != 1 or biased:
+            raise UnsupportedError(f"only products with a matrix of weights, and one bias for each column ({op.name})")
         weight, *rest = self._weights(op)
         if op.op_type == "MatMul" or not op.integer("transB", 0):
             weight = weight.T

@@ -28,6 +28,7 @@ from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.kernel_tables import reorder_config
 from edgeplan.predictors.latency import Evaluator
 from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.predictors.stand_ins import stand_ins
 from edgeplan.runtime.creation import MOVING_KINDS, Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES, same_bytes
@@ -165,7 +166,7 @@ class _Execution:
             asked.append((position, config, f"{step.kind}.{choice.kernel}", reads))
             if not moving:
                 asked += [(position, *c) for c in self._conversions(found, step, choice)]
-        table = ConfigTable.of(c for _, c, _, _ in asked)
+        table = stand_ins(ConfigTable.of(c for _, c, _, _ in asked), self._evaluator.kinds).table
         codes = np.array([self._code.get(name, -1) for _, _, name, _ in asked], dtype=np.int64)
         states = np.array([self._states.get(state, 0) for _, _, _, state in asked], dtype=np.int64)
         latency_us, _ = self._evaluator.latency(table, codes, states)

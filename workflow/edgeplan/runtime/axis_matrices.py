@@ -1,0 +1,135 @@
+"""Matrices that stand for what oneDNN has no primitive of: a step that mixes the places along one axis by fixed weights.
+
+Interpolation, means and average pooling are products of each axis with a matrix that follows from the operator alone. The
+matrix is made where a step's weights are (`transform.folded`), lies in the weight cache as they do, and comes from no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.runtime.steps import Step
+
+Array = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+
+_CUBIC_REACH = (-1, 0, 1, 2)
+
+
+def axis_matrix(step: Step) -> Array:
+    """The matrix of a step of kind `mix`: (places written, places read).
+
+    Args:
+        step: its settings are `form` (`mean`, `average` or a mode of Resize), `size` and `out`, and those of the form.
+    """
+    form = step.text("form")
+    if form == "mean":
+        return np.full((1, step.integer("size")), 1 / step.integer("size"), np.float32)
+    return _average(step) if form == "average" else _resized(step, form)
+
+
+def _average(step: Step) -> Array:
+    """Windows whose padding counts, but not what lies beyond it."""
+    size, out = step.integer("size"), step.integer("out")
+    kernel, stride, dilation, before = (step.integer(key) for key in ("kernel", "stride", "dilation", "before"))
+    places = stride * np.arange(out)[:, None] + dilation * np.arange(kernel) - before
+    counted = places < size + step.integer("after")
+    found = np.zeros((out, size), np.float32)
+    for row, (mine, inside) in enumerate(zip(places, counted & (places >= 0) & (places < size), strict=True)):
+        found[row, mine[inside]] = np.float32(1) / np.float32(max(1, counted[row].sum()))
+    return found
+
+
+def _resized(step: Step, mode: str) -> Array:
+    size, out = step.integer("size"), step.integer("out")
+    found, rows = np.zeros((out, size), np.float32), np.arange(out)
+    coordinates = step.text("coordinates")
+    if mode == "nearest":
+        found[rows, picked(size, out, step.number("scale"), coordinates, step.text("rounding"))] = 1
+        return found
+    places = _places(size, out, np.float32(step.number("scale")), coordinates)
+    if mode == "linear":
+        places = places.clip(0, size - 1)
+        low = np.floor(places).astype(np.int64)
+        np.add.at(found, (rows, low), 1 - (places - low))
+        np.add.at(found, (rows, np.minimum(low + 1, size - 1)), places - low)
+        return found
+    low = np.floor(places).astype(np.int64)
+    weights = _cubic((places - low).astype(np.float64), step.number("cubic"))
+    at = low[:, None] + np.array(_CUBIC_REACH)
+    if step.integer("exclude_outside"):
+        weights = np.where((at >= 0) & (at < size), weights, 0)
+        weights /= weights.sum(axis=1, keepdims=True)
+    np.add.at(found, (rows[:, None], at.clip(0, size - 1)), weights.astype(np.float32))
+    return found
+
+
+def _cubic(rest: npt.NDArray[np.float64], a: float) -> npt.NDArray[np.float64]:
+    """Weights of the four pixels around places, which lie by `rest` behind the second of them (n,): (n, 4)."""
+    far = np.polynomial.Polynomial((-4 * a, 8 * a, -5 * a, a))
+    near = np.polynomial.Polynomial((1, 0, -(a + 3), a + 2))
+    return np.stack([far(rest + 1), near(rest), near(1 - rest), far(2 - rest)], axis=1)
+
+
+def picked(size: int, out: int, scale: float, coordinates: str, rounding: str) -> Integers:
+    """The pixel that each of `out` pixels takes of `size` ones, by ONNX's `nearest` (out,)."""
+    places = _places(size, out, np.float32(scale), coordinates)
+    return np.asarray(_ROUNDINGS[rounding](places).clip(0, size - 1), np.int64)
+
+
+def picked_by_primitive(size: int, out: int) -> Integers:
+    """The same by oneDNN's resampling, which goes by the sizes alone (out,)."""
+    places = (np.arange(out, dtype=np.float32) + np.float32(0.5)) * np.float32(size) / np.float32(out) - np.float32(0.5)
+    return np.asarray(np.floor(places + np.float32(0.5)).clip(0, size - 1), np.int64)
+
+
+def _places(size: int, out: int, scale: np.float32, coordinates: str) -> Array:
+    """Where in the input the output's pixels lie, in single precision as ONNX Runtime places them (out,)."""
+    pixels = np.arange(out, dtype=np.float32)
+    return pixels if scale == 1 else _COORDINATES[coordinates](pixels, scale, np.float32(size), np.float32(out))
+
+
+_HALF = np.float32(0.5)
+
+
+def _half_pixel(pixels: Array, scale: np.float32, _size: np.float32, _out: np.float32) -> Array:
+    return (pixels + _HALF) / scale - _HALF
+
+
+def _pytorch(pixels: Array, scale: np.float32, size: np.float32, out: np.float32) -> Array:
+    return _half_pixel(pixels, scale, size, out) if out > 1 else np.zeros_like(pixels)
+
+
+def _aligned(pixels: Array, _scale: np.float32, size: np.float32, out: np.float32) -> Array:
+    return pixels * (size - 1) / (out - 1) if out > 1 else np.zeros_like(pixels)
+
+
+def _symmetric(pixels: Array, scale: np.float32, size: np.float32, out: np.float32) -> Array:
+    offset = size / 2 * (1 - out / (scale * size))
+    return np.asarray(offset + (pixels + _HALF) / scale - _HALF, np.float32)
+
+
+#: ONNX's `coordinate_transformation_mode`.
+_COORDINATES: Mapping[str, Callable[[Array, np.float32, np.float32, np.float32], Array]] = MappingProxyType(
+    {
+        "half_pixel": _half_pixel,
+        "pytorch_half_pixel": _pytorch,
+        "half_pixel_symmetric": _symmetric,
+        "align_corners": _aligned,
+        "asymmetric": lambda pixels, scale, _size, _out: pixels / scale,
+        "tf_half_pixel_for_nn": lambda pixels, scale, _size, _out: (pixels + _HALF) / scale,
+    }
+)
+#: ONNX's `nearest_mode`.
+_ROUNDINGS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
+    {
+        "floor": np.floor,
+        "ceil": np.ceil,
+        "round_prefer_floor": lambda places: np.ceil(places - _HALF),
+        "round_prefer_ceil": lambda places: np.floor(places + _HALF),
+    }
+)

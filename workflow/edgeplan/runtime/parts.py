@@ -1,0 +1,95 @@
+"""The steps of one operator, being put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from edgeplan.graph.ir import Operator, Shape
+from edgeplan.runtime.steps import Setting
+
+#: Ends the names of activations between the steps of one operator.
+INNER = ":inner"
+
+
+class Part(NamedTuple):
+    """The start of a step; the fields of `lowering.Draft`."""
+
+    name: str
+    kind: str
+    members: list[str]
+    inputs: list[str]
+    outputs: list[str]
+    weights: dict[str, str]
+    settings: dict[str, Setting]
+
+
+def part(op: Operator, kind: str, roles: Sequence[str], settings: Mapping[str, Setting]) -> Part:
+    """The one step of an operator, whose weights have these roles."""
+    weights = dict(zip(roles, op.weights, strict=False))
+    return Part(op.name, kind, [op.name], list(op.inputs), list(op.outputs), weights, dict(settings))
+
+
+class Chain:
+    """Several steps one after the other.
+
+    Args:
+        op: the operator, of one output.
+        shapes: shape of every tensor; those between the steps are added.
+    """
+
+    def __init__(self, op: Operator, shapes: dict[str, Shape]) -> None:
+        self._op, self._shapes = op, shapes
+        self._parts: list[Part] = []
+
+    def step(
+        self,
+        kind: str,
+        reads: Sequence[str],
+        shape: Shape,
+        settings: Mapping[str, Setting] | None = None,
+        weights: Mapping[str, str] | None = None,
+    ) -> str:
+        """Add a step; the name of what it writes. The first one that is no reshape stands for the operator."""
+        written = f"{self._op.outputs[0]}{INNER}{len(self._parts)}"
+        self._shapes[written] = shape
+        first = kind != "reshape" and not any(p.members for p in self._parts)
+        name = self._op.name if first else f"{self._op.name}:{len(self._parts)}"
+        members = [self._op.name] if first else []
+        self._parts.append(Part(name, kind, members, list(reads), [written], dict(weights or {}), dict(settings or {})))
+        return written
+
+    def reshaped(self, tensor: str, shape: Shape) -> str:
+        """An activation in another shape, itself if it has that one."""
+        return tensor if self._shapes[tensor] == shape else self.step("reshape", [tensor], shape)
+
+    def raised(self, tensor: str, rank: int) -> str:
+        """An activation with axes of size 1 before its own, as many axes as wanted in all."""
+        shape = self._shapes[tensor]
+        return self.reshaped(tensor, (1,) * (rank - len(shape)) + shape)
+
+    def mixed(self, tensor: str, axis: int, out: int, settings: Mapping[str, Setting]) -> str:
+        """An activation whose places along one axis are mixed into `out` ones (`axis_matrices`)."""
+        shape = self._shapes[tensor]
+        before, size, after = _product(shape[:axis]), shape[axis], _product(shape[axis + 1 :])
+        side = "left" if after > 1 else "right"
+        flat = (before, size, after) if after > 1 else (before, size)
+        written = (before, out, after) if after > 1 else (before, out)
+        own: dict[str, Setting] = {**settings, "side": side, "size": size, "out": out}
+        mixed = self.step("mix", [self.reshaped(tensor, flat)], written, own)
+        return self.reshaped(mixed, (*shape[:axis], out, *shape[axis + 1 :]))
+
+    def finished(self, tensor: str) -> tuple[Part, ...]:
+        """All steps, of which the last writes what the operator does: `tensor`, in the operator's shape."""
+        output = self._op.outputs[0]
+        if not self._parts or self._shapes[tensor] != self._shapes[output] or self._parts[-1].outputs != [tensor]:
+            tensor = self.step("reshape", [tensor], self._shapes[output])
+        last = self._parts.pop()
+        return (*self._parts, last._replace(outputs=[output]))
+
+
+def _product(sizes: Shape) -> int:
+    count = 1
+    for size in sizes:
+        count *= size
+    return count
