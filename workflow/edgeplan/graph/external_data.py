@@ -62,8 +62,8 @@ def external_file(model: Path, location: str, needed: int, what: str) -> Path:
         ModelError: it is missing, outside the model's folder, too short, or not readable.
     """
     lies = f"{what} lies in {location!r}"
-    inside = os.path.normpath(location) if location else ""
-    if not inside or os.path.isabs(location) or inside.split(os.sep)[0] == os.pardir:
+    inside = Path(os.path.normpath(location))  # `..` behind a folder that is a link leads elsewhere: that is refused below
+    if not location or inside.is_absolute() or inside.parts[:1] == (os.pardir,):
         raise ModelError(f"{lies}, outside the model's folder", where=str(model), next_step=_BESIDE)
     path = model.parent / location
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 from onnx import TensorProto, numpy_helper
 
 from edgeplan.errors import ModelError
@@ -27,6 +28,15 @@ _ELEMENT_TYPES = MappingProxyType(
         TensorProto.INT8: ("int8", "int32_data"),
         TensorProto.UINT8: ("uint8", "int32_data"),
         TensorProto.BOOL: ("bool", "int32_data"),
+    }
+)
+#: Attributes of `Constant` that hold numbers without a tensor, and their element type.
+_HELD = MappingProxyType(
+    {
+        "value_float": TensorProto.FLOAT,
+        "value_floats": TensorProto.FLOAT,
+        "value_int": TensorProto.INT64,
+        "value_ints": TensorProto.INT64,
     }
 )
 #: Beyond any memory, and small enough that no sum over a model's tensors overflows 64 bits.
@@ -77,6 +87,18 @@ def constant_tensor(name: str, constant: TensorProto, source: str) -> Tensor:
     if held not in (needed, None):  # external data without a length have that of the shape
         _refuse(f"constant {name!r} holds {held} bytes, its shape {shape} of {kind} needs {needed}", source)
     return Tensor(name, shape, kind)
+
+
+def held_value(node: onnx.NodeProto) -> TensorProto | None:
+    """What a `Constant` node holds: its tensor, or its number or numbers as one; None for text and sparse tensors."""
+    for attribute in node.attribute:
+        if attribute.name == "value" and attribute.type == onnx.AttributeProto.TENSOR:
+            return attribute.t
+        if attribute.name in _HELD:
+            kind, value = _HELD[attribute.name], onnx.helper.get_attribute_value(attribute)
+            shape = (len(value),) if isinstance(value, list) else ()
+            return onnx.helper.make_tensor("", kind, shape, value if isinstance(value, list) else [value])
+    return None
 
 
 def constant_values(name: str, constant: TensorProto, model: Path | None, source: str) -> npt.NDArray[Any]:

@@ -5,6 +5,9 @@ ONNX's own checker looks at single nodes; names, versions, stored constants and 
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,9 +16,10 @@ import onnx
 from onnx import TensorProto
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.element_types import NEXT_STEP, of_type
 from edgeplan.graph.ir import Tensor
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
-from edgeplan.graph.onnx_constants import constant_tensor, element_type, is_known_type
+from edgeplan.graph.onnx_constants import constant_tensor, element_type, held_value, is_known_type
 from edgeplan.graph.topology import topological
 
 #: Operators that pass their input on unchanged at inference.
@@ -24,6 +28,8 @@ _AGAIN = "the file may be corrupt or truncated: copy or export it again"
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _SHOWN_BYTES = 40
 _OUTSIDE = -1
+_QUANTISED = re.compile("QLinear.*|QGemm|QAttention|(Dynamic)?(Quantize|Dequantize)Linear|.*Integer")
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 #: The opset from which on operators mean what the graph takes them for: before it Add, Mul and Gemm broadcast by attributes,
 #: BatchNormalization trained unless told otherwise, LSTM did not hand out its sequence, Reshape had its shape as an attribute,
 #: and Concat and Split had no or other default axes.
@@ -110,6 +116,8 @@ def _check_nodes(g: onnx.GraphProto, opset: int, source: str) -> None:
         f"{n.domain + '::' if n.domain else ''}{n.op_type}": n.name or next(iter(n.output), "") for n in g.node if not _known(n)
     }
     if unknown:
+        if types := other_types(g):  # such models hold casts, or operators of their own
+            raise ModelError(of_type(types), where=source, next_step=NEXT_STEP)
         listed = ", ".join(f"{op} (node {name!r})" for op, name in unknown.items())
         raise ModelError(
             f"unknown operator: {listed}",
@@ -130,6 +138,18 @@ def _check_nodes(g: onnx.GraphProto, opset: int, source: str) -> None:
                 where=where,
                 next_step="inline the functions: onnx.inliner.inline_local_functions",
             )
+
+
+def other_types(g: onnx.GraphProto) -> str:
+    """What a model is of that is not of float32, for messages; "" if it is."""
+    quantised = [node.op_type for node in g.node if _QUANTISED.fullmatch(node.op_type)]
+    if quantised:
+        return f"8-bit integers ({quantised[0]})"
+    found = Counter[int]()
+    for tensor in (*g.initializer, *filter(None, map(held_value, (n for n in g.node if n.op_type == "Constant")))):
+        found[tensor.data_type] += math.prod(tensor.dims)
+    most = max((kind for kind in found if kind in _FLOATS), key=found.__getitem__, default=TensorProto.FLOAT)
+    return "" if most == TensorProto.FLOAT else element_type(most, "", "")
 
 
 def _known(node: onnx.NodeProto) -> bool:
@@ -165,10 +185,12 @@ def _constants(g: onnx.GraphProto, source: str) -> dict[str, TensorProto]:
     for node in g.node:
         if node.op_type != "Constant":
             continue
-        value = next((a.t for a in node.attribute if a.name == "value" and a.type == onnx.AttributeProto.TENSOR), None)
+        value = held_value(node)
         if value is None or len(node.output) != 1 or node.output[0] in constants:
-            lacks = "without a tensor value" if value is None else "without an output of its own"
-            raise ModelError(f"a Constant node {lacks}", where=f"{source}, node {node.name!r}", next_step="simplify the model")
+            lacks = "without numbers" if value is None else "without an output of its own"
+            where = f"{source}, node {node.name or next(iter(node.output), '')!r}"
+            next_step = "simplify the model: a Constant holds a tensor, a number or a list of numbers"
+            raise ModelError(f"a Constant node {lacks}", where=where, next_step=next_step)
         constants[node.output[0]] = value
     return constants
 
