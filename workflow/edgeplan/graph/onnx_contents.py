@@ -30,12 +30,8 @@ _SHOWN_BYTES = 40
 _OUTSIDE = -1
 _QUANTISED = re.compile("QLinear.*|QGemm|QAttention|(Dynamic)?(Quantize|Dequantize)Linear|.*Integer")
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
-#: The opset from which on operators mean what the graph takes them for: before it Add, Mul and Gemm broadcast by attributes,
-#: BatchNormalization trained unless told otherwise, LSTM did not hand out its sequence, Reshape had its shape as an attribute,
-#: and Concat and Split had no or other default axes.
-_OLDEST_OPSETS: Mapping[str, int] = MappingProxyType(
-    {**dict.fromkeys(("Add", "Mul", "Gemm", "BatchNormalization", "LSTM"), 7), "Reshape": 5, "Concat": 4, "Split": 2}
-)
+#: What is brought to other operators (`onnx_opsets`).
+_REWRITTEN = frozenset({"Sum"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +78,7 @@ def contents_of(model: onnx.ModelProto, source: str) -> Contents:
     if not g.output:
         raise ModelError("the model has no outputs", where=source, next_step="export the model again")
     opset = _opset(model, source)
-    _check_nodes(g, opset, source)
+    _check_nodes(g, source)
     constants = _constants(g, source)
     read = {name for n in g.node for name in n.input} | {o.name for o in g.output}
     tensors = {name: constant_tensor(name, c, source) for name, c in constants.items() if name in read or is_known_type(c)}
@@ -111,7 +107,7 @@ def _texts(model: onnx.ModelProto) -> Iterator[str | bytes]:
     yield from (value.name for values in (g.input, g.output, g.value_info, g.initializer) for value in values)
 
 
-def _check_nodes(g: onnx.GraphProto, opset: int, source: str) -> None:
+def _check_nodes(g: onnx.GraphProto, source: str) -> None:
     unknown = {
         f"{n.domain + '::' if n.domain else ''}{n.op_type}": n.name or next(iter(n.output), "") for n in g.node if not _known(n)
     }
@@ -122,16 +118,10 @@ def _check_nodes(g: onnx.GraphProto, opset: int, source: str) -> None:
         raise ModelError(
             f"unknown operator: {listed}",
             where=source,
-            next_step="known operators are " + ", ".join(sorted(KNOWN_ONNX_TYPES | TRANSPARENT)),
+            next_step="known operators are " + ", ".join(sorted(KNOWN_ONNX_TYPES | TRANSPARENT | _REWRITTEN)),
         )
     for node in g.node:
         where = f"{source}, node {node.name or next(iter(node.output), '')!r}"
-        if opset < (oldest := _OLDEST_OPSETS.get(node.op_type, 1)):
-            raise ModelError(
-                f"{node.op_type} of opset {opset} means another thing than that of opset {oldest} and later",
-                where=where,
-                next_step="export with opset 13 or later",
-            )
         if any(attribute.ref_attr_name for attribute in node.attribute):
             raise ModelError(
                 "an attribute stands for that of a function",
@@ -153,7 +143,7 @@ def other_types(g: onnx.GraphProto) -> str:
 
 
 def _known(node: onnx.NodeProto) -> bool:
-    return node.domain in _DEFAULT_DOMAINS and node.op_type in KNOWN_ONNX_TYPES | TRANSPARENT | {"Constant"}
+    return node.domain in _DEFAULT_DOMAINS and node.op_type in KNOWN_ONNX_TYPES | TRANSPARENT | _REWRITTEN | {"Constant"}
 
 
 def _opset(model: onnx.ModelProto, source: str) -> int:

@@ -23,6 +23,7 @@ from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx_constants import constant_values
 from edgeplan.graph.onnx_contents import TRANSPARENT, Contents, contents_of
 from edgeplan.graph.onnx_forms import FORMS
+from edgeplan.graph.onnx_opsets import modern
 from edgeplan.graph.onnx_shapes import check_nodes, inferred, no_static_shape
 
 #: Which inputs of an operator are constants that the graph keeps as attributes.
@@ -69,6 +70,9 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
     """
     contents = contents_of(model, source)
     check_nodes(contents, source)
+    contents = modern(
+        contents, lambda known, nodes: inferred(known, nodes, _values(nodes, known, path, source), source), source
+    )
     alias: dict[str, str] = {}
     read = {name for n in contents.nodes for name in n.input} | set(contents.outputs)
     nodes = []
