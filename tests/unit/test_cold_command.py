@@ -120,7 +120,7 @@ def test_limits_that_are_none_are_refused_before_any_work(limit: str, tmp_path: 
     [
         ("odd.onnx", _cosh, "Cosh"),
         ("up.onnx", _ceil, "'odd'"),
-        ("bad.onnx", b"no model at all" * 9, "not a readable"),
+        ("bad.onnx", b"no model at all" * 9, "but a text"),
         ("none.onnx", b"", "no model file"),
         ("new.onnx", model([conv()], [W], opset=99).SerializeToString(), "newer than"),
         ("wide.onnx", model([conv()], [weight("w", 6, 5, 3, 3)]).SerializeToString(), "for 4 channels"),

@@ -99,7 +99,7 @@ def test_a_constant_that_lies_elsewhere(tmp_path: Path) -> None:
     given = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     refused(given, "in another file")
     (tmp_path / "m.data").unlink()
-    with pytest.raises(ModelError, match="cannot read constant 's'") as caught:
+    with pytest.raises(ModelError, match=r"lies in .*which is missing") as caught:
         load_onnx(tmp_path / "m.onnx")
     assert "beside the model" in caught.value.next_step
     for entry in given.graph.initializer[0].external_data:

@@ -63,12 +63,12 @@ def test_a_model_whose_constants_are_all_beside_it_is_read(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("location", "entries", "said"),
     [
-        ("../m.data", {}, "inside"),
-        ("inner/../../m.data", {}, "inside"),
-        ("{folder}/model/m.data", {}, "relative path"),
-        ("other.data", {}, "not regular file"),
-        ("", {}, "should not be empty"),
-        ("m.data", {"offset": "16"}, "exceeds available data"),
+        ("../m.data", {}, "outside"),
+        ("inner/../../m.data", {}, "outside"),
+        ("{folder}/model/m.data", {}, "outside"),
+        ("other.data", {}, "is missing"),
+        ("", {}, "outside"),
+        ("m.data", {"offset": "16"}, "ends at byte 24, before byte 32"),
         ("m.data", {"length": "8"}, "holds 8 bytes"),
         ("m.data", {"offset": "-8"}, "does not say where"),
         ("m.data", {"offset": "some"}, "does not say where"),
@@ -80,7 +80,7 @@ def test_constants_elsewhere_are_refused(tmp_path: Path, location: str, entries:
     path = _external_shape(tmp_path / "model", location.format(folder=tmp_path), **entries)
     with pytest.raises(ModelError, match=f"constant 's'.*{said}") as caught:
         load_onnx(path)
-    assert caught.value.where == str(path)
+    assert caught.value.where in (str(path), str(path.parent / "m.data"))
     assert caught.value.next_step
 
 

@@ -169,8 +169,8 @@ def test_an_unknown_operator_is_named(tmp_path: Path, op_type: str, domain: str,
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.onnx", tmp_path):
-        with pytest.raises(ModelError, match="no model file") as caught:
+    for path, said in ((tmp_path / "none.onnx", "no model file"), (tmp_path, "a folder")):
+        with pytest.raises(ModelError, match=said) as caught:
             load_onnx(path)
         assert caught.value.next_step
 

@@ -13,6 +13,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.external_data import External, external, external_file
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Tensor
 
 #: The element types that the graph knows, and the field in which a constant's values stand that are not stored as raw bytes.
@@ -27,6 +28,15 @@ _ELEMENT_TYPES = MappingProxyType(
         TensorProto.INT8: ("int8", "int32_data"),
         TensorProto.UINT8: ("uint8", "int32_data"),
         TensorProto.BOOL: ("bool", "int32_data"),
+    }
+)
+#: Attributes of `Constant` that hold numbers without a tensor, and their element type.
+_HELD = MappingProxyType(
+    {
+        "value_float": TensorProto.FLOAT,
+        "value_floats": TensorProto.FLOAT,
+        "value_int": TensorProto.INT64,
+        "value_ints": TensorProto.INT64,
     }
 )
 #: Beyond any memory, and small enough that no sum over a model's tensors overflows 64 bits.
@@ -69,50 +79,67 @@ def constant_tensor(name: str, constant: TensorProto, source: str) -> Tensor:
         _refuse(f"constant {name!r} is stored in segments", source)
     needed = bytes_each * math.prod(shape)
     if constant.data_location == TensorProto.EXTERNAL:
-        held = _external_bytes(name, constant, source)
+        held = _external(name, constant, source).length
     elif constant.HasField("raw_data"):
         held = len(constant.raw_data)
     else:
         held = bytes_each * len(getattr(constant, _ELEMENT_TYPES[constant.data_type][1]))
-    if held not in (needed, None):
+    if held not in (needed, None):  # external data without a length have that of the shape
         _refuse(f"constant {name!r} holds {held} bytes, its shape {shape} of {kind} needs {needed}", source)
     return Tensor(name, shape, kind)
 
 
-def constant_values(name: str, constant: TensorProto, folder: Path | None, source: str) -> npt.NDArray[Any]:
+def held_value(node: onnx.NodeProto) -> TensorProto | None:
+    """What a `Constant` node holds: its tensor, or its number or numbers as one; None for text and sparse tensors."""
+    for attribute in node.attribute:
+        if attribute.name == "value" and attribute.type == onnx.AttributeProto.TENSOR:
+            return attribute.t
+        if attribute.name in _HELD:
+            kind, value = _HELD[attribute.name], onnx.helper.get_attribute_value(attribute)
+            shape = (len(value),) if isinstance(value, list) else ()
+            return onnx.helper.make_tensor("", kind, shape, value if isinstance(value, list) else [value])
+    return None
+
+
+def constant_values(name: str, constant: TensorProto, model: Path | None, source: str) -> npt.NDArray[Any]:
     """Values of a constant that `constant_tensor` has accepted.
 
     Args:
         name: what nodes call it.
         constant: the constant.
-        folder: where external data lie; None if there can be none.
+        model: the file of the model, beside which external data lie; None if there can be none.
         source: where the model comes from.
 
     Raises:
         ModelError: its values are in another file, and cannot be read from there.
     """
-    external = constant.data_location == TensorProto.EXTERNAL
-    if external and (folder is None or _external_bytes(name, constant, source) is None):
-        _refuse(f"constant {name!r} is in another file, and how long it is there is not said", source)
     try:
-        return np.asarray(numpy_helper.to_array(constant, base_dir=str(folder or "")))
-    except (OSError, ValueError, TypeError, OverflowError, onnx.checker.ValidationError) as error:
-        message = f"cannot read constant {name!r}: {' '.join(str(error).split())}"
-        next_step = "keep the external data beside the model" if external else _DAMAGED
-        raise ModelError(message, where=source, next_step=next_step) from error
+        if constant.data_location != TensorProto.EXTERNAL:
+            return np.asarray(numpy_helper.to_array(constant))
+        return np.asarray(numpy_helper.to_array(_with_values(name, constant, model, source)))
+    except (OSError, ValueError, TypeError, OverflowError) as error:
+        raise ModelError(
+            f"cannot read constant {name!r}: {' '.join(str(error).split())}", where=source, next_step=_DAMAGED
+        ) from error
 
 
-def _external_bytes(name: str, constant: TensorProto, source: str) -> int | None:
-    """How many bytes of another file a constant takes; None if the rest of that file."""
-    entries = {entry.key: entry.value for entry in constant.external_data}
-    try:
-        offset, length = (int(entries.get(key, fallback)) for key, fallback in (("offset", "0"), ("length", "-1")))
-    except ValueError:
-        offset = length = -1
-    given = "length" in entries
-    if not isinstance(entries.get("location"), str) or offset < 0 or (given and length < 0):
-        _refuse(f"constant {name!r} does not say where in which file it is", source)
-    return length if given else None
+def _with_values(name: str, constant: TensorProto, model: Path | None, source: str) -> TensorProto:
+    """A constant with the values that another file holds."""
+    if model is None:
+        raise ModelError(f"constant {name!r} is in another file", where=source, next_step="load the model from its file")
+    place = _external(name, constant, source)
+    size = constant_tensor(name, constant, source).size_bytes
+    path = external_file(model, place.location, place.offset + size, f"constant {name!r}")
+    with path.open("rb") as file:
+        file.seek(place.offset)
+        return TensorProto(name=name, data_type=constant.data_type, dims=constant.dims, raw_data=file.read(size))
+
+
+def _external(name: str, constant: TensorProto, source: str) -> External:
+    place = external({entry.key: entry.value for entry in constant.external_data})
+    if place is None:
+        raise ModelError(f"constant {name!r} does not say where in which file it is", where=source, next_step=_DAMAGED)
+    return place
 
 
 def _refuse(what: str, source: str) -> None:

@@ -5,6 +5,9 @@ ONNX's own checker looks at single nodes; names, versions, stored constants and 
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,9 +16,10 @@ import onnx
 from onnx import TensorProto
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.element_types import NEXT_STEP, of_type
 from edgeplan.graph.ir import Tensor
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
-from edgeplan.graph.onnx_constants import constant_tensor, element_type, is_known_type
+from edgeplan.graph.onnx_constants import constant_tensor, element_type, held_value, is_known_type
 from edgeplan.graph.topology import topological
 
 #: Operators that pass their input on unchanged at inference.
@@ -24,12 +28,10 @@ _AGAIN = "the file may be corrupt or truncated: copy or export it again"
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _SHOWN_BYTES = 40
 _OUTSIDE = -1
-#: The opset from which on operators mean what the graph takes them for: before it Add, Mul and Gemm broadcast by attributes,
-#: BatchNormalization trained unless told otherwise, LSTM did not hand out its sequence, Reshape had its shape as an attribute,
-#: and Concat and Split had no or other default axes.
-_OLDEST_OPSETS: Mapping[str, int] = MappingProxyType(
-    {**dict.fromkeys(("Add", "Mul", "Gemm", "BatchNormalization", "LSTM"), 7), "Reshape": 5, "Concat": 4, "Split": 2}
-)
+_QUANTISED = re.compile("QLinear.*|QGemm|QAttention|(Dynamic)?(Quantize|Dequantize)Linear|.*Integer")
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+#: What is brought to other operators (`onnx_opsets`).
+_REWRITTEN = frozenset({"Sum"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def contents_of(model: onnx.ModelProto, source: str) -> Contents:
     if not g.output:
         raise ModelError("the model has no outputs", where=source, next_step="export the model again")
     opset = _opset(model, source)
-    _check_nodes(g, opset, source)
+    _check_nodes(g, source)
     constants = _constants(g, source)
     read = {name for n in g.node for name in n.input} | {o.name for o in g.output}
     tensors = {name: constant_tensor(name, c, source) for name, c in constants.items() if name in read or is_known_type(c)}
@@ -105,25 +107,21 @@ def _texts(model: onnx.ModelProto) -> Iterator[str | bytes]:
     yield from (value.name for values in (g.input, g.output, g.value_info, g.initializer) for value in values)
 
 
-def _check_nodes(g: onnx.GraphProto, opset: int, source: str) -> None:
+def _check_nodes(g: onnx.GraphProto, source: str) -> None:
     unknown = {
         f"{n.domain + '::' if n.domain else ''}{n.op_type}": n.name or next(iter(n.output), "") for n in g.node if not _known(n)
     }
     if unknown:
+        if types := other_types(g):  # such models hold casts, or operators of their own
+            raise ModelError(of_type(types), where=source, next_step=NEXT_STEP)
         listed = ", ".join(f"{op} (node {name!r})" for op, name in unknown.items())
         raise ModelError(
             f"unknown operator: {listed}",
             where=source,
-            next_step="known operators are " + ", ".join(sorted(KNOWN_ONNX_TYPES | TRANSPARENT)),
+            next_step="known operators are " + ", ".join(sorted(KNOWN_ONNX_TYPES | TRANSPARENT | _REWRITTEN)),
         )
     for node in g.node:
         where = f"{source}, node {node.name or next(iter(node.output), '')!r}"
-        if opset < (oldest := _OLDEST_OPSETS.get(node.op_type, 1)):
-            raise ModelError(
-                f"{node.op_type} of opset {opset} means another thing than that of opset {oldest} and later",
-                where=where,
-                next_step="export with opset 13 or later",
-            )
         if any(attribute.ref_attr_name for attribute in node.attribute):
             raise ModelError(
                 "an attribute stands for that of a function",
@@ -132,8 +130,20 @@ def _check_nodes(g: onnx.GraphProto, opset: int, source: str) -> None:
             )
 
 
+def other_types(g: onnx.GraphProto) -> str:
+    """What a model is of that is not of float32, for messages; "" if it is."""
+    quantised = [node.op_type for node in g.node if _QUANTISED.fullmatch(node.op_type)]
+    if quantised:
+        return f"8-bit integers ({quantised[0]})"
+    found = Counter[int]()
+    for tensor in (*g.initializer, *filter(None, map(held_value, (n for n in g.node if n.op_type == "Constant")))):
+        found[tensor.data_type] += math.prod(tensor.dims)
+    most = max((kind for kind in found if kind in _FLOATS), key=found.__getitem__, default=TensorProto.FLOAT)
+    return "" if most == TensorProto.FLOAT else element_type(most, "", "")
+
+
 def _known(node: onnx.NodeProto) -> bool:
-    return node.domain in _DEFAULT_DOMAINS and node.op_type in KNOWN_ONNX_TYPES | TRANSPARENT | {"Constant"}
+    return node.domain in _DEFAULT_DOMAINS and node.op_type in KNOWN_ONNX_TYPES | TRANSPARENT | _REWRITTEN | {"Constant"}
 
 
 def _opset(model: onnx.ModelProto, source: str) -> int:
@@ -165,10 +175,12 @@ def _constants(g: onnx.GraphProto, source: str) -> dict[str, TensorProto]:
     for node in g.node:
         if node.op_type != "Constant":
             continue
-        value = next((a.t for a in node.attribute if a.name == "value" and a.type == onnx.AttributeProto.TENSOR), None)
+        value = held_value(node)
         if value is None or len(node.output) != 1 or node.output[0] in constants:
-            lacks = "without a tensor value" if value is None else "without an output of its own"
-            raise ModelError(f"a Constant node {lacks}", where=f"{source}, node {node.name!r}", next_step="simplify the model")
+            lacks = "without numbers" if value is None else "without an output of its own"
+            where = f"{source}, node {node.name or next(iter(node.output), '')!r}"
+            next_step = "simplify the model: a Constant holds a tensor, a number or a list of numbers"
+            raise ModelError(f"a Constant node {lacks}", where=where, next_step=next_step)
         constants[node.output[0]] = value
     return constants
 

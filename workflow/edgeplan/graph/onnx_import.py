@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from google.protobuf.message import DecodeError
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.checks import check_graph
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
+from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx_constants import constant_values
 from edgeplan.graph.onnx_contents import TRANSPARENT, Contents, contents_of
 from edgeplan.graph.onnx_forms import FORMS
 from edgeplan.graph.onnx_old_softmax import over_one_axis
+from edgeplan.graph.onnx_opsets import modern
 from edgeplan.graph.onnx_shapes import check_nodes, inferred, no_static_shape
 
 #: Which inputs of an operator are constants that the graph keeps as attributes.
@@ -39,8 +40,6 @@ _CONSTANT_INPUTS = MappingProxyType(
     }
 )
 _INTEGER_ROLES = frozenset({"shape", "split", "axes", "sizes"})
-#: What protobuf can read; larger models keep their weights in files of their own.
-_LARGEST_FILE_BYTES = (1 << 31) - 1
 #: The same of a `Resize` before opset 11.
 _OPSET_10_RESIZE = ("", "scales")
 #: Operators for which it matters where among the activations a weight stands.
@@ -57,39 +56,25 @@ def load_onnx(path: Path) -> Graph:
         ModelError: the file is missing, corrupt, truncated or of an opset that is not known, it contradicts itself, a shape is
             dynamic, or an operator or a form of it is not known.
     """
-    if not path.is_file():
-        raise ModelError(f"no model file {path}", next_step="check the path; the file must be an ONNX model")
-    try:
-        if path.stat().st_size > _LARGEST_FILE_BYTES:
-            raise ModelError(
-                "larger than 2 GB, which no ONNX file can be",
-                where=str(path),
-                next_step="save the weights beside the model: onnx.save(model, path, save_as_external_data=True)",
-            )
-        model = onnx.load(path, format="protobuf", load_external_data=False)
-    except (DecodeError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(
-            f"not a readable ONNX model: {reason}",
-            where=str(path),
-            next_step="the file may be corrupt or truncated: copy or export it again",
-        ) from error
-    return from_onnx(model, str(path), path.parent)
+    return from_onnx(read_model(path), str(path), path)
 
 
-def from_onnx(model: onnx.ModelProto, source: str = "", folder: Path | None = None) -> Graph:
+def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None) -> Graph:
     """A graph from an ONNX model, whose shapes are inferred here.
 
     Args:
         model: the model; it is not changed.
         source: where it comes from, for messages.
-        folder: where its external data lie; small constants are read from there.
+        path: its file, beside which external data lie; small constants are read from there.
 
     Raises:
         ModelError: as `load_onnx`.
     """
     contents = contents_of(model, source)
     check_nodes(contents, source)
+    contents = modern(
+        contents, lambda known, nodes: inferred(known, nodes, _values(nodes, known, path, source), source), source
+    )
     alias: dict[str, str] = {}
     read = {name for n in contents.nodes for name in n.input} | set(contents.outputs)
     nodes = []
@@ -101,7 +86,7 @@ def from_onnx(model: onnx.ModelProto, source: str = "", folder: Path | None = No
         if node.op_type in TRANSPARENT:
             alias[node.output[0]] = node.input[0]
         nodes.append(node)
-    values = _values(nodes, contents, folder, source)
+    values = _values(nodes, contents, path, source)
     tensors = inferred(contents, nodes, values, source)
     operators = tuple(
         op
@@ -117,9 +102,7 @@ def from_onnx(model: onnx.ModelProto, source: str = "", folder: Path | None = No
     return graph
 
 
-def _values(
-    nodes: Iterable[onnx.NodeProto], contents: Contents, folder: Path | None, source: str
-) -> dict[str, npt.NDArray[Any]]:
+def _values(nodes: Iterable[onnx.NodeProto], contents: Contents, path: Path | None, source: str) -> dict[str, npt.NDArray[Any]]:
     """Values of the constants that decide shapes or that the graph keeps."""
     found: dict[str, npt.NDArray[Any]] = {}
     for node in nodes:
@@ -133,7 +116,7 @@ def _values(
                     next_step="fix the input shape and fold constants",
                 )
             if name not in found:
-                found[name] = constant_values(name, contents.constants[name], folder, source)
+                found[name] = constant_values(name, contents.constants[name], path, source)
             integers, several = role in _INTEGER_ROLES, node.op_type == "Clip" and found[name].size != 1
             if several or (integers and found[name].dtype != np.int64):
                 raise ModelError(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from edgeplan.errors import FormatError, PredictionError
 from edgeplan.files import read_json, write_text
+from edgeplan.graph.element_types import NEXT_STEP, of_type, whole_type
 from edgeplan.predictors.card import Card
 from edgeplan.predictors.configs import Integers
 from edgeplan.predictors.familiarity import unfamiliar
@@ -96,6 +97,8 @@ class DevicePredictor:
         missing += tuple(f"layout conversion of tensor {t}" for t in layouts.reorder_tensor[np.isnan(costs.reorder_us)])
         if missing and not allow_partial:
             i = int(np.flatnonzero(np.isnan(costs.kernel_us))[0]) if np.isnan(costs.kernel_us).any() else -1
+            if types := whole_type(config.dtype for config in model.configs):
+                raise PredictionError(of_type(types), where=f"model {model.name}", next_step=NEXT_STEP)
             what = (model.configs[i].kind, model.configs[i].dtype) if i >= 0 else (_REORDER, "")
             raise _no_predictor(what, model.name, missing[0], self.card.device)
         batch = self._total(tables, layouts, costs)

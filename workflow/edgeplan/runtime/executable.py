@@ -22,6 +22,7 @@ from edgeplan.errors import DeviceError, ModelError
 from edgeplan.runtime import constants
 from edgeplan.runtime.creation import ALIGNMENT, Created, Creator, aligned
 from edgeplan.runtime.dnnl import Dnnl, Handle
+from edgeplan.runtime.memory import floats
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.transform import Array, folded
@@ -149,7 +150,8 @@ class Executable:
             self._fill(read, [view[at : at + count] for _, at, count in read.pieces])
         values = {}
         for role, at, count in (piece for read in reads for piece in read.pieces if piece[0]):
-            values[role] = buffer.floats(at, count, program.shapes[step.weights[role]])
+            name = step.weights[role]
+            values[role] = floats(buffer.data[at : at + count], program.weights[name].stride).reshape(program.shapes[name])
         return values
 
     def _fill(self, read: _Read, pieces: list[memoryview]) -> None:

@@ -31,14 +31,18 @@ Numbers = tuple[int, ...]
 Argument = int | float | Numbers | None
 
 
-class RawWeight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes of one weight in a file of the model (its position in `LinkedProgram.files`): little-endian f32, row-major."""
+class RawWeight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Bytes of one weight in a file of the model (its position in `LinkedProgram.files`): little-endian f32, row-major.
+
+    From one value to the next it is `stride` bytes.
+    """
 
     role: str
     file: Count
     offset: Count
     size: Count
     shape: tuple[Count, ...]
+    stride: Annotated[int, msgspec.Meta(ge=_FLOAT_BYTES)] = _FLOAT_BYTES
 
 
 class LinkedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -280,7 +284,7 @@ def check_step(step: LinkedStep, program: LinkedProgram, shared_bytes: int = 0) 
 def check_raw(raw: Sequence[RawWeight], program: LinkedProgram, name: str) -> None:
     """Raw weights lie in a file of the model and have the size of their shape; that they end in it shows when they are read."""
     for weight in raw:
-        if weight.file >= len(program.files) or weight.size != _FLOAT_BYTES * prod(weight.shape):
+        if weight.file >= len(program.files) or weight.size != weight.stride * (prod(weight.shape) - 1) + _FLOAT_BYTES:
             raise ValueError(f"step {name}: raw weight {weight.role} that is not there")
 
 

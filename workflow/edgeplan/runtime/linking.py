@@ -161,6 +161,7 @@ class Linker:
             "offset": location.offset,
             "size": location.size,
             "shape": self._program.shapes[name],
+            "stride": location.stride,
         }
 
     def _call(self, call: Call, created: Created) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.element_types import NEXT_STEP, of_type, whole_type
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.kinds import is_fully_connected
 from edgeplan.runtime.operators import LOWERERS, activation
@@ -22,6 +23,9 @@ from edgeplan.runtime.support import problem
 #: Kinds that take an eltwise post-operation, and those that take a sum or product with another activation.
 _TAKES_ELTWISE = frozenset({"conv", "fc", "binary", "scale", "matmul"})
 _TAKES_BINARY = frozenset({"conv", "fc", "binary"})
+#: How many post-operations a primitive of oneDNN takes; the shift of a normalisation that stands alone is one.
+_MOST_POST_OPS = 32
+_OWN_POST_OPS = MappingProxyType({"scale": 1})
 _SWISH = PostOp("eltwise", "swish", 1.0)
 
 
@@ -39,6 +43,11 @@ class Draft:
     post_ops: list[PostOp] = field(default_factory=list)
     last: int = 0
 
+    @property
+    def full(self) -> bool:
+        """Whether no post-operation can be added."""
+        return len(self.post_ops) + _OWN_POST_OPS.get(self.kind, 0) >= _MOST_POST_OPS
+
     def finished(self) -> Step:
         """The step as a value."""
         weights, settings = MappingProxyType(dict(self.weights)), MappingProxyType(dict(self.settings))
@@ -52,6 +61,8 @@ def lower(graph: Graph) -> Lowered:
     Raises:
         ModelError: operators, or settings of them, that the runtime lacks; all are named in the one error.
     """
+    if types := whole_type(graph.tensors[t].dtype for op in graph.operators for t in (*op.inputs, *op.outputs, *op.weights)):
+        raise ModelError(of_type(types), where=f"model {graph.name!r}", next_step=NEXT_STEP)
     problems = [f"{op.name} ({op.op_type}): {found}" for op in graph.operators if (found := problem(graph, op))]
     if problems:
         raise ModelError(
@@ -127,7 +138,7 @@ class _Lowering:
         return self._absorb(draft, (op.name,), op.outputs[0], index)
 
     def _absorbed_eltwise(self, draft: Draft | None, post: PostOp, members: tuple[str, ...], op: Operator, index: int) -> bool:
-        if draft is None or draft.kind not in _TAKES_ELTWISE:
+        if draft is None or draft.kind not in _TAKES_ELTWISE or draft.full:
             return False
         draft.post_ops.append(post)
         return self._absorb(draft, members, op.outputs[0], index)
@@ -135,7 +146,7 @@ class _Lowering:
     def _absorbed_binary(self, op: Operator, index: int) -> bool:
         shape = self.shapes[op.outputs[0]]
         pairs = [(t, other) for t, other in (op.inputs, op.inputs[::-1]) if self.shapes[t] == shape]
-        choices = [(d, other) for t, other in pairs if (d := self._open(t))]
+        choices = [(d, other) for t, other in pairs if (d := self._open(t)) and not d.full]
         choices = [(d, other) for d, other in choices if self._takes(d, shape, self.shapes[other])]
         if not choices:
             return False

@@ -18,6 +18,8 @@ from typing import Any
 from msgspec.structs import replace as changed
 
 from edgeplan.errors import FormatError, StoreError
+from edgeplan.graph.external_data import external_locations
+from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx_import import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.planning.cold_start.plan import Plan, check_fits, write_plan
@@ -152,6 +154,15 @@ def model_sha256(files: Sequence[Path]) -> str:
     return state.hexdigest()
 
 
+def files_of(model: Path) -> tuple[Path, ...]:
+    """A model's file, and those of its external data in the order of their names.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    return (model, *(model.parent / name for name in external_locations(read_model(model))))
+
+
 def _lowered(model: Path, plan: Plan) -> Lowered:
     """The steps that the plan speaks of: plans are made from models as they are, or simplified."""
     graph = load_onnx(model)
@@ -163,15 +174,15 @@ def _lowered(model: Path, plan: Plan) -> Lowered:
 
 def _files(model: Path, plan: Plan, names: Sequence[str]) -> list[dict[str, Any]]:
     """The files that weights are in; the model must be the one that was planned."""
-    others = [model.parent / name for name in sorted(names) if name != model.name]
-    found = model_sha256([model, *others])
+    found = model_sha256(files_of(model))
     if found != plan.model_sha256:
         raise FormatError(
             f"the plan is for another model: this one's hash is {found}, the plan's {plan.model_sha256}",
             where=str(model),
             next_step=AGAIN,
         )
-    return [_file((model.parent / name).resolve()) for name in names]
+    # a link keeps its name: a copy of the model beside the plan is found by it
+    return [_file(model.parent.resolve() / name) for name in names]
 
 
 def _file(path: Path) -> dict[str, Any]:

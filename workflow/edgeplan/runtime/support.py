@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.runtime.operators import LOWERERS, window_pads
 
@@ -15,8 +16,8 @@ def problem(graph: Graph, op: Operator) -> str:
     """What the runtime lacks for an operator, or ""."""
     if op.op_type not in LOWERERS:
         return "no such operator"
-    if any(graph.tensors[t].dtype != "float32" for t in (*op.inputs, *op.outputs, *op.weights)):
-        return "not float32"
+    if odd := {graph.tensors[t].dtype for t in (*op.inputs, *op.outputs, *op.weights)} - {FLOAT32}:
+        return f"of {' and '.join(sorted(odd))}, not of {FLOAT32}"
     checked = _CHECKS.get(op.op_type)
     return checked(graph, op) if checked else ""
 

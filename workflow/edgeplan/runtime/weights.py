@@ -6,13 +6,20 @@ An ONNX file is a protobuf message; a walk over its wire format finds each initi
 
 from __future__ import annotations
 
+import math
 import mmap
+import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.external_data import external, external_file
 from edgeplan.graph.ir import Shape
+from edgeplan.graph.model_file import cannot_read
 from edgeplan.runtime.steps import Lowered
 
 _FLOAT = 1
@@ -21,9 +28,13 @@ _EXTERNAL = 1
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 # Field numbers of onnx.proto.
 _MODEL_GRAPH, _GRAPH_NODE, _GRAPH_INITIALIZER = 7, 1, 5
-_NODE_OUTPUT, _NODE_ATTRIBUTE, _ATTRIBUTE_TENSOR = 2, 5, 5
+_NODE_OUTPUT, _NODE_TYPE, _NODE_ATTRIBUTE = 2, 4, 5
+_ATTRIBUTE_NAME, _ATTRIBUTE_FLOAT, _ATTRIBUTE_TENSOR, _ATTRIBUTE_FLOATS = 1, 2, 5, 7
 _TENSOR_TYPE, _TENSOR_FLOATS, _TENSOR_NAME, _TENSOR_RAW, _TENSOR_EXTERNAL, _TENSOR_LOCATION = 2, 4, 8, 9, 13, 14
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
+#: From one value to the next where each is a field of its own: a tag of one byte stands before each.
+_APART_BYTES = 1 + _FLOAT_BYTES
+_IN_PIECES = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +43,26 @@ class WeightLocation:
 
     Attributes:
         file: path of the file that holds them, relative to the model's folder.
-        offset, size: in bytes.
+        offset, size: in bytes, from the first one of the first value to the last one of the last.
+        stride: bytes from one value to the next.
     """
 
     file: str
     offset: int
     size: int
+    stride: int = _FLOAT_BYTES
+
+
+class _Field(NamedTuple):
+    """A field of a message: number, and where its payload starts and stops (a varint's payload is its value: start).
+
+    Neighbouring fields of 4 bytes and one number are one of these, whose values lie `stride` bytes apart.
+    """
+
+    number: int
+    start: int
+    stop: int
+    stride: int = _FLOAT_BYTES
 
 
 def locate_weights(model: Path, lowered: Lowered) -> Mapping[str, WeightLocation]:
@@ -48,44 +73,42 @@ def locate_weights(model: Path, lowered: Lowered) -> Mapping[str, WeightLocation
     """
     try:
         with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            found = dict(_initialisers(data, model.name))
-    except (OSError, ValueError, IndexError) as error:
+            found, size = dict(_initialisers(data, model.name)), len(data)
+    except OSError as error:
+        raise cannot_read(model, error) from error
+    except (ValueError, IndexError) as error:
         raise ModelError(
             f"cannot find the weights: {error}", where=str(model), next_step="the file may be damaged: copy or export it again"
         ) from error
     wanted = {name: lowered.shapes[name] for step in lowered.steps for name in step.weights.values()}
-    sizes = {file: (model.parent / file).stat().st_size for file in _files(model, found, wanted)}
-    return {name: _checked(model, name, shape, found, sizes) for name, shape in wanted.items()}
+    return {name: _checked(model, name, shape, found.get(name), size) for name, shape in wanted.items()}
 
 
-def _files(model: Path, found: Mapping[str, WeightLocation], wanted: Mapping[str, Shape]) -> Iterator[str]:
-    folder = model.parent.resolve()
-    for file in {found[name].file for name in wanted if name in found}:
-        path = (folder / file).resolve()
-        if not path.is_file() or not path.is_relative_to(folder):  # a model must not read files elsewhere
-            raise ModelError(
-                f"the weights file {file!r} is missing or outside the model's folder",
-                where=str(model),
-                next_step="keep the external data beside the model",
-            )
-        yield file
-
-
-def _checked(
-    model: Path, name: str, shape: Shape, found: Mapping[str, WeightLocation], sizes: Mapping[str, int]
-) -> WeightLocation:
-    elements = 1
-    for size in shape:
-        elements *= size
-    location = found.get(name)
-    if location is None or location.size != _FLOAT_BYTES * elements:
-        held = "no f32 values" if location is None else f"{location.size} bytes"
-        problem = f"weight {name!r} has {held}; its shape {shape} needs {_FLOAT_BYTES * elements} bytes"
-    elif location.offset + location.size > sizes[location.file]:
-        problem = f"weight {name!r} lies beyond the end of {location.file}"
-    else:
-        return location
-    raise ModelError(problem, where=str(model), next_step="the file may be damaged: copy or export it again")
+def _checked(model: Path, name: str, shape: Shape, found: WeightLocation | None, model_bytes: int) -> WeightLocation:
+    needed = _FLOAT_BYTES * math.prod(shape)
+    if found is not None and found.stride == _IN_PIECES:
+        command = f"import onnx; onnx.save(onnx.load({str(model)!r}), 'packed.onnx')"
+        raise ModelError(
+            f"the values of weight {name!r} stand in several pieces in the file",
+            where=str(model),
+            next_step=f"join them: python -c {shlex.quote(command)}",
+        )
+    if found is not None and found.size < 0:  # external data that do not say how long they are
+        found = replace(found, size=needed)
+    held = None if found is None else _FLOAT_BYTES * -(-found.size // found.stride)
+    if found is None or held != needed:
+        says = "no f32 values" if held is None else f"{held} bytes"
+        problem = f"weight {name!r} has {says}; its shape {shape} needs {needed} bytes"
+        raise ModelError(problem, where=str(model), next_step="the file may be damaged: copy or export it again")
+    if found.file != model.name:
+        external_file(model, found.file, found.offset + found.size, f"weight {name!r}")
+    elif found.offset + found.size > model_bytes:
+        raise ModelError(
+            f"weight {name!r} lies beyond the end of {found.file}",
+            where=str(model),
+            next_step="the file may be damaged: copy or export it again",
+        )
+    return found
 
 
 def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
@@ -99,67 +122,101 @@ def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _fields(data: mmap.mmap, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Fields of one message: number, and where its payload starts and stops (a varint's payload is its value: start)."""
+def _fields(data: mmap.mmap, start: int, stop: int) -> Iterator[_Field]:
+    """Fields of one message."""
     at = start
     while at < stop:
+        tag_at = at
         key, at = _varint(data, at)
-        wire = key & 7
+        wire, size, stride = key & 7, 0, _FLOAT_BYTES
         if wire == _VARINT:
             value, at = _varint(data, at)
-            yield key >> 3, value, -1
+            yield _Field(key >> 3, value, -1)
             continue
         if wire == _LENGTH:
             size, at = _varint(data, at)
-        elif wire in (_FIXED64, _FIXED32):
-            size = 8 if wire == _FIXED64 else 4
+        elif wire == _FIXED64:
+            size = 8
+        elif wire == _FIXED32:
+            count = _neighbours(data, tag_at, stop) if at == tag_at + 1 else 1
+            if count > 1:
+                size, stride = _APART_BYTES * count - 1, _APART_BYTES
+            else:
+                size = _FLOAT_BYTES
         else:
             raise ValueError(f"not a protobuf message at byte {at}")
         if at + size > stop:
             raise ValueError(f"the message at byte {at} runs beyond its end")
-        yield key >> 3, at, at + size
+        yield _Field(key >> 3, at, at + size, stride)
         at += size
 
 
+def _neighbours(data: mmap.mmap, at: int, stop: int) -> int:
+    """How many fields of 4 bytes with the tag at `at` follow each other: there may be millions."""
+    tags = np.frombuffer(data, np.uint8, (stop - at) // _APART_BYTES * _APART_BYTES, at)[::_APART_BYTES]
+    others = np.flatnonzero(tags != data[at])
+    return int(others[0]) if len(others) else len(tags)
+
+
 def _initialisers(data: mmap.mmap, file: str) -> Iterator[tuple[str, WeightLocation]]:
-    for field, start, stop in _fields(data, 0, len(data)):
-        if field == _MODEL_GRAPH:
-            for part, first, last in _fields(data, start, stop):
-                if part == _GRAPH_INITIALIZER:
-                    yield from _tensor(data, first, last, file)
-                elif part == _GRAPH_NODE:
-                    yield from _constant(data, first, last, file)
+    for graph in _fields(data, 0, len(data)):
+        if graph.number == _MODEL_GRAPH:
+            for part in _fields(data, graph.start, graph.stop):
+                if part.number == _GRAPH_INITIALIZER:
+                    yield from _tensor(data, part, file)
+                elif part.number == _GRAPH_NODE:
+                    yield from _constant(data, part, file)
 
 
-def _constant(data: mmap.mmap, start: int, stop: int, file: str) -> Iterator[tuple[str, WeightLocation]]:
-    """The tensor of a Constant node, under the node's output."""
-    output, tensors = "", []
-    for field, first, last in _fields(data, start, stop):
-        if field == _NODE_OUTPUT:
-            output = data[first:last].decode()
-        elif field == _NODE_ATTRIBUTE:
-            tensors += [(a, b) for f, a, b in _fields(data, first, last) if f == _ATTRIBUTE_TENSOR and b >= 0]
-    for first, last in tensors:
-        for _, location in _tensor(data, first, last, file):
-            yield output, location
+def _constant(data: mmap.mmap, node: _Field, file: str) -> Iterator[tuple[str, WeightLocation]]:
+    """The values of a Constant node, under the node's output."""
+    output, kind, attributes = "", b"", []
+    for field in _fields(data, node.start, node.stop):
+        if field.number == _NODE_OUTPUT:
+            output = data[field.start : field.stop].decode()
+        elif field.number == _NODE_TYPE:
+            kind = data[field.start : field.stop]
+        elif field.number == _NODE_ATTRIBUTE:
+            attributes.append(field)
+    for attribute in attributes if kind == b"Constant" else ():
+        parts = list(_fields(data, attribute.start, attribute.stop))
+        name = next((data[p.start : p.stop] for p in parts if p.number == _ATTRIBUTE_NAME), b"")
+        if name == b"value":
+            for part in parts:
+                if part.number == _ATTRIBUTE_TENSOR:
+                    yield from ((output, location) for _, location in _tensor(data, part, file))
+        elif name in _FLOAT_FIELDS and (found := _joined([p for p in parts if p.number == _FLOAT_FIELDS[name]], file)):
+            yield output, found
 
 
-def _tensor(data: mmap.mmap, start: int, stop: int, file: str) -> Iterator[tuple[str, WeightLocation]]:
-    name, dtype, where, location = "", 0, None, 0
-    external: dict[str, str] = {}
-    for field, first, last in _fields(data, start, stop):
-        if field == _TENSOR_NAME:
-            name = data[first:last].decode()
-        elif field == _TENSOR_TYPE:
-            dtype = first
-        elif field in (_TENSOR_RAW, _TENSOR_FLOATS) and last > first:  # packed floats have the same bytes
-            where = WeightLocation(file, first, last - first)
-        elif field == _TENSOR_EXTERNAL:
-            entry = {f: data[a:b].decode() for f, a, b in _fields(data, first, last)}
-            external[entry.get(_ENTRY_KEY, "")] = entry.get(_ENTRY_VALUE, "")
-        elif field == _TENSOR_LOCATION:
-            location = first
-    if location == _EXTERNAL and "location" in external and "length" in external:
-        where = WeightLocation(external["location"], int(external.get("offset", "0")), int(external["length"]))
-    if dtype == _FLOAT and where is not None:
-        yield name, where
+_FLOAT_FIELDS = {b"value_float": _ATTRIBUTE_FLOAT, b"value_floats": _ATTRIBUTE_FLOATS}
+
+
+def _joined(fields: list[_Field], file: str) -> WeightLocation | None:
+    """Where values lie that one repeated field holds."""
+    held = [field for field in fields if field.stop > field.start]
+    if not held:
+        return None
+    first, last = held[0], held[-1]
+    return WeightLocation(file, first.start, last.stop - first.start, first.stride if len(held) == 1 else _IN_PIECES)
+
+
+def _tensor(data: mmap.mmap, tensor: _Field, file: str) -> Iterator[tuple[str, WeightLocation]]:
+    held: dict[int, list[_Field]] = {}
+    for field in _fields(data, tensor.start, tensor.stop):
+        held.setdefault(field.number, []).append(field)
+    if not any(field.start == _FLOAT for field in held.get(_TENSOR_TYPE, ())[-1:]):
+        return
+    name = "".join(data[field.start : field.stop].decode() for field in held.get(_TENSOR_NAME, ())[-1:])
+    if any(field.start == _EXTERNAL for field in held.get(_TENSOR_LOCATION, ())[-1:]):
+        place = external(dict(_entry(data, field) for field in held.get(_TENSOR_EXTERNAL, ())))
+        if place is not None:
+            yield name, WeightLocation(place.location, place.offset, -1 if place.length is None else place.length)
+    # packed or not, floats have the same bytes as raw data
+    elif found := _joined(held.get(_TENSOR_RAW, [])[-1:], file) or _joined(held.get(_TENSOR_FLOATS, []), file):
+        yield name, found
+
+
+def _entry(data: mmap.mmap, field: _Field) -> tuple[str, str]:
+    found = {f.number: data[f.start : f.stop].decode() for f in _fields(data, field.start, field.stop)}
+    return found.get(_ENTRY_KEY, ""), found.get(_ENTRY_VALUE, "")

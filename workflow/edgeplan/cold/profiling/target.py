@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import onnx
-from onnx.external_data_helper import uses_external_data
 
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import ModelError
@@ -38,26 +34,10 @@ def model_sha256(model: Path) -> str:
         ModelError: a file cannot be read.
     """
     try:
-        return plan_folder.model_sha256((model, *sorted(set(_external(model)))))
+        return plan_folder.model_sha256(plan_folder.files_of(model))
     except OSError as error:
         raise ModelError(
             f"cannot read the model: {error.strerror}",
             where=str(error.filename),
             next_step="keep external data beside the model",
         ) from error
-
-
-def _external(model: Path) -> Iterator[Path]:
-    """The external data files that a model's initialisers name."""
-    try:
-        document = onnx.load(model, load_external_data=False)
-    except OSError:
-        raise
-    except Exception as error:  # protobuf's own error types differ between its implementations
-        raise ModelError(
-            f"not an ONNX model: {error}", where=str(model), next_step="the file may be damaged: copy or export it again"
-        ) from error
-    for tensor in document.graph.initializer:
-        if uses_external_data(tensor):
-            entries = {entry.key: entry.value for entry in tensor.external_data}
-            yield model.parent / entries.get("location", "")

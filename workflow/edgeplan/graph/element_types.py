@@ -1,0 +1,23 @@
+"""Models whose numbers are not single precision: predictors, and the kernels of the runtime, are of float32 alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+FLOAT32 = "float32"
+NEXT_STEP = f"export it in {FLOAT32}"
+
+
+def whole_type(types: Iterable[str]) -> str:
+    """The element type of a model none of whose numbers are float32; "" where some are, or there are none.
+
+    Args:
+        types: of its tensors or kernels, repeated or not; several are joined by "and".
+    """
+    found = set(types)
+    return "" if FLOAT32 in found else " and ".join(sorted(found))
+
+
+def of_type(types: str) -> str:
+    """What is wrong with a model all of whose numbers are of these types."""
+    return f"the model is of {types}: {NEXT_STEP}"

@@ -1,0 +1,104 @@
+"""Files beside a model that hold its tensors (ONNX's external data): which they are, and where in them a tensor lies.
+
+A model is untrusted, so what it names must lie in its folder. The files themselves may be symbolic links within that folder,
+or to the folder where the model, a link too, really lies: so the cache of huggingface_hub keeps both.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto
+
+from edgeplan.errors import ModelError
+from edgeplan.graph.file_kinds import HEAD_BYTES, file_kind
+
+_BESIDE = "keep the external data beside the model, under the names it had when the model was saved"
+_AGAIN = "the file may be truncated: copy or export the model again, with its external data"
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """Where a tensor lies.
+
+    Attributes:
+        location: path of the file, relative to the model's folder.
+        offset: of its first byte there.
+        length: in bytes; None where the model leaves it out: as many as the tensor has.
+    """
+
+    location: str
+    offset: int
+    length: int | None
+
+
+def external(entries: Mapping[str, str]) -> External | None:
+    """Where a tensor lies by the entries of its `external_data`; None if they do not say."""
+    try:
+        offset, length = (int(entries.get(key) or fallback) for key, fallback in (("offset", "0"), ("length", "-1")))
+    except ValueError:
+        return None
+    given = bool(entries.get("length"))
+    if not isinstance(entries.get("location"), str) or offset < 0 or (given and length < 0):
+        return None
+    return External(entries["location"], offset, length if given else None)
+
+
+def external_file(model: Path, location: str, needed: int, what: str) -> Path:
+    """The file of external data.
+
+    Args:
+        model: the model's file.
+        location: path of the other, as the model names it.
+        needed: bytes that it must hold at least.
+        what: whose data they are, for messages: "weight 'w'".
+
+    Raises:
+        ModelError: it is missing, outside the model's folder, too short, or not readable.
+    """
+    lies = f"{what} lies in {location!r}"
+    inside = Path(os.path.normpath(location))  # `..` behind a folder that is a link leads elsewhere: that is refused below
+    if not location or inside.is_absolute() or inside.parts[:1] == (os.pardir,):
+        raise ModelError(f"{lies}, outside the model's folder", where=str(model), next_step=_BESIDE)
+    path = model.parent / location
+    try:
+        real, roots = path.resolve(), {model.parent.resolve(), model.resolve().parent}
+        if not any(real.is_relative_to(root) for root in roots):
+            raise ModelError(
+                f"{lies}, which is a symbolic link to {real}, outside the model's folder",
+                where=str(model),
+                next_step=f"copy the files themselves: cp -rL {shlex.quote(str(model.parent))} NEW_FOLDER",
+            )
+        if path.is_dir():
+            raise ModelError(f"{lies}, which is a folder", where=str(model), next_step=_BESIDE)
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < needed:
+                head = file.read(HEAD_BYTES)
+                found = file_kind(head, path)
+                holds = f"is {found.what}" if found else f"ends at byte {size}, before byte {needed}"
+                raise ModelError(f"{lies}, which {holds}", where=str(path), next_step=found.next_step if found else _AGAIN)
+    except FileNotFoundError as error:
+        raise ModelError(f"{lies}, which is missing", where=str(model), next_step=_BESIDE) from error
+    except (OSError, RuntimeError, ValueError) as error:  # a circle of links; a null byte in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        next_step = f"ls -l {shlex.quote(str(path))} shows who may read it: chmod u+r, or copy it"
+        raise ModelError(f"{lies}, which cannot be read: {reason}", where=str(path), next_step=next_step) from error
+    return path
+
+
+def external_locations(model: onnx.ModelProto) -> tuple[str, ...]:
+    """The files of external data that a model names, sorted."""
+    return tuple(
+        sorted({entry.value for tensor in _tensors(model) for entry in tensor.external_data if entry.key == "location"})
+    )
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    found = [*model.graph.initializer, *(a.t for n in model.graph.node if n.op_type == "Constant" for a in n.attribute)]
+    yield from (tensor for tensor in found if tensor.data_location == TensorProto.EXTERNAL)
