@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from edgeplan.errors import ModelError
+from edgeplan.graph.ir import Graph
+
 FLOAT32 = "float32"
 NEXT_STEP = f"export it in {FLOAT32}"
 
@@ -21,3 +24,14 @@ def whole_type(types: Iterable[str]) -> str:
 def of_type(types: str) -> str:
     """What is wrong with a model all of whose numbers are of these types."""
     return f"the model is of {types}: {NEXT_STEP}"
+
+
+def require_float32(graph: Graph, source: str) -> None:
+    """Refuse a model that is of another type as a whole.
+
+    Raises:
+        ModelError: none of its numbers are float32.
+    """
+    names = (name for op in graph.operators for name in (*op.inputs, *op.outputs, *op.weights))
+    if types := whole_type(graph.tensors[name].dtype for name in names):
+        raise ModelError(of_type(types), where=source, next_step=NEXT_STEP)

@@ -36,10 +36,7 @@ _DROPPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _INFERENCE = "export the model for inference"
-_CONVERT = (
-    "convert the model (onnx.version_converter.convert_version(model, 13)) and fold constants "
-    "(onnxruntime: SessionOptions.optimized_model_filepath at the level ORT_ENABLE_BASIC)"
-)
+_LATER = "export it with opset 7 or later"  # onnx.version_converter aligns some operands wrongly
 
 
 def modern(contents: Contents, shapes: Shapes, source: str) -> Contents:
@@ -91,7 +88,7 @@ class _Rewriting:
             if node.op_type == "Concat" and "axis" not in attributes:
                 plain.attribute.append(helper.make_attribute("axis", 1))  # so it was before opset 4
             if node.op_type == "Split" and len(node.input) > 1:
-                self._refuse(node, "with its sizes as an input", _CONVERT)
+                self._refuse(node, "with its sizes as an input", _LATER)
             self.nodes += _additions(plain, self.constants)
         return self.contents
 
@@ -123,7 +120,11 @@ class _Rewriting:
     def _reshape_constant(self, node: onnx.NodeProto, name: str, shape: tuple[int, ...]) -> None:
         """A weight is known by its name, so all that read it must see it in one shape."""
         if self.aligned.setdefault(name, shape) != shape or self.readers[name] != self._aligning(name):
-            self._refuse(node, f"of the constant {name!r} from an axis on, which others read in another shape", _CONVERT)
+            self._refuse(
+                node,
+                f"of the constant {name!r} from an axis on, which others read in another shape",
+                f"store the constant again under another name, or {_LATER}",
+            )
         constant = TensorProto()
         constant.CopyFrom(self.old.constants[name])
         del constant.dims[:]
@@ -145,7 +146,7 @@ class _Rewriting:
         if name not in self.known:
             self.known |= self.infer(self.contents, self.nodes)
         if name not in self.known:
-            self._refuse(node, f"of {name!r}, whose shape is not known", _CONVERT)
+            self._refuse(node, f"of {name!r}, whose shape is not known", _LATER)
         return self.known[name].shape
 
     def _shape_as_input(self, node: onnx.NodeProto) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.element_types import NEXT_STEP, of_type, whole_type
+from edgeplan.graph.element_types import require_float32
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.kinds import is_fully_connected
 from edgeplan.runtime.operators import LOWERERS, activation
@@ -61,8 +61,7 @@ def lower(graph: Graph) -> Lowered:
     Raises:
         ModelError: operators, or settings of them, that the runtime lacks; all are named in the one error.
     """
-    if types := whole_type(graph.tensors[t].dtype for op in graph.operators for t in (*op.inputs, *op.outputs, *op.weights)):
-        raise ModelError(of_type(types), where=f"model {graph.name!r}", next_step=NEXT_STEP)
+    require_float32(graph, f"model {graph.name!r}")
     problems = [f"{op.name} ({op.op_type}): {found}" for op in graph.operators if (found := problem(graph, op))]
     if problems:
         raise ModelError(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.element_types import require_float32
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.runtime.constants import PLAIN_TAGS
 from edgeplan.runtime.steps import Lowered
@@ -32,6 +33,7 @@ def require_exact(graph: Graph, source: str) -> None:
     Raises:
         ModelError: names all such operators.
     """
+    require_float32(graph, source)
     found = list(_problems(graph))
     if found:
         names = ", ".join(dict.fromkeys(name for name, _, _ in found))
