@@ -5,6 +5,7 @@ VENV ?= .venv
 DEVICE ?= cpu-onnxruntime
 PROFILE ?= quick
 OPTIONS ?=
+PLANS ?=
 
 VENV_PATH := $(abspath $(VENV))
 export PATH := $(VENV_PATH)/bin:$(PATH)
@@ -51,9 +52,10 @@ lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint
 report: environment ## write results/DEVICE/report.html again
 	dvc repro --single-item --force report@$(DEVICE)
 
-bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions and a run with nothing to do
+bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and PLANS beside busy loops
 	edgeplan device check $(DEVICE)
 	python -m pytest -m slow -s tests/end_to_end/test_speed.py
+	$(if $(PLANS),python -m edgeplan.cold.shared_cores $(PLANS))
 
 lock: dev-environment ## resolve the dependencies of pyproject.toml again
 	python -m pip install --quiet --disable-pip-version-check uv
