@@ -5,6 +5,7 @@ VENV ?= .venv
 DEVICE ?= cpu-onnxruntime
 PROFILE ?= quick
 OPTIONS ?=
+PLANS ?=
 
 VENV_PATH := $(abspath $(VENV))
 export PATH := $(VENV_PATH)/bin:$(PATH)
@@ -52,9 +53,10 @@ lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint
 report: environment ## write the report.html of each device from the files in git; measures and trains nothing
 	dvc repro --force --single-item cold_tables report
 
-bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions and a run with nothing to do
+bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and PLANS beside busy loops
 	edgeplan device check $(DEVICE)
 	python -m pytest -m slow -s tests/end_to_end/test_speed.py
+	$(if $(PLANS),python -m edgeplan.cold.shared_cores $(PLANS))
 
 protocols: environment ## note the present sources of measuring protocols, once it is clear that no number changes by them
 	python -m edgeplan.support.protocols

@@ -214,7 +214,7 @@ class Preparation:
         objects = self._objects
         self._shared.dnnl.set_threads(1)
         self._prepare_all(self._lanes[0])
-        native.await_all(objects.tape, objects.store, objects.places)
+        native.await_all(objects.tape, objects.store, objects.places, self._lanes[0].preparer.own)
         self._shared.dnnl.set_threads(self._narrow)
         self._require_no_failure()
 

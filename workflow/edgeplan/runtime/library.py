@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from edgeplan.errors import DeviceError
 from edgeplan.runtime import constants
+from edgeplan.runtime.waiting import bounded_waits
 
 _WHEEL = "onednn-cpu-gomp"
 _INSTALL = "pip install 'edgeplan[runtime]', or install a system oneDNN (libdnnl) of version 3"
@@ -76,7 +77,8 @@ def open_library() -> tuple[ctypes.CDLL, LibraryInfo]:
     problems = []
     for place in dict.fromkeys(_places()):
         try:
-            library = ctypes.CDLL(place)
+            with bounded_waits():
+                library = ctypes.CDLL(place)
         except OSError as error:
             problems.append(f"{place}: {error}")
             continue

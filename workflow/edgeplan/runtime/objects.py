@@ -22,12 +22,12 @@ _LIBC = ctypes.CDLL(None)
 _SYSTEM = MappingProxyType(
     {
         words.FN_CLOCK: "clock_gettime",
-        words.FN_YIELD: "sched_yield",
         words.FN_READ: "pread",
         words.FN_ADVISE: "madvise",
         words.FN_NAP: "usleep",
     }
 )
+_NOTHING = "labs"
 _LIBRARY = MappingProxyType(
     {
         words.FN_QUERY: "dnnl_primitive_desc_query",
@@ -52,7 +52,7 @@ def _functions(path: str) -> tuple[Numbers, Numbers]:
     places[list(_SYSTEM)] = system
     places[list(_LIBRARY)] = found[[NUMBER_OF[name] for name in _LIBRARY.values()]]
     if not places[words.FN_THREADS]:  # a library without OpenMP: any function that does nothing
-        places[words.FN_THREADS] = system[list(_SYSTEM).index(words.FN_YIELD)]
+        places[words.FN_THREADS] = addresses(lambda name: getattr(_LIBC, name), (_NOTHING,))[0]
     found[NUMBER_OF[THREADS]] = places[words.FN_THREADS]
     places[words.WHAT_NAME], places[words.WHAT_ARGUMENT] = constants.QUERY_IMPL_INFO, constants.QUERY_EXEC_ARG_MD
     return found, places

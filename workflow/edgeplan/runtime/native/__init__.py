@@ -56,7 +56,7 @@ def _compile() -> None:
         (bind, (store, *thread, words, words, word, word, word, word)),
         (prepare, (tape, store, *thread, words, words, word, word, word)),
         (take, (store, word, types.boolean)),
-        (await_all, (tape, store, words)),
+        (await_all, (tape, store, words, words)),
         (publish, (store, word, word)),
         (drive, (tape, store, *thread, words, word, types.boolean, types.float64)),
         (execute, (*thread, word)),
@@ -77,7 +77,7 @@ def _rehearse() -> None:
     places, own = np.zeros(PLACES, np.int64), np.zeros(OWN_WORDS, np.int64)
     tape_fits(tape, pairs, none, np.zeros(13, np.int64), np.zeros(8, np.int64))
     drive(tape, store, places, own, none, 0, stealing=True, slower=0.0)
-    await_all(tape, store, places)
+    await_all(tape, store, places, own)
     advance(tape, store, places, own, none, none, 0, 0, 1, True, 0)  # noqa: FBT003
 
 

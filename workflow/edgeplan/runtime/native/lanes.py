@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from edgeplan.compiled import compiled
 from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, next_number, store_word
-from edgeplan.runtime.native.making import now_ns
 from edgeplan.runtime.native.stages import create, execute, prepare
+from edgeplan.runtime.native.waiting import nap, now_ns, pause, wait_until
 from edgeplan.runtime.native.words import (
     ARRIVED,
     DONE,
     FAILED,
-    FN_NAP,
     FN_THREADS,
-    FN_YIELD,
     HEAD_BLOCK,
     HEAD_SOURCE,
     NO_WEIGHTS,
@@ -26,9 +24,6 @@ from edgeplan.runtime.native.words import (
     Store,
     Tape,
 )
-
-_SPINS = 100
-_NAP_US = 50
 
 
 @compiled
@@ -60,28 +55,22 @@ def _arrived(tape: Tape, store: Store, step: int) -> bool:
 
 
 @compiled
-def _nap(places: Numbers) -> None:
-    """Leave the processor, for the disk takes longer than that.
+def _pause(tape: Tape, store: Store, places: Numbers, own: Numbers, step: int, begun: int) -> None:
+    """A moment of a wait for a step that began then: asleep while its weights come from the disk, which takes longer than that.
 
-    Whoever reads ahead runs on it, too; on a virtual machine so may the host's part of the disk.
+    Whoever reads ahead runs on the processor, too; on a virtual machine so may the host's part of the disk.
     """
-    invoke_with_four(places[FN_NAP], _NAP_US, 0, 0, 0)
-
-
-@compiled
-def _pause(tape: Tape, store: Store, places: Numbers, step: int, spins: int) -> None:
-    """Wait a moment for a step: asleep while its weights come from the disk, else awake, after a while offering the core."""
-    if not _arrived(tape, store, step):
-        _nap(places)
-    elif spins > _SPINS:
-        invoke_with_four(places[FN_YIELD], 0, 0, 0, 0)
+    if _arrived(tape, store, step):
+        pause(places, own, begun)
+    else:
+        nap(places)
 
 
 @compiled
 def _await_weights(tape: Tape, store: Store, places: Numbers, step: int) -> None:
     """Wait for the weights of a step: to touch them before would have the disk bring others first."""
     while store.flags[STOP] == 0 and not _arrived(tape, store, step):
-        _nap(places)
+        nap(places)
 
 
 @compiled
@@ -114,10 +103,7 @@ def publish(store: Store, step: int, block: int) -> int:
 def _linger(places: Numbers, own: Numbers, marks: Numbers, begun: int, slower: float) -> None:
     """Wait so many times as long as what began then has taken; the last mark ends with it."""
     now = now_ns(places, own)
-    end = now + int(slower * (now - begun))
-    while now < end:
-        invoke_with_four(places[FN_YIELD], 0, 0, 0, 0)
-        now = now_ns(places, own)
+    now = wait_until(places, own, now + int(slower * (now - begun)))
     last = own[OWN_MARKS] * 4 - 1
     if 0 <= last < len(marks):
         marks[last] = now
@@ -210,42 +196,45 @@ def _await(
         `DONE`; `NONE` if its lane is late; or `LEFT_TO_PYTHON` or `FAILED`, with the step at hand in `own`.
     """
     place = store.ready.ctypes.data + wanted * WORD
-    begun, spins = 0, 0
+    begun, idle = 0, 0  # when the wait began, and since when there has been nothing to prepare
     while load_word(place) == 0:
         late = stealing and begun != 0 and now_ns(places, own) - begun > patience_ns
         found = _prepare_meanwhile(tape, store, places, own, marks, wanted, late)
         if found == DONE:
+            idle = 0
             continue
         if found != NONE:
             return int(found)
+        now = now_ns(places, own)
         if begun == 0:
-            begun = now_ns(places, own)
-        elif now_ns(places, own) - begun > patience_ns:
+            begun = now
+        elif now - begun > patience_ns:
             return NONE
-        spins += 1
-        _pause(tape, store, places, wanted, spins)
+        if idle == 0:
+            idle = now
+        _pause(tape, store, places, own, wanted, idle)
     return DONE
 
 
 @compiled
-def await_all(tape: Tape, store: Store, places: Numbers) -> int:
-    """Wait, awake unless the disk is waited for, until all steps are prepared, or somebody has given up.
+def await_all(tape: Tape, store: Store, places: Numbers, own: Numbers) -> int:
+    """Wait until all steps are prepared, or somebody has given up.
 
     Args:
         tape: see above.
         store: see above.
         places: see above.
+        own: see above.
 
     Returns:
         `DONE`; `NONE` where steps are missing.
     """
     for k in range(len(tape.record_starts)):
-        spins = 0
+        begun = now_ns(places, own)
         while load_word(store.ready.ctypes.data + k * WORD) == 0:
             if load_word(store.flags.ctypes.data + STOP * WORD) != 0:
                 return NONE
-            spins += 1
-            _pause(tape, store, places, k, spins)
+            _pause(tape, store, places, own, k, begun)
     return DONE
 
 

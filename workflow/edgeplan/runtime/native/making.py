@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgeplan.compiled import compiled
 from edgeplan.runtime.native.intrinsics import byte, claim, invoke, invoke_with_four, load_word, store_word
+from edgeplan.runtime.native.waiting import now_ns, pause
 from edgeplan.runtime.native.words import (
     ASK,
     AT_CONSTANTS,
@@ -17,11 +18,9 @@ from edgeplan.runtime.native.words import (
     ENGINE,
     FAILED,
     FLOATS,
-    FN_CLOCK,
     FN_NEXT,
     FN_QUERY,
     FN_SIZE,
-    FN_YIELD,
     HANDLE,
     MEMORY,
     MISFIT,
@@ -40,7 +39,6 @@ from edgeplan.runtime.native.words import (
 )
 
 _MADE, _BEING_MADE, _BROKEN = 2, 1, 3  # the last byte of a state; of one broken, operation and status are before it
-_SPINS = 100
 _OFFSET = 3  # which argument of `dnnl_memory_create` says where it lies; no other function takes an address
 
 
@@ -48,14 +46,6 @@ _OFFSET = 3  # which argument of `dnnl_memory_create` says where it lies; no oth
 def status_of(word: int) -> int:
     """A C `int` that came back in a word, whose other half is not defined."""
     return word & 0xFFFFFFFF
-
-
-@compiled
-def now_ns(places: Numbers, own: Numbers) -> int:
-    """`clock_gettime(CLOCK_MONOTONIC)`: the clock of `time.perf_counter_ns`."""
-    words = own[OWN_CALL:].ctypes.data
-    invoke_with_four(places[FN_CLOCK], 1, words, 0, 0)
-    return int(own[OWN_CALL]) * 1_000_000_000 + int(own[OWN_CALL + 1])
 
 
 @compiled
@@ -162,11 +152,9 @@ def ensure(tape: Tape, store: Store, places: Numbers, own: Numbers, group: int) 
                     return FAILED
             store_word(state, _MADE)
             return DONE
-    spins = 0
+    begun = now_ns(places, own) if found == _BEING_MADE else 0
     while found == _BEING_MADE:
-        spins += 1
-        if spins > _SPINS:
-            invoke_with_four(places[FN_YIELD], 0, 0, 0, 0)
+        pause(places, own, begun)
         found = load_word(state)
     if found != _MADE:  # what the thread said that was at it
         own[OWN_OPERATION], own[OWN_STATUS] = found >> 32, (found >> 8) & 0xFFFFFF

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from edgeplan.compiled import compiled
 from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, store_word
-from edgeplan.runtime.native.making import ensure, now_ns, status_of
+from edgeplan.runtime.native.making import ensure, status_of
+from edgeplan.runtime.native.waiting import now_ns
 from edgeplan.runtime.native.words import (
     AT_ENGINE,
     AT_MAP,

@@ -35,7 +35,6 @@ NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
     FN_MEMORY,
     FN_EXECUTE,
     FN_CLOCK,
-    FN_YIELD,
     FN_READ,
     FN_ADVISE,
     FN_THREADS,
@@ -48,7 +47,7 @@ NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
     DESCRIPTORS,
     FN_NAP,
     PLACES,
-) = range(24)
+) = range(23)
 #: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, where in `todo` the next step stands
 #: whose kernels may be made ahead, words for calls.
 OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_MARKS, OWN_AHEAD, OWN_CALL = range(7)
