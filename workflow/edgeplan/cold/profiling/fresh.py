@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeplan.cold.clock import Clock
-from edgeplan.cold.profiling.check import Check, measured_ms, predicted_ms, start_job
+from edgeplan.cold.profiling.check import Check, predicted_ms, start_job
 from edgeplan.cold.profiling.contention import Pairs, charged
 from edgeplan.cold.profiling.settings import Cores
-from edgeplan.cold.profiling.store import Row
+from edgeplan.cold.profiling.starter import Starter
+from edgeplan.cold.profiling.store import NOISE, Row
 from edgeplan.cold.profiling.target import target_of
 from edgeplan.planning.cold_start.machine import MAIN, Schedule, costs_of, makespan_ms
 from edgeplan.planning.cold_start.plan import Plan
@@ -48,11 +48,13 @@ class Start:
         start_ms: paid before the first step, and for the inputs and outputs.
         fresh: factors on what was profiled.
         contention: factors on what overlaps.
+        noise: share of the programs that were disturbed whenever they were started.
     """
 
     start_ms: float
     fresh: Fresh
     contention: Contention
+    noise: float = 0.0
 
 
 def start_signature(signed: Sequence[str]) -> str:
@@ -64,6 +66,8 @@ def start_row(signed: Sequence[str], start: Start) -> Row:
     """The row of a program: the time of its start, and each factor as a stage of one sample."""
     stored = {_STAGE: start.start_ms}
     stored |= {f"{name}_{f.name}": getattr(part, f.name) for name, part in _parts(start) for f in fields(part)}
+    if start.noise:
+        stored[NOISE] = start.noise
     samples = {name: (float(np.float32(value)),) for name, value in stored.items()}  # as rows are stored
     return Row(start_signature(signed), "", len(signed), 0, 0, 0, samples, time.time())
 
@@ -82,7 +86,7 @@ def start_of(rows: Sequence[Row]) -> Start:
     )
     assert isinstance(fresh, Fresh)  # noqa: S101  by the order of the parts
     assert isinstance(contention, Contention)  # noqa: S101  likewise
-    return Start(median(_STAGE), fresh, contention)
+    return Start(median(_STAGE), fresh, contention, float(np.median([row.noise for row in rows])))
 
 
 def _parts(start: Start) -> tuple[tuple[str, Fresh | Contention], ...]:
@@ -95,11 +99,11 @@ def measure_start(
     profile: Profile,
     inputs: Mapping[str, tuple[int, ...]],
     pairs: Pairs,
+    starter: Starter,
     *,
     cores: Cores,
     scratch: Path,
-    repeats: int,
-    clock: Clock,
+    known: Start | None = None,
 ) -> Start:
     """Start plans of a model in fresh processes.
 
@@ -109,21 +113,22 @@ def measure_start(
         profile: of the model under one home layout; its start and its factors are not looked at.
         inputs: shape of each input.
         pairs: what two preparations take from each other.
+        starter: starts them.
         cores: of the device.
         scratch: folder to write to.
-        repeats: fresh processes of each plan.
-        clock: the profile's, with a watch of all cores.
+        known: of another home layout of the model: all but the factor on creation is taken from there, and one plan is started.
 
     Raises:
         ColdRunError: a process failed.
     """
     plain = replace(profile, start_ms=0.0, fresh=Fresh(), contention=Contention())
-    lone = replace(plain, big_cores=1) if plain.equal else plain
-    cases = {("alone", source): lone for source in (_MAPPED, _RAW)}
-    if plain.queues:
-        cases |= {("beside", source): plain for source in (_MAPPED, _RAW)}
-    if plain.equal and plain.big_cores > 1:
-        cases["wide", _MAPPED] = plain
+    cases = {("alone", _MAPPED): replace(plain, big_cores=1) if plain.equal else plain}
+    if known is None:
+        cases["alone", _RAW] = cases["alone", _MAPPED]
+        if plain.queues:
+            cases |= {("beside", source): plain for source in (_MAPPED, _RAW)}
+        if plain.equal and plain.big_cores > 1:
+            cases["wide", _MAPPED] = plain
     plans, jobs = {}, {}
     for (how, source), on in cases.items():
         plan = plan_of_least(dnnl, model, on, source, beside=how == "beside")
@@ -131,16 +136,19 @@ def measure_start(
         build_plan_folder(dnnl, model, plan, folder)
         plans[how, source] = plan
         jobs[how, source] = start_job(plan, folder, inputs, cores.all if on.cores > 1 else cores.big[:1])
-    found = measured_ms(jobs, repeats, clock)
+    found, noise = starter.start(jobs)
     checks = {case: Check(profile.model, predicted_ms(on, plans[case]), found[case]) for case, on in cases.items()}
+    if known is not None:
+        create = _factor(checks["alone", _MAPPED], "create")
+        return replace(known, fresh=replace(known.fresh, create=create), noise=max(known.noise, noise))
     fresh, alone = _fresh(checks), checks["alone", _MAPPED].measured_ms
-    start = alone["total"] - sum(alone[stage] for stage in (*_PREPARING, "execute"))
+    start = max(alone["total"] - sum(alone[stage] for stage in (*_PREPARING, "execute")), 0.0)
     if not plain.queues:
-        return Start(start, fresh, Contention())
+        return Start(start, fresh, Contention(), noise)
     contention = _contention(checks, pairs)
     told = predicted_ms(replace(plain, start_ms=start, fresh=fresh, contention=contention), plans["beside", _MAPPED])
     left = checks["beside", _MAPPED].measured_ms["total"] - told["total"]
-    return Start(start, replace(fresh, hand_over_ms=max(left, 0.0) / len(profile.layers)), contention)
+    return Start(start, replace(fresh, hand_over_ms=max(left, 0.0) / len(profile.layers)), contention, noise)
 
 
 def _fresh(checks: Mapping[tuple[str, str], Check]) -> Fresh:

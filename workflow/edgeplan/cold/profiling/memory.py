@@ -61,12 +61,3 @@ def stand_in_cache(path: Path, size: int) -> Path:
         file.flush()
         os.fsync(file.fileno())
     return path
-
-
-def waited_ms() -> float:
-    """How long the threads of this process have waited for a processor so far; 0 where the kernel does not tell."""
-    total = 0
-    for thread in Path("/proc/self/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError, IndexError, ValueError):  # a thread that has just ended
-            total += int(thread.read_text().split()[1])  # time running, time waiting (ns), slices
-    return total / 1e6
