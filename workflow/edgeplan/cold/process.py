@@ -115,12 +115,17 @@ class Forks:
         """
         return self._ask(job, OnceResult).time_ms
 
-    def _ask(self, job: BaseModel, result: type[_Result]) -> _Result:
+    def open(self) -> None:
+        """Start the process that is forked; the first job does it where nobody did."""
         if self._process is None:
             command = [sys.executable, "-m", "edgeplan.cold.worker", "--fork"]
             self._process = subprocess.Popen(  # noqa: S603  our own interpreter and module, no shell
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, env=environment()
             )
+
+    def _ask(self, job: BaseModel, result: type[_Result]) -> _Result:
+        self.open()
+        assert self._process is not None  # noqa: S101  it was started
         assert self._process.stdin is not None  # noqa: S101  it is a pipe
         assert self._process.stdout is not None  # noqa: S101  likewise
         answer = b""

@@ -126,7 +126,7 @@ def measure_start(
     if known is None:
         cases["alone", _RAW] = cases["alone", _MAPPED]
         if plain.queues:
-            cases |= {("beside", source): plain for source in (_MAPPED, _RAW)}
+            cases |= {("beside", source): plain for source in ((_MAPPED, _RAW) if starter.thorough else (_MAPPED,))}
         if plain.equal and plain.big_cores > 1:
             cases["wide", _MAPPED] = plain
     plans, jobs = {}, {}
@@ -176,6 +176,7 @@ def _contention(checks: Mapping[tuple[str, str], Check], pairs: Pairs) -> Conten
     """Each stage beside the other work over the same stage alone; what is profiled of both cores' classes cancels out."""
 
     def slower(source: str, *stages: str) -> float:
+        source = source if ("beside", source) in checks else _MAPPED
         beside, alone = (checks[how, source] for how in ("beside", "alone"))
         sums = [sum(times[s] for s in stages) for c in (beside, alone) for times in (c.measured_ms, c.predicted_ms)]
         measured, predicted, measured_alone, predicted_alone = sums

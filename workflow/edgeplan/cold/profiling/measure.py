@@ -71,7 +71,7 @@ def measure(
     told = done = noisy = 0
     for block in range(settings.blocks + (0 if settings.strict else settings.retries)):
         width, again = widths[block % len(widths)], set[int]()
-        if block < _REPEAT_BLOCKS:
+        if 0 <= block - (not settings.thorough) < _REPEAT_BLOCKS:  # not of those that only get a look
             again = {s for o in opened for s in o.group.steps}
         for o in opened:
             o.turn = (
@@ -92,7 +92,7 @@ def measure(
             break
         if block == 0 or not settings.strict:
             for o in opened:
-                o.alive = _of_interest(o.alive, o.samples, settings)
+                o.alive = _of_interest(o.alive, o.samples, settings, sure=budget.over)
     advance(1000 - told)
     if settings.strict and noisy > settings.max_noisy_share * done:
         raise NoiseError(
@@ -162,8 +162,11 @@ def _collect(opened: Sequence[_Open], choice: Mapping[int, int], times: Times, s
                 samples.setdefault(stage, []).extend(found)
 
 
-def _of_interest(alive: Sequence[int], samples: Sequence[Samples], settings: ProfileSettings) -> list[int]:
-    """Candidates worth more than they have had; what was only measured disturbed may be better than it seems."""
+def _of_interest(alive: Sequence[int], samples: Sequence[Samples], settings: ProfileSettings, *, sure: bool) -> list[int]:
+    """Candidates worth more than they have had.
+
+    What was only measured disturbed may be better than it seems, unless there is no time to find out (`sure`).
+    """
     costs = {p: (_prepare_ms(samples[p]), min(_least(samples[p][stage]) for stage in _EXECUTING)) for p in alive}
     unsure = {p for p in alive if not all(_clean(samples[p][s]) for s in (*_PREPARING, *_EXECUTING) if samples[p].get(s))}
 
@@ -175,7 +178,9 @@ def _of_interest(alive: Sequence[int], samples: Sequence[Samples], settings: Pro
                 return True
         return False
 
-    return [p for p, mine in costs.items() if p in unsure or not any(beaten(mine, other) for other in costs.values())]
+    return [
+        p for p, mine in costs.items() if (p in unsure and not sure) or not any(beaten(mine, other) for other in costs.values())
+    ]
 
 
 def _least(samples: Sequence[Sample]) -> float:

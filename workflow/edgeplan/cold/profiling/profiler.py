@@ -181,6 +181,7 @@ class _Measuring:
         with ExitStack() as stack:
             self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeplan-profile-")))
             self._forks = stack.enter_context(Forks())
+            self._forks.open()  # it imports while this process links
             with pinned(cores.big[0]):
                 references = References()
                 # The big cores alone: one load takes longer on a little core, which is no disturbance.
@@ -274,6 +275,7 @@ class _Measuring:
             max(settings.blocks // 2, 1) if settings.thorough else _STARTS,
             settings.retries,
             self._budget,
+            settings.thorough,
         )
         profile = _profile(model, home, store, settings, self._cores, constants)
         shapes = {name: values.shape for name, values in model.inputs.items()}

@@ -36,6 +36,7 @@ class Starter:
         repeats: starts of each plan.
         retries: further starts, for as long as all of a plan were disturbed.
         budget: beyond it each plan is started once.
+        thorough: whether plans of raw weights are started beside an execution, too; else those of cached ones stand for them.
     """
 
     clock: Clock
@@ -43,6 +44,7 @@ class Starter:
     repeats: int
     retries: int
     budget: Budget
+    thorough: bool = True
 
     def start(self, jobs: Mapping[Key, RunJob]) -> tuple[dict[Key, dict[str, float]], float]:
         """Start each job by turns, so that drift meets all alike.
