@@ -105,7 +105,9 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
     np.savez(reference, out=np.zeros(graph.shape(graph.outputs[0]), np.float32))
 
     def check(choices: int, threads: tuple[int, ...] = (1,)) -> list[float]:
-        found = check_outputs(dnnl, model, graph, reference, threads=threads, seed=1, choices=choices, kept=tmp_path / "kept")
+        found = check_outputs(
+            dnnl, model, graph, lambda: reference, threads=threads, seed=1, choices=choices, kept=tmp_path / "kept"
+        )
         assert set(found["threads"]) == set(threads)
         return found["error"].tolist()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -248,7 +249,8 @@ class _Measuring:
             wanted = None if thorough else {(r.signature, r.implementation) for r in rows if last in r.samples_ms}
             known = once_ms(store.all_rows())
             store.add([*rows, *measure_once(rig.trials, known, self._scratch, self._clock, self._forks, wanted)])
-        if not store.known(start_signature(signed)) and home not in self._looked:
+        best = thorough or self._work_ms(home) <= min(others, default=math.inf)  # only that one is started in every way
+        if best and not store.known(start_signature(signed)):
             self._pairs[home] = measure_pairs(rig, self._cores, self._of_starts.watch, REPEATS if thorough else _FEW_PAIRS)
 
     def _signed(self, home: str) -> tuple[str, ...]:
