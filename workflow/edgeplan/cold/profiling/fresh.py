@@ -25,16 +25,19 @@ from edgeplan.cold.profiling.starter import Starter
 from edgeplan.cold.profiling.store import NOISE, Row
 from edgeplan.cold.profiling.target import target_of
 from edgeplan.planning.cold_start.machine import MAIN, Schedule, costs_of, makespan_ms
+from edgeplan.planning.cold_start.optimal import Search
 from edgeplan.planning.cold_start.plan import Plan
-from edgeplan.planning.cold_start.planner import Outcome, document
+from edgeplan.planning.cold_start.planner import Options, Outcome, document
+from edgeplan.planning.cold_start.planner import plan as planned
 from edgeplan.planning.cold_start.profile import BIG, Candidate, Contention, Fresh, Profile
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
 
 #: Signatures of the rows of whole programs begin with this; the `position` of such a row is the number of steps.
 START = "start-"
-_STAGE = "start"
+_STAGE, _SCALE = "start", "scale"
 _MOST = 20.0  # a factor beyond this, either way, says that the machine was busy
+_TRIED_SECONDS = 1.0  # of search
 _LEAST_MS = 0.05  # of a stage, for a ratio of it to say anything
 _PREPARING = ("read", "create", "transform")
 _MAPPED, _RAW = "cached_mmap", "raw"
@@ -49,12 +52,15 @@ class Start:
         fresh: factors on what was profiled.
         contention: factors on what overlaps.
         noise: share of the programs that were disturbed whenever they were started.
+        scale: what the home layout's own plan took over its prediction, relative to the best layout, where that was tried: it
+            tells layouts apart that are predicted alike.
     """
 
     start_ms: float
     fresh: Fresh
     contention: Contention
     noise: float = 0.0
+    scale: float = 1.0
 
 
 def start_signature(signed: Sequence[str]) -> str:
@@ -68,6 +74,8 @@ def start_row(signed: Sequence[str], start: Start) -> Row:
     stored |= {f"{name}_{f.name}": getattr(part, f.name) for name, part in _parts(start) for f in fields(part)}
     if start.noise:
         stored[NOISE] = start.noise
+    if start.scale != 1.0:
+        stored[_SCALE] = start.scale
     samples = {name: (float(np.float32(value)),) for name, value in stored.items()}  # as rows are stored
     return Row(start_signature(signed), "", len(signed), 0, 0, 0, samples, time.time())
 
@@ -78,15 +86,16 @@ def start_of(rows: Sequence[Row]) -> Start:
     if not rows:
         return nothing
 
-    def median(stage: str) -> float:
-        return float(np.median([row.samples_ms[stage][0] for row in rows]))
+    def median(stage: str, otherwise: float | None = None) -> float:
+        found = [row.samples_ms[stage][0] if otherwise is None else row.samples_ms.get(stage, (otherwise,))[0] for row in rows]
+        return float(np.median(found))
 
     fresh, contention = (
         type(part)(*(median(f"{name}_{field.name}") for field in fields(part))) for name, part in _parts(nothing)
     )
     assert isinstance(fresh, Fresh)  # noqa: S101  by the order of the parts
     assert isinstance(contention, Contention)  # noqa: S101  likewise
-    return Start(median(_STAGE), fresh, contention, float(np.median([row.noise for row in rows])))
+    return Start(median(_STAGE), fresh, contention, median(NOISE, 0.0), median(_SCALE, 1.0))
 
 
 def _parts(start: Start) -> tuple[tuple[str, Fresh | Contention], ...]:
@@ -149,6 +158,36 @@ def measure_start(
     told = predicted_ms(replace(plain, start_ms=start, fresh=fresh, contention=contention), plans["beside", _MAPPED])
     left = checks["beside", _MAPPED].measured_ms["total"] - told["total"]
     return Start(start, replace(fresh, hand_over_ms=max(left, 0.0) / len(profile.layers)), contention, noise)
+
+
+def tried(
+    dnnl: Dnnl,
+    model: Path,
+    profiles: Sequence[Profile],
+    inputs: Mapping[str, tuple[int, ...]],
+    starter: Starter,
+    *,
+    cores: Cores,
+    scratch: Path,
+) -> list[float]:
+    """What the optimal plan of each profile takes over its prediction, started by turns; the least ratio counts as 1.
+
+    Only how they differ is asked for: what slows all of them is the load that happens to be beside them.
+
+    Raises:
+        ColdRunError: a process failed.
+    """
+    jobs, predicted = {}, []
+    options = Options(search=Search(time_limit_s=_TRIED_SECONDS))
+    for profile in profiles:
+        plan = planned((profile,), "optimal", target_of(model, dnnl, profile.big_cores), options=options)
+        folder = scratch / f"tried-{profile.layout}"
+        build_plan_folder(dnnl, model, plan, folder)
+        jobs[profile.layout] = start_job(plan, folder, inputs, cores.all)
+        predicted.append(plan.makespan_ms)
+    found, _ = starter.start(jobs)
+    ratios = [found[p.layout]["total"] / time for p, time in zip(profiles, predicted, strict=True)]
+    return [float(min(ratio / min(ratios), _MOST)) for ratio in ratios]
 
 
 def _fresh(checks: Mapping[tuple[str, str], Check]) -> Fresh:

@@ -7,7 +7,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from edgeplan.cold.inputs import Array
 from edgeplan.cold.interference import PRODUCTS, Interference
 from edgeplan.cold.process import Forks
 from edgeplan.cold.profiling.contention import REPEATS, Pairs, measure_pairs
-from edgeplan.cold.profiling.fresh import measure_start, start_of, start_row, start_signature
+from edgeplan.cold.profiling.fresh import Start, measure_start, start_of, start_row, start_signature, tried
 from edgeplan.cold.profiling.measure import measure, work_ms
 from edgeplan.cold.profiling.memory import first_touch, pinned
 from edgeplan.cold.profiling.once import measure_once, once_ms
@@ -31,7 +31,7 @@ from edgeplan.devices.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.references import References
-from edgeplan.planning.cold_start.profile import Profile
+from edgeplan.planning.cold_start.profile import Fresh, Profile
 from edgeplan.progress import progress
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
@@ -46,7 +46,7 @@ LOCK_SECONDS = 600.0
 _STEPS_SHARE = 0.6  # of the budget; the rest is for whole programs
 _NOMINAL_SHARE = 0.05
 _CLEARLY = 1.3  # times the work of another layout
-_FEW_PAIRS, _STARTS = 3, 2  # of profiles that are not thorough
+_FEW_PAIRS, _STARTS, _TRIALS = 3, 2, 7  # of profiles that are not thorough
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,9 @@ def profile_model(
             prepare_process(dnnl)
             constants = _Measuring(known, rows, settings, cores, budget).go(missing or list(layouts)[:1])
         rows.merge()
-    return pooled([_profile(known, home, rows, settings, cores, constants) for home in layouts])
+    starts = [_stored_start(rows, signed[home]) for home in layouts]
+    profiles = [_profile(known, home, rows, settings, cores, constants, s) for home, s in zip(layouts, starts, strict=True)]
+    return pooled(profiles, [start.scale for start in starts])
 
 
 def is_known(rows: ProfileStore, signed: Sequence[str]) -> bool:
@@ -118,12 +120,17 @@ def is_known(rows: ProfileStore, signed: Sequence[str]) -> bool:
     return all(map(rows.known, (*signed, start_signature(signed))))
 
 
-def pooled(profiles: Sequence[Profile]) -> tuple[Profile, ...]:
+def _stored_start(rows: ProfileStore, signed: Sequence[str]) -> Start:
+    signature = start_signature(signed)
+    return start_of(rows.rows(signature) if rows.known(signature) else ())
+
+
+def pooled(profiles: Sequence[Profile], scales: Sequence[float] = ()) -> tuple[Profile, ...]:
     """The profiles of a model with the medians over its home layouts of what is measured once for each layout.
 
     Layouts differ less in these than one measurement from the next, and a planner compares layouts. The factor on creation is
     each layout's own: unequal steps share conversions and descriptors too, which the profiler makes for each anew, and how much
-    they share is a matter of the layout.
+    they share is a matter of the layout. So is the scale of each layout, which its costs are multiplied by.
     """
 
     def medians(found: Sequence[Any]) -> Any:
@@ -132,21 +139,30 @@ def pooled(profiles: Sequence[Profile]) -> tuple[Profile, ...]:
 
     contention, fresh = medians([p.contention for p in profiles]), medians([p.fresh for p in profiles])
     start = statistics.median(p.start_ms for p in profiles)
-    own = (replace(fresh, create=p.fresh.create) for p in profiles)
-    return tuple(replace(p, contention=contention, fresh=f, start_ms=start) for p, f in zip(profiles, own, strict=True))
+    found = []
+    for profile, scale in zip(profiles, scales or [1.0] * len(profiles), strict=True):
+        own = replace(fresh, create=profile.fresh.create)
+        own = Fresh(*(scale * value for value in astuple(own)))
+        found.append(replace(profile, contention=contention, fresh=own, start_ms=scale * start))
+    return tuple(found)
 
 
 def _profile(
-    model: _Model, home: str, rows: ProfileStore, settings: ProfileSettings, cores: Cores, constants: Constants
+    model: _Model,
+    home: str,
+    rows: ProfileStore,
+    settings: ProfileSettings,
+    cores: Cores,
+    constants: Constants,
+    start: Start,
 ) -> Profile:
-    """The profile of a model under a home layout whose steps are stored; what a fresh process pays, if that is too."""
+    """The profile of a model under a home layout whose steps are stored, with what a fresh process pays."""
     signed = signatures(model.dnnl, model.lowered, home)
     pages = touched_pages(model.dnnl, model.lowered, home, constants.page_bytes)
     steps = [
         (step, signature, count * constants.touch_ms_per_page)
         for step, signature, count in zip(model.lowered.steps, signed, pages, strict=True)
     ]
-    start = start_of(rows.rows(start_signature(signed)) if rows.known(start_signature(signed)) else ())
     return profile_of(
         model.name,
         home,
@@ -192,9 +208,34 @@ class _Measuring:
             self._of_starts = replace(self._clock, watch=Interference(cores.all) if settings.strict else None)
             advance = stack.enter_context(progress(f"profiling {model.path.name}", _THOUSANDTHS * len(layouts)))
             self._steps(layouts, advance)
+            starts: dict[str, Start] = {}
             for home in sorted(layouts, key=self._work_ms):
-                self._start(home, layouts, constants)
+                starts[home] = self._start(home, constants, starts)
+            if not settings.thorough:
+                self._try(starts, constants)
+            for home, start in starts.items():
+                if not self._store.known(start_signature(self._signed(home))):
+                    self._store.add([start_row(self._signed(home), start)])
         return constants
+
+    def _try(self, starts: dict[str, Start], constants: Constants) -> None:
+        """Start the plans of the layouts that come into question: what decides between them is measured, not summed up."""
+        model, homes = self._model, [home for home in starts if home not in self._looked]
+        if len(homes) < 2 or all(self._store.known(start_signature(self._signed(home))) for home in homes):  # noqa: PLR2004
+            return
+        plain = [replace(starts[home], scale=1.0) for home in homes]
+        made = [
+            _profile(model, home, self._store, self._settings, self._cores, constants, start)
+            for home, start in zip(homes, plain, strict=True)
+        ]
+        starter = Starter(self._of_starts, self._forks, _TRIALS, 0, Budget())
+        found = tried(model.dnnl, model.path, pooled(made), self._shapes, starter, cores=self._cores, scratch=self._scratch)
+        for home, start, scale in zip(homes, plain, found, strict=True):
+            starts[home] = replace(start, scale=scale)
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: values.shape for name, values in self._model.inputs.items()}
 
     def _constants(self, references: References, watch: Interference | None) -> Constants:
         runs = self._settings.reference_runs
@@ -259,18 +300,14 @@ class _Measuring:
     def _work_ms(self, home: str) -> float:
         return work_ms([self._store.rows(signature) for signature in self._signed(home)])
 
-    def _start(self, home: str, layouts: Sequence[str], constants: Constants) -> None:
+    def _start(self, home: str, constants: Constants, starts: Mapping[str, Start]) -> Start:
         """Whole programs of a layout; unless profiles are thorough, only the most promising one is started in every way."""
         model, settings, store, signed = self._model, self._settings, self._store, self._signed(home)
         if store.known(start_signature(signed)):
-            return
-        known = None
-        if not settings.thorough:
-            started = [s for s in map(self._signed, layouts) if store.known(start_signature(s))]
-            known = start_of(store.rows(start_signature(started[0]))) if started else None
+            return _stored_start(store, signed)
+        known = None if settings.thorough else next(iter(starts.values()), None)
         if known is not None and home in self._looked:
-            store.add([start_row(signed, known)])
-            return
+            return replace(known, scale=max(start.scale for start in starts.values()))
         starter = Starter(
             self._of_starts,
             self._forks,
@@ -279,17 +316,15 @@ class _Measuring:
             self._budget,
             settings.thorough,
         )
-        profile = _profile(model, home, store, settings, self._cores, constants)
-        shapes = {name: values.shape for name, values in model.inputs.items()}
-        start = measure_start(
+        profile = _profile(model, home, store, settings, self._cores, constants, start_of(()))
+        return measure_start(
             model.dnnl,
             model.path,
             profile,
-            shapes,
+            self._shapes,
             self._pairs.get(home, Pairs()),
             starter,
             cores=self._cores,
             scratch=self._scratch,
             known=known,
         )
-        store.add([start_row(signed, start)])

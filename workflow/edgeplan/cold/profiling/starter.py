@@ -15,7 +15,7 @@ from edgeplan.cold.profiling.check import STAGES, measured_ms
 
 Key = TypeVar("Key", bound=Hashable)
 _MOST_LOST = 0.9
-_SLIGHT = 0.02  # of a start, lost to others, is less than one start differs from the next by
+_SLIGHT = 0.1  # of a start, lost to others and taken off, is less than starts differ by
 
 
 @dataclass(frozen=True, slots=True)
