@@ -15,6 +15,7 @@ from edgeplan.cli_plan import noise_line
 from edgeplan.cold.budget import Budget
 from edgeplan.cold.preemption import Preemption
 from edgeplan.cold.profiling import command, disk, measure, profiler, rounds
+from edgeplan.cold.profiling.fresh import drawn
 from edgeplan.cold.profiling.measure import undisturbed
 from edgeplan.cold.profiling.profiler import profile_model
 from edgeplan.cold.profiling.rounds import Sample
@@ -25,7 +26,7 @@ from edgeplan.errors import NoiseError
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import read_plan, write_plan
 from edgeplan.planning.cold_start.planner import plan
-from edgeplan.planning.cold_start.profile import Profile
+from edgeplan.planning.cold_start.profile import Contention, Fresh, Profile
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES, LIKELY
 from edgeplan.runtime.lowering import lower
@@ -46,6 +47,15 @@ def test_budgets_end_and_are_shared() -> None:
     assert 49 < whole.part(0.5).left_s <= 50
     assert Budget(time.monotonic() - 1).over
     assert Budget(time.monotonic() - 1).part(0.5).over
+
+
+def test_factors_of_disturbed_starts_are_drawn_to_usual_ones() -> None:
+    found, usual = Contention(prepare=9.0, execute=4.0), Contention(prepare=1.0, execute=1.0)
+    assert drawn(found, usual, 0.0) == found
+    assert drawn(found, usual, 1.0) == usual
+    half = drawn(found, usual, 0.5)
+    assert (half.prepare, half.execute) == pytest.approx((3.0, 2.0))
+    assert drawn(Fresh(hand_over_ms=0.4), Fresh(), 0.5).hand_over_ms == pytest.approx(0.2)
 
 
 def test_preempted_time_is_never_negative() -> None:
