@@ -117,7 +117,6 @@ def measure_start(
     *,
     cores: Cores,
     scratch: Path,
-    known: Start | None = None,
 ) -> Start:
     """Start plans of a model in fresh processes.
 
@@ -130,19 +129,17 @@ def measure_start(
         starter: starts them.
         cores: of the device.
         scratch: folder to write to.
-        known: of another home layout of the model: all but the factor on creation is taken from there, and one plan is started.
 
     Raises:
         ColdRunError: a process failed.
     """
     plain = replace(profile, start_ms=0.0, fresh=Fresh(), contention=Contention())
     cases = {("alone", _MAPPED): replace(plain, big_cores=1) if plain.equal else plain}
-    if known is None:
-        cases["alone", _RAW] = cases["alone", _MAPPED]
-        if plain.queues:
-            cases |= {("beside", source): plain for source in ((_MAPPED, _RAW) if starter.thorough else (_MAPPED,))}
-        if plain.equal and plain.big_cores > 1:
-            cases["wide", _MAPPED] = plain
+    cases["alone", _RAW] = cases["alone", _MAPPED]
+    if plain.queues:
+        cases |= {("beside", source): plain for source in ((_MAPPED, _RAW) if starter.thorough else (_MAPPED,))}
+    if plain.equal and plain.big_cores > 1:
+        cases["wide", _MAPPED] = plain
     plans, jobs = {}, {}
     for (how, source), on in cases.items():
         plan = plan_of_least(dnnl, model, on, source, beside=how == "beside")
@@ -152,10 +149,6 @@ def measure_start(
         jobs[how, source] = start_job(plan, folder, inputs, cores.all if on.cores > 1 else cores.big[:1])
     found, noise = starter.start(jobs)
     checks = {case: Check(profile.model, predicted_ms(on, plans[case]), found[case]) for case, on in cases.items()}
-    if known is not None:
-        fresh = replace(known.fresh, create=_factor(checks["alone", _MAPPED], "create"))
-        create = drawn(fresh, _USUAL_FRESH, noise).create
-        return replace(known, fresh=replace(known.fresh, create=create), noise=max(known.noise, noise))
     fresh, alone = _fresh(checks), checks["alone", _MAPPED].measured_ms
     start = max(alone["total"] - sum(alone[stage] for stage in (*_PREPARING, "execute")), 0.0)
     if not plain.queues:

@@ -17,6 +17,7 @@ from edgeplan.runtime.heaps import grow_heap
 from edgeplan.runtime.memory import HUGE_BYTES, PAGE_BYTES, Region
 
 _PROBE_BYTES = 16 << 20
+_PRIORITY = -10  # nine tenths of a processor beside one process of the usual priority
 
 
 def release_freed() -> None:
@@ -49,6 +50,19 @@ def pinned(*processors: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def prioritised() -> Iterator[None]:
+    """Run the calling thread, and threads and processes that it starts, before other work, where the system allows that."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(PermissionError):  # few users may
+        os.setpriority(os.PRIO_PROCESS, 0, min(before, _PRIORITY))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def stand_in_cache(path: Path, size: int) -> Path:

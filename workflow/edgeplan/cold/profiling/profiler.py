@@ -19,7 +19,7 @@ from edgeplan.cold.process import Forks
 from edgeplan.cold.profiling.contention import REPEATS, Pairs, measure_pairs
 from edgeplan.cold.profiling.fresh import Start, measure_start, start_of, start_row, start_signature, tried
 from edgeplan.cold.profiling.measure import measure, work_ms
-from edgeplan.cold.profiling.memory import first_touch, pinned
+from edgeplan.cold.profiling.memory import first_touch, pinned, prioritised
 from edgeplan.cold.profiling.once import measure_once, once_ms
 from edgeplan.cold.profiling.profiles import profile_of
 from edgeplan.cold.profiling.rounds import Rig
@@ -46,7 +46,7 @@ LOCK_SECONDS = 600.0
 _STEPS_SHARE = 0.6  # of the budget; the rest is for whole programs
 _NOMINAL_SHARE = 0.05
 _CLEARLY = 1.3  # times the work of another layout
-_FEW_PAIRS, _STARTS, _TRIALS = 3, 2, 7  # of profiles that are not thorough
+_FEW_PAIRS, _STARTS, _TRIALS = 3, 2, 5  # of profiles that are not thorough
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,7 @@ class _Measuring:
         settings, cores, model = self._settings, self._cores, self._model
         with ExitStack() as stack:
             self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeplan-profile-")))
+            stack.enter_context(prioritised())
             self._forks = stack.enter_context(Forks())
             self._forks.open()  # it imports while this process links
             with pinned(cores.big[0]):
@@ -306,8 +307,8 @@ class _Measuring:
         if store.known(start_signature(signed)):
             return _stored_start(store, signed)
         known = None if settings.thorough else next(iter(starts.values()), None)
-        if known is not None and home in self._looked:
-            return replace(known, scale=max(start.scale for start in starts.values()))
+        if known is not None:  # their own plans tell layouts apart
+            return replace(known, scale=1.0)
         starter = Starter(
             self._of_starts,
             self._forks,
@@ -326,5 +327,4 @@ class _Measuring:
             starter,
             cores=self._cores,
             scratch=self._scratch,
-            known=known,
         )

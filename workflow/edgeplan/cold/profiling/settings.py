@@ -35,8 +35,8 @@ class ProfileSettings(BaseModel):
             that is too busy.
         budget_seconds: by the clock. Beyond it only what must be known is measured: every candidate once, and at all cores
             those that may be in a plan. 0 is unbounded.
-        thorough: whether programs are started under each home layout, in every way; else the most promising layout is, others
-            tell what their creations cost only, and those that are clearly worse get no more than a look.
+        thorough: whether programs are started under each home layout, in every way; else under the most promising one only,
+            the plans of all are held against each other, and what is clearly worse gets no more than a look.
         charge: who pays the creation of a primitive that equal steps share: "even" spreads it over all of them, "first" leaves
             it with the first one in execution order.
     """
