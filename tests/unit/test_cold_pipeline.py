@@ -125,7 +125,7 @@ def test_plans_are_run_beside_the_stock_engines_but_for_uneven_cores(tmp_path: P
     asked: list[ColdSettings] = []
     beside: list[Guest] = []
 
-    def measure(models: list[ColdModel], knobs: ColdSettings, *rest: Any) -> ColdResults:
+    def measure(models: list[ColdModel], knobs: ColdSettings, *rest: Any, **_: Any) -> ColdResults:
         asked.append(knobs)
         if len(rest) > 4:
             beside.extend(rest[4])
