@@ -33,10 +33,9 @@ def test_slowness_is_one_at_nominal_speed_and_takes_the_lesser_of_the_looks(monk
     assert clock.slowness(ReferenceTimes(300.0, 800.0)) == pytest.approx(2**EXPONENTS.bandwidth)
 
 
-def test_references_calibrated_are_typical_pairs_of_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeplan.cold.clock._NOMINAL_SECONDS", 0.05)
+def test_references_calibrated_are_typical_pairs_of_looks() -> None:
     # pairs (100, 400), (300, 350), (320, 300): their least are 100, 300, 300
-    assert calibrate(_Scripted(100.0, 400.0, 300.0, 350.0, 320.0, 300.0), 3) == ReferenceTimes(300.0, 6)
+    assert calibrate(_Scripted(100.0, 400.0, 300.0, 350.0, 320.0, 300.0), 3, 0.05) == ReferenceTimes(300.0, 6)
 
 
 def test_least_is_of_each_reference() -> None:

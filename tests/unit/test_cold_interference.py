@@ -165,10 +165,9 @@ def test_a_disturbed_preparation_is_measured_again(monkeypatch: pytest.MonkeyPat
             return DISTURBED if Passes.made == 1 else FREE
 
     monkeypatch.setattr(contention, "_Passes", Passes)
-    monkeypatch.setattr(contention, "_REPEATS", 1)
     monkeypatch.setattr(contention, "pinned", lambda *_: nullcontext())
     rig = SimpleNamespace(trials=SimpleNamespace(cached="cached", raw="raw", program="raw"))
-    found = contention.measure_pairs(rig, Cores(big=(0, 1)), Watch())  # type: ignore[arg-type]
+    found = contention.measure_pairs(rig, Cores(big=(0, 1)), Watch(), 1)  # type: ignore[arg-type]
     assert found == Pairs(cached=1.5, raw=3.0)
     assert Passes.made == 1 + 2 * (1 + 2), "one again, then alone and two together, of cached and of raw weights"
 
@@ -202,7 +201,7 @@ class _Steady(References):
 def _round(watch: Interference) -> tuple[int, bool]:
     """How many rounds were run for one, and whether the last one counts as quiet."""
     rig, clock = _Rig(), Clock(_Steady(), ReferenceTimes(300.0, 400.0), watch)
-    settings = ProfileSettings(retries=2, max_waiting=1.0)
+    settings = ProfileSettings(on_noise="refuse", retries=2, max_waiting=1.0)
     _, scale, quiet = quiet_round(rig, Round({}, 1, frozenset()), settings, clock)  # type: ignore[arg-type]
     assert scale == 1.0
     return rig.rounds, quiet

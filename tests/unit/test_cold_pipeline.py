@@ -105,7 +105,9 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
     np.savez(reference, out=np.zeros(graph.shape(graph.outputs[0]), np.float32))
 
     def check(choices: int, threads: tuple[int, ...] = (1,)) -> list[float]:
-        found = check_outputs(dnnl, model, graph, reference, threads=threads, seed=1, choices=choices, kept=tmp_path / "kept")
+        found = check_outputs(
+            dnnl, model, graph, lambda: reference, threads=threads, seed=1, choices=choices, kept=tmp_path / "kept"
+        )
         assert set(found["threads"]) == set(threads)
         return found["error"].tolist()
 
@@ -123,7 +125,7 @@ def test_plans_are_run_beside_the_stock_engines_but_for_uneven_cores(tmp_path: P
     asked: list[ColdSettings] = []
     beside: list[Guest] = []
 
-    def measure(models: list[ColdModel], knobs: ColdSettings, *rest: Any) -> ColdResults:
+    def measure(models: list[ColdModel], knobs: ColdSettings, *rest: Any, **_: Any) -> ColdResults:
         asked.append(knobs)
         if len(rest) > 4:
             beside.extend(rest[4])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +21,13 @@ _MB = 1e6
 _LARGEST_MB = 1_000_000  # whatever is above is a mistake
 
 plan_app = typer.Typer(help="Plan how to run a model.", no_args_is_help=True)
+
+
+class OnNoise(StrEnum):
+    """What becomes of noisy measurements."""
+
+    keep = "keep"
+    refuse = "refuse"
 
 
 class Costs(StrEnum):
@@ -52,7 +58,9 @@ def plan_cold_start(
     planner: Annotated[
         str, typer.Option(help="optimal, evicted (for weights on the disk), nnv12, warm, K, K+C or K+C+P.")
     ] = "optimal",
-    layouts: Annotated[str, typer.Option(help="Home layouts to plan, separated by commas; all without.")] = "",
+    layouts: Annotated[
+        str, typer.Option(help="Home layouts to plan, separated by commas; without, those that may be best, thoroughly all.")
+    ] = "",
     continuous: Annotated[
         bool,
         typer.Option(
@@ -67,22 +75,40 @@ def plan_cold_start(
             help="Most MB of weights in the cache; beyond it the largest are transformed at every start, which is slower.",
         ),
     ] = None,
-    accept_noise: Annotated[bool, typer.Option(help="Keep what is measured on a busy machine.")] = False,
+    on_noise: Annotated[
+        OnNoise,
+        typer.Option(help="On a busy machine: keep what is measured and say how noisy it is, or refuse to plan from it."),
+    ] = OnNoise.keep,
+    budget_seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=86400,
+            help="Seconds of measuring, beyond which only what must be known is measured; 0: unbounded and thorough. "
+            "20 without, unbounded where noise is refused.",
+        ),
+    ] = None,
+    accept_noise: Annotated[bool, typer.Option(hidden=True, help="As --on-noise keep, which is the default.")] = False,
     rows: Annotated[Path, typer.Option(help="Folder of measured rows.")] = Path("data/rows"),
     results: Annotated[Path, typer.Option(help="Folder of the results, for predictors.")] = Path("results"),
 ) -> None:
     """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when."""
     # imported here: `edgeplan --help` and the errors of its arguments should not wait for numpy and onnx
     from edgeplan.cold.profiling.command import Request, plan_model  # noqa: PLC0415
-    from edgeplan.cold.profiling.settings import ProfileSettings  # noqa: PLC0415
+    from edgeplan.cold.profiling.settings import FAST, ProfileSettings  # noqa: PLC0415
     from edgeplan.devices.config import load_device  # noqa: PLC0415
     from edgeplan.planning.cold_start.later import with_warm_kernels  # noqa: PLC0415
     from edgeplan.planning.cold_start.planner import PLANNERS  # noqa: PLC0415
-    from edgeplan.runtime.layouts import HOMES  # noqa: PLC0415
+    from edgeplan.runtime.layouts import HOMES, LIKELY  # noqa: PLC0415
     from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415
     from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder  # noqa: PLC0415
 
-    homes = tuple(filter(None, layouts.split(","))) or HOMES
+    if accept_noise and on_noise == OnNoise.refuse:
+        raise ParamsError("noise is either accepted or refused", where="--accept-noise", next_step="leave the option out")
+    settings = FAST if on_noise == OnNoise.keep and budget_seconds != 0 else ProfileSettings()
+    changes = {"on_noise": on_noise.value} | ({} if budget_seconds is None else {"budget_seconds": budget_seconds})
+    settings = settings.model_validate({**settings.model_dump(), **changes})
+    homes = tuple(filter(None, layouts.split(","))) or (HOMES if settings.thorough else LIKELY)
     if unknown := [home for home in homes if home not in HOMES]:
         raise ParamsError(f"there is no layout {unknown[0]!r}", where="--layouts", next_step=f"choose from {', '.join(HOMES)}")
     if planner not in PLANNERS:
@@ -109,11 +135,8 @@ def plan_cold_start(
             next_step="take a device of the engine onednn, e.g. cpu-onednn",
         )
     measured, predictors = rows / found.name, results / found.name / "predictors"
-    request = Request(
-        found, costs.value, planner, homes, measured / "cold", measured / "cold_start" / "profiles", predictors, reprofile
-    )
-    if accept_noise:
-        request = replace(request, settings=ProfileSettings(max_noisy_share=1.0))
+    shared = measured / "cold_start" / "profiles"
+    request = Request(found, costs.value, planner, homes, measured / "cold", shared, predictors, reprofile, settings)
     planned = plan_model(model, request)
     made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
     limit_bytes = None if cache_limit is None else int(cache_limit * _MB)
@@ -147,6 +170,18 @@ def cache_line(plan: Plan, program: LinkedProgram, limit_bytes: int | None) -> s
     )
 
 
+def noise_line(plan: Plan) -> str:
+    """How much of a plan's costs other work disturbed."""
+    if plan.costs == "predicted":
+        return "nothing was measured"
+    if not plan.noise:
+        return "none: no cost is from measurements that other work disturbed"
+    return (
+        f"{100 * plan.noise:.1f} % of the costs are from measurements that other work disturbed; for others, plan again on a "
+        "quiet machine with --on-noise refuse"
+    )
+
+
 def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
     """What a user wants to know about a plan."""
     from edgeplan.planning.cold_start.bounds import remaining_table  # noqa: PLC0415
@@ -166,5 +201,6 @@ def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
         f"  later runs      {f'{others} of {n} steps switch kernels' if plan.later else 'with the kernels of the first one'}",
         f"  cached weights  {plan.cache_bytes / _MB:.1f} MB of {plan.read_bytes / _MB:.1f} MB read, by the plan",
         f"  candidates      {table['remaining']} of {table['candidates']} undominated, {table['remaining_mean']:.1f} a step",
+        f"  noise           {noise_line(plan)}",
         f"  written to      {path}",
     ]

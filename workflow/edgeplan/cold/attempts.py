@@ -30,7 +30,11 @@ class Attempt:
 
 
 def start_cold(
-    job: RunJob, look: Callable[[], ReferenceTimes], watch: Interference | None, timeout_seconds: float = 300.0
+    job: RunJob,
+    look: Callable[[], ReferenceTimes],
+    watch: Interference | None,
+    timeout_seconds: float = 300.0,
+    attempts: int = ATTEMPTS,
 ) -> Attempt:
     """Start cold until a start was not disturbed.
 
@@ -41,16 +45,17 @@ def start_cold(
         look: times the references.
         watch: of the job's processors, or more; None where they are loaded on purpose.
         timeout_seconds: bound on one process.
+        attempts: most starts.
 
     Returns:
-        The first start that was not disturbed, or one that cannot count for another reason; of `ATTEMPTS` disturbed ones, the
-        least disturbed.
+        The first start that was not disturbed, or one that cannot count for another reason; of disturbed ones, the least
+        disturbed.
 
     Raises:
         ColdRunError: as `run_cold`.
     """
     made: list[Attempt] = []
-    for _ in range(ATTEMPTS):
+    for _ in range(attempts):
         if watch:
             watch.look()  # the worker waits: processors that are free now may not be when it is ready
         before = look()

@@ -22,7 +22,7 @@ LOOK_RUNS = 8
 #: How strongly costs follow the references: as fitted on carriers (`measurement.reference_exponents` of params.yaml). Of cold
 #: starts with the page cache warm the exponents were .8 to 1 and about 0.
 EXPONENTS = ReferenceExponents(compute=0.8, bandwidth=0.05)
-_NOMINAL_SECONDS = 3.0
+NOMINAL_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Clock:
     Attributes:
         references: the loads.
         nominal: what slowness is relative to.
-        watch: of the processors that measure.
+        watch: of the processors that measure; None waits for nobody.
         runs: of each load, each time.
     """
 
     references: References
     nominal: ReferenceTimes
-    watch: Interference
+    watch: Interference | None
     runs: int = LOOK_RUNS
 
     def now(self) -> ReferenceTimes:
@@ -58,13 +58,13 @@ def least(looks: Iterable[ReferenceTimes]) -> ReferenceTimes:
     return ReferenceTimes(min(look.compute_us for look in found), min(look.bandwidth_us for look in found))
 
 
-def calibrate(references: References, runs: int) -> ReferenceTimes:
+def calibrate(references: References, runs: int, seconds: float = NOMINAL_SECONDS) -> ReferenceTimes:
     """The usual times of the references: medians of pairs of looks, as they are taken around what is measured.
 
     The least time ever seen would be another statistic than a pair of looks gives, and make all that is measured seem slow.
     """
     pairs: list[ReferenceTimes] = []
-    end = time.monotonic() + _NOMINAL_SECONDS
+    end = time.monotonic() + seconds
     while not pairs or time.monotonic() < end:
         pairs.append(least((references.time(runs), references.time(runs))))
     return ReferenceTimes(statistics.median(p.compute_us for p in pairs), statistics.median(p.bandwidth_us for p in pairs))

@@ -82,6 +82,26 @@ class RunJob(_Job):
     save_outputs: Path | None = None
 
 
+class OnceJob(_Document):
+    """One step of a linked program, executed for the first time in its process (`profiling.once`).
+
+    Attributes:
+        folder: of the program and its steps.
+        number: of the step.
+    """
+
+    kind: Literal["once"] = "once"
+    folder: Path
+    number: Annotated[int, Field(ge=0)]
+
+
+class OnceResult(_Document):
+    """What the first execution takes more than the second, in ms."""
+
+    kind: Literal["once"] = "once"
+    time_ms: float
+
+
 class Artefact(_Document):
     """What a setting loads for one model.
 
@@ -137,6 +157,7 @@ class RunResult(_Document):
         state_reached: whether the page cache was as the job asked.
         interference: that load on all processors of the run at once, over its usual time: the larger of the looks just before
             the clock started and just after it stopped; 1 where it was not looked at.
+        switches, waited_ms, stolen_ms: what the cold run lost to others, see `preemption.py`.
         output_digest: digest of the first outputs.
         output_error: max|a - b| / max|b| over the outputs against the reference; nothing without one.
     """
@@ -158,6 +179,9 @@ class RunResult(_Document):
     cached_before: float = 0.0
     state_reached: bool = False
     interference: float = 1.0
+    switches: int = 0
+    waited_ms: float = 0.0
+    stolen_ms: float = 0.0
     output_digest: str = ""
     output_error: float | None = None
 

@@ -17,8 +17,9 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.cold import page_cache
-from edgeplan.cold.attempts import Attempt, start_cold
+from edgeplan.cold.attempts import ATTEMPTS, Attempt, start_cold
 from edgeplan.cold.baselines.registry import SETTINGS, setting
+from edgeplan.cold.budget import Budget
 from edgeplan.cold.clock import LOOK_RUNS
 from edgeplan.cold.interference import Interference
 from edgeplan.cold.jobs import PrepareResult, RunJob, RunResult, State
@@ -95,10 +96,15 @@ class Guest:
 
 @dataclass(frozen=True, slots=True)
 class ColdResults:
-    """What was measured: `runs` (schema in `results.RUN_COLUMNS`) and `bandwidth` (model, repeat, file_bytes, mb_per_s)."""
+    """What was measured: `runs` (schema in `results.RUN_COLUMNS`) and `bandwidth` (model, repeat, file_bytes, mb_per_s).
+
+    Attributes:
+        left_out: runs for which there was no time.
+    """
 
     runs: pd.DataFrame
     bandwidth: pd.DataFrame
+    left_out: int = 0
 
 
 def plan_runs(models: Sequence[str], knobs: ColdSettings, guests: Sequence[Guest] = ()) -> Iterator[PlannedRun]:
@@ -136,6 +142,7 @@ def measure(
     on_run: Callable[[PlannedRun, int, int], None] | None = None,
     ready: Mapping[tuple[str, str, int], PrepareResult] = MappingProxyType({}),
     guests: Sequence[Guest] = (),
+    budget: Budget | None = None,
 ) -> ColdResults:
     """Make every run that the journal does not hold yet, and give all.
 
@@ -149,6 +156,7 @@ def measure(
         ready: artefacts built elsewhere, by model, setting and threads, e.g. plans; the rest come from the store. Their
             `engine_version` must change with their content, since it decides which runs of the journal are theirs.
         guests: what takes part besides.
+        budget: beyond it only first repeats are made, each by one start that waits for nothing; None is unbounded.
 
     Raises:
         BusyError: another process is measuring on this machine.
@@ -158,7 +166,7 @@ def measure(
     for name in knobs.settings:
         setting(name)
     with machine_lock(knobs.lock_timeout_seconds):
-        return _Measuring(models, knobs, store, Journal(journal_path), ready, guests).go(on_run)
+        return _Measuring(models, knobs, store, Journal(journal_path), ready, guests, budget or Budget()).go(on_run)
 
 
 class _Measuring:
@@ -170,7 +178,9 @@ class _Measuring:
         journal: Journal,
         ready: Mapping[tuple[str, str, int], PrepareResult],
         guests: Sequence[Guest],
+        budget: Budget,
     ) -> None:
+        self._budget = budget
         known = {guest.alias.name: guest.alias for guest in guests}
         self._hosts, self._guests = [model.name for model in models], guests
         self._models = known | {model.name: model for model in models}
@@ -191,7 +201,7 @@ class _Measuring:
         known = {record["key"]: record for record in self._journal.records() if not _reason(record)}
         planned = [run for run in plan_runs(self._hosts, self._knobs, self._guests) if self._possible(run)]
         given_up: set[tuple[str, str, int]] = set()
-        records = []
+        records, left_out = [], 0
         for index, run in enumerate(planned):
             if on_run is not None:
                 on_run(run, index, len(planned))
@@ -201,13 +211,16 @@ class _Measuring:
                 continue
             if (run.model, run.setting, run.threads) in given_up:
                 continue
+            if run.repeat and self._budget.over:
+                left_out += 1
+                continue
             record = {"key": key, **_fields(run), "measured_at": time.time(), "commit": self._commit}
             record |= self._run(run) if run.setting else self._probe(run)
             self._journal.append(record)
             records.append(record)
             if _reason(record):  # one crash or time-out is enough; the next call tries again
                 given_up.add((run.model, run.setting, run.threads))
-        return ColdResults(result_frame(records, self._prepared), bandwidth_frame(records))
+        return ColdResults(result_frame(records, self._prepared), bandwidth_frame(records), left_out)
 
     def _possible(self, run: PlannedRun) -> bool:
         return not run.setting or self._preparation(run).artefact is not None
@@ -231,7 +244,9 @@ class _Measuring:
             }
         )
         try:
-            made = start_cold(job, self._look, self._watch, self._knobs.run_timeout_seconds)
+            hurried = self._budget.over
+            watch, attempts = (None, 1) if hurried else (self._watch, ATTEMPTS)
+            made = start_cold(job, self._look, watch, self._knobs.run_timeout_seconds, attempts)
         except ColdRunError as error:
             made = Attempt(RunResult(reason=error.reason), self._look())
         return {"result": json.loads(made.result.model_dump_json()), "references": asdict(made.references)}

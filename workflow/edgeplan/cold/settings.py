@@ -44,7 +44,13 @@ class ColdStartSettings(BaseModel):
         little_ratio: on that chip a preparation takes this many times as long on the little core.
         gap, time_limit_s: the optimal planner's relative gap to prove, and its time limit for a model.
         profile_blocks, profile_warm_runs: samples of every candidate, and executions after the first in each.
-        profile_max_noisy_share: a model is not profiled while more than this share of the rounds is disturbed by other work.
+        profile_max_noisy_share: where noise is refused, a model is not profiled while more than this share of the rounds is
+            disturbed by other work.
+        on_noise: "keep" measures on a busy machine, too, and states the noise; "refuse" waits for quiet moments, and stores
+            nothing of a model for which there were too few.
+        budget_seconds: by the clock, of the whole stage; 0 is unbounded. With a budget profiles are not thorough, models that
+            are not profiled within their share are left out, and beyond it each run is made once, without waiting. What was
+            left out is in the notes, with its reason.
         checked_choices: outputs are compared with the k-th candidate in every step for k up to this; 0: for all k.
         load_percents: background loads on one core; empty leaves Figure 11 out.
         timeline_runs: cold runs whose median one is drawn beside the plan; 0 leaves the picture out.
@@ -70,6 +76,8 @@ class ColdStartSettings(BaseModel):
     profile_blocks: Annotated[int, Field(ge=2, le=50)]
     profile_warm_runs: Annotated[int, Field(ge=1, le=100)]
     profile_max_noisy_share: Annotated[float, Field(ge=0, le=1)]
+    on_noise: Literal["keep", "refuse"] = "keep"
+    budget_seconds: Annotated[float, Field(ge=0, le=86400)] = 0.0
     checked_choices: Annotated[int, Field(ge=0, le=100)]
     load_percents: tuple[Annotated[int, Field(ge=0, le=100)], ...]
     timeline_runs: Annotated[int, Field(ge=0, le=100)]

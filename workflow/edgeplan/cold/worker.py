@@ -1,5 +1,7 @@
 """One job in a process of its own: `python -m edgeplan.cold.worker`, a JSON job on stdin, a JSON result on stdout.
 
+With `--fork` one job a line, each done by a child of this process, which has imported everything and loaded no library.
+
 Engines write to stdout as they please, so the worker keeps the real stdout to itself and sends theirs to stderr.
 """
 
@@ -7,11 +9,13 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import numpy as np
 from pydantic import Field, TypeAdapter
@@ -22,10 +26,15 @@ from edgeplan.cold.baselines.registry import setting
 from edgeplan.cold.counters import Counters, first_touch_ms, reset_peak
 from edgeplan.cold.inputs import Array, digest, random_inputs, relative_error
 from edgeplan.cold.interference import together_us
-from edgeplan.cold.jobs import PrepareJob, PrepareResult, RunJob, RunResult
+from edgeplan.cold.jobs import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
+from edgeplan.cold.preemption import Preemption
 from edgeplan.cold.settling import settle
+from edgeplan.subprocesses import ending
 
-Job = PrepareJob | RunJob
+Job = PrepareJob | RunJob | OnceJob
+#: The argument that has jobs done by children.
+FORK = "--fork"
+_TIMEOUT_SECONDS = 300
 _JOB: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="kind")])
 
 
@@ -33,15 +42,52 @@ def main() -> None:
     """Read a job, do it, write its result."""
     real_stdout = os.dup(1)
     os.dup2(2, 1)
-    job = _JOB.validate_json(sys.stdin.buffer.read())
-    if job.cpus:
+    if sys.argv[1:] == [FORK]:
+        _serve(real_stdout)
+    else:
+        _answer(sys.stdin.buffer.read(), real_stdout)
+
+
+def _answer(text: bytes, real_stdout: int) -> NoReturn:
+    job = _JOB.validate_json(text)
+    if not isinstance(job, OnceJob) and job.cpus:
         os.sched_setaffinity(0, job.cpus)
-    result = prepare(job) if isinstance(job, PrepareJob) else run(job)
     with os.fdopen(real_stdout, "w") as file:
-        file.write(result.model_dump_json())
+        file.write(_done(job).model_dump_json() + "\n")
         file.flush()
     sys.stderr.flush()
     os._exit(0)  # some engines crash or hang in their own atexit handlers; nothing is left to do
+
+
+def _done(job: Job) -> PrepareResult | RunResult | OnceResult:
+    if isinstance(job, PrepareJob):
+        return prepare(job)
+    if isinstance(job, RunJob):
+        return run(job)
+    from edgeplan.cold.profiling.once import first_execution_ms  # noqa: PLC0415  other workers need none of it
+
+    return OnceResult(time_ms=first_execution_ms(job.folder, job.number))
+
+
+def _serve(real_stdout: int) -> None:
+    """Do each job in a child; end where one fails, which has said why."""
+    from edgeplan.cold.profiling import once  # noqa: F401, PLC0415  before the first fork
+
+    setting("edgeplan").create()
+    gc.collect()
+    gc.freeze()  # what is shared with the children is not looked through, which would copy it
+    for line in sys.stdin.buffer:
+        child = os.fork()
+        if not child:
+            signal.alarm(_TIMEOUT_SECONDS)
+            try:
+                _answer(line, real_stdout)
+            except BaseException:  # noqa: BLE001  the child must not go on as the server
+                traceback.print_exc()
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        if status:
+            sys.exit(f"the process {ending(os.waitstatus_to_exitcode(status))}")
 
 
 def prepare(job: PrepareJob) -> PrepareResult:
@@ -100,13 +146,13 @@ def run(job: RunJob) -> RunResult:
 
 def _cold(baseline: Baseline, job: RunJob, inputs: Mapping[str, Array]) -> tuple[ColdSession, RunResult]:
     reset_peak()
-    before = Counters.now()
+    before, lost = Counters.now(), Preemption.now()
     start = time.perf_counter()
     session = baseline.open(job.artefact, inputs, job.threads)
     opened = time.perf_counter()
     session.run()
     done = time.perf_counter()
-    after = Counters.now()
+    after, lost = Counters.now(), Preemption.now().since(lost)
     return session, RunResult(
         cold_ms=(done - start) * 1e3,
         stages_ms={"open": (opened - start) * 1e3, "first_run": (done - opened) * 1e3},
@@ -116,6 +162,9 @@ def _cold(baseline: Baseline, job: RunJob, inputs: Mapping[str, Array]) -> tuple
         minor_faults=after.minor_faults - before.minor_faults,
         major_faults=after.major_faults - before.major_faults,
         read_bytes=after.read - before.read,
+        switches=lost.switches,
+        waited_ms=lost.waited_ms,
+        stolen_ms=lost.stolen_ms,
     )
 
 

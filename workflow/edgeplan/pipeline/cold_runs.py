@@ -7,12 +7,13 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
 
 from edgeplan.cold.background import background_load
+from edgeplan.cold.budget import Budget
 from edgeplan.cold.jobs import PrepareResult, State
 from edgeplan.cold.journal import Journal
 from edgeplan.cold.offline import ArtefactStore, ColdModel
@@ -51,6 +52,7 @@ class Bench:
         seed: of inputs and orders.
         store: what settings load.
         journal: the runs.
+        budget: of all runs.
     """
 
     settings: ColdStartSettings
@@ -58,6 +60,7 @@ class Bench:
     seed: int
     store: ArtefactStore
     journal: Path
+    budget: Budget = field(default_factory=Budget)
 
     def knobs(self, **changes: object) -> ColdSettings:
         """How to run, with changes."""
@@ -76,11 +79,11 @@ class Bench:
         return ColdSettings.model_validate(values | changes)
 
 
-def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tuple[pd.DataFrame, pd.DataFrame]:
+def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tuple[pd.DataFrame, pd.DataFrame, int]:
     """All runs, and the probes of the disk among them.
 
     Returns:
-        The runs with their plan, load and load's core; the bandwidths.
+        The runs with their plan, load and load's core; the bandwidths; how many runs were left out for lack of time.
     """
     threads = max(bench.settings.threads)
     absent = PrepareResult(reason="no plan: execution was not profiled at this width")
@@ -96,17 +99,19 @@ def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tupl
     knobs = bench.knobs(settings=(*bench.settings.settings, *ours))
     groups = _groups(bench.settings.plans, plans, bench.settings.states)
     beside = [guest for group, names in groups.items() if not group.uneven for guest in group.guests(models, plans, names)]
-    main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), own, beside)
+    main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), own, beside, bench.budget)
     parts = [_labelled(main.runs)]
-    probes = [main.bandwidth]
+    probes, left_out = [main.bandwidth], main.left_out
     for group, names in groups.items():
         if group.uneven:
             found = _on_uneven_cores(bench, models, plans, names, group)
             parts.append(_labelled(found.runs))
+            left_out += found.left_out
             probes.append(found.bandwidth.assign(model=found.bandwidth["model"].str.partition(_SEPARATOR)[0]))
-    parts.append(_under_load(bench, models, plans, threads))
+    loaded, missed = _under_load(bench, models, plans, threads)
+    parts.append(loaded)
     runs = pd.concat([part for part in parts if len(part)], ignore_index=True)
-    return runs, pd.concat(probes, ignore_index=True)
+    return runs, pd.concat(probes, ignore_index=True), left_out + missed
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,7 @@ def _on_uneven_cores(
         cpus=(),  # the little core is beyond the first one
     )
     aliases = [guest.alias for guest in guests]
-    return measure(aliases, knobs, bench.store, bench.journal, reporter("plans for uneven cores"), ready)
+    return measure(aliases, knobs, bench.store, bench.journal, reporter("plans for uneven cores"), ready, budget=bench.budget)
 
 
 def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.DataFrame:
@@ -177,13 +182,14 @@ def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.Dat
     return runs.assign(model=parts[0], setting=setting, plan=plan, load_percent=percent, load_core=core)
 
 
-def _under_load(bench: Bench, models: Sequence[ColdModel], plans: Plans, threads: int) -> pd.DataFrame:
+def _under_load(bench: Bench, models: Sequence[ColdModel], plans: Plans, threads: int) -> tuple[pd.DataFrame, int]:
     """Figure 11: the optimal plan, with and without stealing, and one stock setting, beside a load on one core."""
     s = bench.settings
     chosen = [m for m in models if m.name == "googlenet"] or list(models)[:1]
     settings = [OWN, FIXED, *(n for n in (_LOADED_STOCK,) if n in s.settings)]
     cores = {"executing": bench.cpus[0], "preparing": bench.cpus[threads - 1]} if threads > 1 else {"executing": bench.cpus[0]}
     parts: dict[tuple[str, int], pd.DataFrame] = {}
+    left_out: dict[tuple[str, int], int] = {}
     for repeat in range(s.fewer_repeats if s.load_percents else 0):  # the loads take turns: drift meets all alike
         for place, core in cores.items():
             for percent in s.load_percents:
@@ -196,11 +202,15 @@ def _under_load(bench: Bench, models: Sequence[ColdModel], plans: Plans, threads
                 }
                 knobs = bench.knobs(settings=settings, threads=(threads,), states=("cached",), repeats=repeat + 1, loaded=True)
                 with background_load(core, percent):
-                    found = measure(loaded, knobs, bench.store, bench.journal, reporter("background load"), ready)
+                    found = measure(
+                        loaded, knobs, bench.store, bench.journal, reporter("background load"), ready, budget=bench.budget
+                    )
+                left_out[place, percent] = found.left_out
                 parts[place, percent] = _labelled(found.runs, percent=percent, core=place).assign(
                     plan=lambda f: f["plan"].where(f["plan"] == "", OPTIMAL)
                 )
-    return pd.concat(list(parts.values()), ignore_index=True) if parts else pd.DataFrame()
+    runs = pd.concat(list(parts.values()), ignore_index=True) if parts else pd.DataFrame()
+    return runs, sum(left_out.values())
 
 
 def reporter(what: str) -> Callable[[PlannedRun, int, int], None]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from edgeplan.cold.budget import Budget
 from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.offline import ArtefactStore, ColdModel
 from edgeplan.devices.config import load_device
@@ -52,6 +53,7 @@ log = logging.getLogger(__name__)
 DOCUMENTS = (*(f"{name}.parquet" for name in FRAMES), "notes.json", "environment.json")
 _PLANS = "plans"
 _SNAPSHOT = "snapshot"
+_PROFILES_SHARE = 0.5  # of the budget; the rest is for runs
 _WARM = "warm"  # Figure 6 draws it over the number of cores
 
 
@@ -111,21 +113,25 @@ class _Stage:
         self._plans = PlanStore(rows / "plans", Search(self._settings.gap, self._settings.time_limit_s))
         self._notes: dict[str, str] = {}
         self._disk: Disk | None = None
+        self._budget = Budget.of(self._settings.budget_seconds)
         self._predictors = predictors
 
     def write(self, measured: Path) -> None:
         """Do all of it, and write the tables."""
         graphs = {name: COLD_START_MODELS[name]() for name in self._settings.models}
         models = [self._export(name, graph) for name, graph in graphs.items()]
-        profiles = {m.name: self._tools.profile(m.path, graphs[m.name], m.name) for m in models}
         single = self._export(TABLE2_CONV, table2_graph())
-        alone = self._tools.profile(single.path, table2_graph(), TABLE2_CONV)
+        profiles = self._profiles([*models, single], graphs | {TABLE2_CONV: table2_graph()})
+        alone = profiles.pop(TABLE2_CONV)
+        models = [model for model in models if model.name in profiles]
         store = ArtefactStore(self._work / "artefacts")
         checks = [self._check(m, graphs[m.name], store) for m in models]
         planned = self._plan(models, graphs, profiles)
         with SharedJournal(self._rows / "runs.jsonl", self._tools.device.name) as journal:
-            bench = Bench(self._settings, self._tools.cores.all, self._seed, store, journal)
-            runs, bandwidth = measure_all(bench, models, planned.folders)
+            bench = Bench(self._settings, self._tools.cores.all, self._seed, store, journal, self._budget)
+            runs, bandwidth, left_out = measure_all(bench, models, planned.folders)
+        if left_out:
+            self._notes["runs"] = f"{left_out} further repeats were left out: {self._no_time}"
         energy, reason = energy_or_reason(bench, models, planned.folders, self._rows / "energy.jsonl")
         if reason:
             self._notes["energy"] = reason
@@ -152,6 +158,24 @@ class _Stage:
         about = environment() | {"load_1min": None, "measured_at": time.strftime("%Y-%m-%d", time.gmtime(latest))}
         write_json(measured / "environment.json", about | {"library": f"oneDNN {self._tools.dnnl.info.version}"})
 
+    @property
+    def _no_time(self) -> str:
+        return f"cold_start.budget_seconds ({self._settings.budget_seconds:g}) was over"
+
+    def _profiles(self, models: Sequence[ColdModel], graphs: Mapping[str, Graph]) -> dict[str, tuple[Profile, ...]]:
+        """Profiles by model, each within its part of the budget; at least the first and the last one are made."""
+        budget, found = self._budget.part(_PROFILES_SHARE), {}
+        for number, model in enumerate(models):
+            left = len(models) - number
+            if 1 < left < len(models) and budget.over and not self._tools.profiled(graphs[model.name]):
+                self._notes[f"profile.{model.name}"] = f"the model was left out: {self._no_time}"
+                continue
+            made = self._tools.profile(model.path, graphs[model.name], model.name, budget.part(1 / left))
+            if noise := max(profile.noise for profile in made):
+                self._notes[f"noise.{model.name}"] = f"{100 * noise:.1f} % of the costs were measured beside other work only"
+            found[model.name] = made
+        return found
+
     def _slowness(self, runs: pd.DataFrame) -> pd.Series[float]:
         """Of runs under a background load apart: the references are slowed by it."""
         parts = [self._tools.slowness(part) for _, part in runs.groupby(runs["load_percent"] > 0)]
@@ -173,11 +197,12 @@ class _Stage:
             self._tools.dnnl,
             model,
             graph,
-            store.reference(model, self._seed),
+            lambda: store.reference(model, self._seed),
             threads=self._settings.threads,
             seed=self._seed,
             choices=self._settings.checked_choices,
             kept=self._rows / "checks",
+            lock_timeout_seconds=self._settings.lock_timeout_seconds,
         )
 
     def _plan(

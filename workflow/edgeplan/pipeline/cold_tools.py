@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from edgeplan.cold.budget import Budget
 from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.offline import ColdModel
 from edgeplan.cold.settings import ColdStartSettings
@@ -24,6 +25,7 @@ from edgeplan.planning.cold_start.nnv12 import Reprofile
 from edgeplan.planning.cold_start.plan import Plan, Target
 from edgeplan.planning.cold_start.profile import Disk, Profile
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import locate_weights
 from edgeplan.support.protocols import digest as source_digest
@@ -72,7 +74,11 @@ class Tools:
 
         s = self.settings
         return ProfileSettings(
-            blocks=s.profile_blocks, warm_runs=s.profile_warm_runs, max_noisy_share=s.profile_max_noisy_share
+            blocks=s.profile_blocks,
+            warm_runs=s.profile_warm_runs,
+            max_noisy_share=s.profile_max_noisy_share,
+            on_noise=s.on_noise,
+            thorough=not s.budget_seconds,
         )
 
     @cached_property
@@ -81,11 +87,28 @@ class Tools:
 
         return ProfileStore(self.profiles, identity(self.dnnl.info, self._profile_settings, self.cores))
 
-    def profile(self, model: Path, graph: Graph, name: str) -> tuple[Profile, ...]:
-        """Profiles of a model, one a home layout; only what the rows lack is measured."""
+    def profile(self, model: Path, graph: Graph, name: str, budget: Budget) -> tuple[Profile, ...]:
+        """Profiles of a model, one a home layout; only what the rows lack is measured, within a budget as far as can be."""
         from edgeplan.cold.profiling.profiler import profile_model  # noqa: PLC0415
 
-        return profile_model(self.dnnl, model, graph, self._profile_settings, cores=self.cores, name=name, store=self._store)
+        return profile_model(
+            self.dnnl,
+            model,
+            graph,
+            self._profile_settings,
+            cores=self.cores,
+            name=name,
+            store=self._store,
+            budget=budget,
+            lock_timeout_seconds=self.settings.lock_timeout_seconds,
+        )
+
+    def profiled(self, graph: Graph) -> bool:
+        """Whether the rows hold all of a model's profiles."""
+        from edgeplan.cold.profiling.profiler import is_known  # noqa: PLC0415
+        from edgeplan.cold.profiling.subjects import signatures  # noqa: PLC0415
+
+        return all(is_known(self._store, signatures(self.dnnl, lower(graph), home)) for home in HOMES)
 
     def slowness(self, runs: pd.DataFrame) -> pd.Series[float]:
         """How many times its profiled cost work took around each run; for runs after models were profiled."""

@@ -13,6 +13,8 @@ BLOCKED: Final = "blocked16"
 NCHW: Final = "nchw"
 #: The home layouts a plan chooses from. `blocked16` has blocks of 8 channels where the CPU has no AVX-512.
 HOMES: Final = (NHWC, BLOCKED, NCHW)
+#: Those that are best for some model: under the other one, which is ONNX's own, nearly every kernel converts.
+LIKELY: Final = (NHWC, BLOCKED)
 _SPATIAL_RANK: Final = 4
 _FLOAT_BYTES: Final = 4
 

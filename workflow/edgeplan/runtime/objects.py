@@ -67,6 +67,11 @@ def _words(count: int) -> Numbers:
     return np.zeros(max(count, 1), np.int64)
 
 
+def _all(kind: str, handles: Numbers) -> list[tuple[str, int]]:
+    """Those handles that were made; a profiler closes programs of thousands of rows that made few."""
+    return [(kind, handle) for handle in handles[handles != 0].tolist()]
+
+
 class Objects:
     """Handles of one linked program, by row of its tables.
 
@@ -112,20 +117,18 @@ class Objects:
 
     def close(self) -> None:
         """Free everything. Nothing of it may be used afterwards."""
-        handles, layout = self.store.handles.tolist(), self._arrays.layout
+        handles, layout = self.store.handles, self._arrays.layout
+        attributes, primitives, memories = (part(0)[1] for part in (layout.attribute, layout.primitive, layout.memory))
         freed = self._others
-        for row in range(layout.memories):
-            freed.append(("memory", handles[layout.memory(row)[1]]))
+        freed += _all("memory", handles[memories : layout.handles])
         for block, first, count in (*self._own_blocks(), *self._blocks):
-            freed += [("memory", handle) for handle in block[first : first + count].tolist()]
-        for row in range(layout.primitives):
-            handle = layout.primitive(row)[1]
-            freed += [("primitive", handles[handle]), ("primitive_desc", handles[handle + 1])]
-        for row in range(layout.attributes):
-            handle = layout.attribute(row)[1]
-            freed += [("primitive_attr", handles[handle]), ("post_ops", handles[handle + 1])]
+            freed += _all("memory", block[first : first + count])
+        freed += _all("primitive", handles[primitives:memories:2])
+        freed += _all("primitive_desc", handles[primitives + 1 : memories : 2])
+        freed += _all("primitive_attr", handles[attributes:primitives:2])
+        freed += _all("post_ops", handles[attributes + 1 : primitives : 2])
         asked = self.tape.kinds[self.tape.starts[: layout.descriptors]] == words.ASK  # these belong to their primitives
-        freed += [("memory_desc", handles[row]) for row in np.flatnonzero(~asked)]
+        freed += _all("memory_desc", handles[: layout.descriptors][~asked])
         for kind, handle in freed:
             if handle:
                 self._dnnl.function(f"dnnl_{kind}_destroy", brief=True)(handle)

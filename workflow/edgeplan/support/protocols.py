@@ -63,8 +63,8 @@ _RUNTIME = _files(
 )
 _PROFILES = (
     "compiled.py",
-    *_files("cold", "clock", "interference", "settling", "grounds"),
-    *_files("cold/profiling", "rounds", "memory", "trials", "fresh", "once", "contention", "check"),
+    *_files("cold", "clock", "interference", "preemption", "settling", "grounds"),
+    *_files("cold/profiling", "rounds", "memory", "trials", "fresh", "once", "contention", "check", "measure", "starter"),
     *_files(
         "runtime", "cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache", "tape", "tape_file"
     ),
@@ -100,10 +100,10 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "mapping/onnxruntime": _mapped("onnxruntime", "2e4960ae"),
         "mapping/openvino": _mapped("openvino", "260d8671"),
         "mapping/onednn": Protocol("0e25a4e4", ("devices/engines/mapping.py",)),
-        # cold starts
-        "profile": Protocol("aeed753171347bb1", _PROFILES),
+        # cold starts; since 2 interrupted samples do not count, and waiting threads sleep
+        "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),
         "plan": Protocol("d26aa98db46a6227", ("planning/cold_start",)),
-        "runtime": Protocol("1897c2256586d160", ("runtime",)),
+        "runtime": Protocol("runtime/2", ("runtime",), ("1897c2256586d160",)),
         "timeline": Protocol("timeline/1", ("pipeline/cold_timeline.py",)),
         "cold/disk": Protocol("fa3e6948cb01cfb8", _COLD_RUN),
         "cold/onnxruntime": _started("onnxruntime", "d1fde67e447a6f2c"),

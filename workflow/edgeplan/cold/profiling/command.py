@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
 from edgeplan.cold.baselines.base import model_files
-from edgeplan.cold.profiling.disk import measure_disk
+from edgeplan.cold.profiling.disk import glance_at_disk, measure_disk
 from edgeplan.cold.profiling.forms import require_exact, require_exact_steps
-from edgeplan.cold.profiling.predicted import predicted_profiles
-from edgeplan.cold.profiling.profiler import profile_model
+from edgeplan.cold.profiling.profiler import LOCK_SECONDS, is_known, profile_model
 from edgeplan.cold.profiling.reprofile import Reprofiler
-from edgeplan.cold.profiling.settings import Cores, ProfileSettings, cores_of
-from edgeplan.cold.profiling.store import ProfileStore, identity
+from edgeplan.cold.profiling.settings import FAST, Cores, ProfileSettings, cores_of
+from edgeplan.cold.profiling.store import ProfileStore, alternatives, identity
+from edgeplan.cold.profiling.subjects import signatures
 from edgeplan.cold.profiling.target import target_of
 from edgeplan.devices.config import DeviceFile
 from edgeplan.devices.engines.base import random_inputs
@@ -23,10 +23,12 @@ from edgeplan.graph.onnx_import import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.planning.cold_start.planner import EVICTED, Options, plan
-from edgeplan.planning.cold_start.profile import Profile
+from edgeplan.planning.cold_start.profile import Disk, Profile
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import locate_weights
+
+_PROBES = 3  # of the disk, for one plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Request:
     shared: Path
     predictors: Path
     reprofile: bool = False
-    settings: ProfileSettings = field(default_factory=ProfileSettings)
+    settings: ProfileSettings = FAST
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +79,55 @@ def plan_model(model: Path, request: Request) -> Planned:
     graph = simplify(load_onnx(model))
     require_exact(graph, str(model))
     require_exact_steps(lower(graph), str(model))  # operators that the runtime lacks are named before any work
-    cores, settings = cores_of(request.device), request.settings
-    dnnl = Dnnl()
-    store = ProfileStore(request.rows, identity(dnnl.info, settings, cores), request.shared)
-    name = model.stem
-    if request.costs == "predicted":
+    cores, dnnl = cores_of(request.device), Dnnl()
+    settings, store = _stored(request, dnnl, graph, cores)
+    target = target_of(model, dnnl, len(cores.big))
+    name, predicted = model.stem, request.costs == "predicted"
+    if predicted:
+        from edgeplan.cold.profiling.predicted import predicted_profiles  # noqa: PLC0415  others need no predictors
+
         profiles = predicted_profiles(
             dnnl, model, graph, settings,
             cores=cores, name=name, store=store, predictors=request.predictors, layouts=request.layouts,
         )  # fmt: skip
     else:
         profiles = profile_model(dnnl, model, graph, settings, cores=cores, name=name, store=store, layouts=request.layouts)
-    target = target_of(model, dnnl, len(cores.big))
     with ExitStack() as stack:
-        options = Options(disk=measure_disk(model_files(model)) if request.planner == EVICTED else None)
+        options = Options(disk=_disk(model, predicted=predicted) if request.planner == EVICTED else None)
         if request.reprofile:
             options = replace(options, reprofile=stack.enter_context(_reprofiler(dnnl, model, graph, settings, cores, store)))
         costs = cast("Literal['profiled', 'predicted']", request.costs)
         return Planned(plan(profiles, request.planner, target, costs=costs, options=options), profiles, dnnl)
+
+
+def _stored(request: Request, dnnl: Dnnl, graph: Graph, cores: Cores) -> tuple[ProfileSettings, ProfileStore]:
+    """The rows to plan from, and the settings of the profile that they are of.
+
+    A profile of this model that is there already is taken, the most thorough one, whatever settings it was measured by; so are
+    the rows that predictions are learnt from. Who refuses noise gets rows that were measured so.
+    """
+    settings, own = request.settings, identity(dnnl.info, request.settings, cores)
+    requested = settings, ProfileStore(request.rows, own, request.shared)
+    if settings.strict:
+        return requested
+    stored = [
+        (
+            settings.model_validate({**settings.model_dump(), "thorough": True, **what["settings"]}),
+            ProfileStore(request.rows, what, request.shared),
+        )
+        for what in alternatives((request.rows, request.shared), own)
+    ]
+    if request.costs == "predicted":
+        return max([requested, *stored], key=lambda found: len(found[1].all_rows()))
+    signed = [signatures(dnnl, lower(graph), home) for home in request.layouts]
+    whole = (found for found in stored if found[1].constants() and all(is_known(found[1], s) for s in signed))
+    return next(whole, requested)
+
+
+def _disk(model: Path, *, predicted: bool) -> Disk:
+    """Where weights come from: a look alone where nothing may be waited for."""
+    files = model_files(model)
+    return glance_at_disk(files) if predicted else measure_disk(files, lock_timeout_seconds=LOCK_SECONDS, probes=_PROBES)
 
 
 def _reprofiler(

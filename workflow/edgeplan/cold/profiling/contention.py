@@ -9,6 +9,7 @@ is seen in starts of whole programs (`fresh.py`).
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 
 from edgeplan.cold.attempts import ATTEMPTS
 from edgeplan.cold.interference import LIMIT, MOST_CONTENTION, Interference
+from edgeplan.cold.preemption import thread_waited_ms
 from edgeplan.cold.profiling.memory import pinned, release_freed
 from edgeplan.cold.profiling.rounds import Rig
 from edgeplan.cold.profiling.settings import Cores
@@ -25,7 +27,9 @@ from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.runtime.preparation import Executor, Shared
 from edgeplan.runtime.tape_file import tape_of
 
-_REPEATS = 5
+#: Of each measurement.
+REPEATS = 5
+_MOST_LOST = 0.9  # of a measurement, to waiting for a processor
 _LEAST_LEFT = 0.05  # of a core's speed, when two that prepare get hardly more done than one
 
 
@@ -37,13 +41,15 @@ class Pairs:
     raw: float = 1.0
 
 
-def measure_pairs(rig: Rig, cores: Cores, watch: Interference) -> Pairs:
+def measure_pairs(rig: Rig, cores: Cores, watch: Interference | None, repeats: int = REPEATS) -> Pairs:
     """Prepare a model on one core, alone and beside another preparation of it, by turns, so that drift meets both alike.
 
     Args:
         rig: a model with its first candidates.
         cores: the first big core, and the first little one, else the second big one.
-        watch: of all cores; what they were disturbed in is measured again.
+        watch: of all cores; what they were disturbed in is measured again. Without it nothing is waited for, and a waiting for
+            a processor is taken off.
+        repeats: of each measurement.
 
     Returns:
         Medians of together / alone; 1 where there is one core only.
@@ -52,13 +58,12 @@ def measure_pairs(rig: Rig, cores: Cores, watch: Interference) -> Pairs:
     if not others:
         return Pairs()
     trials, where = rig.trials, (others[0], cores.big[0])
-    cached = _pair((_Passes(rig, trials.cached), _Passes(rig, trials.cached)), where, watch)
-    return Pairs(
-        cached, _pair((_Passes(rig, trials.raw), _Passes(rig, trials.program)), where, watch)
-    )  # to places of their own
+    cached = _pair((_Passes(rig, trials.cached), _Passes(rig, trials.cached)), where, watch, repeats)
+    # to places of their own
+    return Pairs(cached, _pair((_Passes(rig, trials.raw), _Passes(rig, trials.program)), where, watch, repeats))
 
 
-def _pair(pair: tuple[_Passes, _Passes], where: tuple[int, int], watch: Interference) -> float:
+def _pair(pair: tuple[_Passes, _Passes], where: tuple[int, int], watch: Interference | None, repeats: int) -> float:
     """The factor of the first of two."""
 
     def alone() -> float:
@@ -68,13 +73,15 @@ def _pair(pair: tuple[_Passes, _Passes], where: tuple[int, int], watch: Interfer
     def together() -> float:
         return _at_once(*zip(pair, where, strict=True))[0]
 
-    times = [(_undisturbed(alone, watch), _undisturbed(together, watch)) for _ in range(_REPEATS)]
+    times = [(_undisturbed(alone, watch), _undisturbed(together, watch)) for _ in range(repeats)]
     usual, slowed = (float(np.median(found)) for found in zip(*times, strict=True))
     return float(np.clip(slowed / usual, 1.0, MOST_CONTENTION))
 
 
-def _undisturbed(measure: Callable[[], float], watch: Interference) -> float:
+def _undisturbed(measure: Callable[[], float], watch: Interference | None) -> float:
     """A measurement during which the processors were free, if there was one; else the last."""
+    if watch is None:
+        return measure()
     for _ in range(ATTEMPTS):
         before = watch.wait()
         found = measure()
@@ -138,8 +145,11 @@ class _Passes:
             preparation = Preparation(shared, [lane], stealing=False, continuous=False)
             if together:
                 together.wait()
+            waited, start = thread_waited_ms(), time.perf_counter()
             preparation.wait_for_all()
+            elapsed_ms = (time.perf_counter() - start) * 1e3
+            lost = min((thread_waited_ms() - waited) / elapsed_ms, _MOST_LOST)
             if together:
                 together.wait()
             (marks,) = preparation.marks
-        return sum(end - start for _, _, start, end in marks) / 1e6
+        return (sum(end - start for _, _, start, end in marks) / 1e6) * (1 - lost)

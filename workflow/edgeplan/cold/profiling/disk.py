@@ -36,7 +36,7 @@ class _Row(BaseModel):
     how: str = ""  # of before: into a buffer
 
 
-def measure_disk(files: Sequence[Path], *, lock_timeout_seconds: float = 0.0) -> Disk:
+def measure_disk(files: Sequence[Path], *, lock_timeout_seconds: float = 0.0, probes: int = _PROBES) -> Disk:
     """Read parts of the largest file, evicted, from its begin on: what each takes is a latency and its bytes over a bandwidth.
 
     A first page alone would say little of the former: reading gets faster over the first megabytes, and small models end there.
@@ -44,15 +44,25 @@ def measure_disk(files: Sequence[Path], *, lock_timeout_seconds: float = 0.0) ->
     Args:
         files: of a model; a large one tells more of the bandwidth.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
+        probes: how often each part is read.
 
     Raises:
         BusyError: another process is measuring on this machine.
         DeviceError: the file cannot be evicted.
     """
+    with machine_lock(lock_timeout_seconds):
+        return glance_at_disk(files, probes)
+
+
+def glance_at_disk(files: Sequence[Path], probes: int = 1) -> Disk:
+    """`measure_disk` whatever else is measured on this machine meanwhile.
+
+    Raises:
+        DeviceError: the file cannot be evicted.
+    """
     path = max(files, key=lambda file: file.stat().st_size)
     sizes = sorted({max(1, path.stat().st_size // part) for part in _PARTS})
-    with machine_lock(lock_timeout_seconds):
-        taken = [[_reading_ms(path, size) for size in sizes if page_cache.evict([path]) == 0.0] for _ in range(_PROBES)]
+    taken = [[_reading_ms(path, size) for size in sizes if page_cache.evict([path]) == 0.0] for _ in range(probes)]
     if any(len(times) < len(sizes) for times in taken):
         raise DeviceError(
             "the model cannot be evicted from the page cache: what its weights cost from the disk cannot be measured",

@@ -13,28 +13,36 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from edgeplan.cold.clock import Clock
-from edgeplan.cold.profiling.check import Check, measured_ms, predicted_ms, start_job
+from edgeplan.cold.profiling.check import Check, predicted_ms, start_job
 from edgeplan.cold.profiling.contention import Pairs, charged
 from edgeplan.cold.profiling.settings import Cores
-from edgeplan.cold.profiling.store import Row
+from edgeplan.cold.profiling.starter import Starter
+from edgeplan.cold.profiling.store import NOISE, Row
 from edgeplan.cold.profiling.target import target_of
 from edgeplan.planning.cold_start.machine import MAIN, Schedule, costs_of, makespan_ms
+from edgeplan.planning.cold_start.optimal import Search
 from edgeplan.planning.cold_start.plan import Plan
-from edgeplan.planning.cold_start.planner import Outcome, document
+from edgeplan.planning.cold_start.planner import Options, Outcome, document
+from edgeplan.planning.cold_start.planner import plan as planned
 from edgeplan.planning.cold_start.profile import BIG, Candidate, Contention, Fresh, Profile
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
 
+#: Medians over 13 models and their home layouts on a quiet machine.
+_USUAL_FRESH = Fresh(read=1.2, map=0.9, create=0.6, transform=1.0, execute=1.0, wide=1.0)
+_USUAL_CONTENTION = Contention(prepare=1.03, execute=1.01, read=1.03, main=1.8, raw_prepare=1.1, raw_read=1.2, raw_main=4.2)
+Factors = TypeVar("Factors", Fresh, Contention)
 #: Signatures of the rows of whole programs begin with this; the `position` of such a row is the number of steps.
 START = "start-"
-_STAGE = "start"
+_STAGE, _SCALE = "start", "scale"
 _MOST = 20.0  # a factor beyond this, either way, says that the machine was busy
+_TRIED_SECONDS = 1.0  # of search
 _LEAST_MS = 0.05  # of a stage, for a ratio of it to say anything
 _PREPARING = ("read", "create", "transform")
 _MAPPED, _RAW = "cached_mmap", "raw"
@@ -48,11 +56,16 @@ class Start:
         start_ms: paid before the first step, and for the inputs and outputs.
         fresh: factors on what was profiled.
         contention: factors on what overlaps.
+        noise: share of the programs that were disturbed whenever they were started.
+        scale: what the home layout's own plan took over its prediction, relative to the best layout, where that was tried: it
+            tells layouts apart that are predicted alike.
     """
 
     start_ms: float
     fresh: Fresh
     contention: Contention
+    noise: float = 0.0
+    scale: float = 1.0
 
 
 def start_signature(signed: Sequence[str]) -> str:
@@ -64,6 +77,10 @@ def start_row(signed: Sequence[str], start: Start) -> Row:
     """The row of a program: the time of its start, and each factor as a stage of one sample."""
     stored = {_STAGE: start.start_ms}
     stored |= {f"{name}_{f.name}": getattr(part, f.name) for name, part in _parts(start) for f in fields(part)}
+    if start.noise:
+        stored[NOISE] = start.noise
+    if start.scale != 1.0:
+        stored[_SCALE] = start.scale
     samples = {name: (float(np.float32(value)),) for name, value in stored.items()}  # as rows are stored
     return Row(start_signature(signed), "", len(signed), 0, 0, 0, samples, time.time())
 
@@ -74,15 +91,16 @@ def start_of(rows: Sequence[Row]) -> Start:
     if not rows:
         return nothing
 
-    def median(stage: str) -> float:
-        return float(np.median([row.samples_ms[stage][0] for row in rows]))
+    def median(stage: str, otherwise: float | None = None) -> float:
+        found = [row.samples_ms[stage][0] if otherwise is None else row.samples_ms.get(stage, (otherwise,))[0] for row in rows]
+        return float(np.median(found))
 
     fresh, contention = (
         type(part)(*(median(f"{name}_{field.name}") for field in fields(part))) for name, part in _parts(nothing)
     )
     assert isinstance(fresh, Fresh)  # noqa: S101  by the order of the parts
     assert isinstance(contention, Contention)  # noqa: S101  likewise
-    return Start(median(_STAGE), fresh, contention)
+    return Start(median(_STAGE), fresh, contention, median(NOISE, 0.0), median(_SCALE, 1.0))
 
 
 def _parts(start: Start) -> tuple[tuple[str, Fresh | Contention], ...]:
@@ -95,11 +113,10 @@ def measure_start(
     profile: Profile,
     inputs: Mapping[str, tuple[int, ...]],
     pairs: Pairs,
+    starter: Starter,
     *,
     cores: Cores,
     scratch: Path,
-    repeats: int,
-    clock: Clock,
 ) -> Start:
     """Start plans of a model in fresh processes.
 
@@ -109,19 +126,18 @@ def measure_start(
         profile: of the model under one home layout; its start and its factors are not looked at.
         inputs: shape of each input.
         pairs: what two preparations take from each other.
+        starter: starts them.
         cores: of the device.
         scratch: folder to write to.
-        repeats: fresh processes of each plan.
-        clock: the profile's, with a watch of all cores.
 
     Raises:
         ColdRunError: a process failed.
     """
     plain = replace(profile, start_ms=0.0, fresh=Fresh(), contention=Contention())
-    lone = replace(plain, big_cores=1) if plain.equal else plain
-    cases = {("alone", source): lone for source in (_MAPPED, _RAW)}
+    cases = {("alone", _MAPPED): replace(plain, big_cores=1) if plain.equal else plain}
+    cases["alone", _RAW] = cases["alone", _MAPPED]
     if plain.queues:
-        cases |= {("beside", source): plain for source in (_MAPPED, _RAW)}
+        cases |= {("beside", source): plain for source in ((_MAPPED, _RAW) if starter.thorough else (_MAPPED,))}
     if plain.equal and plain.big_cores > 1:
         cases["wide", _MAPPED] = plain
     plans, jobs = {}, {}
@@ -131,16 +147,59 @@ def measure_start(
         build_plan_folder(dnnl, model, plan, folder)
         plans[how, source] = plan
         jobs[how, source] = start_job(plan, folder, inputs, cores.all if on.cores > 1 else cores.big[:1])
-    found = measured_ms(jobs, repeats, clock)
+    found, noise = starter.start(jobs)
     checks = {case: Check(profile.model, predicted_ms(on, plans[case]), found[case]) for case, on in cases.items()}
     fresh, alone = _fresh(checks), checks["alone", _MAPPED].measured_ms
-    start = alone["total"] - sum(alone[stage] for stage in (*_PREPARING, "execute"))
+    start = max(alone["total"] - sum(alone[stage] for stage in (*_PREPARING, "execute")), 0.0)
     if not plain.queues:
-        return Start(start, fresh, Contention())
+        return Start(start, drawn(fresh, _USUAL_FRESH, noise), Contention(), noise)
     contention = _contention(checks, pairs)
     told = predicted_ms(replace(plain, start_ms=start, fresh=fresh, contention=contention), plans["beside", _MAPPED])
     left = checks["beside", _MAPPED].measured_ms["total"] - told["total"]
-    return Start(start, replace(fresh, hand_over_ms=max(left, 0.0) / len(profile.layers)), contention)
+    fresh = replace(fresh, hand_over_ms=max(left, 0.0) / len(profile.layers))
+    return Start(start, drawn(fresh, _USUAL_FRESH, noise), drawn(contention, _USUAL_CONTENTION, noise), noise)
+
+
+def drawn(found: Factors, usual: Factors, noise: float) -> Factors:
+    """Factors drawn to usual ones by the share of the starts behind them that stayed disturbed.
+
+    Beside other work they say more of that than of the model: a contention of 7 was seen, where quiet machines give 1 to 1.3.
+    """
+
+    def between(measured: float, other: float) -> float:
+        return measured ** (1 - noise) * other**noise if min(measured, other) > 0 else measured * (1 - noise) + other * noise
+
+    return type(found)(*map(between, astuple(found), astuple(usual)))
+
+
+def tried(
+    dnnl: Dnnl,
+    model: Path,
+    profiles: Sequence[Profile],
+    inputs: Mapping[str, tuple[int, ...]],
+    starter: Starter,
+    *,
+    cores: Cores,
+    scratch: Path,
+) -> list[float]:
+    """What the optimal plan of each profile takes over its prediction, started by turns; the least ratio counts as 1.
+
+    Only how they differ is asked for: what slows all of them is the load that happens to be beside them.
+
+    Raises:
+        ColdRunError: a process failed.
+    """
+    jobs, predicted = {}, []
+    options = Options(search=Search(time_limit_s=_TRIED_SECONDS))
+    for profile in profiles:
+        plan = planned((profile,), "optimal", target_of(model, dnnl, profile.big_cores), options=options)
+        folder = scratch / f"tried-{profile.layout}"
+        build_plan_folder(dnnl, model, plan, folder)
+        jobs[profile.layout] = start_job(plan, folder, inputs, cores.all)
+        predicted.append(plan.makespan_ms)
+    found, _ = starter.start(jobs)
+    ratios = [found[p.layout]["total"] / time for p, time in zip(profiles, predicted, strict=True)]
+    return [float(min(ratio / min(ratios), _MOST)) for ratio in ratios]
 
 
 def _fresh(checks: Mapping[tuple[str, str], Check]) -> Fresh:
@@ -168,6 +227,7 @@ def _contention(checks: Mapping[tuple[str, str], Check], pairs: Pairs) -> Conten
     """Each stage beside the other work over the same stage alone; what is profiled of both cores' classes cancels out."""
 
     def slower(source: str, *stages: str) -> float:
+        source = source if ("beside", source) in checks else _MAPPED
         beside, alone = (checks[how, source] for how in ("beside", "alone"))
         sums = [sum(times[s] for s in stages) for c in (beside, alone) for times in (c.measured_ms, c.predicted_ms)]
         measured, predicted, measured_alone, predicted_alone = sums

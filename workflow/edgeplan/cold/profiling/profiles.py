@@ -52,6 +52,7 @@ def profile_of(
     start_ms: float = 0.0,
     once_ms: Mapping[str, float] = MappingProxyType({}),
     fresh: Fresh | None = None,
+    start_noise: float = 0.0,
 ) -> Profile:
     """The profile of a model under one home layout.
 
@@ -68,6 +69,7 @@ def profile_of(
         start_ms: what is paid before any step is prepared.
         once_ms: by kernel, what its first execution in a process costs besides.
         fresh: factors on the costs in a fresh process; none without.
+        start_noise: share of the starts behind these factors that stayed disturbed.
     """
     layers = []
     for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps], settings.charge), strict=True):
@@ -75,7 +77,9 @@ def profile_of(
         found = [c for row in rows[signature] for c in candidates_of(row, settings, cores, charge)]
         layers.append(Layer(step.name, step.members, tuple(found)))
     big, little = len(cores.big), len(cores.little)
-    return check(Profile(name, layout, big, little, cores.little_ratio, tuple(layers), contention, start_ms, fresh or Fresh()))
+    noise = max(statistics.fmean(row.noise for _, signature, _ in steps for row in rows[signature]), start_noise)
+    ratio, found_fresh = cores.little_ratio, fresh or Fresh()
+    return check(Profile(name, layout, big, little, ratio, tuple(layers), contention, start_ms, found_fresh, noise))
 
 
 def shares(signed: Sequence[str], charge: str) -> list[float]:

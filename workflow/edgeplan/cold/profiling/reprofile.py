@@ -13,7 +13,7 @@ from typing import Self
 from edgeplan.cold.clock import Clock
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.interference import PRODUCTS, Interference
-from edgeplan.cold.profiling.measure import quiet_round
+from edgeplan.cold.profiling.measure import quiet_round, undisturbed
 from edgeplan.cold.profiling.once import once_ms, work_of
 from edgeplan.cold.profiling.profiles import Charge, candidates_of, shares
 from edgeplan.cold.profiling.rounds import Rig, Round
@@ -81,7 +81,7 @@ class Reprofiler:
     def __enter__(self) -> Self:
         self._stack.enter_context(machine_lock(_LOCK_SECONDS))
         # Only now: what is usual of the processors is not looked up while another process measures.
-        watch = Interference(self._cores.big, PRODUCTS)
+        watch = Interference(self._cores.big, PRODUCTS) if self._settings.strict else None
         self._clock = Clock(References(), self._constants.nominal, watch, self._settings.reference_runs)
         prepare_process(self._dnnl)
         self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeplan-profile-")))
@@ -144,7 +144,7 @@ class Reprofiler:
                 samples = {stage: list(values) for stage, values in old.samples_ms.items()}
                 for stage, by_step in times.stages.items():
                     if index in by_step:
-                        samples.setdefault(stage, []).extend(t * scale for t in by_step[index])
+                        samples.setdefault(stage, []).extend(t * scale for t in undisturbed(by_step[index]))
                 self._rows[pair] = replace(old, samples_ms=samples)
         self.measured += len(new)
 

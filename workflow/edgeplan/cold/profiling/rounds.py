@@ -25,6 +25,7 @@ import numpy as np
 
 from edgeplan.cold import page_cache
 from edgeplan.cold.inputs import Array
+from edgeplan.cold.preemption import switches
 from edgeplan.cold.profiling.memory import pinned, release_freed
 from edgeplan.cold.profiling.subjects import Subject
 from edgeplan.cold.profiling.trials import Trials
@@ -58,15 +59,23 @@ class Round:
     repeats: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One time, and whether other work took a processor away meanwhile."""
+
+    ms: float
+    disturbed: bool = False
+
+
 @dataclass
 class Times:
-    """Times of one round: stage -> step -> samples in ms. The stages are those of `store.Row`."""
+    """Times of one round: stage -> step -> samples. The stages are those of `store.Row`."""
 
-    stages: dict[str, dict[int, list[float]]] = field(default_factory=dict)
+    stages: dict[str, dict[int, list[Sample]]] = field(default_factory=dict)
 
-    def add(self, stage: str, step: int, nanoseconds: int) -> None:
+    def add(self, stage: str, step: int, nanoseconds: int, *, preempted: bool = False) -> None:
         """Add one sample."""
-        self.stages.setdefault(stage, {}).setdefault(step, []).append(nanoseconds / _NS_PER_MS)
+        self.stages.setdefault(stage, {}).setdefault(step, []).append(Sample(nanoseconds / _NS_PER_MS, preempted))
 
 
 class Rig:
@@ -194,9 +203,11 @@ class Rig:
             step, marks = self._step(what, index), list[Mark]()
             shared.objects = shared.new_objects()
             stack.callback(shared.objects.close)
+            before = switches()
             prepared[index] = preparer.prepare(index, step, marks)
+            preempted = switches() > before
             for stage, spent in _sums(marks).items():
-                times.add(f"{stage}:{core}", index, spent)
+                times.add(f"{stage}:{core}", index, spent, preempted=preempted)
         return prepared
 
     def _fetch(self, what: Round, core: str, source: str, times: Times) -> None:
@@ -216,13 +227,14 @@ class Rig:
             self._evict()
             for index, step in steps.items():
                 marks: list[Mark] = []
+                before = switches()
                 if not preparer.fetch(index, step, marks):
                     raise ModelError(
                         "a file changed while it was profiled",
                         where=str(self.trials.cache),
                         next_step="run it again",
                     )
-                times.add(f"{source}:{core}", index, _sums(marks)["read"])
+                times.add(f"{source}:{core}", index, _sums(marks)["read"], preempted=switches() > before)
 
     def _execute(self, what: Round, prepared: Mapping[int, Calls], stage: str, times: Times) -> None:
         """Execute the steps, each behind the one before it, which brings its input into the caches."""
@@ -234,9 +246,10 @@ class Rig:
         for index, ready in prepared.items():
             if index - 1 not in prepared and index:
                 self.executor.execute(standing[index - 1])
-            start = _clock()
+            before, start = switches(), _clock()
             self.executor.execute(ready)
-            times.add(f"{stage}:{what.width}", index, _clock() - start)
+            spent = _clock() - start
+            times.add(f"{stage}:{what.width}", index, spent, preempted=switches() > before)
         self.dnnl.set_threads(1)
 
     def _repeat(self, what: Round, times: Times) -> None:
@@ -253,10 +266,11 @@ class Rig:
                 shared.objects.close()
                 shared.objects = shared.new_objects()
                 preparer.prepare(index, self._step(what, index), [])
+                before = switches()
                 preparer.prepare(other, equal, marks)
-                sums = _sums(marks)
+                preempted, sums = switches() > before, _sums(marks)
                 for stage in sums.keys() & stages:
-                    times.add(f"{stage}_again:big", index, sums[stage])
+                    times.add(f"{stage}_again:big", index, sums[stage], preempted=preempted)
 
 
 def _sums(marks: Sequence[Mark]) -> dict[str, int]:

@@ -22,13 +22,21 @@ class ProfileSettings(BaseModel):
         reference_runs: runs of each reference before and after a round.
         max_drift: a round is repeated if the machine's slowness differs by more than this (relative) between start and end.
         max_waiting: likewise one during which the threads waited for processors for more than this share of its time.
-        retries: repeats of such a round; the last one counts, with its noise.
-        max_noisy_share: the share of rounds that may stay bad; beyond it nothing is stored.
+        retries: repeats of such a round; the last one counts, with its noise. Where noise is kept: blocks after the others, for
+            candidates that have disturbed samples only.
+        max_noisy_share: the share of rounds that may stay bad; beyond it nothing is stored if noise is refused.
         margin, exchange: a candidate keeps its first sample only, if another one is better by the factor `margin` in
             preparation or in execution, and this gain is more than `exchange` times what it loses in the other: no core's time
             is worth that much more than another's.
         statistic: which statistic of the samples becomes the cost.
         page_cache: whether the files lie in the page cache before each reading, or are evicted from it.
+        on_noise: "keep" waits for nothing: samples that were preempted count only where there are no others, and what is left
+            of noise is stated. "refuse" waits for quiet moments, repeats disturbed rounds and stores nothing from a machine
+            that is too busy.
+        budget_seconds: by the clock. Beyond it only what must be known is measured: every candidate once, and at all cores
+            those that may be in a plan. 0 is unbounded.
+        thorough: whether programs are started under each home layout, in every way; else under the most promising one only,
+            the plans of all are held against each other, and what is clearly worse gets no more than a look.
         charge: who pays the creation of a primitive that equal steps share: "even" spreads it over all of them, "first" leaves
             it with the first one in execution order.
     """
@@ -47,10 +55,28 @@ class ProfileSettings(BaseModel):
     statistic: Literal["median", "min"] = "median"
     page_cache: Literal["cached", "evicted"] = "cached"
     charge: Literal["even", "first"] = "even"
+    on_noise: Literal["keep", "refuse"] = "keep"
+    budget_seconds: Annotated[float, Field(ge=0, le=86400)] = 0.0
+    thorough: bool = True
 
     def key_fields(self) -> dict[str, Any]:
         """What decides a measured row; statistics and tolerances are left out, so that changing them re-measures nothing."""
-        return self.model_dump(include={"blocks", "warm_runs", "reference_runs", "margin", "exchange", "page_cache"})
+        fields = {"blocks", "warm_runs", "reference_runs", "margin", "exchange", "page_cache"}
+        # where they have their defaults they are left out, as rows of before they were there have no such fields
+        fields |= {name for name in ("on_noise", "thorough") if not self._default(name)}
+        return self.model_dump(include=fields)
+
+    def _default(self, name: str) -> bool:
+        return bool(getattr(self, name) == type(self).model_fields[name].default)
+
+    @property
+    def strict(self) -> bool:
+        """Whether a busy machine is waited for, and refused."""
+        return self.on_noise == "refuse"
+
+
+#: What `edgeplan plan cold-start` measures by: for a plan that starts as fast as one from a thorough profile.
+FAST = ProfileSettings(blocks=3, reference_runs=4, margin=1.25, budget_seconds=20.0, thorough=False)
 
 
 @dataclass(frozen=True, slots=True)

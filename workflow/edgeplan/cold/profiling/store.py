@@ -41,6 +41,8 @@ _SCHEMA = pa.schema(
     metadata={"edgeplan_cold_rows": str(FORMAT_VERSION)},
 )
 _MAX_ROWS_PER_FILE = 2000
+#: A stage of rows that is no time: the share of the other stages that have disturbed samples only; absent where none has.
+NOISE = "noise"
 
 
 class Constants(BaseModel):
@@ -89,7 +91,7 @@ class Row:
         samples_ms: stage -> normalised times in ms. Stages: `read`, `create`, `transform` (from the model file), `cached_read`,
             `cached_mmap`, `create_again` and `transform_again` (of an equal step), each by core class as in `read:big`; `first`
             and `warm` executions by width, as in `first:1`. `start` and factors are of whole programs
-            (`fresh.py`, `contention.py`), `once` of kernels (`once.py`).
+            (`fresh.py`, `contention.py`), `once` of kernels (`once.py`), `NOISE` is no time.
         measured_at: seconds since the epoch.
     """
 
@@ -101,6 +103,11 @@ class Row:
     scratch_bytes: int
     samples_ms: Mapping[str, Sequence[float]]
     measured_at: float
+
+    @property
+    def noise(self) -> float:
+        """Share of what was measured that stayed disturbed, 0 to 1."""
+        return max(self.samples_ms.get(NOISE, (0.0,)))
 
 
 def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict[str, Any]:
@@ -122,6 +129,22 @@ def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict
 def key_of(what: Mapping[str, Any]) -> str:
     """Key of an identity."""
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def alternatives(folders: Iterable[Path], what: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Identities of stored rows that differ from one in the settings of the profile only, those of most blocks first.
+
+    Raises:
+        FormatError: a document does not fit.
+    """
+
+    def rest(identity: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in identity.items() if name != "settings"}
+
+    paths = [path for folder in folders for path in sorted(folder.glob("*.json")) if len(path.stem) == len(key_of(what))]
+    stored = [read_json(path, _Identity, "the identity of profile rows").model_extra or {} for path in paths]
+    found = {key_of(one): dict(one) for one in stored if rest(one) == rest(what)}
+    return tuple(sorted(found.values(), key=lambda one: (-one["settings"].get("blocks", 0), key_of(one))))
 
 
 class ProfileStore:

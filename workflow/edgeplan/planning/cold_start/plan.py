@@ -13,7 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from edgeplan.errors import FormatError
 from edgeplan.files import write_text
@@ -93,6 +101,8 @@ class Plan(BaseModel):
             are of before it stood in them, one that contradicts them is refused.
         planning_ms: time taken to plan.
         read_bytes, cache_bytes: read from disk in a cold start, stored beside the model.
+        noise: share of the costs that were measured beside other work only, 0 to 1; left out of the document where it is 0, as
+            documents of before it was kept leave it out.
         disk_mb_per_s, disk_latency_ms: of the disk that weights were planned to come from; None for weights in memory.
     """
 
@@ -129,6 +139,14 @@ class Plan(BaseModel):
     cache_bytes: Count
     disk_mb_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     disk_latency_ms: Milliseconds | None = None
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        document: dict[str, Any] = serialise(self)
+        if not self.noise:
+            document.pop("noise", None)
+        return document
 
     @model_validator(mode="after")
     def _consistent(self) -> Plan:

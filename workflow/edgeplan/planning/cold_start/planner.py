@@ -318,4 +318,5 @@ def document(
         cache_bytes=cache_bytes(chosen),
         disk_mb_per_s=outcome.disk.mb_per_s if outcome.disk is not None else None,
         disk_latency_ms=outcome.disk.latency_ms if outcome.disk is not None else None,
+        noise=round(profile.noise, 4),
     )

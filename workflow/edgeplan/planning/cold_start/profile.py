@@ -169,6 +169,8 @@ class Profile:
         start_ms: paid besides any preparation or execution, whatever the plan: the program is read, threads are started, inputs
             and outputs are copied. Plans count it as paid first.
         fresh: factors on the costs in a fresh process.
+        noise: share of what was measured that other work disturbed whenever it was measured, 0 to 1; the larger one of steps
+            and of starts. Tables of profiles leave it out.
     """
 
     model: str
@@ -180,6 +182,7 @@ class Profile:
     contention: Contention = Contention()
     start_ms: float = 0.0
     fresh: Fresh = Fresh()
+    noise: float = 0.0
 
     @property
     def equal(self) -> bool:

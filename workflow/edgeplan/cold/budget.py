@@ -1,0 +1,42 @@
+"""Time by the clock that measuring may take."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Until when more may be measured; what must be measured in any case is, later too.
+
+    Attributes:
+        until: by `time.monotonic`; infinity never ends.
+    """
+
+    until: float = math.inf
+
+    @classmethod
+    def of(cls, seconds: float) -> Budget:
+        """From now on; 0 seconds are unbounded."""
+        return cls(time.monotonic() + seconds) if seconds else cls()
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it ends at all."""
+        return self.until < math.inf
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left, at least 0."""
+        return max(self.until - time.monotonic(), 0.0)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left."""
+        return self.left_s == 0.0
+
+    def part(self, share: float) -> Budget:
+        """A share of what is left, from now on."""
+        return Budget(time.monotonic() + share * self.left_s) if self.bounded else self
