@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from law_of_latency import ABOUT, SETTINGS, conv, rows, trained_once
+from law_of_latency import ABOUT, SETTINGS, conv, rows, trained_once, without_samples
 from pydantic import ValidationError
 
 from edgeplan.graph.kernels import KernelConfig
@@ -128,9 +128,7 @@ def test_far_kernels_are_warned_about_and_widen_the_interval_of_their_model() ->
 
 
 def test_a_card_that_tells_no_samples_widens_and_warns_of_nothing() -> None:
-    card = trained_once()[0].card
-    silent = tuple(r.model_copy(update={"samples": "", "near": 0.0, "far": 0.0}) for r in card.regressors)
-    predictor = DevicePredictor(card.model_copy(update={"regressors": silent, "growth": 5.0}), trained_once()[0].texts)
+    predictor = without_samples(trained_once()[0])
     assert predictor.predict(_alone(conv(64, 60_000, 28))).unfamiliar == ()
 
 

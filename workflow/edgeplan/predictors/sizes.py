@@ -67,7 +67,7 @@ def nearest(asked: Places, known: Places) -> Floats:
     if len(asked) * len(known) > _TREE_FROM:
         from scipy.spatial import cKDTree  # noqa: PLC0415  its import takes longer than a small prediction
 
-        found = cKDTree(known.astype(np.float64)).query(asked.astype(np.float64))[0]
+        found = cKDTree(known.astype(np.float64)).query(asked.astype(np.float64), workers=-1)[0]
     else:
         # Squares of differences of bytes, as |a|^2 + |b|^2 - 2 ab: exact in float64.
         a, b = asked.astype(np.float64), known.astype(np.float64)
