@@ -48,8 +48,11 @@ def chapters_of(wildcards):
     """What the report of a device takes in: its figures of merit, and the chapter on cold starts where there is one."""
     folder = f"results/{wildcards.device}/chapters"
     cold = wildcards.device in config["cold_start"]["devices"]
-    return [f"{folder}/prediction.json"] + (
-        [f"{folder}/cold_start.json", f"{folder}/cold_start.html"] if cold else []
+    unseen = wildcards.device in config["unseen"]["devices"]
+    return (
+        [f"{folder}/prediction.json"]
+        + ([f"{folder}/unseen.json"] if unseen else [])
+        + ([f"{folder}/cold_start.json", f"{folder}/cold_start.html"] if cold else [])
     )
 
 

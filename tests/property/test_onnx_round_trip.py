@@ -54,6 +54,9 @@ _STEPS: Mapping[str, Step] = {
     "leakyrelu": lambda b, x, _: b.activation(x, "leakyrelu"),
     "upsample": lambda b, x, n: b.upsample(x, 2 + n % 2),
     "tall pool": _tall_pool,
+    "skewed pool": lambda b, x, n: b.maxpool(x, 2, 1, (0, 0, 1, 1)) if n % 2 else b.avgpool(x, 2, 1, (1, 0, 0, 1)),
+    "skewed conv": lambda b, x, _: b.conv(x, 4, (2, 4), pad=(1, 1, 0, 2)),
+    "tanh": lambda b, x, _: b.activation(x, "tanh"),
     "fold": lambda b, x, _: b.squeeze(b.unsqueeze(x, (1, 3)), (1, 3)),
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from law_of_latency import ABOUT, conv, law, relu, trained_once
+from law_of_latency import ABOUT, conv, law, relu, trained_once, without_samples
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
@@ -70,7 +70,7 @@ def write_model(path: Path, *, pooled: bool = False, groups: int = 1) -> Path:
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of a device whose kernels follow the law, and the model."""
     folder = tmp_path_factory.mktemp("predict")
-    trained_once()[0].save(folder / "results/bench/predictors")
+    without_samples(trained_once()[0]).save(folder / "results/bench/predictors")
     FusionRules(pairs={"conv_bn": True, "bn_relu": True, "conv_relu": True}).write(folder / "results/bench/fusion/rules.json")
     write_model(folder / "camera.onnx")
     return folder

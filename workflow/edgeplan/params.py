@@ -79,6 +79,16 @@ class EvaluationSettings(_Section):
     speed_runs: Annotated[int, Field(ge=0, le=100)]
 
 
+class UnseenSettings(_Section):
+    """The architectures outside the zoo's families (`edgeplan.zoo.unseen`).
+
+    Attributes:
+        devices: devices on which they are measured and predicted.
+    """
+
+    devices: list[_Device]
+
+
 class TransferSettings(_Section):
     """Attributes: `source`, `target`: predictors of one device are tried on the other (Table 11)."""
 
@@ -99,6 +109,7 @@ class Params(_Section):
     truth: TruthSettings
     calibration: CalibrationSettings
     evaluation: EvaluationSettings
+    unseen: UnseenSettings
     transfer: TransferSettings
     cold_start: ColdStartSettings
 

@@ -17,6 +17,8 @@ def conv_output_size(size: int, kernel: int, stride: int, pad_total: int, dilati
 
 #: Height and width, or one number for both.
 Size = int | tuple[int, int]
+#: Padding of both sides of height and width, or top, left, bottom and right.
+Padding = Size | tuple[int, int, int, int]
 
 
 class GraphBuilder:
@@ -81,7 +83,7 @@ class GraphBuilder:
         stride: int = 1,
         *,
         groups: int = 1,
-        pad: Size | None = None,
+        pad: Padding | None = None,
         dilation: int = 1,
         bias: bool = False,
         name: str = "",
@@ -89,12 +91,12 @@ class GraphBuilder:
         """2-D convolution; `pad=None` keeps the size at stride 1 ("same" for odd kernels)."""
         n, cin, h, w = self.shape(x)
         kh, kw = _pair(kernel)
-        ph, pw = (dilation * (kh - 1) // 2, dilation * (kw - 1) // 2) if pad is None else _pair(pad)
+        top, left, bottom, right = _sides((dilation * (kh - 1) // 2, dilation * (kw - 1) // 2) if pad is None else pad)
         out = (
             n,
             out_channels,
-            conv_output_size(h, kh, stride, 2 * ph, dilation),
-            conv_output_size(w, kw, stride, 2 * pw, dilation),
+            conv_output_size(h, kh, stride, top + bottom, dilation),
+            conv_output_size(w, kw, stride, left + right, dilation),
         )
         weights: dict[str, Shape] = {"weight": (out_channels, cin // groups, kh, kw)}
         if bias:
@@ -102,7 +104,7 @@ class GraphBuilder:
         attributes: dict[str, Attribute] = {
             "kernel_shape": (kh, kw),
             "strides": (stride, stride),
-            "pads": (ph, pw, ph, pw),
+            "pads": (top, left, bottom, right),
             "dilations": (dilation, dilation),
             "group": groups,
         }
@@ -119,7 +121,7 @@ class GraphBuilder:
         return self._op("BatchNormalization", [x], [self.shape(x)], weights=weights, attributes={"epsilon": 1e-5}, name=name)[0]
 
     def activation(self, x: str, which: str, *, name: str = "") -> str:
-        """One of relu, relu6, leakyrelu (slope 0.1), hswish, hsigmoid, sigmoid; `""` adds nothing."""
+        """One of relu, relu6, leakyrelu (slope 0.1), hswish, hsigmoid, sigmoid, tanh; `""` adds nothing."""
         if not which:
             return x
         op_type, attributes = _ACTIVATIONS[which]
@@ -141,23 +143,29 @@ class GraphBuilder:
         """Element-wise product of two tensors of the same rank (axes of size 1 broadcast)."""
         return self._binary("Mul", a, b, name)
 
-    def _pool(self, op_type: str, x: str, kernel: Size, stride: Size, pad: Size, ceil: bool, name: str) -> str:
+    def _pool(self, op_type: str, x: str, kernel: Size, stride: Size, pad: Padding, ceil: bool, name: str) -> str:
         n, c, h, w = self.shape(x)
-        (kh, kw), (sh, sw), (ph, pw) = _pair(kernel), _pair(stride), _pair(pad)
-        out = (n, c, conv_output_size(h, kh, sh, 2 * ph, ceil=ceil), conv_output_size(w, kw, sw, 2 * pw, ceil=ceil))
+        (kh, kw), (sh, sw) = _pair(kernel), _pair(stride)
+        top, left, bottom, right = _sides(pad)
+        out = (
+            n,
+            c,
+            conv_output_size(h, kh, sh, top + bottom, ceil=ceil),
+            conv_output_size(w, kw, sw, left + right, ceil=ceil),
+        )
         attributes: dict[str, Attribute] = {
             "kernel_shape": (kh, kw),
             "strides": (sh, sw),
-            "pads": (ph, pw, ph, pw),
+            "pads": (top, left, bottom, right),
             "ceil_mode": int(ceil),
         }
         return self._op(op_type, [x], [out], attributes=attributes, name=name)[0]
 
-    def maxpool(self, x: str, kernel: Size, stride: Size, pad: Size = 0, *, ceil: bool = False, name: str = "") -> str:
+    def maxpool(self, x: str, kernel: Size, stride: Size, pad: Padding = 0, *, ceil: bool = False, name: str = "") -> str:
         """Max pooling."""
         return self._pool("MaxPool", x, kernel, stride, pad, ceil, name)
 
-    def avgpool(self, x: str, kernel: Size, stride: Size, pad: Size = 0, *, ceil: bool = False, name: str = "") -> str:
+    def avgpool(self, x: str, kernel: Size, stride: Size, pad: Padding = 0, *, ceil: bool = False, name: str = "") -> str:
         """Average pooling (padding not counted)."""
         return self._pool("AveragePool", x, kernel, stride, pad, ceil, name)
 
@@ -275,6 +283,14 @@ def _pair(size: Size) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else size
 
 
+def _sides(pad: Padding) -> tuple[int, int, int, int]:
+    """Padding at the top, left, bottom and right."""
+    if isinstance(pad, tuple) and len(pad) == 4:  # noqa: PLR2004  two sides an axis, two axes
+        return pad
+    height, width = _pair(pad)
+    return height, width, height, width
+
+
 _ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attribute]]] = MappingProxyType(
     {
         "relu": ("Relu", {}),
@@ -283,5 +299,6 @@ _ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attribute]]] = MappingProxyTy
         "hsigmoid": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
         "sigmoid": ("Sigmoid", {}),
         "leakyrelu": ("LeakyRelu", {"alpha": 0.1}),
+        "tanh": ("Tanh", {}),
     }
 )

@@ -53,7 +53,12 @@ def refuse_overlay(config: Mapping[str, Any], path: Path) -> None:
 
 def _named(params: Params) -> Iterator[tuple[str, str]]:
     """Every device that is named, and under which key."""
-    lists = {"devices": params.devices, "truth.repeat": params.truth.repeat, "cold_start.devices": params.cold_start.devices}
+    lists = {
+        "devices": params.devices,
+        "truth.repeat": params.truth.repeat,
+        "unseen.devices": params.unseen.devices,
+        "cold_start.devices": params.cold_start.devices,
+    }
     for place, names in lists.items():
         for name in names:
             yield place, name

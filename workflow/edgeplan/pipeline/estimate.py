@@ -18,6 +18,7 @@ _ROWS_A_SECOND, _FIXED_ROWS = 110.0, 8000.0  # rows of all trainings by the budg
 _ROW_S, _TRIAL_S = 0.005, 0.0002  # training on a row: without tuning, and for each trial
 _PREDICTED_S, _CALL_S, _TABLES_S = 0.0045, 1.5, 10.0  # a model of the timed batch; a timed call; tables and figures
 _COLD_PROFILE_S, _COLD_PLANS_S, _COLD_RUN_S = 20.0, 30.0, 1.2  # a block of a model's profile; its plans; a fresh process
+_UNSEEN_S = 120.0  # the architectures outside the zoo's families, on one device
 _STARTS_S = 60.0  # the zoo, the reports, and starting a dozen stages
 _HOURS_FROM = 180  # minutes
 
@@ -52,6 +53,7 @@ def estimate(params: Params, engines: Sequence[str]) -> dict[str, float]:
         "training": devices * rows * (_ROW_S + _TRIAL_S * params.training.trials),
         "whole models": (passes * evaluated_models + devices * calibrating_models) * _MODEL_S,
         "evaluation": devices * evaluated,
+        "unseen architectures": len(params.unseen.devices) * _UNSEEN_S,
         "cold starts": len(cold.devices) * len(cold.models) * (profiled + _COLD_PLANS_S + runs * _COLD_RUN_S),
         "the rest": _STARTS_S,
     }

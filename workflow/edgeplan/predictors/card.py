@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.predictors.familiarity import Checked
+from edgeplan.predictors.sizes import unpacked
 
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\.txt")
 
@@ -39,6 +40,8 @@ class Regressor(_Strict):
         low, high: quantiles of log(measured / predicted), out of fold.
         spread: standard deviation of the same. These figures, and the `cv_` ones, of an implementation's predictor are of what
             is predicted: its geometric mean with that of the kind.
+        samples: distinct sizes of its training rows (see `sizes.packed`); "" for a regressor that does not tell.
+        near, far: distances from the nearest sample, octaves: from which intervals grow, and beyond which is warned.
     """
 
     kind: str
@@ -55,6 +58,14 @@ class Regressor(_Strict):
     low: Finite = 0.0
     high: Finite = 0.0
     spread: Finite = 0.0
+    samples: str = ""
+    near: Annotated[Finite, Field(ge=0)] = 0.0
+    far: Annotated[Finite, Field(ge=0)] = 0.0
+
+    @model_validator(mode="after")
+    def _samples_can_be_read(self) -> Regressor:
+        unpacked(self.samples)
+        return self
 
 
 class Variant(_Strict):
@@ -124,6 +135,7 @@ class Card(_Strict):
         implementations: all implementations seen.
         regressors, dispatch, interval: the parts.
         learnt: by kernel kind, least and largest value of what `familiarity` checks among the training rows.
+        growth: by what share of itself the interval of a kernel grows for each octave between `near` and `far`.
         factors: by kernel kind, what kernels take in whole models over what `regressors` say; 1 for kinds that are not named.
     """
 
@@ -143,6 +155,7 @@ class Card(_Strict):
     dispatch: tuple[Dispatch, ...] = ()
     interval: Interval
     learnt: dict[str, dict[Checked, tuple[int, int]]] = {}
+    growth: Annotated[Finite, Field(ge=0)] = 0.0
     factors: dict[str, Annotated[Finite, Field(gt=0)]] = {}
 
     @model_validator(mode="after")

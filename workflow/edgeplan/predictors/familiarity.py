@@ -1,7 +1,7 @@
 """How far kernels lie from all that was measured: what a predictor cannot have learnt, told beside what it says.
 
-Sizes are extrapolated by the work model, and intervals count on that. Groups, dilation, batch, strides and the size of windows
-change which code an engine runs: beyond the values that were measured, a prediction is a guess whose error no interval covers.
+Groups, dilation, batch, strides and the size of windows change which code an engine runs: beyond the values that were measured,
+a prediction is a guess whose error no interval covers. Other sizes are extrapolated by the work model: `sizes` tells how far.
 """
 
 from __future__ import annotations

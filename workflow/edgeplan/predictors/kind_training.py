@@ -12,10 +12,14 @@ import numpy.typing as npt
 from edgeplan.predictors.boosting import Parameters, cross_validate, fit, parameters_for
 from edgeplan.predictors.card import Dispatch, Regressor
 from edgeplan.predictors.dispatch import learn_dispatch
+from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.labels import Floats, Labels
 from edgeplan.predictors.latency import together
 from edgeplan.predictors.settings import TrainingSettings
+from edgeplan.predictors.sizes import nearest_of_others, packed, places, usual
+from edgeplan.rounding import nine_digits
 
+_LEAST_HALF_WIDTH = 1e-3
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -28,6 +32,8 @@ class Kind:
         texts: text models by file name.
         dispatch: how its implementations are told, if the engine tells them.
         out_of_fold: latency (us) of each row by models that saw no row of its subject; NaN without (n,).
+        beyond, error: how far the sizes of each row lie beyond what is near to samples of other subjects (octaves), and its
+            error out of fold over the half width of the interval on that side; NaN without (n,).
         parameters: tuned parameters by implementation.
     """
 
@@ -35,6 +41,8 @@ class Kind:
     texts: dict[str, str]
     dispatch: Dispatch | None
     out_of_fold: Floats
+    beyond: Floats
+    error: Floats
     parameters: dict[str, Parameters]
 
 
@@ -52,7 +60,7 @@ def train_kind(kind: str, labels: Labels, matrix: Floats, reads: Floats, setting
     told = sorted(set(names) - {""})
     # The reorder inserted is known by its two layouts; no state has to be learnt for it.
     learnt = learn_dispatch(kind, labels, matrix, settings) if kind != "reorder" else None
-    result = Kind([], {}, None, np.full(len(labels), np.nan), {})
+    result = Kind([], {}, None, np.full(len(labels), np.nan), np.full(len(labels), np.nan), np.full(len(labels), np.nan), {})
     if learnt:
         result.dispatch = learnt[0]
         if learnt[0].file:
@@ -97,6 +105,14 @@ def _train_part(
     error = (held_out / part.latency - 1)[better]
     tail = (1 - settings.interval) / 2
     known = len(residual) > 0
+    low, high = (float(np.quantile(residual, q)) if known else 0.0 for q in (tail, 1 - tail))
+    at = places(lambda name: part.matrix[:, FEATURES.index(name)])
+    distance = nearest_of_others(at, part.group)
+    near, far = map(nine_digits, usual(distance))
+    result.beyond[rows] = np.minimum(distance, far) - near
+    side = np.where(residual > 0, high, -low)
+    result.error[rows] = np.nan
+    result.error[rows[better]] = np.abs(residual) / np.maximum(side, _LEAST_HALF_WIDTH)
     result.regressors.append(
         Regressor(
             kind=kind,
@@ -109,9 +125,12 @@ def _train_part(
             cv_rmspe=float(np.sqrt(np.mean(error**2))) if known else 0.0,
             cv_within_5pct=float((np.abs(error) <= 0.05).mean()) if known else 0.0,  # noqa: PLR2004
             cv_within_10pct=float((np.abs(error) <= 0.1).mean()) if known else 0.0,  # noqa: PLR2004
-            low=float(np.quantile(residual, tail)) if known else 0.0,
-            high=float(np.quantile(residual, 1 - tail)) if known else 0.0,
+            low=low,
+            high=high,
             spread=float(residual.std()) if known else 0.0,
+            samples=packed(at),
+            near=near,
+            far=far,
         )
     )
 

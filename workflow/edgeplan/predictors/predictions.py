@@ -33,8 +33,8 @@ class ModelPrediction:
         call_us: constant cost of the call, part of the latency.
         coverage: share of the kernels that have a predictor; below 1 the latency is that of the covered part.
         missing: nodes without a predictor.
-        unfamiliar: nodes whose kernels lie beyond what was measured, each with what does so: their part of the latency is a
-            guess, and the interval does not cover it.
+        unfamiliar: nodes whose kernels lie beyond what was measured, or whose sizes are far from all samples, each with what
+            does so: their part of the latency is a guess. The interval does not cover it, but grows with sizes that are far.
         stand_ins: nodes whose kind has no predictor and that are predicted as another kind: node, kind, the other kind. The
             interval is wider by what these may be off.
         kernels: breakdown: kernels in topological order, then layout conversions.

@@ -22,6 +22,7 @@ from edgeplan.predictors.latency import Evaluator
 from edgeplan.predictors.layouts import Layouts, propagate
 from edgeplan.predictors.packing import digest_of, pack, read_pack, write_pack
 from edgeplan.predictors.predictions import BatchPrediction, KernelPrediction, ModelPrediction
+from edgeplan.predictors.sizes import Sizes, places
 from edgeplan.predictors.stand_ins import FACTOR, stand_ins
 from edgeplan.predictors.trees import Forest
 
@@ -48,6 +49,10 @@ class DevicePredictor:
     def _evaluator(self) -> Evaluator:
         forest = self.packed or pack(self.card, self.texts, "memory")
         return Evaluator(self.card, forest)
+
+    @cached_property
+    def _sizes(self) -> Sizes:
+        return Sizes.of(self.card.regressors, self.card.growth)
 
     @staticmethod
     def load(folder: Path) -> DevicePredictor:
@@ -110,7 +115,7 @@ class DevicePredictor:
             self.card.call_us,
             float(batch.coverage[0]),
             missing,
-            tuple((n, why) for n, why in zip(model.names, unfamiliar(model.configs, self.card.learnt), strict=True) if why),
+            self._unfamiliar(model, costs),
             tuple(
                 (name, config.kind, near.kinds[config.kind])
                 for name, config, other in zip(model.names, model.configs, replaced, strict=True)
@@ -170,10 +175,12 @@ class DevicePredictor:
         reorder_us, reorder_regressor = evaluator.latency(
             tables.shapes.take(shape[first]), how[way[first]], layouts.reorder_from[first]
         )
+        distance = self._sizes.distance(places(tables.configs.take(pairs // len(told)).column), kernel_regressor)
         factor = np.array([self.card.factors.get(kind, 1.0) for kind in tables.configs.words["kind"]])
         return layouts, _Costs(
             kernel_us[inverse] * factor[tables.configs.codes["kind"][tables.config]],
             kernel_regressor[inverse],
+            distance[inverse],
             reorder_us[back] * self.card.factors.get(_REORDER, 1.0),
             reorder_regressor[back],
         )
@@ -194,21 +201,37 @@ class DevicePredictor:
         by_kind = np.bincount(kind * count + model, weights=covered, minlength=len(kinds) * count).reshape(len(kinds), count)
         items = np.maximum(np.bincount(model, minlength=count), 1)
         latency: Floats = np.asarray((total + self.card.call_us) / 1e3, dtype=np.float64)
-        width: Floats = np.exp(self.card.interval.half_width(effective))
+        # Errors of kernels far from all samples need not average out: what their intervals grow by is summed.
+        grown = (self._sizes.widening(costs.distance, costs.kernel_regressor) - 1.0) * self._half_widths[costs.kernel_regressor]
+        further_us = np.bincount(of_kernel, weights=np.nan_to_num(costs.kernel_us) * grown, minlength=count)
+        further: Floats = further_us / np.maximum(total, 1e-12)
+        width: Floats = np.exp(np.hypot(self.card.interval.half_width(effective), further))
         coverage: Floats = np.bincount(model, weights=~np.isnan(us), minlength=count) / items
         return BatchPrediction(
             tables.models, latency, latency / width, latency * width, coverage, effective, by_kind / 1e3, kinds
         )
+
+    @cached_property
+    def _half_widths(self) -> Floats:
+        """Half width of the interval of each regressor, as a logarithm; the last entry serves regressor -1: none."""
+        return np.array([*((r.high - r.low) / 2 for r in self.card.regressors), 0.0])
+
+    def _unfamiliar(self, model: ModelKernels, costs: _Costs) -> tuple[tuple[str, str], ...]:
+        forms = unfamiliar(model.configs, self.card.learnt)
+        sizes = self._sizes.far_off(costs.distance, costs.kernel_regressor)
+        told = (", ".join(filter(None, both)) for both in zip(forms, sizes, strict=True))
+        return tuple((name, why) for name, why in zip(model.names, told, strict=True) if why)
 
     def _breakdown(
         self, model: ModelKernels, layouts: Layouts, costs: _Costs, total_ms: float, guessed: Collection[str]
     ) -> tuple[KernelPrediction, ...]:
         writer = dict(enumerate(model.producers))
         states, choices = self.card.states, self._evaluator.choices
+        wider = self._sizes.widening(costs.distance, costs.kernel_regressor)
         lines = [
-            (name, config.kind, config.type, choices[choice][1].implementation if choice >= 0 else "", us, regressor)
-            for name, config, choice, us, regressor in zip(
-                model.names, model.configs, layouts.choice, costs.kernel_us, costs.kernel_regressor, strict=True
+            (name, config.kind, config.type, choices[choice][1].implementation if choice >= 0 else "", us, regressor, grown)
+            for name, config, choice, us, regressor, grown in zip(
+                model.names, model.configs, layouts.choice, costs.kernel_us, costs.kernel_regressor, wider, strict=True
             )
         ] + [
             (
@@ -218,6 +241,7 @@ class DevicePredictor:
                 f"{states[source]}>{states[target]}",
                 us,
                 regressor,
+                1.0,
             )
             for tensor, source, target, us, regressor in zip(
                 layouts.reorder_tensor.tolist(),
@@ -229,11 +253,12 @@ class DevicePredictor:
             )
         ]
         result = []
-        for name, kind, kernel_type, implementation, us, regressor in lines:
+        for name, kind, kernel_type, implementation, us, regressor, grown in lines:
             if regressor >= 0:
                 spread = self.card.regressors[regressor]
-                wider = FACTOR if kind in guessed else 1.0
-                low, high = us * np.exp(spread.low) / wider, us * np.exp(spread.high) * wider
+                told = np.log(FACTOR) if kind in guessed else 0.0
+                low = us * np.exp(grown * spread.low - told)
+                high = us * np.exp(grown * spread.high + told)
                 share = us / (1e3 * total_ms)
                 result.append(
                     KernelPrediction(name, kind, kernel_type, implementation, float(us), float(share), float(low), float(high))
@@ -243,10 +268,11 @@ class DevicePredictor:
 
 @dataclass(frozen=True)
 class _Costs:
-    """Latencies in us (NaN: no predictor) and the regressor behind each."""
+    """Latencies in us (NaN: no predictor), the regressor behind each, and how far kernels lie from its samples (octaves)."""
 
     kernel_us: Floats
     kernel_regressor: Integers
+    distance: Floats
     reorder_us: Floats
     reorder_regressor: Integers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,9 @@ from edgeplan.predictors.latency import state_names
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.quality import quality_of
 from edgeplan.predictors.settings import TrainingSettings
+from edgeplan.predictors.sizes import growth
 from edgeplan.predictors.trees import slim_text
+from edgeplan.rounding import nine_digits
 
 log = logging.getLogger(__name__)
 
@@ -94,12 +96,19 @@ def train_predictor(
         states=states,
         implementations=tuple(names),
         regressors=tuple(r for k in kinds.values() for r in k.regressors),
+        growth=_growth(tuple(kinds.values()), settings.interval),
         learnt=learnt_ranges(kind_of[kept], matrix[kept]),
         dispatch=tuple(k.dispatch for k in kinds.values() if k.dispatch),
         interval=calibrate(residual, effective, settings.interval),
     )
     texts = {name: text for k in kinds.values() for name, text in k.texts.items()}
     return DevicePredictor(card, texts), held_out.reset_index(drop=True)
+
+
+def _growth(kinds: Sequence[Kind], nominal: float) -> float:
+    """By how much intervals grow with the distance from samples, from the rows of all kinds together."""
+    beyond, error = (np.concatenate(parts) for parts in ([k.beyond for k in kinds], [k.error for k in kinds]))
+    return nine_digits(growth(beyond, error, nominal))
 
 
 def train_forest_predictor(

@@ -1,0 +1,180 @@
+"""How far the sizes of kernels lie from those of the nearest training sample, and what that adds to their intervals.
+
+Sizes lie in a space of octaves (base-2 logarithms): channels of a group, output height and width, window and so on, and, at
+half the weight, what the model around a kernel moves. Within the distances that are usual among the samples themselves errors
+do not depend on distance (measured on held-out rows of three engines); beyond them errors grow. So a regressor knows its
+samples, the distance up to which samples are near to others (of other subjects), and the one beyond which hardly any lies.
+Between the two an interval grows in proportion; beyond it grows no more, and the kernel is warned about.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from edgeplan.predictors.card import Regressor
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Places = npt.NDArray[np.uint8]
+#: A column of raw features by name (n,).
+Column = Callable[[str], Floats]
+
+#: Axes of the space. A size of 2^31 on an axis of full weight still fits a byte.
+AXES = 11
+_PER_OCTAVE = 4
+_CONTEXT_WEIGHT = 0.5
+_NEAR_SHARE, _FAR_SHARE = 0.8, 0.95
+#: Octaves: a distance below is near whatever the samples say, and at least so much lies between near and far.
+_LEAST_NEAR, _LEAST_BETWEEN = 1.0, 0.5
+#: Octaves beyond near from which a held-out row helps to calibrate growth, and the least number of such rows.
+_BEYOND_NEAR, _FEW = 0.1, 20
+_TREE_FROM = 200_000  # pairs from which building a tree is faster than comparing all
+
+
+def places(column: Column) -> Places:
+    """Where kernels lie, in quarters of an octave (n, AXES)."""
+    groups = np.maximum(column("groups"), 1.0)
+    pixels = np.maximum(column("out_height") * column("out_width"), 1.0)
+    sizes = (
+        column("batch"),
+        groups,
+        column("in_channels") / groups,
+        column("out_channels") / groups,
+        column("out_height"),
+        column("out_width"),
+        column("kernel_h") * column("kernel_w"),
+        column("in_height") * column("in_width") / pixels,
+        column("other_elements"),
+    )
+    context = (column("model_bytes"), column("arena_bytes"))
+    weighted = [np.log2(np.maximum(s, 1.0)) for s in sizes]
+    weighted += [_CONTEXT_WEIGHT * np.log2(np.maximum(s, 1.0)) for s in context]
+    quarters = np.rint(_PER_OCTAVE * np.column_stack(weighted))
+    return np.asarray(np.minimum(quarters, 255), dtype=np.uint8)
+
+
+def nearest(asked: Places, known: Places) -> Floats:
+    """Distance of each place to the nearest known one, octaves (n,); infinite where none is known."""
+    if not len(known):
+        return np.full(len(asked), np.inf)
+    if len(asked) * len(known) > _TREE_FROM:
+        from scipy.spatial import cKDTree  # noqa: PLC0415  its import takes longer than a small prediction
+
+        found = cKDTree(known.astype(np.float64)).query(asked.astype(np.float64), workers=-1)[0]
+    else:
+        # Squares of differences of bytes, as |a|^2 + |b|^2 - 2 ab: exact in float64.
+        a, b = asked.astype(np.float64), known.astype(np.float64)
+        squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2 * a @ b.T
+        found = np.sqrt(squares.min(axis=1))
+    return np.asarray(found / _PER_OCTAVE, dtype=np.float64)
+
+
+def nearest_of_others(at: Places, subject: Integers) -> Floats:
+    """Distance of each sample to the nearest one of another subject, octaves (n,); infinite where there is none."""
+    found = np.full(len(at), np.inf)
+    distinct, which = np.unique(at, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    # A place that several subjects hold is at no distance; one of a single subject asks those of the others.
+    first = np.full(len(distinct), -1, dtype=np.int64)
+    shared = np.zeros(len(distinct), dtype=bool)
+    for place, owner in zip(which.tolist(), subject.tolist(), strict=True):
+        shared[place] |= first[place] not in (-1, owner)
+        first[place] = owner
+    found[shared[which]] = 0.0
+    for owner in np.unique(first[~shared]):
+        mine = np.flatnonzero((subject == owner) & ~shared[which])
+        others = shared | (first != owner)
+        found[mine] = nearest(at[mine], distinct[others])
+    return found
+
+
+def usual(distance: Floats) -> tuple[float, float]:
+    """Up to which distance samples are near to others, and beyond which hardly any lies (octaves)."""
+    known = distance[np.isfinite(distance)]
+    if not len(known):
+        return _LEAST_NEAR, _LEAST_NEAR + _LEAST_BETWEEN
+    near = max(float(np.quantile(known, _NEAR_SHARE)), _LEAST_NEAR)
+    return near, max(float(np.quantile(known, _FAR_SHARE)), near + _LEAST_BETWEEN)
+
+
+def growth(beyond: Floats, error: Floats, nominal: float) -> float:
+    """By how much intervals grow for each octave beyond near, so that they still hold that share of held-out rows.
+
+    Args:
+        beyond: octaves beyond near of rows that were left out of training (n,).
+        error: their errors over the half width of the interval on that side (n,).
+        nominal: share to hold.
+
+    Returns:
+        The conformal quantile of what each row would have needed; 0 where too few rows are far to tell.
+    """
+    far = (beyond > _BEYOND_NEAR) & np.isfinite(beyond) & np.isfinite(error)
+    if far.sum() < _FEW:
+        return 0.0
+    needed = np.sort(np.maximum(error[far] - 1.0, 0.0) / beyond[far])
+    rank = min(len(needed), int(np.ceil((len(needed) + 1) * nominal)))
+    return float(needed[rank - 1])
+
+
+def packed(at: Places) -> str:
+    """Distinct places as text, for the card."""
+    return base64.b64encode(np.unique(at, axis=0).tobytes()).decode()
+
+
+def unpacked(text: str) -> Places:
+    """Inverse of `packed` (n, AXES).
+
+    Raises:
+        ValueError: the text is no whole number of places.
+    """
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8).reshape(-1, AXES)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What regressors know of the sizes that they were trained on."""
+
+    known: tuple[Places, ...]
+    near: Floats
+    far: Floats
+    growth: float
+
+    @staticmethod
+    def of(regressors: Sequence[Regressor], growth: float) -> Sizes:
+        """Those of a card."""
+        return Sizes(
+            tuple(unpacked(r.samples) for r in regressors),
+            np.array([r.near for r in regressors], dtype=np.float64),
+            np.array([r.far for r in regressors], dtype=np.float64),
+            growth,
+        )
+
+    def distance(self, at: Places, regressor: Integers) -> Floats:
+        """Octaves to the nearest sample of each kernel's regressor (n,); 0 without a regressor, or one that tells none."""
+        found = np.zeros(len(at))
+        for number in np.unique(regressor[regressor >= 0]):
+            if len(self.known[number]):
+                rows = np.flatnonzero(regressor == number)
+                distinct, back = np.unique(at[rows], axis=0, return_inverse=True)
+                found[rows] = nearest(distinct, self.known[number])[back.reshape(-1)]
+        return found
+
+    def widening(self, distance: Floats, regressor: Integers) -> Floats:
+        """By what the intervals of kernels are to be multiplied, 1 and more (n,)."""
+        beyond = np.minimum(distance, self.far[regressor]) - self.near[regressor]
+        return np.where((regressor >= 0) & (distance > 0), 1.0 + self.growth * np.maximum(beyond, 0.0), 1.0)
+
+    def far_off(self, distance: Floats, regressor: Integers) -> tuple[str, ...]:
+        """What is to be said of kernels whose sizes are far from all samples; "" for the others (n,)."""
+        far = (regressor >= 0) & (distance > self.far[regressor])
+        return tuple(
+            f"sizes more than {max(int(octaves), 1)} octaves from any that were measured" if told else ""
+            for octaves, told in zip(distance.tolist(), far.tolist(), strict=True)
+        )
