@@ -17,7 +17,12 @@ from edgeplan.errors import EdgeplanError
 if TYPE_CHECKING:
     from edgeplan.prediction import Prediction
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help="Measure kernels and models on a device, predict the latency of any model there, and plan and run cold starts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 device_app = typer.Typer(help="Look at devices.", no_args_is_help=True)
 app.add_typer(device_app, name="device")
 cli_plan.register(app)

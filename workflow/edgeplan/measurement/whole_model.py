@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeplan.cold.profiling.memory import waited_ms
 from edgeplan.devices.config import DeviceFile
 from edgeplan.devices.engines.base import Engine
 from edgeplan.errors import EdgeplanError, ModelError
@@ -74,22 +74,12 @@ def measure_file(device: DeviceFile, model: Path, graph: Graph, rows: Path, seco
             references = References()
             nominal = nominal_times(device.name, rows, references, settings.reference_runs)
             subject = Subject(graph, profiled=not without_nodes, file=file)
-            at_first = _processor_ns()
+            ran, waited = time.process_time(), waited_ms()
             (found,) = measure_batch(engine, [subject], settings, references, nominal)
-            ran, waited = (max(0, now - then) for now, then in zip(_processor_ns(), at_first, strict=True))
+            ran, waited = time.process_time() - ran, max(0.0, waited_ms() - waited) / 1e3
         finally:
             os.sched_setaffinity(0, before)
-    return WholeModel(found, without_nodes, waited / max(1, ran + waited), time.monotonic() - began)
-
-
-def _processor_ns() -> tuple[int, int]:
-    """How long the threads of this process have run and waited for a processor; zeros where the system does not tell."""
-    ran = waited = 0
-    for path in Path("/proc/self/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError, ValueError):  # a thread that has ended meanwhile
-            one, other, _ = map(int, path.read_text().split())
-            ran, waited = ran + one, waited + other
-    return ran, waited
+    return WholeModel(found, without_nodes, waited / (ran + waited), time.monotonic() - began)
 
 
 def _time_of_one_run(engine: Engine, model: Path, graph: Graph) -> float:
