@@ -118,7 +118,7 @@ def predict(model: _Path, device: str = "cpu-onnxruntime", *, results: _Path = "
 
 def measure(
     model: _Path,
-    device: str = "cpu-onnxruntime",
+    device: _Path = "cpu-onnxruntime",
     *,
     seconds: float = 20.0,
     results: _Path = "results",
@@ -142,13 +142,19 @@ def measure(
     """
     from edgeplan.comparison import measure_model
 
-    return measure_model(Path(model), device, seconds=seconds, results=Path(results), rows=Path(rows))
+    return measure_model(
+        Path(model),
+        Path(device) if isinstance(device, PathLike) else device,
+        seconds=seconds,
+        results=Path(results),
+        rows=Path(rows),
+    )
 
 
 def plan_cold_start(
     model: _Path,
     output: _Path,
-    device: str = "cpu-onednn",
+    device: _Path = "cpu-onednn",
     *,
     costs: Literal["profiled", "predicted"] = "profiled",
     planner: str = "optimal",
@@ -210,7 +216,7 @@ def plan_cold_start(
             where="--cache-limit",
             next_step=f"name 0 to {_LARGEST_MB} MB, or leave it out",
         )
-    found = load_device(device)
+    found = load_device(Path(device) if isinstance(device, PathLike) else device)
     if found.engine != "onednn":
         raise DeviceError(
             f"device {found.name!r} runs {found.engine}, which executes no plans",
@@ -235,7 +241,7 @@ def run(
     inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike | _Path | None = None,
     *,
     repeat: int = 1,
-    device: str = "",
+    device: _Path = "",
     check: bool = False,
     model: _Path | None = None,
     cold: bool = False,
@@ -280,9 +286,10 @@ def run(
         values = read_inputs(Path(inputs), program.inputs)
     else:
         values = checked_inputs(inputs, program.inputs)
-    cores = processors(program, device)
+    named = str(device)
+    cores = processors(program, named)
     if cold:
-        require_sorted(cores, device)
+        require_sorted(cores, named)
         with kept_on(cores):
             times = [start_apart(folder, program, values, cores, evicted=evicted, continuous=continuous) for _ in range(repeat)]
         return Run(program, {}, tuple(times), (), {}, continuous)

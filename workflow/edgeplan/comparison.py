@@ -96,7 +96,7 @@ class Measured:
         return self.prediction.low_ms <= self.latency_ms <= self.prediction.high_ms
 
 
-def measure_model(model: Path, device: str, *, seconds: float, results: Path, rows: Path) -> Measured:
+def measure_model(model: Path, device: str | Path, *, seconds: float, results: Path, rows: Path) -> Measured:
     """Measure a model, and predict it where the device has predictors: see `edgeplan.api.measure`."""
     file = load_device(device)
     graph = simplify(load_onnx(model))

@@ -108,6 +108,8 @@ def _installed() -> str:
 def _text(document: dict[str, object]) -> str:
     lines = []
     for key, value in document.items():
-        line = yaml.safe_dump({key: value}, default_flow_style=None, allow_unicode=True, width=1000).strip()
+        line = yaml.safe_dump({key: value}, default_flow_style=False, allow_unicode=True, width=1000).strip()
+        if isinstance(value, (list, dict)):
+            line = f"{key}: {yaml.safe_dump(value, default_flow_style=True, width=1000).strip()}"
         lines.append(f"{line} # {_COMMENTS[key]}" if key in _COMMENTS else line)
     return "\n".join(lines) + "\n"
