@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnx.checker import ValidationError
+
 from edgeplan.cold.profiling.memory import waited_ms
 from edgeplan.devices.config import DeviceFile
 from edgeplan.devices.engines.base import Engine
@@ -68,8 +70,9 @@ def measure_file(device: DeviceFile, model: Path, graph: Graph, rows: Path, seco
         try:
             device.pin()
             engine = device.load_engine()
-            once = _time_of_one_run(engine, model, graph)
-            file, without_nodes = _with_nodes(engine, model, graph, Path(folder))
+            file = _named(model, Path(folder))
+            once = _time_of_one_run(engine, file, graph)
+            without_nodes = _without_nodes(engine, file, graph)
             settings = _settings(seconds, once, counted=not without_nodes)
             references = References()
             nominal = nominal_times(device.name, rows, references, settings.reference_runs)
@@ -82,14 +85,14 @@ def measure_file(device: DeviceFile, model: Path, graph: Graph, rows: Path, seco
     return WholeModel(found, without_nodes, waited / (ran + waited), time.monotonic() - began)
 
 
-def _time_of_one_run(engine: Engine, model: Path, graph: Graph) -> float:
+def _time_of_one_run(engine: Engine, file: Path, graph: Graph) -> float:
     """Seconds of a run, the second one.
 
     Raises:
         ModelError: the engine cannot load or run it.
     """
     try:
-        with engine.load(model, graph) as session:
+        with engine.load(file, graph) as session:
             session.run()
             start = time.perf_counter()
             session.run()
@@ -99,21 +102,28 @@ def _time_of_one_run(engine: Engine, model: Path, graph: Graph) -> float:
     except Exception as error:  # engines raise what they like
         raise ModelError(
             f"{engine.name} cannot run the model: {_first_line(error)}",
-            where=str(model),
+            where=str(file),
             next_step="check it with another engine: edgeplan device init NAME --engine E, then --device NAME",
         ) from error
 
 
-def _with_nodes(engine: Engine, model: Path, graph: Graph, folder: Path) -> tuple[Path, str]:
-    """The file whose nodes an engine can be asked about, and why it cannot: then the model itself is measured as a whole."""
-    if not engine.reports_nodes:
-        return model, f"{engine.name} does not report its nodes"
+def _named(model: Path, folder: Path) -> Path:
+    """The file with names that an engine's report is understood by, or as it is."""
     try:
-        file = named_file(model, folder)
+        return named_file(model, folder)
+    except (OSError, ValueError, ValidationError):  # what is wrong with it the engine will say
+        return model
+
+
+def _without_nodes(engine: Engine, file: Path, graph: Graph) -> str:
+    """Why an engine cannot be asked about its nodes, or "": without them the model is measured as a whole."""
+    if not engine.reports_nodes:
+        return f"{engine.name} does not report its nodes"
+    try:
         engine.executed(file, graph)
-    except Exception as error:  # noqa: BLE001  the whole model can be measured whatever is odd about its nodes
-        return model, f"the nodes of {engine.name} cannot be told apart: {type(error).__name__}: {_first_line(error)}"
-    return file, ""
+    except Exception as error:  # noqa: BLE001  whatever is odd about nodes, the model as a whole can be measured
+        return f"the nodes of {engine.name} cannot be told apart: {type(error).__name__}: {_first_line(error)}"
+    return ""
 
 
 def _settings(seconds: float, once: float, *, counted: bool) -> MeasurementSettings:
