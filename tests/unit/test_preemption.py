@@ -61,7 +61,7 @@ def test_beside_a_process_that_never_sleeps_a_run_takes_about_its_own_time(ms: f
 @pytest.mark.usefixtures("_here")
 def test_interrupted_runs_do_not_count_while_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([0, 1, 1, 1, 1, 2, 2, 2, 2, 2])  # the first and the third of five runs are interrupted
-    monkeypatch.setattr(preemption, "preemptions", lambda: next(counts))
+    monkeypatch.setattr(preemption, "switches", lambda: next(counts))
     durations = iter([9.0, 1.0, 9.0, 1.0, 1.0])
     found = timed_runs(lambda: spin(next(durations)), least=3, most=3, block_ms=100.0, threads=1)
     assert len(found) == 3
@@ -70,7 +70,7 @@ def test_interrupted_runs_do_not_count_while_others_do(monkeypatch: pytest.Monke
 
 def test_of_several_threads_durations_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter(range(1000))
-    monkeypatch.setattr(preemption, "preemptions", lambda: next(counts))
+    monkeypatch.setattr(preemption, "switches", lambda: next(counts))
     found = timed_runs(lambda: time.sleep(0.002), least=2, most=4, block_ms=1.0, threads=2)
     assert min(found) >= 2_000_000
 

@@ -1,19 +1,28 @@
-"""The command line: `edgeplan predict`, `edgeplan plan`, `edgeplan run`, `edgeplan export` and `edgeplan device`."""
+"""The command line: it prints what the functions of `edgeplan.api` return."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from edgeplan import cli_export, cli_plan, cli_run
-from edgeplan.errors import EdgeplanError, FormatError
+from edgeplan import cli_device, cli_export, cli_measure, cli_plan, cli_run
+from edgeplan.errors import EdgeplanError
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+if TYPE_CHECKING:
+    from edgeplan.prediction import Prediction
+
+app = typer.Typer(
+    help="Measure kernels and models on a device, predict the latency of any model there, and plan and run cold starts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 device_app = typer.Typer(help="Look at devices.", no_args_is_help=True)
 app.add_typer(device_app, name="device")
 cli_plan.register(app)
@@ -31,65 +40,26 @@ def predict(
     partial: Annotated[bool, typer.Option(help="Report what can be predicted when some kernels have no predictor.")] = False,
 ) -> None:
     """Predict the latency of a model on a device, with its interval and the cost of each kernel."""
-    # imported here: `edgeplan --help` and the errors of its arguments should not wait for onnx
-    from edgeplan.graph.onnx_import import load_onnx  # noqa: PLC0415
-    from edgeplan.graph.simplify import simplify  # noqa: PLC0415
-    from edgeplan.graph.splitting import split  # noqa: PLC0415
-    from edgeplan.predictors.kernel_tables import kernel_table  # noqa: PLC0415
-    from edgeplan.predictors.predictor import DevicePredictor  # noqa: PLC0415
-    from edgeplan.fusion.rules import read_rules  # noqa: PLC0415  isort:skip
+    from edgeplan.api import predict as predict_model  # noqa: PLC0415  `edgeplan --help` should not wait for onnx
 
-    folder = results / device
-    if not (folder / "predictors" / "card.json").is_file():
-        from edgeplan.devices.config import DEVICE_FOLDER, load_device  # noqa: PLC0415  needed for the message alone
-
-        if DEVICE_FOLDER.is_dir():
-            load_device(device)  # says so where there is no such device at all
-        known = sorted(p.parent.parent.name for p in results.glob("*/predictors/card.json"))
-        raise FormatError(
-            f"no predictors of device {device!r}",
-            where=str(folder / "predictors"),
-            next_step=" or ".join(
-                # rows that came with a clone suffice: the predictors are in no git
-                [f"dvc repro training@{device}" if (folder / "measurements").is_dir() else f"make reproduce DEVICE={device}"]
-                + ([f"use one of: {', '.join(known)}"] if known else [])
-            ),
-        )
-    predictor = DevicePredictor.load(folder / "predictors")
-    rules = read_rules(folder / "fusion" / "rules.json")
-    graph = simplify(load_onnx(model))
-    found = predictor.predict(kernel_table(graph, split(graph, rules)), allow_partial=partial)
-    document = {
-        "model": model.name,
-        "device": device,
-        "latency_ms": found.latency_ms,
-        "low_ms": found.low_ms,
-        "high_ms": found.high_ms,
-        "interval": predictor.card.interval.nominal,
-        "coverage": found.coverage,
-        "missing": list(found.missing),
-        "unfamiliar": [{"name": name, "why": why} for name, why in found.unfamiliar],
-        "stand_ins": [{"name": name, "kind": kind, "predicted_as": other} for name, kind, other in found.stand_ins],
-        "call_ms": found.call_us / 1e3,
-        "kernels": [
-            {
-                "name": k.name,
-                "type": k.type,
-                "implementation": k.implementation,
-                "latency_ms": k.latency_us / 1e3,
-                "low_ms": k.low_us / 1e3,
-                "high_ms": k.high_us / 1e3,
-                "share": k.share,
-            }
-            for k in found.kernels
-        ],
-    }
+    found = predict_model(model, device, results=results, partial=partial)
+    document = prediction_document(found)
     _warn_of_unfamiliar(found.unfamiliar)
     _warn_of_stand_ins(found.stand_ins)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
         return
     _print_prediction(document)
+
+
+def prediction_document(found: Prediction) -> dict[str, Any]:
+    """A prediction as `--json` prints it."""
+    document = asdict(found)
+    document["missing"] = list(found.missing)
+    document["unfamiliar"] = [{"name": name, "why": why} for name, why in found.unfamiliar]
+    document["stand_ins"] = [{"name": name, "kind": kind, "predicted_as": other} for name, kind, other in found.stand_ins]
+    document["kernels"] = list(document["kernels"])
+    return document
 
 
 def _print_prediction(found: dict[str, object]) -> None:
@@ -154,6 +124,8 @@ def device_check(
         raise typer.Exit(7)
 
 
+cli_device.register(device_app)
+cli_measure.register(app)
 cli_run.register(app)
 cli_export.register(app)
 

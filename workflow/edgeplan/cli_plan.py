@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgeplan.errors import DeviceError, ParamsError
+from edgeplan.errors import ParamsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from edgeplan.runtime.linked import LinkedProgram
 
 _MB = 1e6
-_LARGEST_MB = 1_000_000  # whatever is above is a mistake
 
 plan_app = typer.Typer(help="Plan how to run a model.", no_args_is_help=True)
 
@@ -93,56 +92,26 @@ def plan_cold_start(
     results: Annotated[Path, typer.Option(help="Folder of the results, for predictors.")] = Path("results"),
 ) -> None:
     """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when."""
-    # imported here: `edgeplan --help` and the errors of its arguments should not wait for numpy and onnx
-    from edgeplan.cold.profiling.command import Request, plan_model  # noqa: PLC0415
-    from edgeplan.cold.profiling.settings import FAST, ProfileSettings  # noqa: PLC0415
-    from edgeplan.devices.config import load_device  # noqa: PLC0415
-    from edgeplan.planning.cold_start.later import with_warm_kernels  # noqa: PLC0415
-    from edgeplan.planning.cold_start.planner import PLANNERS  # noqa: PLC0415
-    from edgeplan.runtime.layouts import HOMES, LIKELY  # noqa: PLC0415
-    from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415
-    from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder  # noqa: PLC0415
+    from edgeplan.api import plan_cold_start as plan  # noqa: PLC0415  `edgeplan --help` should not wait for numpy and onnx
 
     if accept_noise and on_noise == OnNoise.refuse:
         raise ParamsError("noise is either accepted or refused", where="--accept-noise", next_step="leave the option out")
-    settings = FAST if on_noise == OnNoise.keep and budget_seconds != 0 else ProfileSettings()
-    changes = {"on_noise": on_noise.value} | ({} if budget_seconds is None else {"budget_seconds": budget_seconds})
-    settings = settings.model_validate({**settings.model_dump(), **changes})
-    homes = tuple(filter(None, layouts.split(","))) or (HOMES if settings.thorough else LIKELY)
-    if unknown := [home for home in homes if home not in HOMES]:
-        raise ParamsError(f"there is no layout {unknown[0]!r}", where="--layouts", next_step=f"choose from {', '.join(HOMES)}")
-    if planner not in PLANNERS:
-        raise ParamsError(
-            f"there is no planner {planner!r}", where="--planner", next_step=f"choose one of {', '.join(PLANNERS)}"
-        )
-    if reprofile and planner != "nnv12":
-        raise ParamsError(
-            f"the planner {planner!r} does not profile again while it plans",
-            where="--reprofile",
-            next_step="leave the option out, or add --planner nnv12",
-        )
-    if cache_limit is not None and not 0 <= cache_limit <= _LARGEST_MB:
-        raise ParamsError(
-            f"{cache_limit:g} MB is no limit for a cache",
-            where="--cache-limit",
-            next_step=f"name 0 to {_LARGEST_MB} MB, or leave it out",
-        )
-    found = load_device(device)
-    if found.engine != "onednn":
-        raise DeviceError(
-            f"device {found.name!r} runs {found.engine}, which executes no plans",
-            where="--device",
-            next_step="take a device of the engine onednn, e.g. cpu-onednn",
-        )
-    measured, predictors = rows / found.name, results / found.name / "predictors"
-    shared = measured / "cold_start" / "profiles"
-    request = Request(found, costs.value, planner, homes, measured / "cold", shared, predictors, reprofile, settings)
-    planned = plan_model(model, request)
-    made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
-    limit_bytes = None if cache_limit is None else int(cache_limit * _MB)
-    path = build_plan_folder(planned.dnnl, model, made, output, limit_bytes=limit_bytes)
-    program = read_linked(path / PROGRAM_NAME)
-    for line in [*summary(made, planned.profiles, path), cache_line(made, program, limit_bytes)]:
+    made = plan(
+        model,
+        output,
+        device,
+        costs=costs.value,
+        planner=planner,
+        layouts=tuple(filter(None, layouts.split(","))),
+        continuous=continuous,
+        reprofile=reprofile,
+        cache_limit=cache_limit,
+        on_noise=on_noise.value,
+        budget_seconds=budget_seconds,
+        rows=rows,
+        results=results,
+    )
+    for line in [*summary(made.plan, made.profiles, made.folder), cache_line(made.plan, made.program, made.limit_bytes)]:
         typer.echo(line)
 
 

@@ -66,3 +66,15 @@ class PredictionError(EdgeplanError):
     """A kernel has no predictor."""
 
     exit_code = 9
+
+
+class InputError(EdgeplanError):
+    """Tensors given for a run that do not fit the model's inputs, or a file of them that cannot be read."""
+
+    exit_code = 11
+
+
+class CheckError(EdgeplanError):
+    """A run's outputs differ from ONNX Runtime's by more than rounding."""
+
+    exit_code = 12

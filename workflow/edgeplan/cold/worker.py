@@ -27,8 +27,8 @@ from edgeplan.cold.counters import Counters, first_touch_ms, reset_peak
 from edgeplan.cold.inputs import Array, digest, random_inputs, relative_error
 from edgeplan.cold.interference import together_us
 from edgeplan.cold.jobs import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
-from edgeplan.cold.preemption import Preemption
 from edgeplan.cold.settling import settle
+from edgeplan.measurement.preemption import Preemption
 from edgeplan.subprocesses import ending
 
 Job = PrepareJob | RunJob | OnceJob

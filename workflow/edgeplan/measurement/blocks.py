@@ -39,7 +39,7 @@ class _Loaded:
 
 
 def _load(engine: Engine, subject: Subject, folder: Path) -> _Loaded:
-    model = save_onnx(subject.graph, folder / f"{subject.id}.onnx")
+    model = subject.file or save_onnx(subject.graph, folder / f"{subject.id}.onnx")
     plain = engine.load(model, subject.graph)
     counting = engine.load_profiled(model, subject.graph) if subject.profiled else None
     for leftover in folder.glob(f"{subject.id}.onnx*"):

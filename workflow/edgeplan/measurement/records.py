@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -36,10 +37,12 @@ class Subject:
     Attributes:
         graph: the graph; its weights are seeded alike for every subject.
         profiled: whether the time of each engine node is wanted too.
+        file: the ONNX file to time, with weights of its own, which no row store holds; None writes one of the graph.
     """
 
     graph: Graph
     profiled: bool = False
+    file: Path | None = None
 
     @cached_property
     def id(self) -> str:

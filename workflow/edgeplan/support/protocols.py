@@ -63,7 +63,8 @@ _RUNTIME = _files(
 )
 _PROFILES = (
     "compiled.py",
-    *_files("cold", "clock", "interference", "preemption", "settling", "grounds"),
+    "measurement/preemption.py",
+    *_files("cold", "clock", "interference", "settling", "grounds"),
     *_files("cold/profiling", "rounds", "memory", "trials", "fresh", "once", "contention", "check", "measure", "starter"),
     *_files(
         "runtime", "cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache", "tape", "tape_file"

@@ -18,10 +18,10 @@ import numpy as np
 
 from edgeplan.cold.attempts import ATTEMPTS
 from edgeplan.cold.interference import LIMIT, MOST_CONTENTION, Interference
-from edgeplan.cold.preemption import thread_waited_ms
 from edgeplan.cold.profiling.memory import pinned, release_freed
 from edgeplan.cold.profiling.rounds import Rig
 from edgeplan.cold.profiling.settings import Cores
+from edgeplan.measurement.preemption import thread_waited_ms
 from edgeplan.runtime.lanes import Lane, Preparation
 from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.runtime.preparation import Executor, Shared

@@ -17,12 +17,12 @@ import numpy as np
 from edgeplan.cold.budget import Budget
 from edgeplan.cold.clock import Clock
 from edgeplan.cold.interference import LIMIT
-from edgeplan.cold.preemption import Preemption
 from edgeplan.cold.profiling.rounds import Rig, Round, Sample, Times
 from edgeplan.cold.profiling.settings import ProfileSettings
 from edgeplan.cold.profiling.store import NOISE, Row
 from edgeplan.cold.profiling.subjects import Group
 from edgeplan.errors import NoiseError
+from edgeplan.measurement.preemption import Preemption
 
 log = logging.getLogger(__name__)
 _REPEAT_BLOCKS = 2  # blocks in which the second creation of equal steps is timed

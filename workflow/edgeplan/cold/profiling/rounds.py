@@ -25,11 +25,11 @@ import numpy as np
 
 from edgeplan.cold import page_cache
 from edgeplan.cold.inputs import Array
-from edgeplan.cold.preemption import switches
 from edgeplan.cold.profiling.memory import pinned, release_freed
 from edgeplan.cold.profiling.subjects import Subject
 from edgeplan.cold.profiling.trials import Trials
 from edgeplan.errors import ModelError
+from edgeplan.measurement.preemption import switches
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedStep
 from edgeplan.runtime.memory import Region

@@ -1,0 +1,328 @@
+"""The library's own interface: what the command line does, as functions with typed results (docs/api.md).
+
+`import edgeplan` hands these out on first use; each imports what it needs when it is called.
+"""
+
+# ruff: noqa: PLC0415  imported when called: `import edgeplan` and `edgeplan --help` should not wait for numpy and onnx
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from edgeplan.comparison import Measured
+    from edgeplan.planning.cold_start.plan import Plan
+    from edgeplan.planning.cold_start.profile import Profile
+    from edgeplan.prediction import Prediction
+    from edgeplan.runtime.linked import LinkedProgram
+
+    Array = npt.NDArray[np.float32]
+
+__all__ = ["ColdStartPlan", "Run", "measure", "plan_cold_start", "predict", "run"]
+
+_Path = str | PathLike[str]
+_LARGEST_MB = 1_000_000  # whatever is above is a mistake
+_BYTES_PER_MB = 1e6
+
+
+@dataclass(frozen=True)
+class ColdStartPlan:
+    """A plan that was written.
+
+    Attributes:
+        folder: what `run` executes.
+        plan: the plan document.
+        profiles: the costs that it was made from, by layout.
+        program: what was built from it.
+        limit_bytes: most bytes of weights in the cache; None without a limit.
+    """
+
+    folder: Path
+    plan: Plan
+    profiles: tuple[Profile, ...]
+    program: LinkedProgram
+    limit_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """Inferences of a plan.
+
+    Attributes:
+        program: what was run.
+        outputs: of the last inference in this process, by name; empty if all ran in fresh ones.
+        cold_ms: time of each cold start, opening the plan included.
+        warm_ms: time of each later inference.
+        stages_ms: of the cold start in this process, sums over all cores; empty if all ran in fresh ones.
+        continuous: whether the plan has kernels of its own for later inferences.
+        difference: largest difference from ONNX Runtime's outputs on the same inputs, relative to the largest magnitude of each
+            output; None unless it was asked for.
+    """
+
+    program: LinkedProgram
+    outputs: Mapping[str, Array]
+    cold_ms: tuple[float, ...]
+    warm_ms: tuple[float, ...]
+    stages_ms: Mapping[str, float]
+    continuous: bool
+    difference: float | None = None
+
+    def require_checked(self) -> None:
+        """Refuse outputs that differ from ONNX Runtime's by more than rounding, if they were compared.
+
+        Raises:
+            CheckError: they do.
+        """
+        from edgeplan.cold.jobs import OUTPUT_TOLERANCE
+
+        if self.difference is not None and not self.difference <= OUTPUT_TOLERANCE:
+            by = f"by {self.difference:.1e} of the largest magnitude" if isfinite(self.difference) else "in what is not finite"
+            raise CheckError(
+                f"outputs differ from ONNX Runtime's {by}, more than the {OUTPUT_TOLERANCE:.0e} of rounding",
+                where=f"model {self.program.model}",
+                next_step="plan the model again; do not use this plan if that changes nothing",
+            )
+
+
+def predict(model: _Path, device: str = "cpu-onnxruntime", *, results: _Path = "results", partial: bool = False) -> Prediction:
+    """Predict the latency of a model on a device that was measured.
+
+    Args:
+        model: ONNX file of static shape.
+        device: name of the device.
+        results: folder of the results, with the device's predictors.
+        partial: predict what can be, where kernels have no predictor.
+
+    Raises:
+        ModelError: the file cannot be read or holds what is not known.
+        PredictionError: a kernel has no predictor, unless `partial`.
+        FormatError, DeviceError: there are no predictors of that device.
+    """
+    from edgeplan.graph.onnx_import import load_onnx
+    from edgeplan.graph.simplify import simplify
+    from edgeplan.prediction import load_predictors, predict_graph
+
+    path, learnt = Path(model), load_predictors(device, Path(results))
+    return predict_graph(simplify(load_onnx(path)), path.name, device, learnt, partial=partial)[0]
+
+
+def measure(
+    model: _Path,
+    device: _Path = "cpu-onnxruntime",
+    *,
+    seconds: float = 20.0,
+    results: _Path = "results",
+    rows: _Path = "data/rows",
+) -> Measured:
+    """Measure a model on this machine, and predict it where the device has predictors.
+
+    Noise never ends it: the answer says how noisy it is.
+
+    Args:
+        model: ONNX file of static shape.
+        device: name of a device file, or a path to one.
+        seconds: about how long to measure.
+        results: folder of the results, with predictors.
+        rows: folder of measured rows: how fast this machine is when it is quiet.
+
+    Raises:
+        ModelError: the file cannot be read, or the engine cannot load it.
+        DeviceError: unknown device, engine not installed, or cores that may not be used.
+        BusyError: another process is measuring.
+    """
+    from edgeplan.comparison import measure_model
+
+    return measure_model(
+        Path(model),
+        Path(device) if isinstance(device, PathLike) else device,
+        seconds=seconds,
+        results=Path(results),
+        rows=Path(rows),
+    )
+
+
+def plan_cold_start(
+    model: _Path,
+    output: _Path,
+    device: _Path = "cpu-onednn",
+    *,
+    costs: Literal["profiled", "predicted"] = "profiled",
+    planner: str = "optimal",
+    layouts: Sequence[str] = (),
+    continuous: bool = False,
+    reprofile: bool = False,
+    cache_limit: float | None = None,
+    on_noise: Literal["keep", "refuse"] = "keep",
+    budget_seconds: float | None = None,
+    rows: _Path = "data/rows",
+    results: _Path = "results",
+) -> ColdStartPlan:
+    """Plan the fastest first inference of a model, and write what executes it.
+
+    Args:
+        model: ONNX file of static shape.
+        output: folder to write the plan to.
+        device: name of a device file of the engine onednn, or a path to one.
+        costs: measure this model, or predict from others.
+        planner: a name in `edgeplan.planning.cold_start.planner.PLANNERS`.
+        layouts: home layouts to plan; without, those that may be best, and in a thorough profile all.
+        continuous: more inferences follow the first: idle cores prepare the kernels that are fastest when warm.
+        reprofile: planner nnv12: measure what it tries again while it plans.
+        cache_limit: most MB of weights in the cache.
+        on_noise: on a busy machine keep what is measured and say how noisy it is, or refuse to plan from it.
+        budget_seconds: seconds of measuring, beyond which only what must be known is measured; 0: unbounded and thorough.
+            Without, 20, or unbounded where noise is refused.
+        rows: folder of measured rows.
+        results: folder of the results, for predictors.
+
+    Raises:
+        ParamsError: an argument is none that there is.
+        EdgeplanError: see `edgeplan.cold.profiling.command.plan_model` and `build_plan_folder`.
+    """
+    from edgeplan.cold.profiling.command import Request, plan_model
+    from edgeplan.cold.profiling.settings import FAST, ProfileSettings
+    from edgeplan.devices.config import load_device
+    from edgeplan.planning.cold_start.later import with_warm_kernels
+    from edgeplan.planning.cold_start.planner import PLANNERS
+    from edgeplan.runtime.layouts import HOMES, LIKELY
+    from edgeplan.runtime.linked_file import read_linked
+    from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder
+
+    settings = FAST if on_noise == "keep" and budget_seconds != 0 else ProfileSettings()
+    changes: dict[str, Any] = {"on_noise": on_noise}
+    if budget_seconds is not None:
+        changes["budget_seconds"] = budget_seconds
+    settings = settings.model_validate({**settings.model_dump(), **changes})
+    homes = tuple(layouts) or (HOMES if settings.thorough else LIKELY)
+    if unknown := [home for home in homes if home not in HOMES]:
+        raise ParamsError(f"there is no layout {unknown[0]!r}", where="--layouts", next_step=f"choose from {', '.join(HOMES)}")
+    if costs not in ("profiled", "predicted"):
+        raise ParamsError(f"there are no {costs!r} costs", where="--costs", next_step="choose profiled or predicted")
+    if planner not in PLANNERS:
+        raise ParamsError(
+            f"there is no planner {planner!r}", where="--planner", next_step=f"choose one of {', '.join(PLANNERS)}"
+        )
+    if reprofile and planner != "nnv12":
+        raise ParamsError(
+            f"the planner {planner!r} does not profile again while it plans",
+            where="--reprofile",
+            next_step="leave the option out, or add --planner nnv12",
+        )
+    if cache_limit is not None and not 0 <= cache_limit <= _LARGEST_MB:
+        raise ParamsError(
+            f"{cache_limit:g} MB is no limit for a cache",
+            where="--cache-limit",
+            next_step=f"name 0 to {_LARGEST_MB} MB, or leave it out",
+        )
+    found = load_device(Path(device) if isinstance(device, PathLike) else device)
+    if found.engine != "onednn":
+        raise DeviceError(
+            f"device {found.name!r} runs {found.engine}, which executes no plans",
+            where="--device",
+            next_step="take a device of the engine onednn, e.g. cpu-onednn",
+        )
+    measured, predictors = Path(rows) / found.name, Path(results) / found.name / "predictors"
+    shared = measured / "cold_start" / "profiles"
+    request = Request(found, costs, planner, homes, measured / "cold", shared, predictors, reprofile, settings)
+    planned = plan_model(Path(model), request)
+    made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
+    limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
+    folder = build_plan_folder(planned.dnnl, Path(model), made, Path(output), limit_bytes=limit_bytes)
+    return ColdStartPlan(folder, made, planned.profiles, read_linked(folder / PROGRAM_NAME), limit_bytes)
+
+
+def run(
+    plan: _Path | ColdStartPlan,
+    inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike | _Path | None = None,
+    *,
+    repeat: int = 1,
+    device: _Path = "",
+    check: bool = False,
+    model: _Path | None = None,
+    cold: bool = False,
+    evicted: bool = False,
+) -> Run:
+    """Run a plan: its cold start, and warm runs after it; or cold starts only, each in a fresh process.
+
+    Args:
+        plan: a plan folder, or what `plan_cold_start` returned.
+        inputs: float32 arrays by name, the array alone for a model of one input, or a file of them (.npz, .npy); seeded random
+            ones without. Fresh processes take random ones.
+        repeat: how many inferences.
+        device: the device it was planned for, whose cores to take; without, the first processors this process may use.
+        check: compare outputs with ONNX Runtime's on the same inputs (`Run.difference`; `Run.require_checked` raises).
+        model: the ONNX file to check against, where it has moved since it was planned.
+        cold: a fresh process for each inference.
+        evicted: with `cold`, the plan's files are dropped from the page cache before each.
+
+    Raises:
+        InputError: inputs do not fit the model.
+        ParamsError: arguments contradict each other.
+        FormatError: no plan, or one for another machine, library or model.
+        DeviceError: too few cores for the plan.
+        ColdRunError: a fresh process failed.
+        ModelError: with `check`, the model is not found or changed, or ONNX Runtime cannot run it.
+    """
+    from edgeplan.cold.inference import kept_on, processors, require_sorted, run_here, start_apart
+    from edgeplan.cold.inputs import random_inputs, relative_error
+    from edgeplan.cold.tensors import checked_inputs, read_inputs
+    from edgeplan.planning.cold_start.plan import read_plan
+    from edgeplan.runtime.linked_file import read_linked
+    from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
+
+    folder = plan.folder if isinstance(plan, ColdStartPlan) else Path(plan)
+    _check_run(given=inputs is not None, repeat=repeat, check=check, cold=cold, evicted=evicted)
+    program = read_linked(folder / PROGRAM_NAME)
+    continuous = bool(read_plan(folder / PLAN_NAME).later)
+    values: dict[str, Any]
+    if inputs is None:
+        values = random_inputs({border.name: border.shape for border in program.inputs}, 0)
+    elif isinstance(inputs, (str, PathLike)):
+        values = read_inputs(Path(inputs), program.inputs)
+    else:
+        values = checked_inputs(inputs, program.inputs)
+    named = str(device)
+    cores = processors(program, named)
+    if cold:
+        require_sorted(cores, named)
+        with kept_on(cores):
+            times = [start_apart(folder, program, values, cores, evicted=evicted, continuous=continuous) for _ in range(repeat)]
+        return Run(program, {}, tuple(times), (), {}, continuous)
+    source = None
+    if check:
+        from edgeplan.cold.reference import model_of, reference_outputs
+
+        source = model_of(program, folder, None if model is None else Path(model))
+    difference = None
+    with kept_on(cores):
+        found = run_here(folder, program, values, repeat, cores, continuous=continuous)
+        if source is not None:  # behind the run, whose time it would change
+            reference = reference_outputs(source, values)
+            expected = [reference[name] for name in found.first]
+            difference = max(relative_error(list(outputs.values()), expected) for outputs in (found.first, found.last))
+    return Run(program, found.last, found.times_ms[:1], found.times_ms[1:], found.stages_ms, continuous, difference)
+
+
+def _check_run(*, given: bool, repeat: int, check: bool, cold: bool, evicted: bool) -> None:
+    if evicted and not cold:
+        raise ParamsError(
+            "only a cold start can begin with an evicted page cache", where="--evicted", next_step="add --cold, or leave it out"
+        )
+    if repeat < 1:
+        raise ParamsError(f"{repeat} runs are none", where="--repeat", next_step="name 1 or more")
+    if cold and given:
+        raise InputError("a fresh process takes random inputs", where="--input", next_step="leave out --cold, or --input")
+    if cold and check:
+        raise ParamsError(
+            "the outputs of a fresh process stay there", where="--check", next_step="leave out --cold, or --check"
+        )

@@ -1,0 +1,75 @@
+"""What ONNX Runtime computes for the inputs of a run: the reference that outputs of plans are checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from edgeplan.errors import ModelError
+from edgeplan.runtime.linked import LinkedProgram
+from edgeplan.runtime.plan_folder import model_sha256
+
+Array = npt.NDArray[np.float32]
+_ERRORS_ONLY = 3
+
+
+def model_of(program: LinkedProgram, folder: Path, given: Path | None = None) -> Path:
+    """The ONNX file that a plan was made from.
+
+    Args:
+        program: of the plan.
+        folder: the plan folder.
+        given: the file, where the user names it; it is searched for beside the weights and the plan otherwise.
+
+    Raises:
+        ModelError: it is not found, or is another one by now.
+    """
+    for path in [given] if given else dict.fromkeys(_candidates(program, folder)):
+        weights = [Path(file.path) for file in program.files if Path(file.path) != path.resolve()]
+        if path.is_file() and _hash([path, *weights]) == program.model_sha256:
+            return path
+        if given:
+            what = "is not the model that was planned" if path.is_file() else "does not exist"
+            raise ModelError(f"{path.name} {what}", where=str(path), next_step="name the ONNX file of the plan with --model")
+    raise ModelError(
+        f"the model {program.model!r} that was planned is not found, or was changed since",
+        where=str(folder),
+        next_step="name its ONNX file with --model",
+    )
+
+
+def _candidates(program: LinkedProgram, folder: Path) -> Iterator[Path]:
+    for file in program.files:
+        yield from (Path(file.path), Path(file.path).parent / program.model)
+    yield from (place / program.model for place in (folder, folder.parent, Path()))
+
+
+def _hash(files: Sequence[Path]) -> str:
+    try:
+        return model_sha256(files)
+    except OSError:  # one of them may not be read
+        return ""
+
+
+def reference_outputs(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Outputs of ONNX Runtime on one thread, by name.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run the model.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = _ERRORS_ONLY
+    try:
+        session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    except Exception as error:  # the types that ONNX Runtime raises derive from nothing else
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"ONNX Runtime cannot run the model: {reason}", where=str(model), next_step="run without --check"
+        ) from error

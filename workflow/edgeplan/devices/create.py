@@ -1,0 +1,115 @@
+"""Writing a device file for this machine: `edgeplan device init`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from edgeplan.devices.config import DEVICE_FOLDER, DeviceFile, load_device
+from edgeplan.devices.engines.registry import ENGINES, engine_class
+from edgeplan.errors import DeviceError
+from edgeplan.files import validate, write_text
+
+_COMMENTS = {
+    "cores": "the processors the measuring process is pinned to",
+    "options": "settings of the engine itself",
+    "big_cores": "cold starts: processors that execute; empty: all of them, as equal cores",
+    "little_cores": "cold starts: further processors that only prepare",
+}
+
+
+def create_device(
+    name: str,
+    *,
+    engine: str = "",
+    threads: int = 0,
+    cores: Sequence[int] = (),
+    force: bool = False,
+    folder: Path = DEVICE_FOLDER,
+) -> tuple[DeviceFile, Path]:
+    """Write a device file.
+
+    Args:
+        name: of the device: lower-case letters and digits, with single hyphens between them.
+        engine: name of a registered engine; "" takes the first that is installed.
+        threads: threads of one inference; 0 takes one for each core that is named, else one.
+        cores: processors to pin to; without, the last ones that this process may use, one a thread: the first of a machine
+            has most of the system's own work.
+        force: overwrite a file that is there.
+        folder: where device files lie.
+
+    Returns:
+        The device and its file.
+
+    Raises:
+        DeviceError: a value does not fit, the engine is not installed, a core may not be used, or the file is there.
+        StoreError: the folder is not writable.
+    """
+    path = folder / f"{name}.yaml"
+    usable = sorted(os.sched_getaffinity(0))
+    count = threads or len(cores) or 1
+    engine = engine or _installed()
+    document = {
+        "format_version": 1,
+        "name": name,
+        "description": f"{engine} on {count} core{'s' if count > 1 else ''} of this machine, f32",
+        "engine": engine,
+        "threads": count,
+        "cores": list(cores) or usable[-count:],
+        "transport": "local",
+        "options": {},
+        "big_cores": [],
+        "little_cores": [],
+        "little_ratio": 1.0,
+    }
+    device = validate(document, DeviceFile, DeviceError, "the device", f"device {name!r}")  # first: a path is made of the name
+    engine_class(device.engine).version()
+    _check_cores(device, usable)
+    if path.exists() and not force:
+        raise DeviceError(
+            f"there is a device {name!r} already", where=str(path), next_step="take another name, or overwrite it with --force"
+        )
+    write_text(path, _text(document))
+    return load_device(path), path
+
+
+def _check_cores(device: DeviceFile, usable: Sequence[int]) -> None:
+    where, listed = f"device {device.name!r}", ", ".join(map(str, usable))
+    if lost := [core for core in device.cores if core not in usable]:
+        raise DeviceError(
+            f"core {lost[0]} does not exist here, or may not be used by this process",
+            where=where,
+            next_step=f"name cores among {listed}",
+        )
+    if len(set(device.cores)) < device.threads:
+        raise DeviceError(
+            f"{device.threads} threads would share {len(set(device.cores))} of the cores {listed}",
+            where=where,
+            next_step="name as many cores as threads, or fewer threads",
+        )
+
+
+def _installed() -> str:
+    """The first engine that is installed."""
+    for name in ENGINES:
+        try:
+            engine_class(name).version()
+        except DeviceError:
+            continue
+        return name
+    raise DeviceError(
+        "no engine is installed", where="edgeplan device init", next_step="; ".join(how for _, _, how in ENGINES.values())
+    )
+
+
+def _text(document: dict[str, object]) -> str:
+    lines = []
+    for key, value in document.items():
+        line = yaml.safe_dump({key: value}, default_flow_style=False, allow_unicode=True, width=1000).strip()
+        if isinstance(value, (list, dict)):
+            line = f"{key}: {yaml.safe_dump(value, default_flow_style=True, width=1000).strip()}"
+        lines.append(f"{line} # {_COMMENTS[key]}" if key in _COMMENTS else line)
+    return "\n".join(lines) + "\n"
