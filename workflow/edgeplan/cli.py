@@ -5,28 +5,33 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from edgeplan import cli_export, cli_plan, cli_run
-from edgeplan.errors import EdgeplanError, FormatError
+from edgeplan.errors import EdgeplanError
+from edgeplan.terminal import ending, escaped, prepare, say, show
+from edgeplan.workspace import WorkspaceOption
+from edgeplan.writable import expected
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 device_app = typer.Typer(help="Look at devices.", no_args_is_help=True)
 app.add_typer(device_app, name="device")
 cli_plan.register(app)
 
-_Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device that was measured.")]
-_Results = Annotated[Path, typer.Option(help="Folder of the results.")]
+_Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")]
+_Results = Annotated[Path | None, typer.Option(help="Folder of the results; without, that of the workspace, then the shipped.")]
 
 
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(help="ONNX file of static shape.")],
     device: _Device = "cpu-onnxruntime",
-    results: _Results = Path("results"),
+    results: _Results = None,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     partial: Annotated[bool, typer.Option(help="Report what can be predicted when some kernels have no predictor.")] = False,
 ) -> None:
@@ -36,32 +41,16 @@ def predict(
     from edgeplan.graph.simplify import simplify  # noqa: PLC0415
     from edgeplan.graph.splitting import split  # noqa: PLC0415
     from edgeplan.predictors.kernel_tables import kernel_table  # noqa: PLC0415
-    from edgeplan.predictors.predictor import DevicePredictor  # noqa: PLC0415
-    from edgeplan.fusion.rules import read_rules  # noqa: PLC0415  isort:skip
+    from edgeplan.predictors.source import find_predictors  # noqa: PLC0415
 
-    folder = results / device
-    if not (folder / "predictors" / "card.json").is_file():
-        from edgeplan.devices.config import DEVICE_FOLDER, load_device  # noqa: PLC0415  needed for the message alone
-
-        if DEVICE_FOLDER.is_dir():
-            load_device(device)  # says so where there is no such device at all
-        known = sorted(p.parent.parent.name for p in results.glob("*/predictors/card.json"))
-        raise FormatError(
-            f"no predictors of device {device!r}",
-            where=str(folder / "predictors"),
-            next_step=" or ".join(
-                # rows that came with a clone suffice: the predictors are in no git
-                [f"dvc repro training@{device}" if (folder / "measurements").is_dir() else f"make reproduce DEVICE={device}"]
-                + ([f"use one of: {', '.join(known)}"] if known else [])
-            ),
-        )
-    predictor = DevicePredictor.load(folder / "predictors")
-    rules = read_rules(folder / "fusion" / "rules.json")
+    source = find_predictors(device, results)
+    predictor, rules = source.predictor, source.rules
     graph = simplify(load_onnx(model))
     found = predictor.predict(kernel_table(graph, split(graph, rules)), allow_partial=partial)
     document = {
         "model": model.name,
-        "device": device,
+        "device": source.device,
+        "predicted_for": {"cpu": source.cpu, "shipped": source.shipped, "this_machine": source.here},
         "latency_ms": found.latency_ms,
         "low_ms": found.low_ms,
         "high_ms": found.high_ms,
@@ -85,34 +74,36 @@ def predict(
     }
     _warn_of_unfamiliar(found.unfamiliar)
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        say(json.dumps(document, indent=2))
         return
+    say(source.about())
     _print_prediction(document)
 
 
 def _print_prediction(found: dict[str, object]) -> None:
-    from rich.console import Console  # noqa: PLC0415
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(
-        f"{escape(str(found['model']))} on {found['device']}: [bold]{found['latency_ms']:.3f} ms[/bold] "
+    def name(text: object) -> str:
+        return escape(escaped(str(text)))  # of a file that may hold anything: square brackets are no markup here
+
+    lines = [
+        f"{name(found['model'])} on {found['device']}: [bold]{found['latency_ms']:.3f} ms[/bold] "
         f"({100 * found['interval']:.0f} % interval {found['low_ms']:.3f} to {found['high_ms']:.3f} ms)"  # type: ignore[operator]
-    )
+    ]
     if found["coverage"] != 1.0:
-        console.print(f"covers {100 * found['coverage']:.1f} % of the kernels; without: {escape(', '.join(found['missing']))}")  # type: ignore[operator,arg-type]
+        without = ", ".join(found["missing"])  # type: ignore[arg-type]
+        lines.append(f"covers {100 * found['coverage']:.1f} % of the kernels; without: {name(without)}")  # type: ignore[operator]
     table = Table("kernel", "type", "implementation", box=None, pad_edge=False)
     table.add_column("ms", justify="right")
     table.add_column("share", justify="right")
     for kernel in found["kernels"]:  # type: ignore[attr-defined]
         share = f"{100 * kernel['share']:.1f} %"
-        name = escape(kernel["name"])  # of a file that may hold anything: square brackets are no markup here
-        table.add_row(name, kernel["type"], kernel["implementation"], f"{kernel['latency_ms']:.4f}", share)
+        table.add_row(name(kernel["name"]), kernel["type"], kernel["implementation"], f"{kernel['latency_ms']:.4f}", share)
     if found["call_ms"]:  # part of the latency: without it the lines do not add up to the whole
         share = f"{100 * found['call_ms'] / found['latency_ms']:.1f} %"  # type: ignore[operator]
         table.add_row("(call)", "", "", f"{found['call_ms']:.4f}", share)
-    console.print(table)
+    show(*lines, table)
 
 
 def _warn_of_unfamiliar(found: Sequence[tuple[str, str]]) -> None:
@@ -121,22 +112,24 @@ def _warn_of_unfamiliar(found: Sequence[tuple[str, str]]) -> None:
     for name, why in found:
         nodes.setdefault(why, []).append(name)
     for why, names in nodes.items():
+        shown = ", ".join(escaped(name) for name in names[:3])
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004
-        told = f"warning: unlike anything measured on this device ({why}): {', '.join(names[:3])}{more}"
-        typer.echo(f"{told}; the prediction of these kernels is a guess that the interval does not cover", err=True)
+        told = f"warning: unlike anything measured on this device ({why}): {shown}{more}"
+        say(f"{told}; the prediction of these kernels is a guess that the interval does not cover", err=True)
 
 
 @device_app.command("check")
 def device_check(
-    name: Annotated[str, typer.Argument(help="Name of a device file in config/devices, or a path to one.")],
+    name: Annotated[str, typer.Argument(help="Name of a device, or path of a device file.")],
     seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="How long to watch the machine.")] = 10.0,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Report engine, versions, cores, clock behaviour and noise, and whether figures from this machine can be trusted."""
     from edgeplan.devices.check import check_device, report_lines  # noqa: PLC0415
 
     found = check_device(name, seconds)
     for line in report_lines(found):
-        typer.echo(line)
+        say(line)
     if not found.trusted:
         raise typer.Exit(7)
 
@@ -147,12 +140,36 @@ cli_export.register(app)
 
 def main() -> None:
     """Run the command line; errors a user can mend end with their message and exit code."""
+    prepare()
+    output, code = sys.stdout, 0
     try:
         app()
     except EdgeplanError as error:
-        _end(error)
+        code = _told(error)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
+    except OSError as error:
+        if (full := ending(output)) is None:
+            if (message := expected(error)) is None:
+                raise
+            code = _told(message)
+        else:
+            sys.exit(_unwritten(*full))
+    if (full := ending(output)) is not None:
+        code = _unwritten(*full)
+    sys.exit(code)
 
 
-def _end(error: EdgeplanError) -> NoReturn:
-    typer.echo(f"error: {error}", err=True)
-    sys.exit(error.exit_code)
+def _told(error: EdgeplanError) -> int:
+    """Print an error. Returns its exit code."""
+    with suppress(OSError):  # nobody can be told where the error stream is full or closed
+        say(f"error: {error}", err=True)
+    return error.exit_code
+
+
+def _unwritten(message: str, code: int) -> int:
+    """Print why the output did not take what was printed, if anybody has to know. Returns the exit code."""
+    with suppress(OSError):
+        if message:
+            say(message, err=True)
+    return code

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgeplan.errors import DeviceError, ParamsError
+from edgeplan.terminal import say
+from edgeplan.workspace import WorkspaceOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,9 +47,7 @@ def _plan() -> None:
 def plan_cold_start(
     model: Annotated[Path, typer.Argument(help="ONNX file of static shape.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the plan to.")],
-    device: Annotated[
-        str, typer.Option("--device", "-d", help="Name of a device file in config/devices, or a path.")
-    ] = "cpu-onednn",
+    device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = "cpu-onednn",
     costs: Annotated[Costs, typer.Option(help="Measure this model, or predict from others.")] = Costs.profiled,
     planner: Annotated[
         str, typer.Option(help="optimal, evicted (for weights on the disk), nnv12, warm, K, K+C or K+C+P.")
@@ -68,19 +68,23 @@ def plan_cold_start(
         ),
     ] = None,
     accept_noise: Annotated[bool, typer.Option(help="Keep what is measured on a busy machine.")] = False,
-    rows: Annotated[Path, typer.Option(help="Folder of measured rows.")] = Path("data/rows"),
-    results: Annotated[Path, typer.Option(help="Folder of the results, for predictors.")] = Path("results"),
+    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows; without, that of the workspace.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Folder of the results, for predictors; likewise.")] = None,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when."""
     # imported here: `edgeplan --help` and the errors of its arguments should not wait for numpy and onnx
     from edgeplan.cold.profiling.command import Request, plan_model  # noqa: PLC0415
     from edgeplan.cold.profiling.settings import ProfileSettings  # noqa: PLC0415
     from edgeplan.devices.config import load_device  # noqa: PLC0415
+    from edgeplan.files import state_folder  # noqa: PLC0415
     from edgeplan.planning.cold_start.later import with_warm_kernels  # noqa: PLC0415
     from edgeplan.planning.cold_start.planner import PLANNERS  # noqa: PLC0415
     from edgeplan.runtime.layouts import HOMES  # noqa: PLC0415
     from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415
     from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder  # noqa: PLC0415
+    from edgeplan.workspace import workspace as find_workspace  # noqa: PLC0415
+    from edgeplan.writable import require_writable  # noqa: PLC0415
 
     homes = tuple(filter(None, layouts.split(","))) or HOMES
     if unknown := [home for home in homes if home not in HOMES]:
@@ -108,7 +112,12 @@ def plan_cold_start(
             where="--device",
             next_step="take a device of the engine onednn, e.g. cpu-onednn",
         )
-    measured, predictors = rows / found.name, results / found.name / "predictors"
+    here = find_workspace()
+    measured, predictors = (rows or here.rows) / found.name, (results or here.results) / found.name / "predictors"
+    # before minutes of measuring, not after them
+    require_writable(output, instead="choose another folder with -o")
+    require_writable(measured, instead="choose another folder with --rows")
+    require_writable(state_folder())
     request = Request(
         found, costs.value, planner, homes, measured / "cold", measured / "cold_start" / "profiles", predictors, reprofile
     )
@@ -120,7 +129,7 @@ def plan_cold_start(
     path = build_plan_folder(planned.dnnl, model, made, output, limit_bytes=limit_bytes)
     program = read_linked(path / PROGRAM_NAME)
     for line in [*summary(made, planned.profiles, path), cache_line(made, program, limit_bytes)]:
-        typer.echo(line)
+        say(line)
 
 
 def cache_line(plan: Plan, program: LinkedProgram, limit_bytes: int | None) -> str:

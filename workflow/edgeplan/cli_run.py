@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgeplan.errors import DeviceError, ParamsError
+from edgeplan.terminal import say
+from edgeplan.workspace import WorkspaceOption
 
 if TYPE_CHECKING:
     from edgeplan.cold.profiling.settings import Cores
@@ -37,9 +39,10 @@ def run(
         typer.Option(
             "--device",
             "-d",
-            help="The device it was planned for, whose cores to take; without, the first processors this process may use.",
+            help="The device it was planned for (name, or path of its file), whose cores to take; without, the first processors this process may use.",
         ),
     ] = "",
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Run a plan: its cold start, and warm runs after it; or cold starts only, each in a fresh process.
 
@@ -55,7 +58,7 @@ def run(
             "only a cold start can begin with an evicted page cache", where="--evicted", next_step="add --cold, or leave it out"
         )
     program = read_linked(folder / PROGRAM_NAME)
-    typer.echo(
+    say(
         f"{program.model}: {program.step_count} steps, layout {program.layout}, {program.threads} threads, "
         f"weight cache {program.cache_bytes / _MB:.1f} MB"
     )
@@ -154,10 +157,10 @@ def _run_here(folder: Path, repeat: int, cores: Cores, *, continuous: bool) -> N
             times.append((time.perf_counter() - start) * 1e3)
         stages = session.stages_ms()
     _report("cold", times[:1])
-    typer.echo("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in stages.items()))
+    say("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in stages.items()))
     if continuous:
         for line in switch_table(times):
-            typer.echo(line)
+            say(line)
     _report("warm", times[1:])
 
 
@@ -196,11 +199,11 @@ def _run_apart(folder: Path, evicted: bool, cores: Cores, *, continuous: bool) -
         if result.cold_ms is not None:
             return result.cold_ms
         _run_here(folder, 1, cores, continuous=continuous)  # says what is wrong, and mends the weight cache if it is that
-    typer.echo(f"cannot start cold: {result.reason}", err=True)
+    say(f"cannot start cold: {result.reason}", err=True)
     raise typer.Exit(1)
 
 
 def _report(what: str, times_ms: list[float]) -> None:
     if times_ms:
         middle = f", median {statistics.median(times_ms):.2f} ms of {len(times_ms)}" if len(times_ms) > 1 else ""
-        typer.echo(f"{what}: {min(times_ms):.2f} ms{middle}")
+        say(f"{what}: {min(times_ms):.2f} ms{middle}")
