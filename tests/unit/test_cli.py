@@ -234,7 +234,7 @@ def test_a_device_file_that_does_not_fit(workspace: Path, tmp_path: Path, change
 def test_an_unknown_device(workspace: Path) -> None:
     arguments = ("device", "check", "nosuch")
     refused(
-        workspace, *arguments, code=3, message="unknown device 'nosuch'", where="config", following="known devices: none here"
+        workspace, *arguments, code=3, message="unknown device 'nosuch'", where="ships", following="known devices: cpu-onednn"
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line: `edgeplan predict`, `edgeplan plan`, `edgeplan run`, `edgeplan export` and `edgeplan device`."""
+"""The command line: `edgeplan predict`, `plan`, `run`, `export`, `compile` and `device`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from edgeplan import cli_export, cli_plan, cli_run
+from edgeplan import cli_compile, cli_export, cli_plan, cli_run
 from edgeplan.errors import EdgeplanError
 from edgeplan.terminal import ending, escaped, prepare, say, show
 from edgeplan.workspace import WorkspaceOption
@@ -76,7 +76,8 @@ def predict(
     if as_json:
         say(json.dumps(document, indent=2))
         return
-    say(source.about())
+    if about := source.about():
+        say(about)
     _print_prediction(document)
 
 
@@ -87,10 +88,11 @@ def _print_prediction(found: dict[str, object]) -> None:
     def name(text: object) -> str:
         return escape(escaped(str(text)))  # of a file that may hold anything: square brackets are no markup here
 
-    lines = [
+    latency = (
         f"{name(found['model'])} on {found['device']}: [bold]{found['latency_ms']:.3f} ms[/bold] "
         f"({100 * found['interval']:.0f} % interval {found['low_ms']:.3f} to {found['high_ms']:.3f} ms)"  # type: ignore[operator]
-    ]
+    )
+    lines = [latency]
     if found["coverage"] != 1.0:
         without = ", ".join(found["missing"])  # type: ignore[arg-type]
         lines.append(f"covers {100 * found['coverage']:.1f} % of the kernels; without: {name(without)}")  # type: ignore[operator]
@@ -136,6 +138,7 @@ def device_check(
 
 cli_run.register(app)
 cli_export.register(app)
+cli_compile.register(app)
 
 
 def main() -> None:

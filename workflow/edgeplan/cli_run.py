@@ -39,7 +39,8 @@ def run(
         typer.Option(
             "--device",
             "-d",
-            help="The device it was planned for (name, or path of its file), whose cores to take; without, the first processors this process may use.",
+            help="The device it was planned for, whose cores to take: its name, or path of its file. "
+            "Without, the first processors this process may use.",
         ),
     ] = "",
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`

@@ -84,10 +84,15 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    handler = logging.StreamHandler()
-    handler.setFormatter(formatter())
-    handler.setLevel(logging.WARNING)
-    logging.getLogger().addHandler(handler)
+    if logging.lastResort is not None:  # prints warnings where nobody has set up logging
+        logging.lastResort.setFormatter(formatter())
+    compiling = logging.getLogger("edgeplan.compiled")  # why nothing happens for half a minute
+    if not compiling.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(formatter())
+        compiling.addHandler(handler)
+        compiling.setLevel(logging.INFO)
+        compiling.propagate = False
 
 
 def ending(stream: TextIO | None) -> tuple[str, int] | None:

@@ -7,10 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from edgeplan.errors import EdgeplanError
 from edgeplan.params import Params, load_params
+from edgeplan.terminal import formatter, prepare
+from edgeplan.writable import cannot_write, expected, require_writable
+
+_INSTEAD = "clone to a folder of yours"
 
 
 @contextmanager
@@ -19,17 +23,33 @@ def stage(snakemake: Any) -> Iterator[Params]:
 
     An `EdgeplanError` ends the process with its message and exit code instead of a traceback.
     """
-    log = Path(snakemake.log[0])
-    log.parent.mkdir(parents=True, exist_ok=True)
+    prepare()
     terminal = logging.StreamHandler()
-    terminal.setFormatter(logging.Formatter("%(message)s"))
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        handlers=[logging.FileHandler(log, mode="w"), terminal],
-    )
+    terminal.setFormatter(formatter())
+    logging.basicConfig(level=logging.INFO, handlers=[terminal])
     try:
+        _log_to(Path(snakemake.log[0]))
+        for folder in dict.fromkeys(Path(output).parent for output in snakemake.output):
+            require_writable(folder, instead=_INSTEAD)  # before minutes of measuring, not after them
         yield load_params(Path("params.yaml"))
     except EdgeplanError as error:
-        logging.getLogger("edgeplan").error("error: %s", error)  # noqa: TRY400 - the message is meant for people
-        sys.exit(error.exit_code)
+        _end(error)
+    except OSError as error:
+        if (message := expected(error)) is None:
+            raise
+        _end(message)
+
+
+def _log_to(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = logging.FileHandler(path, mode="w", encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise cannot_write(error, path, instead=_INSTEAD) from error
+    kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(kept)
+
+
+def _end(error: EdgeplanError) -> NoReturn:
+    logging.getLogger("edgeplan").error("error: %s", error)
+    sys.exit(error.exit_code)

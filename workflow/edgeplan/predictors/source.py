@@ -49,10 +49,11 @@ class Source:
     here: bool
 
     def about(self) -> str:
-        """Whose machine a prediction is for, as a line of text."""
+        """Whose machine a prediction is for, as a line of text; "" where it is this one's, or nobody has noted whose."""
+        if self.here or not (self.shipped or self.cpu):
+            return ""
         rows = f"rows of {self.predictor.card.measured_at}, {'shipped' if self.shipped else 'of this workspace'}"
-        where = "this machine" if self.here else "not for this machine"
-        return f"predicted for {self.cpu or 'a processor that is not named'} ({rows}), {where}"
+        return f"predicted for {self.cpu or 'another processor'} ({rows}), not for this machine"
 
 
 def find_predictors(name_or_path: str, results: Path | None = None) -> Source:
