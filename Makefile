@@ -6,34 +6,40 @@ DEVICE ?= cpu-onnxruntime
 PROFILE ?= quick
 OPTIONS ?=
 PLANS ?=
+SHIPPED := cpu-onednn cpu-onnxruntime cpu-openvino
 
-VENV_PATH := $(abspath $(VENV))
+# Paths reach the shell through its environment: a folder may have any name. (`abspath` takes words apart.)
+export VENV_PATH := $(if $(filter /%,$(firstword $(VENV))),$(VENV),$(CURDIR)/$(VENV))
 export PATH := $(VENV_PATH)/bin:$(PATH)
 export PYTHONPATH := $(CURDIR)/workflow
+# Files are UTF-8 in any locale; everything here is about this workspace.
+export PYTHONUTF8 := 1
+unexport EDGEPLAN_WORKSPACE
 # `dvc exp run` makes git commits of its own (refs/exps); a fresh machine may have no identity for them yet.
-export GIT_AUTHOR_NAME ?= $(or $(shell git config user.name),edgeplan)
-export GIT_AUTHOR_EMAIL ?= $(or $(shell git config user.email),edgeplan@localhost)
+export GIT_AUTHOR_NAME ?= $(or $(shell git config user.name 2>/dev/null),edgeplan)
+export GIT_AUTHOR_EMAIL ?= $(or $(shell git config user.email 2>/dev/null),edgeplan@localhost)
 export GIT_COMMITTER_NAME ?= $(GIT_AUTHOR_NAME)
 export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-slow lint report bench clean
+.NOTPARALLEL:
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-slow lint report bench distil clean place repository
 
 help: ## show this text
 	@echo "usage: make TARGET [DEVICE=$(DEVICE)] [PROFILE=$(PROFILE)] [OPTIONS='-S NAME=VALUE ...'] [PYTHON=$(PYTHON)] [VENV=$(VENV)]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 20
 
-reproduce: environment ## measure, train and evaluate DEVICE with the values of config/profiles/PROFILE.yaml
-	@for file in config/devices/$(DEVICE).yaml config/profiles/$(PROFILE).yaml; do test -f $$file || { \
-		echo "error: there is no $$file" >&2; echo "  next:  ls $${file%/*}" >&2; exit 1; }; done
-	@python workflow/scripts/estimate.py config/profiles/$(PROFILE).yaml $(DEVICE)
+reproduce: repository environment ## measure, train and evaluate DEVICE with the values of config/profiles/PROFILE.yaml
+	@for file in "config/devices/$(DEVICE).yaml" "config/profiles/$(PROFILE).yaml"; do test -f "$$file" || { \
+		echo "error: there is no $$file" >&2; echo "  next:  ls '$${file%/*}'" >&2; exit 1; }; done
+	@python workflow/scripts/estimate.py "config/profiles/$(PROFILE).yaml" "$(DEVICE)"
 	@python workflow/scripts/reproduce.py "$(DEVICE)" \
-		dvc exp run $$(python workflow/scripts/profile_values.py config/profiles/$(PROFILE).yaml) -S 'devices=[$(DEVICE)]' $(OPTIONS)
+		dvc exp run $$(python workflow/scripts/profile_values.py "config/profiles/$(PROFILE).yaml") -S 'devices=[$(DEVICE)]' $(OPTIONS)
 	@echo "done: results/$(DEVICE)/report.html, tables in results/$(DEVICE)/tables; 'git status' shows what changed"
 
 # Predictors that DVC has, here or in its cache, are not trained again: training takes most of the time and gives the same.
 tables: export EDGEPLAN_STORED_ROWS_ONLY = 1
-tables: environment ## rebuild the tables of all devices in params.yaml from the shipped rows; measures nothing
+tables: repository environment ## rebuild the tables of all devices in params.yaml from the shipped rows; measures nothing
 	dvc repro
 	dvc repro --force --single-item zoo fusion sampling calibration truth evaluation transfer cold_start cold_tables report
 
@@ -50,7 +56,7 @@ lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint
 	snakefmt --check Snakefile workflow
 	snakemake --lint
 
-report: environment ## write the report.html of each device from the files in git; measures and trains nothing
+report: repository environment ## write the report.html of each device from the files in git; measures and trains nothing
 	dvc repro --force --single-item cold_tables report
 
 bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and PLANS beside busy loops
@@ -70,26 +76,38 @@ lock: dev-environment ## resolve the dependencies of pyproject.toml again
 	echo pnnx | uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--no-annotate --no-deps - -o requirements-no-deps.lock
 
+distil: repository environment ## write what the package ships of the devices in params.yaml, from their trained predictors
+	dvc repro zoo $(SHIPPED:%=training@%)
+	python workflow/scripts/distil.py $(SHIPPED)
+
 clean: ## remove logs and caches of tools; rows, results and the environment stay
 	rm -rf work .snakemake .snakemake.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Before anything is created or installed: can it work here?
+place:
+	@sh workflow/scripts/check_place.sh "$$VENV_PATH" $(firstword $(MAKECMDGOALS))
+
+repository:
+	@sh workflow/scripts/check_place.sh "$$VENV_PATH" $(firstword $(MAKECMDGOALS)) git
 
 # An environment is current when it holds a copy of the lock files it was made from. The second is of packages whose wheels name
 # dependencies that what is used of them does without.
 LOCKS := requirements.lock requirements-no-deps.lock
-environment:
-	@cat $(LOCKS) | cmp -s - $(VENV_PATH)/requirements.lock || { set -e; \
-		$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeplan needs Python >= 3.11; name one: make PYTHON=python3.12 ...")'; \
-		echo "creating $(VENV) from requirements.lock"; \
-		$(PYTHON) -m venv $(VENV_PATH); \
+environment: place
+	@cat $(LOCKS) | cmp -s - "$$VENV_PATH"/requirements.lock || { set -e; \
+		"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeplan needs Python >= 3.11; name one: make PYTHON=python3.12 ...")'; \
+		echo "creating $$VENV_PATH from requirements.lock"; \
+		"$(PYTHON)" -m venv "$$VENV_PATH"; \
 		python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; \
 		python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-no-deps.lock; \
 		python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .; \
-		python -c 'import lightgbm' 2>$(VENV_PATH)/lightgbm.log || { tail -n 1 $(VENV_PATH)/lightgbm.log >&2; \
+		python -c 'import lightgbm' 2>"$$VENV_PATH"/lightgbm.log || { tail -n 1 "$$VENV_PATH"/lightgbm.log >&2; \
 			echo "LightGBM cannot be loaded; if libgomp.so.1 is missing: apt-get install libgomp1, then run make again" >&2; exit 1; }; \
-		cat $(LOCKS) > $(VENV_PATH)/requirements.lock; }
+		edgeplan compile; \
+		cat $(LOCKS) > "$$VENV_PATH"/requirements.lock; }
 
 dev-environment: environment
-	@cmp -s requirements-dev.lock $(VENV_PATH)/requirements-dev.lock || { set -e; \
+	@cmp -s requirements-dev.lock "$$VENV_PATH"/requirements-dev.lock || { set -e; \
 		echo "adding the development tools from requirements-dev.lock"; \
 		python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock; \
-		cp requirements-dev.lock $(VENV_PATH)/requirements-dev.lock; }
+		cp requirements-dev.lock "$$VENV_PATH"/requirements-dev.lock; }

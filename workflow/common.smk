@@ -22,6 +22,7 @@ wildcard_constraints:
 
 # Scripts import the package of this checkout, also in a clone or an experiment's workspace that shares the environment.
 os.environ.update(PYTHONPATH=os.path.abspath("workflow"))
+os.environ.pop("EDGEPLAN_WORKSPACE", None)  # what is built here is of this workspace
 
 
 def sections(*names):

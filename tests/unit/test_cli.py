@@ -127,10 +127,15 @@ def test_a_missing_model(workspace: Path) -> None:
     )
 
 
-def test_a_device_without_predictors(workspace: Path) -> None:
+def test_a_device_without_predictors(workspace: Path, tmp_path: Path) -> None:
+    file = tmp_path / "config/devices/phone.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("{format_version: 1, name: phone, engine: onnxruntime}")
+    model = str(workspace / "good.onnx")
     message = "no predictors of device 'phone'"
-    following = "make reproduce DEVICE=phone or use one of: dev"
-    refused(workspace, "predict", "good.onnx", "-d", "phone", code=5, message=message, where="phone", following=following)
+    following = "make reproduce DEVICE=phone, in a checkout of edgeplan or use one of: .*cpu-onnxruntime"
+    for device in ("phone", str(file)):
+        refused(tmp_path, "predict", model, "-d", device, code=5, message=message, where="phone", following=following)
 
 
 def test_predictors_left_in_the_cache_are_trained_from_what_is_there(workspace: Path, tmp_path: Path) -> None:
@@ -229,7 +234,7 @@ def test_a_device_file_that_does_not_fit(workspace: Path, tmp_path: Path, change
 def test_an_unknown_device(workspace: Path) -> None:
     arguments = ("device", "check", "nosuch")
     refused(
-        workspace, *arguments, code=3, message="unknown device 'nosuch'", where="config", following="known devices: none here"
+        workspace, *arguments, code=3, message="unknown device 'nosuch'", where="ships", following="known devices: cpu-onednn"
     )
 
 

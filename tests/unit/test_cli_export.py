@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from edgeplan.cli import app, main
-from edgeplan.errors import ModelError
+from edgeplan.errors import EdgeplanError, ModelError, StoreError
 from edgeplan.graph.onnx_import import load_onnx
 from edgeplan.zoo import prior_models
 
@@ -29,17 +29,26 @@ def test_without_a_name_the_models_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "what"),
-    [(["resnet5"], "the zoo has no model 'resnet5'"), (["squeezenet", "-o", "nowhere/s.onnx"], "cannot write: No such file")],
+    ("arguments", "error", "what"),
+    [
+        (["resnet5"], ModelError, "the zoo has no model 'resnet5'"),
+        (["squeezenet", "-o", "nowhere/s.onnx"], StoreError, "cannot write: No such file"),
+        (["squeezenet", "-o", "."], StoreError, "cannot write: this is a folder"),
+    ],
 )
 def test_what_cannot_be_exported_is_told(
-    arguments: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    error: type[EdgeplanError],
+    what: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["edgeplan", "export", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == ModelError.exit_code
+    assert ended.value.code == error.exit_code
     said = capsys.readouterr().err
     assert said.startswith(f"error: {what}")
     assert "next:" in said

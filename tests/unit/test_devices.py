@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from edgeplan import workspace
 from edgeplan.cold import interference
 from edgeplan.devices import check, machine
 from edgeplan.devices.check import DeviceCheck, check_device, report_lines
@@ -40,15 +41,36 @@ def _file(folder: Path, stem: str = "dev", **changes: Any) -> Path:
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda p: p.stem)
 def test_shipped_device_files_load(path: Path) -> None:
-    device = load_device(path.stem, SHIPPED)
+    device = load_device(path)
     assert device.name == path.stem
     assert device.engine in ENGINES
 
 
-def test_a_device_is_found_by_name_and_by_path(tmp_path: Path) -> None:
-    path = _file(tmp_path, threads=3, options={"a": "b"})
-    assert load_device("dev", tmp_path) == load_device(path)
+@pytest.fixture
+def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The device files of a workspace."""
+    folder = tmp_path / "config/devices"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("EDGEPLAN_WORKSPACE", str(tmp_path))
+    return folder
+
+
+def test_a_device_is_found_by_name_and_by_path(devices: Path) -> None:
+    path = _file(devices, threads=3, options={"a": "b"})
+    assert load_device("dev") == load_device(path) == load_device(str(path))
     assert load_device(path).threads == 3
+
+
+def test_a_device_file_of_the_workspace_goes_before_the_shipped_one(devices: Path) -> None:
+    assert load_device("cpu-onnxruntime").threads == 1
+    _file(devices, "cpu-onnxruntime", name="cpu-onnxruntime", threads=3)
+    assert load_device("cpu-onnxruntime").threads == 3
+    assert load_device("cpu-onednn").engine == "onednn"
+
+
+def test_the_shipped_device_files_are_those_of_the_checkout() -> None:
+    shipped = {path.name: path.read_bytes() for path in workspace.SHIPPED.glob("*/*.yaml")}
+    assert shipped == {path.name: path.read_bytes() for path in SHIPPED.glob("*.yaml")}, "make distil copies them"
 
 
 def test_a_core_that_does_not_exist_is_told_whatever_else_is_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,12 +79,19 @@ def test_a_core_that_does_not_exist_is_told_whatever_else_is_measuring(tmp_path:
         check_device(str(_file(tmp_path, cores=[9999])), 1.0)
 
 
-@pytest.mark.parametrize("name", ["nosuch", "../dev", "Dev", "", "dev/", "dev.yml"])
-def test_an_unknown_device_lists_the_known_ones(tmp_path: Path, name: str) -> None:
-    _file(tmp_path)
+@pytest.mark.parametrize("name", ["nosuch", "Dev", "", "..", "dev\n"])
+def test_an_unknown_device_lists_the_known_ones(devices: Path, name: str) -> None:
+    _file(devices)
     with pytest.raises(DeviceError, match="unknown device") as caught:
-        load_device(name, tmp_path)
-    assert "known devices: dev;" in caught.value.next_step
+        load_device(name)
+    assert "known devices: cpu-onednn, cpu-onnxruntime, cpu-openvino, dev;" in caught.value.next_step
+
+
+@pytest.mark.parametrize("path", ["./dev", "../dev", "dev.yml", "dev/", "/dev/null/dev.yaml"])
+def test_what_is_given_as_a_path_is_not_taken_for_a_name(devices: Path, path: str) -> None:
+    _file(devices)
+    with pytest.raises(DeviceError, match="cannot read device file"):
+        load_device(path)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ CHECK = "check"
 ALL = {name: stage.get("do", stage) for name, stage in PIPELINE.items()}
 STAGES = {name: stage for name, stage in ALL.items() if name != CHECK}
 #: Modules that word messages and check values: results do not depend on them, so changing them runs no stage again.
-NEUTRAL = {"errors.py", "progress.py", "params.py"}
+NEUTRAL = {"errors.py", "progress.py", "params.py", "terminal.py", "workspace.py", "writable.py"}
 
 
 def _paths(entries: list[str | dict[str, Any]]) -> list[str]:

@@ -94,13 +94,15 @@ class Run:
             )
 
 
-def predict(model: _Path, device: str = "cpu-onnxruntime", *, results: _Path = "results", partial: bool = False) -> Prediction:
+def predict(
+    model: _Path, device: _Path = "cpu-onnxruntime", *, results: _Path | None = None, partial: bool = False
+) -> Prediction:
     """Predict the latency of a model on a device that was measured.
 
     Args:
         model: ONNX file of static shape.
-        device: name of the device.
-        results: folder of the results, with the device's predictors.
+        device: name of the device, or path of its file.
+        results: folder of the results, with the device's predictors; without, the workspace's, then the shipped ones.
         partial: predict what can be, where kernels have no predictor.
 
     Raises:
@@ -110,10 +112,12 @@ def predict(model: _Path, device: str = "cpu-onnxruntime", *, results: _Path = "
     """
     from edgeplan.graph.onnx_import import load_onnx
     from edgeplan.graph.simplify import simplify
-    from edgeplan.prediction import load_predictors, predict_graph
+    from edgeplan.prediction import predict_graph
+    from edgeplan.predictors.source import find_predictors
 
-    path, learnt = Path(model), load_predictors(device, Path(results))
-    return predict_graph(simplify(load_onnx(path)), path.name, device, learnt, partial=partial)[0]
+    source = find_predictors(str(device), None if results is None else Path(results))
+    path = Path(model)
+    return predict_graph(simplify(load_onnx(path)), path.name, source, partial=partial)[0]
 
 
 def measure(
@@ -121,8 +125,8 @@ def measure(
     device: _Path = "cpu-onnxruntime",
     *,
     seconds: float = 20.0,
-    results: _Path = "results",
-    rows: _Path = "data/rows",
+    results: _Path | None = None,
+    rows: _Path | None = None,
 ) -> Measured:
     """Measure a model on this machine, and predict it where the device has predictors.
 
@@ -132,8 +136,8 @@ def measure(
         model: ONNX file of static shape.
         device: name of a device file, or a path to one.
         seconds: about how long to measure.
-        results: folder of the results, with predictors.
-        rows: folder of measured rows: how fast this machine is when it is quiet.
+        results: folder of the results, with predictors; without, the workspace's, then the shipped ones.
+        rows: folder of measured rows: how fast this machine is when it is quiet; without, that of the workspace.
 
     Raises:
         ModelError: the file cannot be read, or the engine cannot load it.
@@ -141,13 +145,14 @@ def measure(
         BusyError: another process is measuring.
     """
     from edgeplan.comparison import measure_model
+    from edgeplan.workspace import workspace
 
     return measure_model(
         Path(model),
         Path(device) if isinstance(device, PathLike) else device,
         seconds=seconds,
-        results=Path(results),
-        rows=Path(rows),
+        results=None if results is None else Path(results),
+        rows=workspace().rows if rows is None else Path(rows),
     )
 
 
@@ -164,8 +169,8 @@ def plan_cold_start(
     cache_limit: float | None = None,
     on_noise: Literal["keep", "refuse"] = "keep",
     budget_seconds: float | None = None,
-    rows: _Path = "data/rows",
-    results: _Path = "results",
+    rows: _Path | None = None,
+    results: _Path | None = None,
 ) -> ColdStartPlan:
     """Plan the fastest first inference of a model, and write what executes it.
 
@@ -182,8 +187,8 @@ def plan_cold_start(
         on_noise: on a busy machine keep what is measured and say how noisy it is, or refuse to plan from it.
         budget_seconds: seconds of measuring, beyond which only what must be known is measured; 0: unbounded and thorough.
             Without, 20, or unbounded where noise is refused.
-        rows: folder of measured rows.
-        results: folder of the results, for predictors.
+        rows: folder of measured rows; without, that of the workspace.
+        results: folder of the results, for predictors; likewise.
 
     Raises:
         ParamsError: an argument is none that there is.
@@ -192,11 +197,14 @@ def plan_cold_start(
     from edgeplan.cold.profiling.command import Request, plan_model
     from edgeplan.cold.profiling.settings import FAST, ProfileSettings
     from edgeplan.devices.config import load_device
+    from edgeplan.files import state_folder
     from edgeplan.planning.cold_start.later import with_warm_kernels
     from edgeplan.planning.cold_start.planner import PLANNERS
     from edgeplan.runtime.layouts import HOMES, LIKELY
     from edgeplan.runtime.linked_file import read_linked
     from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder
+    from edgeplan.workspace import workspace
+    from edgeplan.writable import require_writable
 
     settings = FAST if on_noise == "keep" and budget_seconds != 0 else ProfileSettings()
     changes: dict[str, Any] = {"on_noise": on_noise}
@@ -231,7 +239,12 @@ def plan_cold_start(
             where="--device",
             next_step="take a device of the engine onednn, e.g. cpu-onednn",
         )
-    measured, predictors = Path(rows) / found.name, Path(results) / found.name / "predictors"
+    here = workspace()
+    measured, predictors = Path(rows or here.rows) / found.name, Path(results or here.results) / found.name / "predictors"
+    # before minutes of measuring, not after them
+    require_writable(Path(output), instead="choose another folder with -o")
+    require_writable(measured, instead="choose another folder with --rows")
+    require_writable(state_folder())
     shared = measured / "cold_start" / "profiles"
     request = Request(found, costs, planner, homes, measured / "cold", shared, predictors, reprofile, settings)
     planned = plan_model(Path(model), request)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgeplan import cli_device, cli_export, cli_measure, cli_plan, cli_run
+from edgeplan import cli_compile, cli_device, cli_export, cli_measure, cli_plan, cli_run
 from edgeplan.errors import EdgeplanError
+from edgeplan.terminal import ending, escaped, prepare, say, show
+from edgeplan.workspace import WorkspaceOption
+from edgeplan.writable import expected
 
 if TYPE_CHECKING:
     from edgeplan.prediction import Prediction
@@ -27,15 +31,16 @@ device_app = typer.Typer(help="Look at devices.", no_args_is_help=True)
 app.add_typer(device_app, name="device")
 cli_plan.register(app)
 
-_Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device that was measured.")]
-_Results = Annotated[Path, typer.Option(help="Folder of the results.")]
+_Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")]
+_Results = Annotated[Path | None, typer.Option(help="Folder of the results; without, that of the workspace, then the shipped.")]
 
 
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(help="ONNX file of static shape.")],
     device: _Device = "cpu-onnxruntime",
-    results: _Results = Path("results"),
+    results: _Results = None,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     partial: Annotated[bool, typer.Option(help="Report what can be predicted when some kernels have no predictor.")] = False,
 ) -> None:
@@ -47,8 +52,10 @@ def predict(
     _warn_of_unfamiliar(found.unfamiliar)
     _warn_of_stand_ins(found.stand_ins)
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        say(json.dumps(document, indent=2))
         return
+    if found.about:
+        say(found.about)
     _print_prediction(document)
 
 
@@ -59,32 +66,35 @@ def prediction_document(found: Prediction) -> dict[str, Any]:
     document["unfamiliar"] = [{"name": name, "why": why} for name, why in found.unfamiliar]
     document["stand_ins"] = [{"name": name, "kind": kind, "predicted_as": other} for name, kind, other in found.stand_ins]
     document["kernels"] = list(document["kernels"])
+    del document["about"]  # for people
     return document
 
 
 def _print_prediction(found: dict[str, object]) -> None:
-    from rich.console import Console  # noqa: PLC0415
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(
-        f"{escape(str(found['model']))} on {found['device']}: [bold]{found['latency_ms']:.3f} ms[/bold] "
+    def name(text: object) -> str:
+        return escape(escaped(str(text)))  # of a file that may hold anything: square brackets are no markup here
+
+    latency = (
+        f"{name(found['model'])} on {found['device']}: [bold]{found['latency_ms']:.3f} ms[/bold] "
         f"({100 * found['interval']:.0f} % interval {found['low_ms']:.3f} to {found['high_ms']:.3f} ms)"  # type: ignore[operator]
     )
+    lines = [latency]
     if found["coverage"] != 1.0:
-        console.print(f"covers {100 * found['coverage']:.1f} % of the kernels; without: {escape(', '.join(found['missing']))}")  # type: ignore[operator,arg-type]
+        without = ", ".join(found["missing"])  # type: ignore[arg-type]
+        lines.append(f"covers {100 * found['coverage']:.1f} % of the kernels; without: {name(without)}")  # type: ignore[operator]
     table = Table("kernel", "type", "implementation", box=None, pad_edge=False)
     table.add_column("ms", justify="right")
     table.add_column("share", justify="right")
     for kernel in found["kernels"]:  # type: ignore[attr-defined]
         share = f"{100 * kernel['share']:.1f} %"
-        name = escape(kernel["name"])  # of a file that may hold anything: square brackets are no markup here
-        table.add_row(name, kernel["type"], kernel["implementation"], f"{kernel['latency_ms']:.4f}", share)
+        table.add_row(name(kernel["name"]), kernel["type"], kernel["implementation"], f"{kernel['latency_ms']:.4f}", share)
     if found["call_ms"]:  # part of the latency: without it the lines do not add up to the whole
         share = f"{100 * found['call_ms'] / found['latency_ms']:.1f} %"  # type: ignore[operator]
         table.add_row("(call)", "", "", f"{found['call_ms']:.4f}", share)
-    console.print(table)
+    show(*lines, table)
 
 
 def _warn_of_stand_ins(found: Sequence[tuple[str, str, str]]) -> None:
@@ -93,9 +103,10 @@ def _warn_of_stand_ins(found: Sequence[tuple[str, str, str]]) -> None:
     for name, kind, other in found:
         nodes.setdefault((kind, other), []).append(name)
     for (kind, other), names in nodes.items():
-        told = f"warning: nothing of kind {kind} was measured on this device: {', '.join(names[:3])}"
+        shown = ", ".join(escaped(name) for name in names[:3])
+        told = f"warning: nothing of kind {kind} was measured on this device: {shown}"
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004
-        typer.echo(f"{told}{more} predicted as {other} of the same sizes; the interval is wider for that", err=True)
+        say(f"{told}{more} predicted as {other} of the same sizes; the interval is wider for that", err=True)
 
 
 def _warn_of_unfamiliar(found: Sequence[tuple[str, str]]) -> None:
@@ -104,22 +115,24 @@ def _warn_of_unfamiliar(found: Sequence[tuple[str, str]]) -> None:
     for name, why in found:
         nodes.setdefault(why, []).append(name)
     for why, names in nodes.items():
+        shown = ", ".join(escaped(name) for name in names[:3])
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004
-        told = f"warning: unlike anything measured on this device ({why}): {', '.join(names[:3])}{more}"
-        typer.echo(f"{told}; the prediction of these kernels is a guess that the interval does not cover", err=True)
+        told = f"warning: unlike anything measured on this device ({why}): {shown}{more}"
+        say(f"{told}; the prediction of these kernels is a guess that the interval does not cover", err=True)
 
 
 @device_app.command("check")
 def device_check(
-    name: Annotated[str, typer.Argument(help="Name of a device file in config/devices, or a path to one.")],
+    name: Annotated[str, typer.Argument(help="Name of a device, or path of a device file.")],
     seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="How long to watch the machine.")] = 10.0,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Report engine, versions, cores, clock behaviour and noise, and whether figures from this machine can be trusted."""
     from edgeplan.devices.check import check_device, report_lines  # noqa: PLC0415
 
     found = check_device(name, seconds)
     for line in report_lines(found):
-        typer.echo(line)
+        say(line)
     if not found.trusted:
         raise typer.Exit(7)
 
@@ -128,16 +141,41 @@ cli_device.register(device_app)
 cli_measure.register(app)
 cli_run.register(app)
 cli_export.register(app)
+cli_compile.register(app)
 
 
 def main() -> None:
     """Run the command line; errors a user can mend end with their message and exit code."""
+    prepare()
+    output, code = sys.stdout, 0
     try:
         app()
     except EdgeplanError as error:
-        _end(error)
+        code = _told(error)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
+    except OSError as error:
+        if (full := ending(output)) is None:
+            if (message := expected(error)) is None:
+                raise
+            code = _told(message)
+        else:
+            sys.exit(_unwritten(*full))
+    if (full := ending(output)) is not None:
+        code = _unwritten(*full)
+    sys.exit(code)
 
 
-def _end(error: EdgeplanError) -> NoReturn:
-    typer.echo(f"error: {error}", err=True)
-    sys.exit(error.exit_code)
+def _told(error: EdgeplanError) -> int:
+    """Print an error. Returns its exit code."""
+    with suppress(OSError):  # nobody can be told where the error stream is full or closed
+        say(f"error: {error}", err=True)
+    return error.exit_code
+
+
+def _unwritten(message: str, code: int) -> int:
+    """Print why the output did not take what was printed, if anybody has to know. Returns the exit code."""
+    with suppress(OSError):
+        if message:
+            say(message, err=True)
+    return code

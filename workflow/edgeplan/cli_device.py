@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from edgeplan.errors import DeviceError
+from edgeplan.terminal import say
+from edgeplan.workspace import WorkspaceOption
+from edgeplan.workspace import workspace as find_workspace
 
 _DIGITS = 6  # more have the numbers of no cores
 
@@ -22,14 +26,17 @@ def device_init(
     threads: Annotated[int, typer.Option(min=0, max=1024, help="Threads of one inference; 0: one a core named, else 1.")] = 0,
     cores: Annotated[str, typer.Option(help="Processors to pin to, e.g. 2,3; without, the last that may be used.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
-    """Write a device file for this machine, config/devices/NAME.yaml."""
+    """Write a device file for this machine: config/devices/NAME.yaml of the workspace, or of this folder."""
     from edgeplan.devices.create import create_device  # noqa: PLC0415  `edgeplan --help` should not wait for pydantic
 
-    device, path = create_device(name, engine=engine, threads=threads, cores=_numbers(cores), force=force)
+    here = find_workspace()
+    folder = here.devices if here.found else Path("config/devices")
+    device, path = create_device(name, folder, engine=engine, threads=threads, cores=_numbers(cores), force=force)
     pinned = ", ".join(map(str, device.cores))
-    typer.echo(f"{path}: {device.engine}, {device.threads} thread{'s' if device.threads > 1 else ''} on core(s) {pinned}")
-    typer.echo("next:")
+    say(f"{path}: {device.engine}, {device.threads} thread{'s' if device.threads > 1 else ''} on core(s) {pinned}")
+    say("next:")
     for command, what in (
         (f"edgeplan device check {name}", "whether figures of this machine can be trusted"),
         (f"edgeplan measure MODEL.onnx --device {name}", "how long a model takes here"),
@@ -40,7 +47,7 @@ def device_init(
             else []
         ),
     ):
-        typer.echo(f"  {command:<68} # {what}")
+        say(f"  {command:<68} # {what}")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgeplan.errors import ModelError
+from edgeplan.terminal import say
+from edgeplan.writable import cannot_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +31,7 @@ def export(
 
     known = _models()
     if not name:
-        typer.echo("\n".join(sorted(known)))
+        say("\n".join(sorted(known)))
         return
     if name not in known:
         raise ModelError(
@@ -39,8 +41,8 @@ def export(
     try:
         save_onnx(known[name](), path)
     except OSError as error:
-        raise ModelError(f"cannot write: {error.strerror}", where=str(path), next_step="name a file with --output") from error
-    typer.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+        raise cannot_write(error, path, instead="name another file with --output") from error
+    say(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
 
 
 def _models() -> Mapping[str, Callable[[], Graph]]:

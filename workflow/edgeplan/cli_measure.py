@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from edgeplan.terminal import escaped, say, show
+from edgeplan.workspace import WorkspaceOption
 
 if TYPE_CHECKING:
     from edgeplan.comparison import Measured
@@ -30,15 +32,16 @@ def measure(
     ] = "cpu-onnxruntime",
     seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="About how long to measure.")] = 20.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    rows: Annotated[Path, typer.Option(help="Folder of measured rows.")] = Path("data/rows"),
-    results: Annotated[Path, typer.Option(help="Folder of the results, for predictors.")] = Path("results"),
+    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows; without, that of the workspace.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Folder of the results, for predictors; likewise.")] = None,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Measure a model on this machine, and print what was predicted for it beside what it took."""
     from edgeplan.api import measure as measure_model  # noqa: PLC0415  `edgeplan --help` should not wait for the engines
 
     found = measure_model(model, device, seconds=seconds, results=results, rows=rows)
     if as_json:
-        typer.echo(json.dumps(measured_document(found), indent=2))
+        say(json.dumps(measured_document(found), indent=2))
         return
     _print(found)
 
@@ -54,14 +57,12 @@ def measured_document(found: Measured) -> dict[str, object]:
 
 
 def _print(found: Measured) -> None:
-    from rich.console import Console  # noqa: PLC0415
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    for line in headlines(found):
-        console.print(escape(line), highlight=False)
+    lines = [escape(escaped(line)) for line in headlines(found)]
     if not found.kernels:
+        show(*lines)
         return
     table = Table("kernel", "type", box=None, pad_edge=False)
     for title in ("predicted ms", "measured ms", "deviation"):
@@ -69,8 +70,8 @@ def _print(found: Measured) -> None:
     for kernel in found.kernels:
         times = ("" if ms is None else f"{ms:.4f}" for ms in (kernel.predicted_ms, kernel.measured_ms))
         deviation = "" if kernel.deviation is None else f"{100 * kernel.deviation:+.1f} %"
-        table.add_row(escape(kernel.name), escape(kernel.type), *times, deviation)
-    console.print(table)
+        table.add_row(escape(escaped(kernel.name)), escape(kernel.type), *times, deviation)
+    show(*lines, table)
 
 
 def headlines(found: Measured) -> Iterator[str]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgeplan.errors import ParamsError
+from edgeplan.terminal import say
+from edgeplan.workspace import WorkspaceOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,9 +52,7 @@ def _plan() -> None:
 def plan_cold_start(
     model: Annotated[Path, typer.Argument(help="ONNX file of static shape.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the plan to.")],
-    device: Annotated[
-        str, typer.Option("--device", "-d", help="Name of a device file in config/devices, or a path.")
-    ] = "cpu-onednn",
+    device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = "cpu-onednn",
     costs: Annotated[Costs, typer.Option(help="Measure this model, or predict from others.")] = Costs.profiled,
     planner: Annotated[
         str, typer.Option(help="optimal, evicted (for weights on the disk), nnv12, warm, K, K+C or K+C+P.")
@@ -88,8 +88,9 @@ def plan_cold_start(
         ),
     ] = None,
     accept_noise: Annotated[bool, typer.Option(hidden=True, help="As --on-noise keep, which is the default.")] = False,
-    rows: Annotated[Path, typer.Option(help="Folder of measured rows.")] = Path("data/rows"),
-    results: Annotated[Path, typer.Option(help="Folder of the results, for predictors.")] = Path("results"),
+    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows; without, that of the workspace.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Folder of the results, for predictors; likewise.")] = None,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when."""
     from edgeplan.api import plan_cold_start as plan  # noqa: PLC0415  `edgeplan --help` should not wait for numpy and onnx
@@ -112,7 +113,7 @@ def plan_cold_start(
         results=results,
     )
     for line in [*summary(made.plan, made.profiles, made.folder), cache_line(made.plan, made.program, made.limit_bytes)]:
-        typer.echo(line)
+        say(line)
 
 
 def cache_line(plan: Plan, program: LinkedProgram, limit_bytes: int | None) -> str:

@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from edgeplan.errors import ParamsError
+from edgeplan.terminal import say
+from edgeplan.workspace import WorkspaceOption
 
 _MB = 1e6
 _TABLE_ROWS = 10  # inferences that are shown one by one
@@ -39,9 +41,11 @@ def run(
         typer.Option(
             "--device",
             "-d",
-            help="The device it was planned for, whose cores to take; without, the first processors this process may use.",
+            help="The device it was planned for, whose cores to take: its name, or path of its file. "
+            "Without, the first processors this process may use.",
         ),
     ] = "",
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Run a plan: its cold start, and warm runs after it; or cold starts only, each in a fresh process.
 
@@ -58,22 +62,22 @@ def run(
         require_npz(output)
     found = run_plan(folder, given, repeat=repeat, device=device, check=check, model=model, cold=cold, evicted=evicted)
     program = found.program
-    typer.echo(
+    say(
         f"{program.model}: {program.step_count} steps, layout {program.layout}, {program.threads} threads, "
         f"weight cache {program.cache_bytes / _MB:.1f} MB"
     )
     _report("cold", found.cold_ms)
     if found.stages_ms:
-        typer.echo("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in found.stages_ms.items()))
+        say("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in found.stages_ms.items()))
     if found.continuous and not cold:
         for line in switch_table([*found.cold_ms, *found.warm_ms]):
-            typer.echo(line)
+            say(line)
     _report("warm", found.warm_ms)
     if output is not None:
         write_outputs(output, found.outputs)
-        typer.echo(f"outputs: {', '.join(found.outputs)} in {output}")
+        say(f"outputs: {', '.join(found.outputs)} in {output}")
     if found.difference is not None:
-        typer.echo(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
+        say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
         found.require_checked()
 
 
@@ -94,4 +98,4 @@ def switch_table(times_ms: Sequence[float]) -> list[str]:
 def _report(what: str, times_ms: Sequence[float]) -> None:
     if times_ms:
         middle = f", median {statistics.median(times_ms):.2f} ms of {len(times_ms)}" if len(times_ms) > 1 else ""
-        typer.echo(f"{what}: {min(times_ms):.2f} ms{middle}")
+        say(f"{what}: {min(times_ms):.2f} ms{middle}")

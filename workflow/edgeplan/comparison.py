@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.devices.config import load_device
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError, PredictionError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import Kernel, make_kernel
@@ -18,7 +16,8 @@ from edgeplan.graph.onnx_import import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.whole_model import measure_file
-from edgeplan.prediction import Prediction, load_predictors, predict_graph
+from edgeplan.prediction import Prediction, predict_graph
+from edgeplan.predictors.source import find_predictors
 from edgeplan.sampling.labels import CounterModel, node_labels
 
 _REORDER = "reorder"
@@ -96,14 +95,14 @@ class Measured:
         return self.prediction.low_ms <= self.latency_ms <= self.prediction.high_ms
 
 
-def measure_model(model: Path, device: str | Path, *, seconds: float, results: Path, rows: Path) -> Measured:
+def measure_model(model: Path, device: str | Path, *, seconds: float, results: Path | None, rows: Path) -> Measured:
     """Measure a model, and predict it where the device has predictors: see `edgeplan.api.measure`."""
     file = load_device(device)
     graph = simplify(load_onnx(model))
     prediction, kernels, reason, following = None, tuple[Kernel, ...](), "", ""
     try:
-        learnt = load_predictors(file.name, results)
-        prediction, kernels = predict_graph(graph, model.name, file.name, learnt, partial=True)
+        source = find_predictors(file.name, results)
+        prediction, kernels = predict_graph(graph, model.name, source, partial=True)
     except (FormatError, PredictionError) as error:  # measuring does not need it
         reason, following = error.what, error.next_step
     found = measure_file(file, model, graph, rows, seconds)
@@ -121,19 +120,10 @@ def measure_model(model: Path, device: str | Path, *, seconds: float, results: P
         prediction,
         reason,
         following,
-        "" if prediction is None else _other_machine(results / file.name),
+        "" if prediction is None or prediction.predicted_for.this_machine else prediction.predicted_for.cpu,
         () if found.without_nodes else compare_kernels(graph, kernels, prediction, m),
         found.without_nodes,
     )
-
-
-def _other_machine(results: Path) -> str:
-    """The processor of the machine that results are of, if it is not this one."""
-    try:
-        environment = json.loads((results / "evaluation" / "environment.json").read_text())
-        return "" if environment["fingerprint"] == fingerprint() else str(environment["cpu"]) or "another"
-    except (OSError, ValueError, KeyError, TypeError):  # predictors without it, as tests and other folders have
-        return ""
 
 
 def compare_kernels(

@@ -4,6 +4,8 @@ Every message says what was wrong, where, and what to do next; the command line 
 `exit_code`.
 """
 
+from edgeplan.terminal import escaped
+
 
 class EdgeplanError(Exception):
     """Base of every error that a user can mend."""
@@ -12,11 +14,11 @@ class EdgeplanError(Exception):
 
     def __init__(self, what: str, *, where: str = "", next_step: str = "") -> None:
         self.what, self.where, self.next_step = what, where, next_step
-        lines = [what]
+        lines = [escaped(what, "\n")]
         if where:
-            lines.append(f"  where: {where}")
+            lines.append(f"  where: {escaped(where)}")
         if next_step:
-            lines.append(f"  next:  {next_step}")
+            lines.append("  next:  " + escaped(next_step, "\n"))
         super().__init__("\n".join(lines))
 
 

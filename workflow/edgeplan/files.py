@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import tempfile
@@ -14,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from edgeplan.errors import EdgeplanError, FormatError, StoreError
+from edgeplan.writable import STATE_INSTEAD, cannot_write, state_base
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -22,7 +22,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` on a temporary file beside `path`, then rename it: readers see the old file or the new one, never a half.
 
     Raises:
-        StoreError: the disk is full or the folder is not writable; nothing is left behind.
+        StoreError: it cannot be written, with the cause; nothing is left behind.
     """
     temporary: Path | None = None
     try:
@@ -38,12 +38,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     except OSError as error:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise StoreError(
-            "the disk is full" if full else f"cannot write: {error.strerror or error}",
-            where=str(path),
-            next_step="free some space and run the same command again: what was stored before is kept and not measured again",
-        ) from error
+        raise cannot_write(error, path) from error
     except BaseException:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -51,8 +46,16 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def state_folder() -> Path:
-    """Where what outlives any workspace is kept: journals, and who this machine is."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    """Where what outlives any workspace is kept: journals, and who this machine is.
+
+    Raises:
+        StoreError: this user has no home folder.
+    """
+    base = state_base()
+    if not base:
+        raise StoreError(
+            "this user has no home folder to keep measurements in", where="the environment, HOME", next_step=STATE_INSTEAD
+        )
     return Path(base) / "edgeplan"
 
 
@@ -76,8 +79,8 @@ def read_whole(path: Path) -> bytearray:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text atomically."""
-    write_atomically(path, lambda temporary: temporary.write_text(text))
+    """Write text atomically, as UTF-8 in any locale; names of files that are no text are written with escapes."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8", errors="backslashreplace"))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -92,10 +95,10 @@ def read_yaml(path: Path, model: type[Model], error: type[EdgeplanError], what: 
         EdgeplanError: of the given type, naming the field that does not fit.
     """
     try:
-        raw = yaml.safe_load(path.read_text())
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as failure:
         raise error(f"cannot read {what}: {failure.strerror}", where=str(path), next_step="check the path") from failure
-    except yaml.YAMLError as failure:
+    except (yaml.YAMLError, UnicodeDecodeError) as failure:
         raise error(f"{what} is not valid YAML: {failure}", where=str(path), next_step="mend the syntax") from failure
     return validate(raw, model, error, what, str(path))
 
@@ -118,7 +121,7 @@ def read_json(path: Path, model: type[Model], what: str) -> Model:
         FormatError: missing, not JSON, of another format version, or not fitting its schema.
     """
     try:
-        raw = json.loads(path.read_text())
+        raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as failure:
         raise FormatError(
             f"cannot read {what}: {failure.strerror}", where=str(path), next_step="run the stage that writes it"

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from edgeplan.devices.config import DEVICE_FOLDER, load_device
-from edgeplan.errors import FormatError
-from edgeplan.fusion.rules import FusionRules, read_rules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import Kernel
 from edgeplan.graph.splitting import split
 from edgeplan.predictors.kernel_tables import kernel_table
-from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.predictors.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +33,28 @@ class KernelLatency:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictedFor:
+    """Whose machine a prediction is for.
+
+    Attributes:
+        cpu: its processor; "" if nobody has noted it.
+        shipped: whether the predictors come with the package.
+        this_machine: whether it is this one.
+    """
+
+    cpu: str
+    shipped: bool
+    this_machine: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """Latency of a model on a device.
 
     Attributes:
         model, device: names.
+        predicted_for: the machine that was measured.
+        about: the same as a line of text; "" where it is this machine.
         latency_ms, low_ms, high_ms: prediction and its interval.
         interval: nominal coverage of the interval, of 1.
         coverage: share of the kernels that have a predictor; below 1 the latency is that of the covered part.
@@ -54,6 +67,8 @@ class Prediction:
 
     model: str
     device: str
+    predicted_for: PredictedFor
+    about: str
     latency_ms: float
     low_ms: float
     high_ms: float
@@ -66,44 +81,13 @@ class Prediction:
     kernels: tuple[KernelLatency, ...]
 
 
-def load_predictors(device: str, results: Path) -> tuple[DevicePredictor, FusionRules]:
-    """The predictors and fusion rules of a device.
-
-    Args:
-        device: name of a device that was measured.
-        results: folder of the results.
-
-    Raises:
-        FormatError: there are none, or a file of them does not fit.
-        DeviceError: there is no such device.
-    """
-    folder = results / device
-    if not (folder / "predictors" / "card.json").is_file():
-        if DEVICE_FOLDER.is_dir():
-            load_device(device)  # says so where there is no such device at all
-        known = sorted(p.parent.parent.name for p in results.glob("*/predictors/card.json"))
-        raise FormatError(
-            f"no predictors of device {device!r}",
-            where=str(folder / "predictors"),
-            next_step=" or ".join(
-                # rows that came with a clone suffice: the predictors are in no git
-                [f"dvc repro training@{device}" if (folder / "measurements").is_dir() else f"make reproduce DEVICE={device}"]
-                + ([f"use one of: {', '.join(known)}"] if known else [])
-            ),
-        )
-    return DevicePredictor.load(folder / "predictors"), read_rules(folder / "fusion" / "rules.json")
-
-
-def predict_graph(
-    graph: Graph, name: str, device: str, learnt: tuple[DevicePredictor, FusionRules], *, partial: bool = False
-) -> tuple[Prediction, tuple[Kernel, ...]]:
+def predict_graph(graph: Graph, name: str, source: Source, *, partial: bool = False) -> tuple[Prediction, tuple[Kernel, ...]]:
     """Predict a model.
 
     Args:
         graph: the model, simplified.
         name: of the model, for the answer.
-        device: name of the device.
-        learnt: of it, from `load_predictors`.
+        source: the predictors (`find_predictors`).
         partial: predict what can be, where kernels have no predictor.
 
     Returns:
@@ -112,8 +96,8 @@ def predict_graph(
     Raises:
         PredictionError: a kernel has no predictor, unless `partial`.
     """
-    predictor, rules = learnt
-    kernels = split(graph, rules)
+    predictor = source.predictor
+    kernels = split(graph, source.rules)
     found = predictor.predict(kernel_table(graph, kernels), allow_partial=partial)
     lines = tuple(
         KernelLatency(k.name, k.type, k.implementation, k.latency_us / 1e3, k.low_us / 1e3, k.high_us / 1e3, k.share)
@@ -121,7 +105,9 @@ def predict_graph(
     )
     prediction = Prediction(
         name,
-        device,
+        source.device,
+        PredictedFor(source.cpu, source.shipped, source.here),
+        source.about(),
         found.latency_ms,
         found.low_ms,
         found.high_ms,

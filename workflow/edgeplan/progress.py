@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from edgeplan.terminal import escaped
+
 log = logging.getLogger(__name__)
 _LOG_EVERY_SECONDS = 15.0
 
@@ -23,14 +25,14 @@ def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
     console = Console(stderr=True)
     if console.is_terminal:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console) as bar:
-            task = bar.add_task(description, total=total)
+            task = bar.add_task(escaped(description), total=total)
             yield lambda done: bar.advance(task, done)
         return
     started = last = time.monotonic()
@@ -75,9 +77,14 @@ def spending(description: str, seconds: float) -> Iterator[Spending]:
     """Yield what counts the measuring time of a whole stage."""
     console = Console(stderr=True)
     if console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[left]}"),
+            TimeElapsedColumn(),
+        )
         with Progress(*columns, console=console) as bar:
-            task = bar.add_task(description, total=seconds, left=_left(0.0, seconds))
+            task = bar.add_task(escaped(description), total=seconds, left=_left(0.0, seconds))
             yield Spending(
                 seconds, lambda spent, total: bar.update(task, completed=spent, total=total, left=_left(spent, total))
             )

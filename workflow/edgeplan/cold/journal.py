@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from edgeplan.errors import FormatError, StoreError
+from edgeplan.errors import FormatError
+from edgeplan.writable import cannot_write
 
 
 class Journal:
@@ -16,18 +17,24 @@ class Journal:
 
     Args:
         path: the file; its folder is made. A last line that was cut short by a kill is dropped when the journal is opened.
+
+    Raises:
+        StoreError: it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_cut_line(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _drop_cut_line(path)
+        except OSError as error:
+            raise cannot_write(error, path) from error
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a record; it is on the disk when this returns.
 
         Raises:
-            StoreError: the disk is full or the file is not writable.
+            StoreError: it cannot be written.
         """
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         try:
@@ -35,11 +42,7 @@ class Journal:
                 file.write(line)
                 os.fsync(file.fileno())
         except OSError as error:
-            raise StoreError(
-                f"cannot write the journal: {error.strerror or error}",
-                where=str(self._path),
-                next_step="free some space and run the same command again: what was measured before is kept",
-            ) from error
+            raise cannot_write(error, self._path) from error
 
     def records(self) -> Iterator[dict[str, Any]]:
         """All records, in the order they were added.
@@ -49,7 +52,7 @@ class Journal:
         """
         if not self._path.is_file():
             return
-        with self._path.open() as file:
+        with self._path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 try:
                     record = json.loads(line)

@@ -1,9 +1,8 @@
-"""Device files: `config/devices/<name>.yaml`."""
+"""Device files: `config/devices/<name>.yaml` in a workspace, and those that the package ships."""
 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,9 +13,9 @@ from edgeplan.devices.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.files import read_yaml
 from edgeplan.measurement.preemption import least_loaded, others_load, pin_threads
+from edgeplan.workspace import DEVICE_NAME, workspace
 
 DEVICE_FOLDER = Path("config/devices")
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 class DeviceFile(BaseModel):
@@ -43,7 +42,7 @@ class DeviceFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format_version: Literal[1]
-    name: Annotated[str, Field(pattern=rf"^{_NAME.pattern}$")]
+    name: Annotated[str, Field(pattern=rf"^{DEVICE_NAME.pattern}$")]
     description: str = ""
     engine: str
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -112,23 +111,13 @@ class DeviceFile(BaseModel):
             ) from error
 
 
-def load_device(name_or_path: str | Path, folder: Path = DEVICE_FOLDER) -> DeviceFile:
-    """Read a device by name (from `folder`) or by path.
+def load_device(name_or_path: str | Path) -> DeviceFile:
+    """Read a device by the path of its file, or by its name in the workspace or among the shipped ones.
 
     Raises:
         DeviceError: unknown device, or a file that does not fit.
     """
-    path = Path(name_or_path)
-    if path.suffix != ".yaml":
-        name = str(name_or_path)
-        path = folder / f"{name}.yaml"
-        if not _NAME.fullmatch(name) or not path.is_file():
-            known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml"))) or "none here"
-            raise DeviceError(
-                f"unknown device {name!r}",
-                where=str(folder),
-                next_step=f"known devices: {known}; a new one is one yaml file there",
-            )
+    path = workspace().device_path(name_or_path)
     device = read_yaml(path, DeviceFile, DeviceError, "device file")
     if device.name != path.stem:
         raise DeviceError(

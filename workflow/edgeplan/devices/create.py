@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from edgeplan.devices.config import DEVICE_FOLDER, DeviceFile, load_device
+from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.devices.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.files import validate, write_text
@@ -23,23 +23,23 @@ _COMMENTS = {
 
 def create_device(
     name: str,
+    folder: Path,
     *,
     engine: str = "",
     threads: int = 0,
     cores: Sequence[int] = (),
     force: bool = False,
-    folder: Path = DEVICE_FOLDER,
 ) -> tuple[DeviceFile, Path]:
     """Write a device file.
 
     Args:
         name: of the device: lower-case letters and digits, with single hyphens between them.
+        folder: where device files lie.
         engine: name of a registered engine; "" takes the first that is installed.
         threads: threads of one inference; 0 takes one for each core that is named, else one.
         cores: processors to pin to; without, the last ones that this process may use, one a thread: the first of a machine
             has most of the system's own work.
         force: overwrite a file that is there.
-        folder: where device files lie.
 
     Returns:
         The device and its file.

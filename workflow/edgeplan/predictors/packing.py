@@ -6,7 +6,7 @@ import hashlib
 import io
 import logging
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,14 +52,28 @@ def pack(card: Card, texts: Mapping[str, str], where: str) -> Forest:
                 f"a text model of {ensemble.features} features, not {width}", where=f"{where}, {name}", next_step="train again"
             )
         ensembles.append(ensemble)
-    regressors = len(card.regressors)
-    wanted = [1] * regressors + [max(2, len(d.variants)) for d in card.dispatch if d.file]
-    for name, ensemble, outputs in zip(card.files(), ensembles, wanted, strict=True):
-        if ensemble.outputs != outputs:
-            raise FormatError(
-                f"a text model of {ensemble.outputs} outputs, not {outputs}", where=f"{where}, {name}", next_step="train again"
-            )
+    require_outputs(card, [ensemble.outputs for ensemble in ensembles], where)
     return Forest.pack(ensembles)
+
+
+def require_outputs(card: Card, outputs: Sequence[int], where: str) -> None:
+    """Refuse models that do not fit their card.
+
+    Args:
+        card: the card.
+        outputs: of each model, in the order of `card.files()`.
+        where: is named in the error.
+
+    Raises:
+        FormatError: a model has another number of outputs than the card says, or there are more or fewer models.
+    """
+    wanted = [1] * len(card.regressors) + [max(2, len(d.variants)) for d in card.dispatch if d.file]
+    if len(wanted) != len(outputs):
+        raise FormatError(f"{len(outputs)} models, not {len(wanted)}", where=where, next_step="train again")
+    for name, found, expected in zip(card.files(), outputs, wanted, strict=True):
+        if found != expected:
+            what = f"a text model of {found} outputs, not {expected}"
+            raise FormatError(what, where=f"{where}, {name}", next_step="train again")
 
 
 def read_pack(path: Path, digest: str) -> Forest | None:

@@ -46,9 +46,13 @@ class DevicePredictor:
     packed: Forest | None = None
 
     @cached_property
+    def forest(self) -> Forest:
+        """The trees of all models, in the order of `card.files()`."""
+        return self.packed or pack(self.card, self.texts, "memory")
+
+    @cached_property
     def _evaluator(self) -> Evaluator:
-        forest = self.packed or pack(self.card, self.texts, "memory")
-        return Evaluator(self.card, forest)
+        return Evaluator(self.card, self.forest)
 
     @cached_property
     def _sizes(self) -> Sizes:
@@ -78,7 +82,7 @@ class DevicePredictor:
         """Write card.json, the text models and packed.npz; models of an earlier training are removed."""
         for name, text in self.texts.items():
             write_text(folder / name, text)
-        write_pack(folder / _PACK, self._evaluator.forest, digest_of(self.card, self.texts))
+        write_pack(folder / _PACK, self.forest, digest_of(self.card, self.texts))
         write_text(folder / _CARD, self.card.model_dump_json(indent=1) + "\n")
         for stale in set(folder.glob("*.txt")) - {folder / name for name in self.texts}:
             stale.unlink()

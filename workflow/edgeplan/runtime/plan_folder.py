@@ -48,11 +48,11 @@ from edgeplan.runtime.weight_cache import (
     write_cache,
 )
 from edgeplan.runtime.weights import WeightLocation, locate_weights
+from edgeplan.writable import cannot_write
 
 PLAN_NAME, PROGRAM_NAME = "plan.json", "program.json"
 _LOG = logging.getLogger(__name__)
 _BUILDING = ".building-"
-_NO_ROOM = "free some space, then plan again; what was there before still works"
 _CHUNK_BYTES = 1 << 20
 
 
@@ -103,9 +103,11 @@ def build_plan_folder(
             with changing(folder):
                 _put_in_place(program, work, folder)
     except StoreError as error:  # of the folder to work in, which is gone
-        raise StoreError(error.what, where=str(folder / Path(error.where).name), next_step=_NO_ROOM) from error
+        kept = "a plan that was there before still works"
+        where = str(folder / Path(error.where).name)
+        raise StoreError(error.what, where=where, next_step=f"{error.next_step}; {kept}") from error
     except OSError as error:
-        raise StoreError(f"cannot write the plan: {error.strerror}", where=str(folder), next_step=_NO_ROOM) from error
+        raise cannot_write(error, folder) from error
     return folder
 
 

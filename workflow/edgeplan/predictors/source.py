@@ -1,0 +1,104 @@
+"""Which predictors answer for a device, and which machine they were measured on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from edgeplan.devices.config import load_device
+from edgeplan.devices.machine import fingerprint
+from edgeplan.errors import FormatError, StoreError
+from edgeplan.files import read_json
+from edgeplan.fusion.rules import FusionRules, read_rules
+from edgeplan.predictors.distilled import load_distilled
+from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.workspace import DEVICE_NAME, SHIPPED, is_path, workspace
+
+_CARD = "card.json"
+
+
+class _Machine(BaseModel):
+    """What `environment.json` says of the machine; it says more."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    cpu: str = ""
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The predictors of a device.
+
+    Attributes:
+        device: its name.
+        predictor: its predictors.
+        rules: its fusion rules.
+        shipped: whether they come with the package.
+        cpu: the processor they were measured on; "" if nobody has noted it.
+        here: whether that is this machine.
+    """
+
+    device: str
+    predictor: DevicePredictor
+    rules: FusionRules
+    shipped: bool
+    cpu: str
+    here: bool
+
+    def about(self) -> str:
+        """Whose machine a prediction is for, as a line of text; "" where it is this one's, or nobody has noted whose."""
+        if self.here or not (self.shipped or self.cpu):
+            return ""
+        rows = f"rows of {self.predictor.card.measured_at}, {'shipped' if self.shipped else 'of this workspace'}"
+        return f"predicted for {self.cpu or 'another processor'} ({rows}), not for this machine"
+
+
+def find_predictors(name_or_path: str, results: Path | None = None) -> Source:
+    """The predictors of a device: those of the workspace, else the shipped ones.
+
+    Args:
+        name_or_path: of the device.
+        results: folder of results to look in, and nowhere else.
+
+    Raises:
+        DeviceError: there is no such device.
+        FormatError: it has no predictors, or a file of theirs does not fit.
+    """
+    found = workspace()
+    folder = results or found.results
+    device = name_or_path
+    if is_path(name_or_path) or not (DEVICE_NAME.fullmatch(device) and (folder / device).is_dir()):
+        device = load_device(name_or_path).name  # says so where there is no such device at all
+    own = folder / device
+    if (own / "predictors" / _CARD).is_file():
+        predictor, rules = DevicePredictor.load(own / "predictors"), read_rules(own / "fusion" / "rules.json")
+        return _source(device, predictor, rules, own / "evaluation" / "environment.json", shipped=False)
+    kept = SHIPPED / device
+    if results is None and (kept / _CARD).is_file():
+        return _source(device, load_distilled(kept), read_rules(kept / "rules.json"), kept / "environment.json", shipped=True)
+    raise _no_predictors(device, folder, checkout=(found.root / "Makefile").is_file())
+
+
+def _source(device: str, predictor: DevicePredictor, rules: FusionRules, environment: Path, *, shipped: bool) -> Source:
+    machine = read_json(environment, _Machine, "the environment of the rows") if environment.is_file() else _Machine()
+    try:
+        here = machine.fingerprint == fingerprint()
+    except StoreError:  # a machine without an id, and nowhere to keep one
+        here = False
+    return Source(device, predictor, rules, shipped, machine.cpu, here)
+
+
+def _no_predictors(device: str, folder: Path, *, checkout: bool) -> FormatError:
+    known = sorted(
+        {p.parent.parent.name for p in folder.glob(f"*/predictors/{_CARD}")}
+        | {p.parent.name for p in SHIPPED.glob(f"*/{_CARD}")}
+    )
+    measured = (folder / device / "measurements").is_dir()  # rows that came with a clone suffice: the predictors are in no git
+    make = f"dvc repro training@{device}" if measured else f"make reproduce DEVICE={device}"
+    ways = [make if checkout else f"{make}, in a checkout of edgeplan", *([f"use one of: {', '.join(known)}"] if known else [])]
+    return FormatError(
+        f"no predictors of device {device!r}", where=str(folder / device / "predictors"), next_step=" or ".join(ways)
+    )

@@ -1,0 +1,110 @@
+"""What reaches a terminal: text in any encoding, names from files without their control characters, pipes that close."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import sys
+import unicodedata
+from contextlib import suppress
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+#: Categories of characters that steer a terminal or hide text: control, format (direction, zero width), lone surrogates,
+#: line and paragraph separators.
+_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+_CLOSED = 128 + signal.SIGPIPE  # as of a process that the signal ended, e.g. `yes | head`
+_WIDTH = 120  # columns of tables where there is no terminal
+
+
+def escaped(text: str, keep: str = "") -> str:
+    r"""Text with its control characters as escapes (`\x1b`), in which a name from a file can do nothing to a terminal.
+
+    Args:
+        text: anything.
+        keep: control characters that stay.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character
+        if character in keep or unicodedata.category(character) not in _HIDDEN
+        else character.encode("ascii", "backslashreplace").decode()
+        if ord(character) > 0xFF  # noqa: PLR2004  what has no two digits
+        else f"\\x{ord(character):02x}"
+        for character in text
+    )
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print lines; control characters but the ends of lines are escaped.
+
+    Raises:
+        OSError: the output is closed or full; see `ending`.
+    """
+    stream = sys.stderr if err else sys.stdout
+    if stream is not None:  # closed by the caller: nobody wants it
+        print(escaped(text, "\n"), file=stream, flush=True)
+
+
+def show(*parts: RenderableType) -> None:
+    """Print what rich renders, in colours on a terminal. Names in it have to be `escaped` before.
+
+    Raises:
+        OSError: see `say`.
+    """
+    from rich.console import Console  # noqa: PLC0415  errors should not wait for it
+
+    if sys.stdout is None:
+        return
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=sys.stdout.isatty())
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    sys.stdout.write(captured.get())
+    sys.stdout.flush()
+
+
+class _Escaping(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return escaped(super().format(record), "\n")
+
+
+def formatter() -> logging.Formatter:
+    """Of log lines that people read on a terminal."""
+    return _Escaping("%(message)s")
+
+
+def prepare() -> None:
+    """Make the streams take any text in any locale, and warnings of the library escape what they name."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    if logging.lastResort is not None:  # prints warnings where nobody has set up logging
+        logging.lastResort.setFormatter(formatter())
+    compiling = logging.getLogger("edgeplan.compiled")  # why nothing happens for half a minute
+    if not compiling.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(formatter())
+        compiling.addHandler(handler)
+        compiling.setLevel(logging.INFO)
+        compiling.propagate = False
+
+
+def ending(stream: TextIO | None) -> tuple[str, int] | None:
+    """Whether the output took all that was printed: None, or a message ("" for a reader that left early) and an exit code."""
+    if stream is None:
+        return None
+    try:
+        stream.flush()
+    except OSError as error:
+        with suppress(OSError, ValueError):  # the interpreter flushes again at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if error.errno == errno.EPIPE:
+            return "", _CLOSED
+        return f"error: cannot write to the standard output: {error.strerror}", 1
+    return None

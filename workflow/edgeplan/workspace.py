@@ -1,0 +1,135 @@
+"""Where device files, measured rows and results are: in a workspace found upwards from here, or in what the package ships."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgeplan.errors import DeviceError, ParamsError
+from edgeplan.files import state_folder
+
+VARIABLE = "EDGEPLAN_WORKSPACE"
+#: A folder a shipped device: its device file, and its predictors, distilled.
+SHIPPED = Path(__file__).parent / "shipped"
+DEVICE_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_DEVICES, _ROWS, _RESULTS = Path("config/devices"), Path("data/rows"), Path("results")
+_PREDICTORS = "card.json"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A workspace, which need not have anything in it.
+
+    Attributes:
+        root: its folder; "." when the current folder is it, so that messages name paths as a user does.
+        found: whether there is one; else rows and results are kept in the state folder of the user.
+    """
+
+    root: Path
+    found: bool
+
+    @property
+    def devices(self) -> Path:
+        """Folder of the device files."""
+        return self.root / _DEVICES
+
+    @property
+    def rows(self) -> Path:
+        """Folder of the measured rows, by device."""
+        return self.root / _ROWS
+
+    @property
+    def results(self) -> Path:
+        """Folder of the results, by device."""
+        return self.root / _RESULTS
+
+    def device_files(self) -> dict[str, Path]:
+        """The known device files by name: the workspace's before the shipped ones."""
+        shipped = {path.stem: path for path in sorted(SHIPPED.glob("*/*.yaml"))}
+        return shipped | {path.stem: path for path in sorted(self.devices.glob("*.yaml"))}
+
+    def device_path(self, name_or_path: str | Path) -> Path:
+        """The device file of a name, or the one at a path.
+
+        Raises:
+            DeviceError: there is no device of this name.
+        """
+        if is_path(name_or_path):
+            return Path(name_or_path)
+        known = self.device_files()
+        name = str(name_or_path)
+        if not DEVICE_NAME.fullmatch(name) or name not in known:
+            raise DeviceError(
+                f"unknown device {name!r}",
+                where=f"{self.devices}, and what the package ships" if self.found else "what the package ships",
+                next_step=f"known devices: {', '.join(sorted(known))}; or name the path of a device file",
+            )
+        return known[name]
+
+
+def is_path(name_or_path: str | Path) -> bool:
+    """Whether a device is given by the path of its file rather than by name."""
+    text = str(name_or_path)
+    return text.endswith((".yaml", ".yml")) or os.sep in text
+
+
+def workspace(given: Path | None = None) -> Workspace:
+    """The workspace: the one given, else of the environment (EDGEPLAN_WORKSPACE), else the nearest folder upwards that is one.
+
+    Raises:
+        ParamsError: what is given is no folder.
+    """
+    named = given or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
+    if named is not None:
+        if not named.is_dir():
+            raise ParamsError(
+                "there is no such folder" if not named.exists() else "a workspace is a folder",
+                where=f"{named}, from {'--workspace' if given else VARIABLE}",
+                next_step="name the folder that holds config/devices or results, or leave it out",
+            )
+        return Workspace(named, found=True)
+    for folder in _upwards():
+        if _is_workspace(folder):
+            return Workspace(folder, found=True)
+    return Workspace(state_folder() / "workspace", found=False)
+
+
+def _upwards() -> Iterator[Path]:
+    """This folder and those above it: the first as ".", the others absolute."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # somebody has deleted it
+        return
+    yield Path()
+    yield from here.parents
+
+
+def _is_workspace(folder: Path) -> bool:
+    try:
+        return (folder / _DEVICES).is_dir() or any((folder / _RESULTS).glob(f"*/predictors/{_PREDICTORS}"))
+    except OSError:  # it may not be looked into
+        return False
+
+
+def _use(given: Path | None) -> Path | None:
+    """Whatever is called from now on finds the workspace that the command line names, in processes that it starts, too."""
+    if given is not None:
+        os.environ[VARIABLE] = str(Path(workspace(given).root).absolute())
+    return given
+
+
+#: The option of every command that needs devices, rows or results.
+WorkspaceOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--workspace",
+        help=f"Folder of config/devices, data/rows and results; found upwards from here, or in {VARIABLE}, without.",
+        callback=_use,
+    ),
+]
