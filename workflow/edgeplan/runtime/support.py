@@ -17,7 +17,7 @@ def problem(graph: Graph, op: Operator) -> str:
     if op.op_type not in LOWERERS:
         return "no such operator"
     if odd := {graph.tensors[t].dtype for t in (*op.inputs, *op.outputs, *op.weights)} - {FLOAT32}:
-        return f"of {' and '.join(sorted(odd))}, not of {FLOAT32}"
+        return f"not {FLOAT32} but {' and '.join(sorted(odd))}"
     checked = _CHECKS.get(op.op_type)
     return checked(graph, op) if checked else ""
 

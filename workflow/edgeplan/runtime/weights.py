@@ -152,10 +152,16 @@ def _fields(data: mmap.mmap, start: int, stop: int) -> Iterator[_Field]:
 
 
 def _neighbours(data: mmap.mmap, at: int, stop: int) -> int:
-    """How many fields of 4 bytes with the tag at `at` follow each other: there may be millions."""
-    tags = np.frombuffer(data, np.uint8, (stop - at) // _APART_BYTES * _APART_BYTES, at)[::_APART_BYTES]
-    others = np.flatnonzero(tags != data[at])
-    return int(others[0]) if len(others) else len(tags)
+    """How many fields of 4 bytes with the tag at `at` follow each other: there may be millions, or one."""
+    most, count, look = (stop - at) // _APART_BYTES, 1, 1
+    while count < most:
+        look = min(2 * look, most - count)  # no further than twice what was found, so that short runs cost little
+        tags = np.frombuffer(data, np.uint8, _APART_BYTES * look, at + _APART_BYTES * count)[::_APART_BYTES]
+        others = np.flatnonzero(tags != data[at])
+        if len(others):
+            return count + int(others[0])
+        count += look
+    return count
 
 
 def _initialisers(data: mmap.mmap, file: str) -> Iterator[tuple[str, WeightLocation]]:
