@@ -47,6 +47,10 @@ def test_all_that_is_promised_is_there() -> None:
         edgeplan.nosuch  # noqa: B018  asking for it is the test
 
 
+#: Options of how to print, of the environment of a command, and a former name.
+_COMMANDS_ALONE = {"as_json", "workspace", "accept_noise"}
+
+
 @pytest.mark.parametrize(
     ("function", "command", "renamed"),
     [
@@ -58,7 +62,9 @@ def test_all_that_is_promised_is_there() -> None:
 )
 def test_functions_take_what_commands_take(function: object, command: object, renamed: dict[str, str]) -> None:
     takes, offers = (inspect.signature(f).parameters for f in (function, command))  # type: ignore[arg-type]
-    assert {renamed.get(name, name) for name in takes} == set(offers) - {"as_json", "output" if command is cli_run.run else ""}
+    assert {renamed.get(name, name) for name in takes} == set(offers) - _COMMANDS_ALONE - {
+        "output" if command is cli_run.run else ""
+    }
     for name, parameter in takes.items():
         told = offers[renamed.get(name, name)].default
         assert parameter.default in (told, str(told)) or (parameter.default, told) == ((), "")

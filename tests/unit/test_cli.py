@@ -78,7 +78,7 @@ def test_a_truncated_model(workspace: Path, tmp_path: Path, share: float) -> Non
     data = (workspace / "good.onnx").read_bytes()
     path = tmp_path / "cut.onnx"
     path.write_bytes(data[: int(share * len(data))])
-    message = "(not a readable ONNX model|the model holds no operators)"
+    message = "(not a readable ONNX model|the model holds no operators|not an ONNX model but an empty file)"
     refused(workspace, "predict", str(path), "-d", "dev", code=2, message=message, where=str(path), following="export")
 
 
@@ -92,9 +92,9 @@ def test_a_corrupt_model(workspace: Path, tmp_path: Path) -> None:
         "-d",
         "dev",
         code=2,
-        message="not a readable",
+        message="not an ONNX model but a text",
         where=str(path),
-        following="copy or export",
+        following="name an ONNX model",
     )
 
 

@@ -32,7 +32,7 @@ def _usable() -> list[int]:
 def test_defaults_are_this_machines(workspace: Path) -> None:
     done = _init("desk")
     assert done.exit_code == 0, done.output
-    device = load_device("desk", workspace / "config/devices")
+    device = load_device(workspace / "config/devices/desk.yaml")
     assert (device.engine, device.threads, device.cores) == (next(iter(ENGINES)), 1, (_usable()[-1],))
     assert f"on core(s) {_usable()[-1]}" in done.output
     for command in ("device check desk", "measure MODEL.onnx --device desk", "make reproduce DEVICE=desk"):
@@ -46,14 +46,14 @@ def test_only_processors_that_may_be_used_are_taken(workspace: Path) -> None:
         assert _init("desk").exit_code == 0
     finally:
         os.sched_setaffinity(0, before)
-    assert load_device("desk", workspace / "config/devices").cores == (min(before),)
+    assert load_device(workspace / "config/devices/desk.yaml").cores == (min(before),)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_gets_a_file_that_loads(workspace: Path, engine: str) -> None:
     done = _init("desk", "--engine", engine, "--threads", str(len(_usable())))
     assert done.exit_code == 0, done.output
-    device = load_device("desk", workspace / "config/devices")
+    device = load_device(workspace / "config/devices/desk.yaml")
     assert (device.engine, device.threads, device.cores) == (engine, len(_usable()), tuple(_usable()))
     device.load_engine()
     assert ("plan cold-start" in done.output) == (engine == "onednn")
@@ -61,7 +61,7 @@ def test_every_engine_gets_a_file_that_loads(workspace: Path, engine: str) -> No
 
 def test_cores_that_are_named_are_threads(workspace: Path) -> None:
     assert _init("desk", "--cores", ",".join(map(str, _usable()))).exit_code == 0
-    assert load_device("desk", workspace / "config/devices").threads == len(_usable())
+    assert load_device(workspace / "config/devices/desk.yaml").threads == len(_usable())
 
 
 def test_the_next_engine_is_taken_where_the_first_is_not_installed(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_the_next_engine_is_taken_where_the_first_is_not_installed(workspace: Pa
 
     monkeypatch.setattr(create, "engine_class", without)
     assert _init("desk").exit_code == 0
-    assert load_device("desk", workspace / "config/devices").engine == second
+    assert load_device(workspace / "config/devices/desk.yaml").engine == second
 
 
 def test_a_file_that_is_there_is_kept_unless_forced(workspace: Path) -> None:

@@ -201,12 +201,6 @@ def test_an_operator_that_its_opset_has_not() -> None:
     assert "'n'" in refused(model([node("HardSwish", ["x"], ["y"], name="n")], opset=11), "No Op registered").where
 
 
-@pytest.mark.parametrize("op_type", ["Add", "Mul"])
-def test_operators_of_which_old_opsets_meant_something_else(op_type: str) -> None:
-    refused(model([node(op_type, ["x", "x"], ["y"])], opset=6), f"{op_type} of opset 6")
-    assert len(from_onnx(model([node(op_type, ["x", "x"], ["y"])], opset=7)).operators) == 1
-
-
 @pytest.mark.parametrize("axis", [{}, {"axis": 1}, {"axis": -3}])
 def test_an_old_softmax_runs_over_axes_joined(axis: dict[str, int]) -> None:
     graph = from_onnx(model([node("Softmax", ["x"], ["y"], name="s", **axis)], opset=12))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +9,6 @@ import typer
 from edgeplan.errors import DeviceError
 from edgeplan.terminal import say
 from edgeplan.workspace import WorkspaceOption
-from edgeplan.workspace import workspace as find_workspace
 
 _DIGITS = 6  # more have the numbers of no cores
 
@@ -31,9 +29,7 @@ def device_init(
     """Write a device file for this machine: config/devices/NAME.yaml of the workspace, or of this folder."""
     from edgeplan.devices.create import create_device  # noqa: PLC0415  `edgeplan --help` should not wait for pydantic
 
-    here = find_workspace()
-    folder = here.devices if here.found else Path("config/devices")
-    device, path = create_device(name, folder, engine=engine, threads=threads, cores=_numbers(cores), force=force)
+    device, path = create_device(name, engine=engine, threads=threads, cores=_numbers(cores), force=force)
     pinned = ", ".join(map(str, device.cores))
     say(f"{path}: {device.engine}, {device.threads} thread{'s' if device.threads > 1 else ''} on core(s) {pinned}")
     say("next:")

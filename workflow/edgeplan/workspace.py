@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from edgeplan.errors import DeviceError, ParamsError
-from edgeplan.files import state_folder
 
 VARIABLE = "EDGEPLAN_WORKSPACE"
 #: A folder a shipped device: its device file, and its predictors, distilled.
@@ -97,6 +96,8 @@ def workspace(given: Path | None = None) -> Workspace:
     for folder in _upwards():
         if _is_workspace(folder):
             return Workspace(folder, found=True)
+    from edgeplan.files import state_folder  # noqa: PLC0415  `edgeplan --help` should not wait for pydantic
+
     return Workspace(state_folder() / "workspace", found=False)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import onnxruntime as ort
 
 from edgeplan.errors import ModelError
 from edgeplan.runtime.linked import LinkedProgram
-from edgeplan.runtime.plan_folder import model_sha256
+from edgeplan.runtime.plan_folder import files_of, model_sha256
 
 Array = npt.NDArray[np.float32]
 _ERRORS_ONLY = 3
@@ -29,8 +29,7 @@ def model_of(program: LinkedProgram, folder: Path, given: Path | None = None) ->
         ModelError: it is not found, or is another one by now.
     """
     for path in [given] if given else dict.fromkeys(_candidates(program, folder)):
-        weights = [Path(file.path) for file in program.files if Path(file.path) != path.resolve()]
-        if path.is_file() and _hash([path, *weights]) == program.model_sha256:
+        if path.is_file() and _hash(path) == program.model_sha256:
             return path
         if given:
             what = "is not the model that was planned" if path.is_file() else "does not exist"
@@ -48,10 +47,10 @@ def _candidates(program: LinkedProgram, folder: Path) -> Iterator[Path]:
     yield from (place / program.model for place in (folder, folder.parent, Path()))
 
 
-def _hash(files: Sequence[Path]) -> str:
+def _hash(model: Path) -> str:
     try:
-        return model_sha256(files)
-    except OSError:  # one of them may not be read
+        return model_sha256(files_of(model))
+    except (OSError, ModelError):  # one of its files may not be read, or it is no model
         return ""
 
 

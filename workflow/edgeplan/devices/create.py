@@ -8,10 +8,11 @@ from pathlib import Path
 
 import yaml
 
-from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.devices.config import DEVICE_FOLDER, DeviceFile, load_device
 from edgeplan.devices.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.files import validate, write_text
+from edgeplan.workspace import workspace
 
 _COMMENTS = {
     "cores": "the processors the measuring process is pinned to",
@@ -23,23 +24,23 @@ _COMMENTS = {
 
 def create_device(
     name: str,
-    folder: Path,
     *,
     engine: str = "",
     threads: int = 0,
     cores: Sequence[int] = (),
     force: bool = False,
+    folder: Path | None = None,
 ) -> tuple[DeviceFile, Path]:
     """Write a device file.
 
     Args:
         name: of the device: lower-case letters and digits, with single hyphens between them.
-        folder: where device files lie.
         engine: name of a registered engine; "" takes the first that is installed.
         threads: threads of one inference; 0 takes one for each core that is named, else one.
         cores: processors to pin to; without, the last ones that this process may use, one a thread: the first of a machine
             has most of the system's own work.
         force: overwrite a file that is there.
+        folder: where device files lie; without, the workspace's, or config/devices here where there is none.
 
     Returns:
         The device and its file.
@@ -48,7 +49,8 @@ def create_device(
         DeviceError: a value does not fit, the engine is not installed, a core may not be used, or the file is there.
         StoreError: the folder is not writable.
     """
-    path = folder / f"{name}.yaml"
+    here = workspace()
+    path = (folder or (here.devices if here.found else DEVICE_FOLDER)) / f"{name}.yaml"
     usable = sorted(os.sched_getaffinity(0))
     count = threads or len(cores) or 1
     engine = engine or _installed()

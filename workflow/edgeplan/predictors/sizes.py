@@ -168,6 +168,8 @@ class Sizes:
 
     def widening(self, distance: Floats, regressor: Integers) -> Floats:
         """By what the intervals of kernels are to be multiplied, 1 and more (n,)."""
+        if not len(self.near):
+            return np.ones(len(distance))
         beyond = np.minimum(distance, self.far[regressor]) - self.near[regressor]
         return np.where((regressor >= 0) & (distance > 0), 1.0 + self.growth * np.maximum(beyond, 0.0), 1.0)
 
