@@ -14,7 +14,7 @@ import typer
 
 from edgeplan import cli_compile, cli_device, cli_export, cli_measure, cli_plan, cli_run
 from edgeplan.errors import EdgeplanError
-from edgeplan.terminal import ending, escaped, prepare, say, show
+from edgeplan.terminal import CLOSED, ending, escaped, prepare, say, show
 from edgeplan.workspace import WorkspaceOption
 from edgeplan.writable import expected
 
@@ -154,8 +154,10 @@ def main() -> None:
         code = _told(error)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0
+        if sys.stdout is not output:  # what typer does when the reader has left
+            code = CLOSED
     except OSError as error:
-        if (full := ending(output)) is None:
+        if (full := ending(output, suspected=True)) is None:
             if (message := expected(error)) is None:
                 raise
             code = _told(message)

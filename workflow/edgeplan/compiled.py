@@ -36,7 +36,7 @@ def _folder(package: Path) -> Path | None:
             continue
         if os.access(folder, os.W_OK | os.X_OK):
             if not any(folder.rglob("*.nbi")):
-                log.info("compiling %s for this processor, once (up to half a minute)", package.name)
+                log.info("compiling %s for this processor, once (half a minute, longer beside other work)", package.name)
             return folder
     log.info("compiling %s for this processor, each time: neither its folder nor the state folder can be written", package.name)
     return None

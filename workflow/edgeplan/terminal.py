@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 #: Categories of characters that steer a terminal or hide text: control, format (direction, zero width), lone surrogates,
 #: line and paragraph separators.
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
-_CLOSED = 128 + signal.SIGPIPE  # as of a process that the signal ended, e.g. `yes | head`
+#: Exit code where the reader of the output has left,
+CLOSED = 128 + signal.SIGPIPE  # as of a process that the signal ended, e.g. `yes | head`
 _WIDTH = 120  # columns of tables where there is no terminal
 
 
@@ -95,16 +96,23 @@ def prepare() -> None:
         compiling.propagate = False
 
 
-def ending(stream: TextIO | None) -> tuple[str, int] | None:
-    """Whether the output took all that was printed: None, or a message ("" for a reader that left early) and an exit code."""
+def ending(stream: TextIO | None, *, suspected: bool = False) -> tuple[str, int] | None:
+    """Whether the output took all that was printed: None, or a message ("" for a reader that left early) and an exit code.
+
+    Args:
+        stream: the output.
+        suspected: something could not be written; what was being printed then is not tried again, so a line end is.
+    """
     if stream is None:
         return None
     try:
+        if suspected:
+            stream.write("\n")
         stream.flush()
     except OSError as error:
         with suppress(OSError, ValueError):  # the interpreter flushes again at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         if error.errno == errno.EPIPE:
-            return "", _CLOSED
+            return "", CLOSED
         return f"error: cannot write to the standard output: {error.strerror}", 1
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,7 +69,7 @@ def distil(device: Path, results: Path, models: Path, folder: Path) -> Distilled
         folder / "environment.json": results / "evaluation" / "environment.json",
     }
     for target, source in copies.items():
-        write_atomically(target, partial(Path.write_bytes, data=source.read_bytes()))
+        write_atomically(target, partial(shutil.copyfile, source))
     tables = kernels_of(read_parquet(models, "model_id", "family", "spec"), read_rules(folder / "rules.json"))
     before, after = (p.predict_many(tables).latency_ms for p in (predictor, load_distilled(folder)))
     change = np.abs(after / before - 1)

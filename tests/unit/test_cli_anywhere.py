@@ -1,0 +1,157 @@
+"""The command line from any folder, for any user, into any output."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import pytest
+
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.terminal import CLOSED, escaped
+
+ROOT = Path(__file__).parents[2]
+MODEL = "m.onnx"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder in no workspace, with a model whose nodes have names that a terminal should not see."""
+    b = GraphBuilder("net", (1, 3, 16, 16))
+    save_onnx(b.build(b.conv_bn(b.input, 4, 3)), tmp_path / MODEL)
+    model = onnx.load(tmp_path / MODEL)
+    for node, name in zip(model.graph.node, ("\x1b[31mconv\x1b[2J\u5c42", "\u202e\nerror: no", "c"), strict=False):
+        node.name = name
+    onnx.save(model, tmp_path / MODEL)
+    return tmp_path
+
+
+def run(
+    folder: Path, *arguments: str, user: bool = False, output: int = subprocess.PIPE, **changes: str | None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command; `user`: as one who may not write where the mode forbids it, also where the tests are run by root."""
+    inherited = {name: value for name, value in os.environ.items() if name != "EDGEPLAN_WORKSPACE"}
+    environment: Mapping[str, str | None] = {**inherited, "PYTHONPATH": str(ROOT / "workflow"), **changes}
+    drop = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"] if user and os.geteuid() == 0 else []
+    return subprocess.run(
+        [*drop, sys.executable, "-m", "edgeplan", *arguments],
+        cwd=folder,
+        env={name: value for name, value in environment.items() if value is not None},
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+
+def predicted(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    assert done.returncode == 0, done.stderr
+    document: dict[str, object] = json.loads(done.stdout)
+    return document
+
+
+def test_shipped_predictors_answer_anywhere_and_say_whose_machine_they_are_of(folder: Path) -> None:
+    done = run(folder, "predict", MODEL, HOME="/nonexistent", XDG_STATE_HOME=None)
+    assert done.returncode == 0, done.stderr
+    first, second, *_ = done.stdout.splitlines()
+    assert first.startswith("predicted for AMD EPYC (rows of ")
+    assert first.endswith(", shipped), not for this machine")
+    assert second.startswith("m.onnx on cpu-onnxruntime: ")
+
+
+@pytest.mark.parametrize("way", ["upwards", "option", "environment"])
+def test_a_workspace_is_found(folder: Path, way: str) -> None:
+    device = folder / "space s/config/devices/phone.yaml"
+    device.parent.mkdir(parents=True)
+    device.write_text("{format_version: 1, name: phone, engine: onnxruntime}")
+    inner = folder / "space s/a/b"
+    inner.mkdir(parents=True)
+    model, root = str(folder / MODEL), str(folder / "space s")
+    done = {
+        "upwards": lambda: run(inner, "predict", model, "-d", "phone"),
+        "option": lambda: run(folder, "predict", model, "-d", "phone", "--workspace", root),
+        "environment": lambda: run(folder, "predict", model, "-d", "phone", EDGEPLAN_WORKSPACE=root),
+    }[way]()
+    assert done.returncode == 5, done.stderr
+    assert f"where: {folder / 'space s/results/phone/predictors'}" in done.stderr
+
+
+@pytest.mark.parametrize("named", ["none", MODEL])
+def test_a_workspace_that_is_none_is_told(folder: Path, named: str) -> None:
+    for done in (
+        run(folder, "predict", MODEL, "--workspace", named),
+        run(folder, "predict", MODEL, EDGEPLAN_WORKSPACE=named),
+    ):
+        assert done.returncode == 4, done.stderr
+        assert "folder" in done.stderr.splitlines()[0]
+
+
+def test_a_device_is_given_by_name_or_by_the_path_of_its_file(folder: Path) -> None:
+    path = str(ROOT / "config/devices/cpu-openvino.yaml")
+    by_name, by_path = (predicted(run(folder, "predict", MODEL, "--json", "-d", d)) for d in ("cpu-openvino", path))
+    assert by_name == by_path
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_names_reach_no_terminal_unescaped(folder: Path, encoding: str) -> None:
+    done = run(folder, "predict", MODEL, PYTHONIOENCODING=encoding)
+    assert done.returncode == 0, done.stderr
+    assert "\\x1b[31mconv\\x1b[2J" in done.stdout
+    assert not set(done.stdout + done.stderr) & {"\x1b", "\u202e"}
+    (told,) = (
+        line for line in run(folder, "predict", "\x1b[2J.onnx", PYTHONIOENCODING=encoding).stderr.splitlines() if "2J" in line
+    )
+    assert "\x1b" not in told
+
+
+def test_escapes_are_of_all_that_steers_a_terminal() -> None:
+    assert escaped("a\x1b\x9b\n\u202e\u2028\udc80\u5c42\xe9") == "a\\x1b\\x9b\\x0a\\u202e\\u2028\\udc80\u5c42\xe9"
+    assert escaped("a\nb\x07", "\n") == "a\nb\\x07"
+
+
+@pytest.mark.parametrize("arguments", [("predict", MODEL), ("predict", MODEL, "--json"), ("export",), ("--help",)])
+def test_an_output_that_is_full_or_closed(folder: Path, arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = run(folder, *arguments, output=full.fileno())
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["error: cannot write to the standard output: No space left on device"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = run(folder, *arguments, output=writer)
+    finally:
+        os.close(writer)
+    # rich, which writes the help, ends the process itself
+    assert (done.returncode, done.stderr) == (1 if arguments == ("--help",) else CLOSED, "")
+
+
+@pytest.mark.parametrize(
+    ("option", "target", "what", "following"),
+    [
+        ("-o", "file", "is a file, not a folder", "name a folder"),
+        ("-o", "file/plan", "is a file, not a folder", "name a folder"),
+        ("-o", "readonly/plan", "Permission denied", "choose another folder with -o, or ask for write permission"),
+        ("--rows", "file", "is a file, not a folder", "--rows"),
+        ("--rows", "readonly/rows", "Permission denied", "choose another folder with --rows, or ask for write permission"),
+        ("XDG_STATE_HOME", "readonly", "Permission denied", "XDG_STATE_HOME"),
+    ],
+)
+def test_folders_are_tried_before_measuring(folder: Path, option: str, target: str, what: str, following: str) -> None:
+    (folder / "file").touch()
+    (folder / "readonly").mkdir(mode=0o555)
+    given = {"-o": "plan", "--rows": "rows", "XDG_STATE_HOME": "state"} | {option: target}
+    state = str(folder / given.pop("XDG_STATE_HOME"))
+    options = [text for pair in given.items() for text in pair]
+    done = run(folder, "plan", "cold-start", MODEL, *options, user=True, XDG_STATE_HOME=state)
+    assert done.returncode == 6, done.stderr
+    first, _, last = done.stderr.splitlines()
+    assert first.startswith("error: cannot write: ")
+    assert what in first
+    assert following in last
+    assert sorted(path.name for path in folder.iterdir()) == ["file", MODEL, "readonly"]  # nothing was begun
