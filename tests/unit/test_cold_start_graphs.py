@@ -138,7 +138,6 @@ def test_an_lstm_as_exporters_write_it_is_brought_to_one_form(tmp_path: Path) ->
         (_lstm(["x", "w", "r"], clip=1.0), "attribute clip"),
         (_lstm(["x", "w", "r"], input_forget=1), "attribute input_forget"),
         (_lstm(["x", "w", "r"], activations=["Relu", "Tanh", "Tanh"]), "attribute activations"),
-        (_lstm(["x", "w", "r"], ["", "y"]), "output Y"),
         (_lstm(["x", "x", "r"]), "whose W"),
     ],
 )
@@ -178,7 +177,6 @@ def test_a_resize_takes_scales_or_sizes(tmp_path: Path, inputs: tuple[str, ...],
 @pytest.mark.parametrize(
     ("node", "opset", "said"),
     [
-        (_resize("x", "scales"), 10, "opset 10"),
         (_resize("x", "", "scales", coordinate_transformation_mode="tf_crop_and_resize"), 17, "region"),
         (_resize("x", "", "x"), 17, "no constant"),
     ],

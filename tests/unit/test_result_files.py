@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,6 +83,13 @@ RULES: dict[str, dict[str, dict[str, object]]] = {
 }
 
 
+class Files(SimpleNamespace):
+    """Files of a rule: by name, and one after the other."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(vars(self).values())
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with every file that the stages read back, as they are written."""
@@ -129,14 +136,14 @@ def workspace(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 def run(stage: str) -> None:
     """Run the script of a stage as Snakemake does."""
-    rule = {part: SimpleNamespace(**RULES[stage].get(part, {})) for part in ("input", "output", "params")}
+    rule = {part: Files(**RULES[stage].get(part, {})) for part in ("input", "output", "params")}
     snakemake = SimpleNamespace(**rule, log=["logs/stage.log"], wildcards=SimpleNamespace(device="dev"))
     runpy.run_path(str(SCRIPTS / f"{stage}.py"), init_globals={"snakemake": snakemake})
 
 
 def files(folder: Path) -> dict[Path, bytes]:
-    """All files but logs, and but metrics.json: it is merged, and whole, before the page of the report is begun."""
-    found = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "logs")
+    """All files but logs and the message of the failure, and but metrics.json: it is merged, and whole, before the page of the report is begun."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.parent.name not in ("logs", "work"))
     return {path: path.read_bytes() for path in found if path.name != "metrics.json"}
 
 
