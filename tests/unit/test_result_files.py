@@ -142,7 +142,10 @@ def run(stage: str) -> None:
 
 
 def files(folder: Path) -> dict[Path, bytes]:
-    """All files but logs and the message of the failure, and but metrics.json: it is merged, and whole, before the page of the report is begun."""
+    """All files but logs and the message of the failure, and but metrics.json.
+
+    That one is merged, and whole, before the page of the report is begun.
+    """
     found = (path for path in folder.rglob("*") if path.is_file() and path.parent.name not in ("logs", "work"))
     return {path: path.read_bytes() for path in found if path.name != "metrics.json"}
 
