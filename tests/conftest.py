@@ -177,3 +177,9 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[RunJob]:
 
     monkeypatch.setattr(process, "run_cold", spy)
     return given
+
+
+@pytest.fixture(autouse=True)
+def _no_workspace_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line notes a workspace that it is given for what it starts; here that would be the next test."""
+    monkeypatch.setenv("EDGEPLAN_WORKSPACE", "")

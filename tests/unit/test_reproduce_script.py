@@ -1,0 +1,64 @@
+"""A run that fails ends with its own error, and leaves no figures of another run under its name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "workflow/scripts/reproduce.py"
+OUTCOME = ("metrics.json", "report.html")
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """The results of an earlier run, tables among them."""
+    folder = tmp_path / "results/dev"
+    (folder / "tables").mkdir(parents=True)
+    for name in (*OUTCOME, "tables/table_01.csv"):
+        (folder / name).write_text("earlier")
+    return folder
+
+
+def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """The script around a command that does what `code` says."""
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
+    command = [sys.executable, str(SCRIPT), "dev", sys.executable, "-c", code]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+FAILS = """
+import pathlib, sys
+pathlib.Path('work').mkdir(exist_ok=True)
+pathlib.Path('work/error.txt').write_text('7\\nerror: too noisy\\n  where: device dev\\n  next:  stop other work\\n')
+print('buried under much else', file=sys.stderr)
+sys.exit(1)
+"""
+
+
+def test_the_last_lines_are_the_error_of_the_stage(results: Path, tmp_path: Path) -> None:
+    done = run(tmp_path, FAILS)
+    assert done.returncode == 7
+    assert done.stderr.endswith("error: too noisy\n  where: device dev\n  next:  stop other work\n")
+    assert not any((results / name).exists() for name in OUTCOME)
+    assert "git checkout -- results/dev" in done.stderr
+    assert (results / "tables/table_01.csv").read_text() == "earlier"
+
+
+def test_an_error_of_an_earlier_run_is_not_told_again(results: Path, tmp_path: Path) -> None:
+    assert results.is_dir()
+    run(tmp_path, FAILS)
+    done = run(tmp_path, "import sys; sys.exit(4)")
+    assert done.returncode == 4
+    assert "too noisy" not in done.stderr
+    assert "ended with exit code 4\n  next:  " in done.stderr
+
+
+def test_a_run_that_ends_well_leaves_its_own_figures(results: Path, tmp_path: Path) -> None:
+    done = run(tmp_path, "import pathlib; pathlib.Path('results/dev/metrics.json').write_text('new')")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (results / "metrics.json").read_text() == "new"
+    assert not (results / "report.html").exists()
