@@ -27,6 +27,7 @@ from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs, read_models
+from edgeplan.rounding import nine_digits
 from edgeplan.support.protocols import protocol
 
 
@@ -113,6 +114,8 @@ def detect_fusion(
         date = time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at()))
         found = found.model_copy(update={"provenance": found.provenance.model_copy(update={"date": date})})
     found.write(rules)
+    floats = cases.select_dtypes("float").columns  # their last digits depend on the machine that computes them
+    cases[floats] = cases[floats].map(nine_digits)
     write_csv(cases, test_cases)
     write_csv(pd.DataFrame(list(skipped_pairs().items()), columns=["pair", "reason"]), skipped)
     executed = ExecutedNodes(file, rows, bench.store.key)

@@ -83,7 +83,8 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
         all_alone, kept_alone = found.seconds.pop("isolated"), found.mode_seconds["isolated"]
         found.seconds |= {"kernels": kept_alone, EXCESS: all_alone - kept_alone}
     labelled = _without_seen(pd.DataFrame(found.rows))
-    write_parquet(labelled.assign(latency_us=labelled["latency_us"].map(nine_digits)), kernels)
+    rounded = {name: labelled[name].map(nine_digits) for name in ("latency_us", "noise")}  # the same on every machine
+    write_parquet(labelled.assign(**rounded), kernels)
     document = {
         "mode": mode,
         "device": file.name,
