@@ -164,6 +164,16 @@ def test_stage_is_one_snakefile_run_under_the_lock(name: str) -> None:
     assert f'"{target}"' in output
 
 
+@pytest.mark.parametrize("name", STAGES)
+def test_what_a_stage_keeps_is_made_again(name: str) -> None:
+    """DVC leaves outputs that persist; Snakemake, which looks at time stamps, would take them for up to date."""
+    kept = [
+        next(iter(out)) for out in STAGES[name]["outs"] if isinstance(out, dict) and next(iter(out.values())).get("persist")
+    ]
+    written = [path for path in kept if path.startswith("results/") and not path.endswith("speed.json")]
+    assert (" --force " in STAGES[name]["cmd"]) == bool(written)
+
+
 def test_root_snakefile_composes_all_stages() -> None:
     text = (ROOT / "Snakefile").read_text()
     assert re.findall(r'include: "workflow/(\w+)\.smk"', text) == ["common", *ALL]
