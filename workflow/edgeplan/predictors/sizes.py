@@ -168,14 +168,17 @@ class Sizes:
 
     def widening(self, distance: Floats, regressor: Integers) -> Floats:
         """By what the intervals of kernels are to be multiplied, 1 and more (n,)."""
-        if not len(self.near):
-            return np.ones(len(distance))
-        beyond = np.minimum(distance, self.far[regressor]) - self.near[regressor]
-        return np.where((regressor >= 0) & (distance > 0), 1.0 + self.growth * np.maximum(beyond, 0.0), 1.0)
+        found = np.ones(len(distance))
+        known = (regressor >= 0) & (distance > 0)
+        beyond = np.minimum(distance[known], self.far[regressor[known]]) - self.near[regressor[known]]
+        found[known] += self.growth * np.maximum(beyond, 0.0)
+        return found
 
     def far_off(self, distance: Floats, regressor: Integers) -> tuple[str, ...]:
         """What is to be said of kernels whose sizes are far from all samples; "" for the others (n,)."""
-        far = (regressor >= 0) & (distance > self.far[regressor])
+        far = np.zeros(len(distance), dtype=bool)
+        known = regressor >= 0
+        far[known] = distance[known] > self.far[regressor[known]]
         return tuple(
             f"sizes more than {max(int(octaves), 1)} octaves from any that were measured" if told else ""
             for octaves, told in zip(distance.tolist(), far.tolist(), strict=True)
