@@ -1,10 +1,17 @@
 include: "common.smk"
 
 
+# the rules of shipped devices that stand where timing decides nothing
+PRIOR = [
+    f"workflow/edgeplan/shipped/{name}/rules.json" for name in config["fusion"]["prior"]
+]
+
+
 rule fusion:
     input:
         device="config/devices/{device}.yaml",
         models="data/zoo/models.parquet",
+        prior=PRIOR,
     output:
         rules=update("results/{device}/fusion/rules.json"),
         test_cases=update("results/{device}/fusion/test_cases.csv"),
