@@ -105,10 +105,11 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
     np.savez(reference, out=np.zeros(graph.shape(graph.outputs[0]), np.float32))
 
     def check(choices: int, threads: tuple[int, ...] = (1,)) -> list[float]:
-        found = check_outputs(
+        found, left_out = check_outputs(
             dnnl, model, graph, lambda: reference, threads=threads, seed=1, choices=choices, kept=tmp_path / "kept"
         )
         assert set(found["threads"]) == set(threads)
+        assert left_out == 0
         return found["error"].tolist()
 
     errors = check(1)
