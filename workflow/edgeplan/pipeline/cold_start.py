@@ -168,7 +168,8 @@ class _Stage:
                 continue
             made = self._tools.profile(model.path, graphs[model.name], model.name, budget.part(1 / left))
             if noise := max(profile.noise for profile in made):
-                self._notes[f"noise.{model.name}"] = f"{100 * noise:.1f} % of the stages of kernels, or of the starts, were disturbed each time"
+                share = f"{100 * noise:.1f} % of the stages of kernels, or of the starts"
+                self._notes[f"noise.{model.name}"] = f"{share}, were disturbed each time"
             found[model.name] = made
         return found
 
