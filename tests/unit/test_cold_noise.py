@@ -12,7 +12,6 @@ from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 from typer.testing import CliRunner
 
 from edgeplan.cli_plan import noise_line
-from edgeplan.cold.budget import Budget
 from edgeplan.cold.profiling import command, disk, measure, profiler, rounds
 from edgeplan.cold.profiling.fresh import drawn
 from edgeplan.cold.profiling.measure import undisturbed
@@ -23,6 +22,7 @@ from edgeplan.cold.profiling.store import ProfileStore, alternatives, identity
 from edgeplan.cold.profiling.target import target_of
 from edgeplan.errors import NoiseError
 from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.preemption import Preemption
 from edgeplan.planning.cold_start.plan import read_plan, write_plan
 from edgeplan.planning.cold_start.planner import plan

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from edgeplan.cold.budget import Budget
 from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.offline import ColdModel
 from edgeplan.cold.settings import ColdStartSettings
 from edgeplan.devices.config import DeviceFile
 from edgeplan.files import write_text
 from edgeplan.graph.ir import Graph
+from edgeplan.measurement.budget import Budget
 from edgeplan.pipeline.cold_plans import digest
 from edgeplan.pipeline.cold_slowness import slowness_of
 from edgeplan.planning.cold_start.nnv12 import Reprofile

@@ -20,6 +20,7 @@ from edgeplan.evaluation.metrics import accuracy
 from edgeplan.evaluation.uncertainty import rmspe_difference
 from edgeplan.frames import read_document, read_parquet, write_csv, write_parquet
 from edgeplan.fusion.rules import read_rules
+from edgeplan.measurement.lock import machine_lock
 from edgeplan.params import Params
 from edgeplan.pipeline.model_tables import kernels_of
 from edgeplan.pipeline.training_part import train_in_process
@@ -77,10 +78,11 @@ def train(
     whole = read_parquet(calibration, "model_id", "family", "spec", "measured_ms")
     whole_kernels = kernels_of(whole, read_rules(rules))  # what cannot be read ends the stage before it trains
     parts = _parts(table, about)
-    trained = _train_all(parts, params, about)
-    predictor, held_out = trained[_DEVICE]
+    with machine_lock():  # trees are grown on all cores, in processes that load libraries as they start
+        trained = _train_all(parts, params, about)
+        predictor, held_out = trained[_DEVICE]
+        forest = train_forest_predictor(parts[_DEVICE], _settings(params), predictor)
     measured_ms = whole["measured_ms"].to_numpy(float)
-    forest = train_forest_predictor(parts[_DEVICE], _settings(params), predictor)
     calibrated(forest, whole_kernels, measured_ms).save(predictors / FOREST)
     calibrated(predictor, whole_kernels, measured_ms).save(predictors)
     write_parquet(held_out, quality)

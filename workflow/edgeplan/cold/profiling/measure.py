@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgeplan.cold.budget import Budget
 from edgeplan.cold.clock import Clock
 from edgeplan.cold.interference import LIMIT
 from edgeplan.cold.profiling.rounds import Rig, Round, Sample, Times
@@ -22,6 +21,7 @@ from edgeplan.cold.profiling.settings import ProfileSettings
 from edgeplan.cold.profiling.store import NOISE, Row
 from edgeplan.cold.profiling.subjects import Group
 from edgeplan.errors import NoiseError
+from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.preemption import Preemption
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from edgeplan.cold.budget import Budget
 from edgeplan.cold.clock import NOMINAL_SECONDS, Clock, calibrate
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.interference import PRODUCTS, Interference
@@ -29,6 +28,7 @@ from edgeplan.cold.profiling.store import Constants, ProfileStore, Row, identity
 from edgeplan.cold.profiling.subjects import signatures, subject, touched_pages
 from edgeplan.devices.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
+from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.references import References
 from edgeplan.planning.cold_start.profile import Fresh, Profile

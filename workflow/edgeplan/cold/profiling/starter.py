@@ -7,11 +7,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from edgeplan.cold.budget import Budget
 from edgeplan.cold.clock import Clock
 from edgeplan.cold.jobs import RunJob
 from edgeplan.cold.process import ColdRunError, Forks
 from edgeplan.cold.profiling.check import STAGES, measured_ms
+from edgeplan.measurement.budget import Budget
 
 Key = TypeVar("Key", bound=Hashable)
 _MOST_LOST = 0.9
