@@ -126,8 +126,8 @@ def test_a_setting_without_artefact_has_a_row_with_its_reason() -> None:
 
 def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel reclaims pages between their reading and the clock; a run that fails is not tried again."""
-    model = tmp_path / "m.onnx"
-    model.write_bytes(b"model")
+    b = GraphBuilder("m", (1, 4, 8, 8))
+    model = save_onnx(b.build(b.relu(b.input)), tmp_path / "m.onnx")
     reached, made = iter([False, False, True]), []
 
     def run_cold(job: RunJob, _: float) -> RunResult:
