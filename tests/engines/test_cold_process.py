@@ -137,7 +137,7 @@ def test_stock_settings_find_the_files_that_a_model_names(
     """Beside the model, under any name, or in a folder below its own."""
     named = tmp_path / "tiny.onnx"
     (named.parent / location).parent.mkdir(exist_ok=True)
-    onnx.save(onnx.load(model), named, save_as_external_data=True, location=location, size_threshold=0)
+    onnx.save(onnx.load(model), named, save_as_external_data=True, location=location, size_threshold=100)
     assert model_files(named) == (named, tmp_path / location)
     job = PrepareJob(setting=setting, threads=1, model=named, inputs=INPUTS, folder=tmp_path / "made")
     job.folder.mkdir()

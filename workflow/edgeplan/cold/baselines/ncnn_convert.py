@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from google.protobuf.message import EncodeError
 from onnx import helper, numpy_helper
 
-from edgeplan.cold.baselines.base import UnsupportedError, beside, model_files
+from edgeplan.cold.baselines.base import UnsupportedError, model_files
 
 _SECONDS = 600
 #: What pnnx says of an operator for which it knows no ncnn layer; it writes a file all the same, which ncnn then refuses.
@@ -58,13 +59,21 @@ def converter_version() -> str:
 
 
 def _source(model: Path, work: Path) -> Path:
-    """The model in the working folder, since pnnx writes beside its input; with LSTMs in the one form that pnnx knows."""
+    """The model in the working folder, since pnnx writes beside its input; with LSTMs in the one form that pnnx knows.
+
+    It is one file: pnnx crashes on external data.
+
+    Raises:
+        UnsupportedError: of more than one file, and more than a protobuf message can hold.
+    """
     source = work / "model.onnx"
-    proto = onnx.load(model, load_external_data=False)
-    for path in model_files(model)[1:]:
-        beside(path, model, work).symlink_to(path.resolve())
-    if _join_directions(proto.graph):
-        onnx.save(proto, source)
+    external = len(model_files(model)) > 1
+    proto = onnx.load(model)
+    if _join_directions(proto.graph) or external:
+        try:
+            source.write_bytes(proto.SerializeToString())
+        except (ValueError, EncodeError) as error:
+            raise UnsupportedError("pnnx reads models of up to 2 GB") from error
     else:
         source.symlink_to(model.resolve())
     return source
