@@ -22,7 +22,6 @@ from edgeplan.comparison import Measured, compare_kernels
 from edgeplan.devices.engines.base import EngineNode
 from edgeplan.devices.engines.registry import ENGINES
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.files import write_json
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.graph.onnx_import import load_onnx
@@ -34,6 +33,7 @@ from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.prediction import KernelLatency, PredictedFor, Prediction
+from edgeplan.support.files import write_json
 from edgeplan.zoo import prior_models
 
 RULES = FusionRules(pairs={"conv_bn": True, "bn_relu": True, "conv_relu": True})

@@ -22,10 +22,10 @@ from law_of_latency import ABOUT, SETTINGS, rows
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.report import write_findings
 from edgeplan.evaluation.tables import write_tables
-from edgeplan.files import write_json
-from edgeplan.frames import read_csv, read_document, read_parquet, write_parquet
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.predictors.training import train_predictor
+from edgeplan.support.files import write_json
+from edgeplan.support.frames import read_csv, read_document, read_parquet, write_parquet
 from edgeplan.zoo import FAMILIES, variants
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from edgeplan.evaluation.baselines import fit_linear
 from edgeplan.predictors.boosting import fit_work, work_time
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.latency import EXTRA_FEATURES
-from edgeplan.rounding import nine_digits, nine_digits_each
+from edgeplan.support.rounding import nine_digits, nine_digits_each
 
 TRAIN = """
 import sys

@@ -197,12 +197,12 @@ def plan_cold_start(
     from edgeplan.cold.profiling.command import Request, plan_model
     from edgeplan.cold.profiling.settings import FAST, ProfileSettings
     from edgeplan.devices.config import load_device
-    from edgeplan.files import state_folder
     from edgeplan.planning.cold_start.later import with_warm_kernels
     from edgeplan.planning.cold_start.planner import PLANNERS
     from edgeplan.runtime.layouts import HOMES, LIKELY
     from edgeplan.runtime.linked_file import read_linked
     from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder
+    from edgeplan.support.files import state_folder
     from edgeplan.workspace import workspace
     from edgeplan.writable import require_writable
 

@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from edgeplan.cold.settings import ColdStartSettings
 from edgeplan.errors import ParamsError
-from edgeplan.files import read_yaml
 from edgeplan.fusion.settings import FusionSettings
 from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.sampling.settings import SamplingSettings
+from edgeplan.support.files import read_yaml
 
 _Device = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from edgeplan.errors import EdgeplanError
-from edgeplan.files import write_text
 from edgeplan.params import Params, load_params
+from edgeplan.support.files import write_text
 from edgeplan.terminal import formatter, prepare
 from edgeplan.writable import cannot_write, expected, require_writable
 

@@ -17,8 +17,8 @@ from edgeplan.cold.jobs import PrepareJob, PrepareResult, RunJob
 from edgeplan.cold.process import ColdRunError, prepare_offline, run_cold
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError
-from edgeplan.files import read_json, write_text
 from edgeplan.runtime.plan_folder import model_sha256
+from edgeplan.support.files import read_json, write_text
 from edgeplan.support.protocols import digest as source_digest
 from edgeplan.support.protocols import protocol
 

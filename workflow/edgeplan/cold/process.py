@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from edgeplan.cold.jobs import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.errors import EdgeplanError
-from edgeplan.subprocesses import ending, environment
+from edgeplan.support.subprocesses import ending, environment
 
 __all__ = ["ColdRunError", "Forks", "environment", "prepare_offline", "run_cold"]
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import InputError
-from edgeplan.files import write_atomically
 from edgeplan.runtime.linked import Border
+from edgeplan.support.files import write_atomically
 
 Array = npt.NDArray[np.float32]
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

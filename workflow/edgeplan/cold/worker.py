@@ -29,7 +29,7 @@ from edgeplan.cold.interference import together_us
 from edgeplan.cold.jobs import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.cold.settling import settle
 from edgeplan.measurement.preemption import Preemption
-from edgeplan.subprocesses import ending
+from edgeplan.support.subprocesses import ending
 
 Job = PrepareJob | RunJob | OnceJob
 #: The argument that has jobs done by children.

@@ -11,7 +11,7 @@ import yaml
 from edgeplan.devices.config import DEVICE_FOLDER, DeviceFile, load_device
 from edgeplan.devices.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
-from edgeplan.files import validate, write_text
+from edgeplan.support.files import validate, write_text
 from edgeplan.workspace import workspace
 
 _COMMENTS = {

@@ -11,7 +11,7 @@ import pandas as pd
 
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.metrics import require
-from edgeplan.frames import read_csv, read_document, read_parquet
+from edgeplan.support.frames import read_csv, read_document, read_parquet
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.metrics import FloatArray, pair, require, vector
-from edgeplan.rounding import nine_digits_each
+from edgeplan.support.rounding import nine_digits_each
 
 #: Baseline name -> the columns of models.parquet it regresses on. Both counts are the paper's: multiply-adds, and the bytes
 #: of all feature maps and weights.

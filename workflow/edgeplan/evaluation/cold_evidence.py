@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.frames import read_document, read_parquet
 from edgeplan.planning.cold_start.bounds import fewest_read_bytes, work_bound_ms
 from edgeplan.planning.cold_start.frame import from_frame
 from edgeplan.planning.cold_start.profile import Profile
+from edgeplan.support.frames import read_document, read_parquet
 
 #: Setting of the package's own runtime in the runs, and its plan that is held against the stock engines.
 OWN, OPTIMAL = "edgeplan", "optimal"

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgeplan.evaluation.artifacts import Evidence, Shown
 from edgeplan.evaluation.metrics import FloatArray
-from edgeplan.frames import read_parquet
+from edgeplan.support.frames import read_parquet
 
 #: The measuring stages, in the order in which they are named.
 STAGES = ("fusion", "sampling", "calibration", "truth")

@@ -12,7 +12,7 @@ from typing import Any
 from edgeplan.evaluation import figures_kernels as kernels
 from edgeplan.evaluation import figures_models as models
 from edgeplan.evaluation.artifacts import Evidence, Shown
-from edgeplan.files import write_atomically
+from edgeplan.support.files import write_atomically
 
 _DPI = 110
 

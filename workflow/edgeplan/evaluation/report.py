@@ -21,8 +21,8 @@ from edgeplan.evaluation.summary import Bar, bars, sampling_bars
 from edgeplan.evaluation.tables import NOTES, captioned, cell_text, read_tables
 from edgeplan.evaluation.tables_baselines import baseline_verdicts
 from edgeplan.evaluation.tables_sampling import environment_rows
-from edgeplan.files import write_json, write_text
-from edgeplan.frames import read_document
+from edgeplan.support.files import write_json, write_text
+from edgeplan.support.frames import read_document
 
 _AGAIN = "run the evaluation stage again"
 _PASS, _MISS = "pass", "miss"

@@ -13,8 +13,8 @@ from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.evaluation.grade import grade
 from edgeplan.evaluation.metrics import accuracy, coverage, relative_width
 from edgeplan.evaluation.tables_sampling import kernel_minutes
-from edgeplan.files import write_json
 from edgeplan.fusion.verification import averages
+from edgeplan.support.files import write_json
 
 #: Samplers that are compared; figures are named in this order.
 SAMPLERS = ("adaptive", "random", "prior")

@@ -15,8 +15,8 @@ from edgeplan.evaluation.artifacts import Evidence, Shown
 from edgeplan.evaluation.dates import measured, together
 from edgeplan.evaluation.metrics import require
 from edgeplan.evaluation.registry import TABLES
-from edgeplan.files import write_json, write_text
-from edgeplan.frames import read_csv
+from edgeplan.support.files import write_json, write_text
+from edgeplan.support.frames import read_csv
 
 #: File beside the tables: what the captions add from the data, by id of the table.
 NOTES = "notes.json"

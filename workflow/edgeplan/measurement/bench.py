@@ -21,7 +21,6 @@ from edgeplan.devices.config import DeviceFile
 from edgeplan.devices.engines.registry import engine_class
 from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.errors import NoiseError, StoreError
-from edgeplan.files import read_json, state_folder, write_json
 from edgeplan.measurement.blocks import measure_batch
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.provenance import NOT_RECORDED, source_commit
@@ -30,6 +29,7 @@ from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.measurement.store import FORMAT_VERSION, RowStore, identity_file, journal_folder
 from edgeplan.progress import Spending, progress
+from edgeplan.support.files import read_json, state_folder, write_json
 from edgeplan.support.protocols import protocol
 
 log = logging.getLogger(__name__)

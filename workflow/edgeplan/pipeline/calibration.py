@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 
 from edgeplan.devices.config import load_device
-from edgeplan.frames import write_parquet
 from edgeplan.measurement.records import Subject
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs
 from edgeplan.pipeline.whole_models import measure_shuffled, open_bench
+from edgeplan.support.frames import write_parquet
 from edgeplan.zoo import FAMILIES, Family, VariantSpec, variants
 
 

@@ -12,7 +12,6 @@ import pandas as pd
 
 from edgeplan.cold.inputs import random_inputs, relative_error
 from edgeplan.cold.offline import ColdModel
-from edgeplan.frames import KEPT, read_parquet, write_parquet
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.pipeline.cold_plans import digest
@@ -22,6 +21,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
+from edgeplan.support.frames import KEPT, read_parquet, write_parquet
 from edgeplan.support.protocols import protocol
 
 COLUMNS = ("model", "layout", "threads", "choice", "error", "kernels")

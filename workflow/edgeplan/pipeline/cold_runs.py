@@ -30,8 +30,8 @@ from edgeplan.evaluation.cold_evidence import (
     OPTIMAL,
     OWN,
 )
-from edgeplan.files import state_folder
 from edgeplan.pipeline.cold_plans import VARIANTS
+from edgeplan.support.files import state_folder
 
 log = logging.getLogger(__name__)
 #: The stock setting beside ours under a background load (Figure 11): always this one, whichever is fastest on the model.

@@ -19,8 +19,6 @@ from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import environment
 from edgeplan.errors import DeviceError, EdgeplanError, StoreError
 from edgeplan.evaluation.cold_evidence import EVICTED_PLAN, FRAMES, OPTIMAL, TABLE2_CONV
-from edgeplan.files import write_atomically, write_json
-from edgeplan.frames import write_parquet
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
@@ -46,6 +44,8 @@ from edgeplan.planning.cold_start.later import with_warm_kernels
 from edgeplan.planning.cold_start.optimal import Search
 from edgeplan.planning.cold_start.plan import Plan, write_plan
 from edgeplan.planning.cold_start.profile import Disk, Profile
+from edgeplan.support.files import write_atomically, write_json
+from edgeplan.support.frames import write_parquet
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 log = logging.getLogger(__name__)

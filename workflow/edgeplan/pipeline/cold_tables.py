@@ -10,9 +10,9 @@ from edgeplan.evaluation.cold_figures import make_cold_figures
 from edgeplan.evaluation.cold_metrics import cold_metrics
 from edgeplan.evaluation.cold_report import render_chapter, render_page
 from edgeplan.evaluation.cold_tables import make_cold_tables, table_captions, write_cold_tables
-from edgeplan.files import write_atomically, write_json, write_text
-from edgeplan.frames import write_csv
 from edgeplan.pipeline.report import remarks_of
+from edgeplan.support.files import write_atomically, write_json, write_text
+from edgeplan.support.frames import write_csv
 
 
 def write_cold_start(*, device: str, measured: Path, chapters: Path, remarks: Path) -> None:

@@ -20,11 +20,11 @@ from edgeplan.cold.process import environment
 from edgeplan.cold.settling import settle
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError
-from edgeplan.frames import KEPT, read_parquet, write_parquet
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.pipeline.cold_plans import digest
 from edgeplan.planning.cold_start.machine import Span
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.support.frames import KEPT, read_parquet, write_parquet
 from edgeplan.support.protocols import protocol
 
 COLUMNS = ("kind", "core", "step", "stage", "start_ms", "end_ms")

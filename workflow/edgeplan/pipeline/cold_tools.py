@@ -17,7 +17,6 @@ from edgeplan.cold.jobs import PrepareResult
 from edgeplan.cold.offline import ColdModel
 from edgeplan.cold.settings import ColdStartSettings
 from edgeplan.devices.config import DeviceFile
-from edgeplan.files import write_text
 from edgeplan.graph.ir import Graph
 from edgeplan.pipeline.cold_plans import digest
 from edgeplan.pipeline.cold_slowness import slowness_of
@@ -28,6 +27,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import locate_weights
+from edgeplan.support.files import write_text
 from edgeplan.support.protocols import digest as source_digest
 from edgeplan.support.protocols import protocol
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.errors import FormatError
-from edgeplan.files import write_atomically
-from edgeplan.frames import read_parquet
 from edgeplan.fusion.rules import read_rules
 from edgeplan.pipeline.model_tables import kernels_of
 from edgeplan.predictors.distilled import TREES, load_distilled, save_distilled
 from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.support.files import write_atomically
+from edgeplan.support.frames import read_parquet
 
 MAX_BYTES = 4_900_000
 #: Greatest median change of the latency of a model.

@@ -18,8 +18,6 @@ from edgeplan.evaluation.metrics import accuracy
 from edgeplan.evaluation.report import write_findings
 from edgeplan.evaluation.summary import metrics, write_metrics
 from edgeplan.evaluation.tables import write_tables
-from edgeplan.files import write_json
-from edgeplan.frames import read_document, read_parquet, write_csv, write_parquet
 from edgeplan.fusion.rules import FusionRules, read_rules
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split, split_operators
@@ -34,6 +32,8 @@ from edgeplan.predictors.kind_factors import fit_factors
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.progress import progress
 from edgeplan.sampling.sweeps import CONV_CHECK, SWEEP, sweep_graphs, sweep_of
+from edgeplan.support.files import write_json
+from edgeplan.support.frames import read_document, read_parquet, write_csv, write_parquet
 from edgeplan.zoo import prior_models
 
 #: Columns of the measured kernels that are read here.

@@ -14,7 +14,6 @@ import pandas as pd
 
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.devices.engines.base import EngineNode
-from edgeplan.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.fusion.builders import skipped_pairs
 from edgeplan.fusion.detection import detect
 from edgeplan.fusion.rules import Provenance
@@ -27,8 +26,9 @@ from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs, read_models
-from edgeplan.rounding import nine_digits
+from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.support.protocols import protocol
+from edgeplan.support.rounding import nine_digits
 
 
 class ExecutedNodes:

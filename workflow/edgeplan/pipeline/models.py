@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from edgeplan.frames import read_parquet
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.simplify import simplify
+from edgeplan.support.frames import read_parquet
 from edgeplan.zoo import FAMILIES, VariantSpec, build_variant
 
 

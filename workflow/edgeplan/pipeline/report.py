@@ -7,8 +7,8 @@ from pathlib import Path
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.report import write_report as write_page
 from edgeplan.evaluation.tables import read_table
-from edgeplan.files import write_json
-from edgeplan.frames import read_document
+from edgeplan.support.files import write_json
+from edgeplan.support.frames import read_document
 
 
 def write_report(

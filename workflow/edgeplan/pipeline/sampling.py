@@ -15,8 +15,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.devices.config import load_device
-from edgeplan.files import write_json
-from edgeplan.frames import check_parquet, write_parquet
 from edgeplan.fusion.rules import FusionRules, read_rules
 from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.ir import Graph
@@ -28,7 +26,6 @@ from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.params import Params
 from edgeplan.predictors.training_rows import BEYOND, FURTHER, LACKING, trained_on
 from edgeplan.progress import spending
-from edgeplan.rounding import nine_digits
 from edgeplan.sampling.adaptive import CarrierSampler, Sampled, within
 from edgeplan.sampling.further import KINDS, further_graphs
 from edgeplan.sampling.isolated import Boundary, chains, extract, fit_boundary, isolated_label, isolated_row
@@ -37,6 +34,9 @@ from edgeplan.sampling.prior import Prior, read_prior
 from edgeplan.sampling.rows import Row
 from edgeplan.sampling.settings import SamplingSettings
 from edgeplan.sampling.sweeps import CONV_CHECK, SWEEP, check_graphs, sweep_graphs
+from edgeplan.support.files import write_json
+from edgeplan.support.frames import check_parquet, write_parquet
+from edgeplan.support.rounding import nine_digits
 from edgeplan.zoo import prior_models
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.devices.machine import environment
 from edgeplan.errors import FormatError
-from edgeplan.files import read_json, write_json
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.graph.onnx_import import load_onnx
@@ -29,6 +28,7 @@ from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.predictors.packing import digest_of
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.progress import progress
+from edgeplan.support.files import read_json, write_json
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 
 #: `edgeplan.measurement.bench.STORED_ROWS_ONLY`, whose module needs the engines.

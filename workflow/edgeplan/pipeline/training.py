@@ -18,7 +18,6 @@ import pandas as pd
 from edgeplan.errors import FormatError
 from edgeplan.evaluation.metrics import accuracy
 from edgeplan.evaluation.uncertainty import rmspe_difference
-from edgeplan.frames import read_document, read_parquet, write_csv, write_parquet
 from edgeplan.fusion.rules import read_rules
 from edgeplan.params import Params
 from edgeplan.pipeline.model_tables import kernels_of
@@ -32,6 +31,7 @@ from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.training import train_forest_predictor
 from edgeplan.predictors.training_rows import LACKING, trained_on
 from edgeplan.progress import progress
+from edgeplan.support.frames import read_document, read_parquet, write_csv, write_parquet
 
 #: Folders, below that of the device's predictors, of those trained for comparison only.
 ISOLATED, SHORT, FOREST = "isolated", "in_situ_short", "forest"

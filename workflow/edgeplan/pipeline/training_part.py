@@ -17,12 +17,12 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.errors import EdgeplanError, FormatError
-from edgeplan.files import write_json
-from edgeplan.frames import read_document, read_parquet, write_parquet
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.training import train_predictor
-from edgeplan.subprocesses import ending, environment
+from edgeplan.support.files import write_json
+from edgeplan.support.frames import read_document, read_parquet, write_parquet
+from edgeplan.support.subprocesses import ending, environment
 
 _ROWS, _JOB, _PREDICTORS, _HELD_OUT, _ERROR = "rows.parquet", "job.json", "predictors", "held_out.parquet", "error.json"
 

@@ -12,8 +12,8 @@ from edgeplan.evaluation.artifacts import Evidence
 from edgeplan.evaluation.dates import of_device
 from edgeplan.evaluation.registry import TABLES
 from edgeplan.evaluation.tables import write_table
-from edgeplan.frames import read_document, read_parquet
 from edgeplan.params import Params
+from edgeplan.support.frames import read_document, read_parquet
 
 #: Columns of the evaluated models that are read of both devices.
 _PREDICTED = ("model_id", "family", "macs", "predicted_ms")

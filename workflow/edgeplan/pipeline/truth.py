@@ -13,13 +13,13 @@ import pandas as pd
 from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import environment as machine_environment
 from edgeplan.evaluation.grade import APART_SECONDS
-from edgeplan.files import write_json
-from edgeplan.frames import write_parquet
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs, read_models
 from edgeplan.pipeline.whole_models import measure_shuffled, open_bench
+from edgeplan.support.files import write_json
+from edgeplan.support.frames import write_parquet
 
 
 def measure_models(params: Params, *, device: Path, models: Path, rows: Path, truth: Path, environment: Path) -> None:

@@ -15,8 +15,6 @@ import pandas as pd
 from edgeplan.devices.config import load_device
 from edgeplan.devices.engines.registry import engine_class
 from edgeplan.evaluation.metrics import accuracy, coverage, relative_error
-from edgeplan.files import write_json
-from edgeplan.frames import write_csv
 from edgeplan.fusion.rules import read_rules
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
@@ -30,6 +28,8 @@ from edgeplan.predictors.kernel_tables import kernel_table
 from edgeplan.predictors.predictions import ModelPrediction
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.sampling.labels import fit_counters, node_labels
+from edgeplan.support.files import write_json
+from edgeplan.support.frames import write_csv
 from edgeplan.zoo.unseen import UNSEEN
 
 #: Kernels are judged where both their time and what is predicted are at least so long: counters tell whole microseconds.

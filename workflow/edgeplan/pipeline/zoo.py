@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 
 from edgeplan.evaluation.paper import TABLE_2
-from edgeplan.frames import write_csv, write_parquet
 from edgeplan.graph.cost import graph_macs, graph_memory_access_bytes, graph_parameters
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.params import Params
 from edgeplan.sampling.prior import ConvShape, conv_shapes
+from edgeplan.support.frames import write_csv, write_parquet
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from edgeplan.errors import DeviceError
-from edgeplan.files import write_text
+from edgeplan.support.files import write_text
 
 PACKAGE = Path(__file__).parents[1]
 LOCK = Path(__file__).with_name("protocols.lock.json")
@@ -62,7 +62,7 @@ _RUNTIME = _files(
     *("primitives", "program", "session", "steps", "transform", "weights"),
 )
 _PROFILES = (
-    "compiled.py",
+    "support/compiled.py",
     "measurement/preemption.py",
     *_files("cold", "clock", "interference", "settling", "grounds"),
     *_files("cold/profiling", "rounds", "memory", "trials", "fresh", "once", "contention", "check", "measure", "starter"),

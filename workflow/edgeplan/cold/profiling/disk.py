@@ -15,10 +15,10 @@ from scipy.optimize import nnls
 from edgeplan.cold import page_cache
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError, FormatError
-from edgeplan.files import write_json
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.planning.cold_start.profile import Disk
 from edgeplan.runtime.bringing import Bringer
+from edgeplan.support.files import write_json
 
 _PROBES = 7
 _PARTS = (32, 16, 8, 4, 2, 1)  # of the file: a 32nd of it, and so on

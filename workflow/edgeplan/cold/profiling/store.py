@@ -21,9 +21,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError
-from edgeplan.files import read_json, state_folder, write_atomically, write_json
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.runtime.library import LibraryInfo
+from edgeplan.support.files import read_json, state_folder, write_atomically, write_json
 from edgeplan.support.protocols import protocol
 
 FORMAT_VERSION = 1

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from edgeplan.compiled import compiled
 from edgeplan.planning.cold_start.machine import Floats, Ints
+from edgeplan.support.compiled import compiled
 
 _MAIN_LANE = 0
 _JUMPS = np.array([1, 2, 4, 8, 16, -1, -2, -4, -8, -16])

@@ -24,9 +24,9 @@ from pydantic import (
 )
 
 from edgeplan.errors import FormatError
-from edgeplan.files import write_text
 from edgeplan.planning.cold_start.machine import MAIN, core_name
 from edgeplan.planning.cold_start.profile import SOURCES, Disk
+from edgeplan.support.files import write_text
 
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]

@@ -14,7 +14,7 @@ import numba
 from numba.core import config
 
 from edgeplan.errors import StoreError
-from edgeplan.files import state_folder
+from edgeplan.support.files import state_folder
 
 log = logging.getLogger(__name__)
 Function = TypeVar("Function", bound=Callable[..., object])

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
 from edgeplan.errors import FormatError
-from edgeplan.files import read_json, write_atomically, write_text
+from edgeplan.support.files import read_json, write_atomically, write_text
 
 #: Of tables and documents. One that tells no version is of the first: tables written before they told one are in git and in
 #: caches, they are the same but for that, and some hold measurements of machines that are not at hand. Documents and csv tables
