@@ -15,8 +15,8 @@ from hypothesis import settings
 
 from edgeplan.cold import process
 from edgeplan.cold.jobs import RunJob, RunResult
-from edgeplan.devices.engines.base import random_inputs
 from edgeplan.devices.machine import fingerprint
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgeplan.devices.engines.base import Engine, EngineSettings
-from edgeplan.devices.engines.registry import ENGINES, engine_class
+from edgeplan.engines.base import Engine, EngineSettings
+from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.cold.baselines.edgeplan import prepared
 from edgeplan.cold.jobs import PrepareJob, RunJob
 from edgeplan.cold.offline import ArtefactStore, ColdModel
 from edgeplan.cold.process import prepare_offline, run_cold
 from edgeplan.cold.runs import ColdSettings, measure
-from edgeplan.devices.engines.base import random_inputs
 from edgeplan.devices.machine import fingerprint
+from edgeplan.engines.base import random_inputs
+from edgeplan.engines.onednn.cold import prepared
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.runtime.cold_executor import ColdSession

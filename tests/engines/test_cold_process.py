@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.cold.baselines.registry import SETTINGS
 from edgeplan.cold.jobs import Artefact, PrepareJob, RunJob
 from edgeplan.cold.offline import ArtefactStore, ColdModel
 from edgeplan.cold.process import ColdRunError, prepare_offline, run_cold
 from edgeplan.cold.runs import ColdSettings, PlannedRun, measure
+from edgeplan.engines.registry import SETTINGS
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.runtime.weight_cache import stamp

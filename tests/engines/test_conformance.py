@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from edgeplan.devices.engines.base import Array, Engine, EngineNode, EngineSettings, ProfiledSession, random_inputs
+from edgeplan.engines.base import Array, Engine, EngineNode, EngineSettings, ProfiledSession, random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel

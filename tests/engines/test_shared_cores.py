@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeplan.cold.baselines.edgeplan import prepared
 from edgeplan.cold.jobs import RunJob
 from edgeplan.cold.process import run_cold
 from edgeplan.cold.shared_cores import Starter, busy_loops, figures, measure
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
+from edgeplan.engines.onednn.cold import prepared
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx

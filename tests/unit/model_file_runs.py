@@ -14,7 +14,7 @@ from plan_starts import start_right
 
 from edgeplan.cold.profiling.forms import require_exact, require_exact_steps
 from edgeplan.cold.profiling.target import model_sha256
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_import import load_onnx
 from edgeplan.graph.simplify import simplify

@@ -19,8 +19,8 @@ from typer.testing import CliRunner, Result
 from edgeplan import api, cli_measure
 from edgeplan.cli import app
 from edgeplan.comparison import Measured, compare_kernels
-from edgeplan.devices.engines.base import EngineNode
-from edgeplan.devices.engines.registry import ENGINES
+from edgeplan.engines.base import EngineNode
+from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.onnx_export import save_onnx
@@ -274,7 +274,7 @@ def test_the_quiet_speed_is_that_of_stored_rows_of_this_machine(tmp_path: Path) 
 
 
 def test_a_model_that_the_engine_cannot_map_is_measured_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeplan.devices.engines.onnxruntime.map_nodes", lambda *_: {}["nothing"])
+    monkeypatch.setattr("edgeplan.engines.onnxruntime.session.map_nodes", lambda *_: {}["nothing"])
     found = json.loads(measured("--json").stdout)
     assert found["kernels"] == []
     assert "cannot be told apart" in found["without_kernels"]

@@ -12,9 +12,9 @@ from tiny_profiled import tiny
 from typer.testing import CliRunner, Result
 
 from edgeplan.cli import app
-from edgeplan.cold.baselines.edgeplan import Edgeplan, prepared
 from edgeplan.cold.inputs import random_inputs
 from edgeplan.cold.jobs import RunJob
+from edgeplan.engines.onednn.cold import Edgeplan, prepared
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.planning.cold_start.plan import Plan

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from cold_session_support import assert_close, small_net, wait_while
 
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx

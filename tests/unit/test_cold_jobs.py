@@ -16,7 +16,7 @@ from edgeplan.cold import page_cache
 from edgeplan.cold.counters import Counters, first_touch_ms
 from edgeplan.cold.inputs import digest, random_inputs, relative_error
 from edgeplan.cold.jobs import Artefact, RunJob, RunResult
-from edgeplan.devices.engines import base
+from edgeplan.engines import base
 from edgeplan.graph.builder import GraphBuilder
 
 GOOD: dict[str, Any] = {

@@ -21,7 +21,7 @@ from edgeplan.cold.profiling.profiler import profile_model
 from edgeplan.cold.profiling.reprofile import Reprofiler
 from edgeplan.cold.profiling.store import Constants, ProfileStore, Row, identity, read_rows
 from edgeplan.cold.profiling.target import model_sha256, target_of
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import FormatError, ModelError, NoiseError, StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx_export import save_onnx, to_onnx

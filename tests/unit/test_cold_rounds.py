@@ -9,7 +9,7 @@ from tiny_profiled import cores, tiny
 
 from edgeplan.cold.profiling.rounds import Rig, Round
 from edgeplan.cold.profiling.subjects import subject
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.graph.onnx_export import save_onnx
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from edgeplan.cold import attempts, runs
-from edgeplan.cold.baselines.registry import SETTINGS, setting
 from edgeplan.cold.jobs import Artefact, PrepareResult, RunJob, RunResult
 from edgeplan.cold.offline import ColdModel
 from edgeplan.cold.results import RUN_COLUMNS, result_frame
 from edgeplan.cold.runs import ColdSettings, Guest, plan_runs
+from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.errors import DeviceError
 
 KNOBS = ColdSettings(settings=("onnxruntime", "openvino-cached"), threads=(1, 2), repeats=3)

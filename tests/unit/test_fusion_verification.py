@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeplan.devices.engines.base import EngineNode
+from edgeplan.engines.base import EngineNode
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.fusion.verification import averages, verify
 from edgeplan.graph.builder import GraphBuilder

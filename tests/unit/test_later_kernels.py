@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cold_session_support import assert_close, small_net, wait_while
 
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.planning.cold_start.plan import Plan

@@ -14,7 +14,7 @@ from edgeplan.cold.profiling.settings import ProfileSettings, cores_of
 from edgeplan.cold.profiling.store import identity, key_of
 from edgeplan.cold.runs import ColdSettings, PlannedRun, run_key
 from edgeplan.devices.config import load_device
-from edgeplan.devices.engines.registry import ENGINES
+from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.bench import row_key
 from edgeplan.params import load_params

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from edgeplan.devices.engines.base import EngineNode
+from edgeplan.engines.base import EngineNode
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from edgeplan.devices.engines.base import EngineNode
+from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError, StoreError
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as changed
 
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import FormatError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph

@@ -64,7 +64,7 @@ def told(*modules: str, **variables: str) -> str:
 
 def test_whatever_loads_the_library_bounds_its_waits() -> None:
     modules = loading_modules()
-    assert {"edgeplan.cold.inference", "edgeplan.cold.baselines.edgeplan", "edgeplan.cold.profiling.once"} <= set(modules)
+    assert {"edgeplan.cold.inference", "edgeplan.engines.onednn.cold", "edgeplan.cold.profiling.once"} <= set(modules)
     assert told("edgeplan.cli", "edgeplan.cold.worker", *modules) == str(SPINS)
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.cold import process
-from edgeplan.cold.baselines.edgeplan import prepared
 from edgeplan.cold.jobs import RunJob
 from edgeplan.cold.profiling.settings import Cores, cores_of
 from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import fingerprint
+from edgeplan.engines.onednn.cold import prepared
 from edgeplan.errors import DeviceError
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl

@@ -11,16 +11,16 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from edgeplan.cold.baselines.base import model_files
-from edgeplan.cold.baselines.registry import setting
 from edgeplan.cold.jobs import PrepareJob, PrepareResult, RunJob
 from edgeplan.cold.process import ColdRunError, prepare_offline, run_cold
 from edgeplan.devices.machine import fingerprint
+from edgeplan.engines.cold import model_files
+from edgeplan.engines.registry import owner, setting, setting_protocol
 from edgeplan.errors import FormatError
 from edgeplan.runtime.plan_folder import model_sha256
 from edgeplan.support.files import read_json, write_text
+from edgeplan.support.protocols import PACKAGE, protocol
 from edgeplan.support.protocols import digest as source_digest
-from edgeplan.support.protocols import protocol
 
 _RESULT = "prepared.json"
 _REFERENCE_SETTING = "onnxruntime"
@@ -110,20 +110,19 @@ class ArtefactStore:
         return path
 
     def _key(self, model: ColdModel, name: str, threads: int) -> str:
-        parts = [model.digest, name, threads, engine_version(name), _converters_digest(), fingerprint()]
+        parts = [model.digest, name, threads, engine_version(name), _converters_digest(name), fingerprint()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
 def protocol_of(name: str) -> str:
     """Name of the protocol by which runs of a setting are timed ("" for the probe of the disk)."""
-    return protocol(f"cold/{setting(name).module.rpartition('.')[2]}" if name else "cold/disk").name
+    return setting_protocol(name).name if name else protocol("cold/disk").name
 
 
-def _converters_digest() -> str:
-    """Digest of the code that builds artefacts; ours, the plans, are built elsewhere."""
-    folder = Path(__file__).parent / "baselines"
-    names = sorted(path.name for path in folder.glob("*.py") if path.name not in ("registry.py", "edgeplan.py"))
-    return source_digest(tuple(f"cold/baselines/{name}" for name in names))
+def _converters_digest(name: str) -> str:
+    """Digest of the code that builds the artefacts of a setting; "" of an engine from another package."""
+    folder = f"engines/{owner(name).name}"
+    return source_digest((folder, "engines/cold.py")) if (PACKAGE / folder).is_dir() else ""
 
 
 def engine_version(name: str) -> str:

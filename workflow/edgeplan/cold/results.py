@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.cold.baselines.registry import setting
 from edgeplan.cold.jobs import OUTPUT_TOLERANCE, STOCK_TOLERANCE, PrepareResult, RunResult
+from edgeplan.engines.registry import setting
 from edgeplan.measurement.provenance import NOT_RECORDED
 
 #: Columns of the runs; one row a process. `reason` is "" for a run that counts; `stages_ms` is a JSON object, `warm_ms` a JSON

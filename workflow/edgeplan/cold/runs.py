@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.cold import page_cache
 from edgeplan.cold.attempts import ATTEMPTS, Attempt, start_cold
-from edgeplan.cold.baselines.registry import SETTINGS, setting
 from edgeplan.cold.budget import Budget
 from edgeplan.cold.clock import LOOK_RUNS
 from edgeplan.cold.interference import Interference
@@ -29,6 +28,7 @@ from edgeplan.cold.process import ColdRunError
 from edgeplan.cold.profiling.memory import pinned
 from edgeplan.cold.results import bandwidth_frame, result_frame
 from edgeplan.devices.machine import fingerprint
+from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.provenance import source_commit
 from edgeplan.measurement.references import References, ReferenceTimes

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from edgeplan.cold.baselines.registry import SETTINGS
 from edgeplan.cold.jobs import State
+from edgeplan.engines.registry import SETTINGS
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 #: Plans beside the optimal one, which is always made.

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgeplan.cold.background import background_load
-from edgeplan.cold.baselines.edgeplan import prepared
 from edgeplan.cold.jobs import Artefact, RunJob, RunResult
 from edgeplan.cold.process import ColdRunError, environment
+from edgeplan.engines.onednn.cold import prepared
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.runtime.linked import LinkedProgram

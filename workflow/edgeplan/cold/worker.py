@@ -21,13 +21,13 @@ import numpy as np
 from pydantic import Field, TypeAdapter
 
 from edgeplan.cold import grounds, page_cache
-from edgeplan.cold.baselines.base import Baseline, ColdSession, UnsupportedError
-from edgeplan.cold.baselines.registry import setting
 from edgeplan.cold.counters import Counters, first_touch_ms, reset_peak
 from edgeplan.cold.inputs import Array, digest, random_inputs, relative_error
 from edgeplan.cold.interference import together_us
 from edgeplan.cold.jobs import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.cold.settling import settle
+from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError
+from edgeplan.engines.registry import setting
 from edgeplan.measurement.preemption import Preemption
 from edgeplan.support.subprocesses import ending
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from edgeplan.devices.engines.base import Engine, EngineSettings
-from edgeplan.devices.engines.registry import ENGINES, engine_class
+from edgeplan.engines.base import Engine, EngineSettings
+from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.preemption import least_loaded, others_load, pin_threads
 from edgeplan.support.files import read_yaml

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from edgeplan.cold.baselines.registry import SETTINGS
+from edgeplan.engines.registry import SETTINGS
 from edgeplan.evaluation import cold_metrics as metrics
 from edgeplan.evaluation import paper_nnv12 as paper
 from edgeplan.evaluation.cold_evidence import ABLATION, CACHED, EVICTED, OWN, ColdEvidence

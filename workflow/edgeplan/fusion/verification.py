@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pandas as pd
 
-from edgeplan.devices.engines.base import EngineNode
+from edgeplan.engines.base import EngineNode
 from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import kind

@@ -18,8 +18,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict
 
 from edgeplan.devices.config import DeviceFile
-from edgeplan.devices.engines.registry import engine_class
 from edgeplan.devices.machine import environment, fingerprint
+from edgeplan.engines.registry import engine_class, engine_protocol
 from edgeplan.errors import NoiseError, StoreError
 from edgeplan.measurement.blocks import measure_batch
 from edgeplan.measurement.lock import machine_lock
@@ -30,7 +30,6 @@ from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.measurement.store import FORMAT_VERSION, RowStore, identity_file, journal_folder
 from edgeplan.progress import Spending, progress
 from edgeplan.support.files import read_json, state_folder, write_json
-from edgeplan.support.protocols import protocol
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +107,8 @@ class Bench:
         self.seconds = 0.0  # wall clock spent measuring, with model building, references and rejected batches
         self.measured = 0
         self.spending: Spending | None = None  # of a stage that shows its own progress: measuring time is added to it
-        self._protocol = protocol(f"measure/{device.engine}")
-        self._mapping = protocol(f"mapping/{device.engine}").name
+        self._protocol = engine_protocol("measure", device.engine)
+        self._mapping = engine_protocol("mapping", device.engine).name
         self._frozen = bool(os.environ.get(STORED_ROWS_ONLY))
         self._until = math.inf
         self._seen, self._noisy = 0, dict[str, Measurement]()  # of this stage: measured just now, and noisy still

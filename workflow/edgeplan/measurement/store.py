@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from edgeplan.devices.engines.base import EngineNode
+from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes

@@ -149,7 +149,7 @@ class Tools:
     def reprofiler(self, model: Path, graph: Graph) -> Iterator[Reprofile]:
         """Measures again what a planner tries (Algorithm 1, line 5); holds the machine meanwhile."""
         from edgeplan.cold.profiling.reprofile import Reprofiler  # noqa: PLC0415
-        from edgeplan.devices.engines.base import random_inputs  # noqa: PLC0415
+        from edgeplan.engines.base import random_inputs  # noqa: PLC0415
 
         lowered = lower(graph)
         measuring = Reprofiler(
@@ -179,7 +179,7 @@ class Tools:
             plan: the plan.
             folder: where to build.
         """
-        from edgeplan.cold.baselines.edgeplan import prepared  # noqa: PLC0415
+        from edgeplan.engines.onednn.cold import prepared  # noqa: PLC0415
         from edgeplan.runtime.plan_folder import build_plan_folder  # noqa: PLC0415
         from edgeplan.runtime.weight_cache import stamp as file_stamp  # noqa: PLC0415
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pandas as pd
 
 from edgeplan.devices.config import DeviceFile, load_device
-from edgeplan.devices.engines.base import EngineNode
+from edgeplan.engines.base import EngineNode
+from edgeplan.engines.registry import engine_protocol
 from edgeplan.fusion.builders import skipped_pairs
 from edgeplan.fusion.detection import detect
 from edgeplan.fusion.rules import Provenance
@@ -27,7 +28,6 @@ from edgeplan.measurement.records import Measurement, Subject, graph_digest
 from edgeplan.params import Params
 from edgeplan.pipeline.models import graphs, read_models
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
-from edgeplan.support.protocols import protocol
 from edgeplan.support.rounding import nine_digits
 
 
@@ -42,7 +42,7 @@ class ExecutedNodes:
 
     def __init__(self, device: DeviceFile, folder: Path, key: str) -> None:
         self._engine = device.load_engine()
-        self._path = folder / f"executed-{key}-{protocol(f'mapping/{device.engine}').name}.parquet"
+        self._path = folder / f"executed-{key}-{engine_protocol('mapping', device.engine).name}.parquet"
         self._known: dict[str, str] = {}
         if self._path.is_file():
             known = read_parquet(self._path, "graph", "members", next_step=KEPT)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.devices.config import load_device
-from edgeplan.devices.engines.registry import engine_class
+from edgeplan.engines.registry import engine_class
 from edgeplan.evaluation.metrics import accuracy, coverage, relative_error
 from edgeplan.fusion.rules import read_rules
 from edgeplan.graph.cost import graph_macs, graph_parameters

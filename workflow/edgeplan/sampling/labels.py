@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import lsq_linear
 
-from edgeplan.devices.engines.base import EngineNode
+from edgeplan.engines.base import EngineNode
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
 from edgeplan.measurement.records import Measurement

@@ -54,7 +54,7 @@ def _files(folder: str, *names: str) -> tuple[str, ...]:
 _MEASURING = (
     *_files("measurement", "blocks", "preemption", "references"),
     "graph/onnx_export.py",
-    "devices/engines/base.py",
+    "engines/base.py",
 )
 _RUNTIME = _files(
     "runtime",
@@ -79,15 +79,15 @@ _COLD_RUN = (
 
 
 def _measured(engine: str, name: str, earlier: str, *more: str) -> Protocol:
-    return Protocol(name, (*_MEASURING, f"devices/engines/{engine}.py", *more), (earlier,))
+    return Protocol(name, (*_MEASURING, f"engines/{engine}/session.py", *more), (earlier,))
 
 
 def _mapped(engine: str, name: str) -> Protocol:
-    return Protocol(name, _files("devices/engines", "mapping", f"{engine}_nodes"))
+    return Protocol(name, _files("engines", "mapping", f"{engine}/nodes"))
 
 
-def _started(module: str, name: str) -> Protocol:
-    return Protocol(name, (*_COLD_RUN, f"cold/baselines/{module}.py"))
+def _started(engine: str, name: str) -> Protocol:
+    return Protocol(name, (*_COLD_RUN, f"engines/{engine}/cold.py"))
 
 
 #: By what is measured. Names of hexadecimal digits are those of rows that were stored when keys held digests of sources.
@@ -100,7 +100,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         # which operators a node holds that an engine counts
         "mapping/onnxruntime": _mapped("onnxruntime", "2e4960ae"),
         "mapping/openvino": _mapped("openvino", "260d8671"),
-        "mapping/onednn": Protocol("0e25a4e4", ("devices/engines/mapping.py",)),
+        "mapping/onednn": Protocol("0e25a4e4", ("engines/mapping.py",)),
         # cold starts; since 2 interrupted samples do not count, and waiting threads sleep
         "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),
         "plan": Protocol("d26aa98db46a6227", ("planning/cold_start",)),
@@ -112,7 +112,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "cold/mnn": _started("mnn", "e970d715eb4c4ec2"),
         "cold/ncnn": _started("ncnn", "eb572db824d755cd"),
         "cold/litert": _started("litert", "38a27a1e51f5f6ab"),
-        "cold/edgeplan": _started("edgeplan", "21273a43a0c6e429"),
+        "cold/onednn": _started("onednn", "21273a43a0c6e429"),
     }
 )
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgeplan.cold.attempts import start_cold
-from edgeplan.cold.baselines.edgeplan import prepared
 from edgeplan.cold.clock import Clock
 from edgeplan.cold.jobs import RunJob, RunResult
 from edgeplan.cold.process import ColdRunError, run_cold
+from edgeplan.engines.onednn.cold import prepared
 from edgeplan.planning.cold_start.machine import MAIN, Schedule, core_name, simulate
 from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.planning.cold_start.profile import SOURCES, Profile

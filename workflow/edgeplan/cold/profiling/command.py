@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
-from edgeplan.cold.baselines.base import model_files
 from edgeplan.cold.profiling.disk import glance_at_disk, measure_disk
 from edgeplan.cold.profiling.forms import require_exact, require_exact_steps
 from edgeplan.cold.profiling.profiler import LOCK_SECONDS, is_known, profile_model
@@ -17,7 +16,8 @@ from edgeplan.cold.profiling.store import ProfileStore, alternatives, identity
 from edgeplan.cold.profiling.subjects import signatures
 from edgeplan.cold.profiling.target import target_of
 from edgeplan.devices.config import DeviceFile
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
+from edgeplan.engines.cold import model_files
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_import import load_onnx
 from edgeplan.graph.simplify import simplify

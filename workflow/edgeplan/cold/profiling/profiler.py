@@ -27,7 +27,7 @@ from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.cold.profiling.starter import Starter
 from edgeplan.cold.profiling.store import Constants, ProfileStore, Row, identity
 from edgeplan.cold.profiling.subjects import signatures, subject, touched_pages
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.references import References

@@ -12,8 +12,8 @@ from typing import Any
 
 import onnx
 
-from edgeplan.devices.engines.base import EngineNode
-from edgeplan.devices.engines.mapping import complete_members
+from edgeplan.engines.base import EngineNode
+from edgeplan.engines.mapping import complete_members
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.kinds import ACTIVATIONS, kind
 

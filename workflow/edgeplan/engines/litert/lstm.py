@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgeplan.cold.baselines.base import UnsupportedError
-from edgeplan.cold.baselines.tflite_context import Context, layout
 from edgeplan.cold.inputs import Array
+from edgeplan.engines.cold import UnsupportedError
+from edgeplan.engines.litert.context import Context, layout
 from edgeplan.graph.ir import Operator
 
 _ABSENT = -1

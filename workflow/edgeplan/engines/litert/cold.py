@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.cold.baselines.base import Baseline, ColdSession, UnsupportedError, model_outputs
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.jobs import Artefact
+from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError, model_outputs
 
 
 class LiteRt(Baseline):
@@ -37,7 +37,7 @@ class LiteRt(Baseline):
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del threads
-        from edgeplan.cold.baselines.tflite_lowering import convert
+        from edgeplan.engines.litert.lowering import convert
 
         converted = folder / "model.tflite"
         convert(model, converted)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.cold.baselines.base import Baseline, ColdSession, UnsupportedError, model_outputs
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.jobs import Artefact
+from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError, model_outputs
 
 
 class Mnn(Baseline):
@@ -30,7 +30,7 @@ class Mnn(Baseline):
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del threads
-        from edgeplan.cold.baselines.mnn_convert import convert
+        from edgeplan.engines.mnn.convert import convert
 
         converted = convert(model, folder)
         return Artefact(main=converted, files=(converted,), input_names=tuple(inputs), outputs=model_outputs(model))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgeplan.cold.baselines.base import Baseline, ColdSession, UnsupportedError
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.jobs import Artefact
+from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError
 
 _ERRORS_ONLY = 3
 

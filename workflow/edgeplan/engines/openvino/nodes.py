@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from edgeplan.devices.engines.base import EngineNode
-from edgeplan.devices.engines.mapping import complete_members
+from edgeplan.engines.base import EngineNode
+from edgeplan.engines.mapping import complete_members
 from edgeplan.graph.ir import Graph, Operator
 
 #: Node types of the runtime model that hold no work of their own.

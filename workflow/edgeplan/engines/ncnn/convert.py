@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from edgeplan.cold.baselines.base import UnsupportedError, model_files
+from edgeplan.engines.cold import UnsupportedError, model_files
 
 _SECONDS = 600
 #: What pnnx says of an operator for which it knows no ncnn layer; it writes a file all the same, which ncnn then refuses.

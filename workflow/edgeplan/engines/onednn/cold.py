@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgeplan.cold.baselines.base import Baseline, ColdSession, UnsupportedError
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.jobs import Artefact, PrepareResult
 from edgeplan.devices.machine import fingerprint
+from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError
 from edgeplan.errors import DeviceError, FormatError
 from edgeplan.runtime import cold_executor
 from edgeplan.runtime.dnnl import Dnnl

@@ -8,8 +8,8 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.cold.baselines.base import UnsupportedError
-from edgeplan.cold.baselines.tflite_context import Context
+from edgeplan.engines.cold import UnsupportedError
+from edgeplan.engines.litert.context import Context
 from edgeplan.graph.ir import Operator
 
 _Places = npt.NDArray[np.float64]

@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from edgeplan.cold.baselines.base import UnsupportedError
-from edgeplan.cold.baselines.tflite_context import RELU6, layout
-from edgeplan.cold.baselines.tflite_lstm import Recurrent
-from edgeplan.cold.baselines.tflite_resize import Resizes
-from edgeplan.cold.baselines.tflite_windows import Windows
+from edgeplan.engines.cold import UnsupportedError
+from edgeplan.engines.litert.context import RELU6, layout
+from edgeplan.engines.litert.lstm import Recurrent
+from edgeplan.engines.litert.resize import Resizes
+from edgeplan.engines.litert.windows import Windows
 from edgeplan.graph.ir import Operator
 from edgeplan.graph.kinds import is_fully_connected, kind, mean_axes
 from edgeplan.graph.onnx_import import load_onnx

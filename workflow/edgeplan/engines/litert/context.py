@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.cold.baselines.tflite_file import TfliteFile
 from edgeplan.cold.inputs import Array
+from edgeplan.engines.litert.file import TfliteFile
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.kinds import kind
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from edgeplan.devices.engines.base import Array, Engine, EngineNode, ProfiledSession, Session, Times, random_inputs
-from edgeplan.devices.engines.openvino_nodes import map_nodes
+from edgeplan.engines.base import Array, Engine, EngineNode, ProfiledSession, Session, Times, random_inputs
+from edgeplan.engines.openvino.nodes import map_nodes
 from edgeplan.graph.ir import Graph
 
 _HALF_COUNT_US = 0.5

@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from edgeplan.devices.engines.base import Array, Engine, EngineNode, ProfiledSession, Session, Times, random_inputs
-from edgeplan.devices.engines.onnxruntime_nodes import map_nodes
+from edgeplan.engines.base import Array, Engine, EngineNode, ProfiledSession, Session, Times, random_inputs
+from edgeplan.engines.onnxruntime.nodes import map_nodes
 from edgeplan.graph.ir import Graph
 
 _ERRORS_ONLY = 3

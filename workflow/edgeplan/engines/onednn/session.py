@@ -11,7 +11,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from edgeplan.devices.engines.base import (
+from edgeplan.engines.base import (
     Array,
     Engine,
     EngineNode,

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.cold.baselines.base import UnsupportedError
-from edgeplan.cold.baselines.tflite_context import FUSED, Context
 from edgeplan.cold.inputs import Array
+from edgeplan.engines.cold import UnsupportedError
+from edgeplan.engines.litert.context import FUSED, Context
 from edgeplan.graph.ir import Operator
 from edgeplan.graph.kinds import kind
 

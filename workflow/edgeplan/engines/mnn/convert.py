@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 
-from edgeplan.cold.baselines.base import UnsupportedError
+from edgeplan.engines.cold import UnsupportedError
 
 
 def convert(model: Path, folder: Path) -> Path:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.cold.baselines.base import Baseline, ColdSession, UnsupportedError, model_outputs
 from edgeplan.cold.inputs import Array
 from edgeplan.cold.jobs import Artefact
+from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError, model_outputs
 
 _REDUCED_PRECISION = (
     "use_fp16_packed",
@@ -39,7 +39,7 @@ class Ncnn(Baseline):
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del threads
-        from edgeplan.cold.baselines.ncnn_convert import convert, converter_version
+        from edgeplan.engines.ncnn.convert import convert, converter_version
 
         if any(shape[0] != 1 or len(shape) == 1 for shape in inputs.values()):
             raise UnsupportedError("ncnn has no batch axis: only batches of one")
