@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path.insert(0, os.path.abspath("workflow"))
 
 from edgeplan.errors import EdgeplanError
-from edgeplan.pipeline.check import check_params, refuse_overlay
+from edgeplan.chapters.check import check_params, refuse_overlay
 
 try:
     check_params(Path("params.yaml"))

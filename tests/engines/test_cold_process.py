@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.cold.jobs import Artefact, PrepareJob, RunJob
-from edgeplan.cold.offline import ArtefactStore, ColdModel
-from edgeplan.cold.process import ColdRunError, prepare_offline, run_cold
-from edgeplan.cold.runs import ColdSettings, PlannedRun, measure
+from edgeplan.chapters.cold_start.artefacts import ArtefactStore, ColdModel
+from edgeplan.chapters.cold_start.runs import ColdSettings, PlannedRun, measure
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.child import ColdRunError, prepare_offline, run_cold
+from edgeplan.measurement.process.job import Artefact, PrepareJob, RunJob
 from edgeplan.runtime.weight_cache import stamp
 
 INPUTS = {"input": (1, 3, 32, 32)}

@@ -11,16 +11,16 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from edgeplan.chapters.prediction.sampling import carriers
+from edgeplan.chapters.prediction.sampling.further import further_graphs
+from edgeplan.chapters.prediction.sampling.prior import ConvShape
+from edgeplan.chapters.prediction.sampling.sources import ConvSource
 from edgeplan.engines.base import Array, Engine, EngineNode, EngineSettings, ProfiledSession, random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
-from edgeplan.graph.onnx_export import save_onnx, to_onnx
+from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.sampling import carriers
-from edgeplan.sampling.further import further_graphs
-from edgeplan.sampling.prior import ConvShape
-from edgeplan.sampling.sources import ConvSource
 
 
 class _SmallSource(ConvSource):

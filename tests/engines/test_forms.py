@@ -15,14 +15,14 @@ from composed_forms import COMPOSED
 from onnx import version_converter
 from written_forms import EQUAL, IMAGE, REFUSED, Array, Form, node, one, value
 
-from edgeplan.cold.profiling.forms import require_exact, require_exact_steps
 from edgeplan.errors import ModelError
-from edgeplan.fusion.rules import FusionRules
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.predictors.kernel_tables import kernel_table
+from edgeplan.profiling.forms import require_exact, require_exact_steps
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
@@ -36,7 +36,7 @@ _CANDIDATES = 2  # of each step; `tests/unit/test_runtime_operators.py` tries al
 
 
 def _read(path: Path) -> tuple[Graph, Lowered]:
-    """As `edgeplan.cold.profiling.command.plan_model` does it before it measures."""
+    """As `edgeplan.chapters.cold_start.plan.plan_model` does it before it measures."""
     graph = simplify(load_onnx(path))
     require_exact(graph, path.name)
     lowered = lower(graph)

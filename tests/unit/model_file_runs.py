@@ -12,12 +12,12 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 from plan_starts import start_right
 
-from edgeplan.cold.profiling.forms import require_exact, require_exact_steps
-from edgeplan.cold.profiling.target import model_sha256
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
+from edgeplan.profiling.forms import require_exact, require_exact_steps
+from edgeplan.profiling.target import model_sha256
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower

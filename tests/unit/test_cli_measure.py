@@ -16,16 +16,17 @@ from onnx_models import W, conv, model
 from test_cli_predict import FIRST, SECOND, write_model
 from typer.testing import CliRunner, Result
 
-from edgeplan import api, cli_measure
+from edgeplan import api
 from edgeplan.cli import app
+from edgeplan.cli import measure as cli_measure
 from edgeplan.comparison import Measured, compare_kernels
 from edgeplan.engines.base import EngineNode
 from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.fusion.rules import FusionRules
-from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.graph.onnx_import import load_onnx
-from edgeplan.graph.onnx_names import named_file
+from edgeplan.graph.fusion_rules import FusionRules
+from edgeplan.graph.onnx.names import named_file
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement import lock, nominal

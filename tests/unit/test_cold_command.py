@@ -15,10 +15,10 @@ from tiny_profiled import own_state, tiny  # noqa: F401  a fixture
 from typer.testing import CliRunner
 
 from edgeplan.cli import app
-from edgeplan.cold.profiling.target import target_of
 from edgeplan.errors import EdgeplanError, ModelError, ParamsError
-from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.planning.cold_start.plan import check_fits, read_plan
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.planning.document import check_fits, read_plan
+from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.lowering import lower

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.cold import grounds, page_cache
+from edgeplan.measurement.process import host_memory as grounds
+from edgeplan.measurement.process import page_cache
 from edgeplan.runtime.dnnl import Dnnl
 
 _FAULTS_OF_A_LIBRARY = """

@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from edgeplan import workspace
-from edgeplan.cold import interference
 from edgeplan.devices import check, machine
 from edgeplan.devices.check import DeviceCheck, check_device, report_lines
 from edgeplan.devices.config import DeviceFile, load_device
@@ -24,6 +23,7 @@ from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.engines.base import EngineSettings
 from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
+from edgeplan.measurement.process import interference
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.runtime import library
 

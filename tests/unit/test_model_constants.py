@@ -13,7 +13,7 @@ from model_file_runs import assert_runs, assert_starts, made, node, steps, value
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.onnx_import import from_onnx, load_onnx
+from edgeplan.graph.onnx.read import from_onnx, load_onnx
 from edgeplan.runtime.dnnl import Dnnl
 
 IMAGE = {"x": (1, 3, 6, 6)}

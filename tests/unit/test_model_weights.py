@@ -16,7 +16,7 @@ from model_file_runs import assert_runs, assert_starts, made, node, steps, value
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.weights import locate_weights
 

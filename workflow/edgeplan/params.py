@@ -7,12 +7,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from edgeplan.cold.settings import ColdStartSettings
+from edgeplan.chapters.cold_start.settings import ColdStartSettings
+from edgeplan.chapters.prediction.fusion.settings import FusionSettings
+from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
 from edgeplan.errors import ParamsError
-from edgeplan.fusion.settings import FusionSettings
 from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.sampling.settings import SamplingSettings
 from edgeplan.support.files import read_yaml
 
 _Device = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]

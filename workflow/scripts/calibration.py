@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgeplan.pipeline.calibration import measure_calibration
+from edgeplan.chapters.prediction.stages.calibration import measure_calibration
 from stage import stage
 
 with stage(snakemake) as params:

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
+from edgeplan.chapters.check import check_params
 from edgeplan.errors import EdgeplanError
-from edgeplan.pipeline.check import check_params
 from edgeplan.support.files import write_text
 
 try:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgeplan.pipeline.cold_start import measure_cold_start
+from edgeplan.chapters.cold_start.stages.cold_start import measure_cold_start
 from stage import stage
 
 with stage(snakemake) as params:

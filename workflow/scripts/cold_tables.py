@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgeplan.pipeline.cold_tables import write_cold_start
+from edgeplan.report.cold_tables import write_cold_start
 from stage import stage
 
 with stage(snakemake):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgeplan.pipeline.evaluation import evaluate
+from edgeplan.chapters.prediction.stages.evaluation import evaluate
 from stage import stage
 
 with stage(snakemake) as params:

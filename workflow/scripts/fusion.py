@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgeplan.pipeline.fusion import detect_fusion
+from edgeplan.chapters.prediction.stages.fusion import detect_fusion
 from stage import stage
 
 with stage(snakemake) as params:

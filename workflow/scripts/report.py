@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgeplan.pipeline.report import write_report
+from edgeplan.report.stage import write_report
 from stage import stage
 
 with stage(snakemake):

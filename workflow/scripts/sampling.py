@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgeplan.pipeline.sampling import sample_kernels
+from edgeplan.chapters.prediction.stages.sampling import sample_kernels
 from stage import stage
 
 with stage(snakemake) as params:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgeplan.pipeline.training import train
+from edgeplan.chapters.prediction.stages.training import train
 from stage import stage
 
 with stage(snakemake) as params:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgeplan.pipeline.transfer import transfer
+from edgeplan.chapters.prediction.stages.transfer import transfer
 from stage import stage
 
 with stage(snakemake) as params:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgeplan.pipeline.truth import measure_models
+from edgeplan.chapters.prediction.stages.truth import measure_models
 from stage import stage
 
 with stage(snakemake) as params:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgeplan.pipeline.unseen import evaluate_unseen
+from edgeplan.chapters.prediction.stages.unseen import evaluate_unseen
 from stage import stage
 
 with stage(snakemake) as params:

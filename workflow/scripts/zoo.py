@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgeplan.pipeline.zoo import build_zoo
+from edgeplan.chapters.prediction.stages.zoo import build_zoo
 from stage import stage
 
 with stage(snakemake) as params:

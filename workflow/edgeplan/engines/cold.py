@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgeplan.cold.inputs import Array
-from edgeplan.cold.jobs import Artefact
 from edgeplan.errors import ModelError
+from edgeplan.measurement.process.inputs import Array
+from edgeplan.measurement.process.job import Artefact
 
 
 class UnsupportedError(Exception):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from edgeplan.engines.base import EngineNode
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_export import weight_bytes
+from edgeplan.graph.onnx.write import weight_bytes
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 

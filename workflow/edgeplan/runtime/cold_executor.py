@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError, ModelError
-from edgeplan.planning.cold_start.machine import Span, core_name
+from edgeplan.planning.machine import Span, core_name
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
 from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram

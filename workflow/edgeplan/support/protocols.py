@@ -53,7 +53,7 @@ def _files(folder: str, *names: str) -> tuple[str, ...]:
 #: What every engine's rows share.
 _MEASURING = (
     *_files("measurement", "blocks", "preemption", "references"),
-    "graph/onnx_export.py",
+    "graph/onnx/write.py",
     "engines/base.py",
 )
 _RUNTIME = _files(
@@ -64,8 +64,8 @@ _RUNTIME = _files(
 _PROFILES = (
     "support/compiled.py",
     "measurement/preemption.py",
-    *_files("cold", "clock", "interference", "settling", "grounds"),
-    *_files("cold/profiling", "rounds", "memory", "trials", "fresh", "once", "contention", "check", "measure", "starter"),
+    *_files("measurement/process", "clock", "interference", "prepare_machine", "host_memory"),
+    *_files("profiling", "rounds", "memory", "trials", "fresh", "once", "contention", "check", "measure", "starter"),
     *_files(
         "runtime", "cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache", "tape", "tape_file"
     ),
@@ -73,7 +73,11 @@ _PROFILES = (
     *_files("runtime", "raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking"),
 )
 _COLD_RUN = (
-    *_files("cold", "worker", "attempts", "interference", "settling", "grounds", "clock", "page_cache", "counters", "inputs"),
+    *_files(
+        "measurement/process",
+        *("worker", "undisturbed_start", "interference", "prepare_machine", "host_memory", "clock", "page_cache"),
+        *("counters", "inputs"),
+    ),
     "runtime/bringing.py",
 )
 
@@ -103,9 +107,9 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "mapping/onednn": Protocol("0e25a4e4", ("engines/mapping.py",)),
         # cold starts; since 2 interrupted samples do not count, and waiting threads sleep
         "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),
-        "plan": Protocol("d26aa98db46a6227", ("planning/cold_start",)),
+        "plan": Protocol("d26aa98db46a6227", ("planning", "chapters/cold_start/planners")),
         "runtime": Protocol("runtime/2", ("runtime",), ("1897c2256586d160",)),
-        "timeline": Protocol("timeline/1", ("pipeline/cold_timeline.py",)),
+        "timeline": Protocol("timeline/1", ("chapters/cold_start/timeline.py",)),
         "cold/disk": Protocol("fa3e6948cb01cfb8", _COLD_RUN),
         "cold/onnxruntime": _started("onnxruntime", "d1fde67e447a6f2c"),
         "cold/openvino": _started("openvino", "c74e47ce02c58d0c"),

@@ -20,7 +20,7 @@ from edgeplan.engines.litert.resize import Resizes
 from edgeplan.engines.litert.windows import Windows
 from edgeplan.graph.ir import Operator
 from edgeplan.graph.kinds import is_fully_connected, kind, mean_axes
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
 
 
 def convert(model: Path, target: Path) -> None:

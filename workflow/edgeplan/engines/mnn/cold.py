@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.cold.inputs import Array
-from edgeplan.cold.jobs import Artefact
 from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError, model_outputs
+from edgeplan.measurement.process.inputs import Array
+from edgeplan.measurement.process.job import Artefact
 
 
 class Mnn(Baseline):

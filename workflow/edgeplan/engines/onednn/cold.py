@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgeplan.cold.inputs import Array
-from edgeplan.cold.jobs import Artefact, PrepareResult
 from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError
 from edgeplan.errors import DeviceError, FormatError
+from edgeplan.measurement.process.inputs import Array
+from edgeplan.measurement.process.job import Artefact, PrepareResult
 from edgeplan.runtime import cold_executor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked_file import read_linked

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgeplan.cold.inputs import Array
-from edgeplan.cold.jobs import Artefact
 from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError
+from edgeplan.measurement.process.inputs import Array
+from edgeplan.measurement.process.job import Artefact
 
 _ERRORS_ONLY = 3
 
