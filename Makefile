@@ -23,7 +23,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-slow lint report bench distil clean place repository
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-slow lint report bench distil wire clean place repository
 
 help: ## show this text
 	@echo "usage: make TARGET [DEVICE=$(DEVICE)] [PROFILE=$(PROFILE)] [OPTIONS='-S NAME=VALUE ...'] [PYTHON=$(PYTHON)] [VENV=$(VENV)]"
@@ -66,6 +66,9 @@ bench: dev-environment ## can figures of this machine be trusted, and how fast a
 
 protocols: environment ## note the present sources of measuring protocols, once it is clear that no number changes by them
 	python -m edgeplan.support.protocols
+
+wire: environment ## write dvc.yaml from the stages that the chapters declare
+	python -m edgeplan.chapters.wiring
 
 lock: dev-environment ## resolve the dependencies of pyproject.toml again
 	python -m pip install --quiet --disable-pip-version-check uv

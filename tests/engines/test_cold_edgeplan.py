@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.chapters.cold_start.artefacts import ArtefactStore, ColdModel
-from edgeplan.chapters.cold_start.runs import ColdSettings, measure
+from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
+from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, measure
 from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.base import random_inputs
 from edgeplan.engines.onednn.cold import prepared

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.chapters.cold_start.artefacts import ArtefactStore, ColdModel
-from edgeplan.chapters.cold_start.runs import ColdSettings, PlannedRun, measure
+from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
+from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, measure
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from cold_chapter_frames import evidence
 
-from edgeplan.chapters.cold_start.evidence import ColdEvidence
-from edgeplan.chapters.cold_start.tables import make_cold_tables
+from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.tables import make_cold_tables
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.prediction.evidence import Evidence
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.fusion.verification import COLUMNS
 from edgeplan.chapters.prediction.paper import TABLE_2
 

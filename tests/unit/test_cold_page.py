@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from cold_chapter_frames import MODELS, frame_names
 
-from edgeplan.chapters.cold_start import figures as cold_figures
-from edgeplan.chapters.cold_start import findings as words
-from edgeplan.chapters.cold_start.evidence import ColdEvidence, read_cold_evidence
-from edgeplan.chapters.cold_start.metrics import METRICS, cold_metrics
-from edgeplan.chapters.cold_start.tables import COLD_TABLES, make_cold_tables, table_captions
+from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
+from edgeplan.chapters.cold_start.evaluation import findings as words
+from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence, read_cold_evidence
+from edgeplan.chapters.cold_start.evaluation.metrics import METRICS, cold_metrics
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES, make_cold_tables, table_captions
 from edgeplan.errors import FormatError
 from edgeplan.report import cold_report
 from edgeplan.report.cold_tables import write_cold_start

@@ -15,14 +15,14 @@ import pandas as pd
 import pytest
 from cold_start_instances import layouts, realistic
 
-from edgeplan.chapters.cold_start import bench as cold_runs
-from edgeplan.chapters.cold_start import checks as cold_checks
-from edgeplan.chapters.cold_start import variants as cold_plans
-from edgeplan.chapters.cold_start.artefacts import ColdModel
-from edgeplan.chapters.cold_start.bench import Bench, SharedJournal
-from edgeplan.chapters.cold_start.checks import check_outputs
+from edgeplan.chapters.cold_start.measuring import bench as cold_runs
+from edgeplan.chapters.cold_start.measuring import checks as cold_checks
+from edgeplan.chapters.cold_start.measuring import variants as cold_plans
+from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
+from edgeplan.chapters.cold_start.measuring.bench import Bench, SharedJournal
+from edgeplan.chapters.cold_start.measuring.checks import check_outputs
+from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, Guest
 from edgeplan.chapters.cold_start.planners.later import profile_for
-from edgeplan.chapters.cold_start.runs import ColdResults, ColdSettings, Guest
 from edgeplan.chapters.cold_start.stages.cold_start import table2_graph
 from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx.write import save_onnx

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from edgeplan.chapters.cold_start import runs
-from edgeplan.chapters.cold_start.artefacts import ColdModel
-from edgeplan.chapters.cold_start.results import RUN_COLUMNS, result_frame
-from edgeplan.chapters.cold_start.runs import ColdSettings, Guest, plan_runs
+from edgeplan.chapters.cold_start.measuring import runs
+from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
+from edgeplan.chapters.cold_start.measuring.results import RUN_COLUMNS, result_frame
+from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, Guest, plan_runs
 from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.process import undisturbed_start as attempts

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from evaluation_evidence import full_evidence
 
-from edgeplan.chapters.prediction import analysis, tables_baselines
-from edgeplan.chapters.prediction.evidence import Evidence
+from edgeplan.chapters.prediction.evaluation import analysis, tables_baselines
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 
 
 @pytest.fixture(scope="module")

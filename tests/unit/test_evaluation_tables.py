@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 from evaluation_evidence import full_evidence
 
-from edgeplan.chapters.prediction import dates, paper, tables, tables_fusion, tables_prediction
-from edgeplan.chapters.prediction import metrics as summary
-from edgeplan.chapters.prediction import table_registry as registry
-from edgeplan.chapters.prediction.evidence import Evidence, read_evidence
+from edgeplan.chapters.prediction import paper
+from edgeplan.chapters.prediction.evaluation import dates, tables, tables_fusion, tables_prediction
+from edgeplan.chapters.prediction.evaluation import metrics as summary
+from edgeplan.chapters.prediction.evaluation import table_registry as registry
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence, read_evidence
 from edgeplan.errors import FormatError
 
 

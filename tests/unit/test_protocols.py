@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from edgeplan.chapters.cold_start.checks import check_key
-from edgeplan.chapters.cold_start.runs import ColdSettings, PlannedRun, run_key
-from edgeplan.chapters.cold_start.timeline import timeline_key
-from edgeplan.chapters.cold_start.tools import plan_version
+from edgeplan.chapters.cold_start.measuring.checks import check_key
+from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, run_key
+from edgeplan.chapters.cold_start.measuring.timeline import timeline_key
+from edgeplan.chapters.cold_start.measuring.tools import plan_version
 from edgeplan.devices.config import load_device
 from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError

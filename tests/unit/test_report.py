@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from evaluation_evidence import full_evidence
 
-from edgeplan.chapters.prediction import analysis
-from edgeplan.chapters.prediction.dates import STAGES
-from edgeplan.chapters.prediction.evidence import Evidence
-from edgeplan.chapters.prediction.figures import FIGURES, make_figures, write_figures
-from edgeplan.chapters.prediction.figures_kernels import shares_by_family
-from edgeplan.chapters.prediction.metrics import metrics, write_metrics
-from edgeplan.chapters.prediction.table_registry import TABLES
-from edgeplan.chapters.prediction.tables import make_tables, write_tables
+from edgeplan.chapters.prediction.evaluation import analysis
+from edgeplan.chapters.prediction.evaluation.dates import STAGES
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.chapters.prediction.evaluation.figures import FIGURES, make_figures, write_figures
+from edgeplan.chapters.prediction.evaluation.figures_kernels import shares_by_family
+from edgeplan.chapters.prediction.evaluation.metrics import metrics, write_metrics
+from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
+from edgeplan.chapters.prediction.evaluation.tables import make_tables, write_tables
 from edgeplan.errors import FormatError
 from edgeplan.report import report
 

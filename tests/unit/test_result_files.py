@@ -19,7 +19,7 @@ from cold_chapter_frames import frame_names
 from evaluation_evidence import full_evidence
 from law_of_latency import ABOUT, SETTINGS, rows
 
-from edgeplan.chapters.prediction.tables import write_tables
+from edgeplan.chapters.prediction.evaluation.tables import write_tables
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.predictors.training import train_predictor

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeplan.chapters.prediction.baselines import fit_linear
+from edgeplan.chapters.prediction.evaluation.baselines import fit_linear
 from edgeplan.predictors.boosting import fit_work, work_time
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.latency import EXTRA_FEATURES

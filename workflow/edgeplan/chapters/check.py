@@ -8,12 +8,14 @@ from typing import Any
 
 import yaml
 
+from edgeplan.chapters.base import DEVICES, ChapterParams
+from edgeplan.chapters.registry import CHAPTERS
 from edgeplan.devices.config import DEVICE_FOLDER, load_device
 from edgeplan.errors import DeviceError, ParamsError
-from edgeplan.params import Params, load_params
+from edgeplan.params import load_params
 
 
-def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> Params:
+def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> ChapterParams:
     """Read params.yaml and the file of every device that it names.
 
     Raises:
@@ -51,16 +53,11 @@ def refuse_overlay(config: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def _named(params: Params) -> Iterator[tuple[str, str]]:
+def _named(params: ChapterParams) -> Iterator[tuple[str, str]]:
     """Every device that is named, and under which key."""
-    lists = {
-        "devices": params.devices,
-        "truth.repeat": params.truth.repeat,
-        "unseen.devices": params.unseen.devices,
-        "cold_start.devices": params.cold_start.devices,
-    }
-    for place, names in lists.items():
-        for name in names:
-            yield place, name
-    yield "transfer.source", params.transfer.source
-    yield "transfer.target", params.transfer.target
+    written = params.model_dump()
+    places = dict.fromkeys((DEVICES, *(targets for chapter in CHAPTERS.values() for targets in chapter.named_devices)))
+    for targets in places:
+        for target in targets.of(written):
+            for wildcard, name in target.items():
+                yield targets.path if len(target) == 1 else f"{targets.path}.{wildcard}", name

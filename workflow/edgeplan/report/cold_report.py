@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from edgeplan.chapters.cold_start import findings as words
-from edgeplan.chapters.cold_start.evidence import ColdEvidence
-from edgeplan.chapters.cold_start.figures import COLD_FIGURES, figure_captions
-from edgeplan.chapters.cold_start.metrics import BARS, METRICS, geomean
-from edgeplan.chapters.cold_start.tables import COLD_TABLES, REASON, table_captions
+from edgeplan.chapters.cold_start.evaluation import findings as words
+from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES, figure_captions
+from edgeplan.chapters.cold_start.evaluation.metrics import BARS, METRICS, geomean
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES, REASON, table_captions
 from edgeplan.report.pages import templates
 from edgeplan.report.report import Line, Section, bar_lines, table_section
 from edgeplan.reporting.table import cell_text

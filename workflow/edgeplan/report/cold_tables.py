@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from edgeplan.chapters.cold_start.evidence import read_cold_evidence
-from edgeplan.chapters.cold_start.figures import make_cold_figures
-from edgeplan.chapters.cold_start.metrics import cold_metrics
-from edgeplan.chapters.cold_start.tables import make_cold_tables, table_captions, write_cold_tables
+from edgeplan.chapters.cold_start.evaluation.evidence import read_cold_evidence
+from edgeplan.chapters.cold_start.evaluation.figures import make_cold_figures
+from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
+from edgeplan.chapters.cold_start.evaluation.tables import make_cold_tables, table_captions, write_cold_tables
 from edgeplan.report.cold_report import render_chapter, render_page
 from edgeplan.report.stage import remarks_of
 from edgeplan.support.files import write_atomically, write_json, write_text

@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.prediction.figures import FIGURES
-from edgeplan.chapters.prediction.metrics import bars, sampling_bars
-from edgeplan.chapters.prediction.table_registry import TABLES
-from edgeplan.chapters.prediction.tables import NOTES, captioned, read_tables
-from edgeplan.chapters.prediction.tables_baselines import baseline_verdicts
-from edgeplan.chapters.prediction.tables_sampling import environment_rows
+from edgeplan.chapters.prediction.evaluation.figures import FIGURES
+from edgeplan.chapters.prediction.evaluation.metrics import bars, sampling_bars
+from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
+from edgeplan.chapters.prediction.evaluation.tables import NOTES, captioned, read_tables
+from edgeplan.chapters.prediction.evaluation.tables_baselines import baseline_verdicts
+from edgeplan.chapters.prediction.evaluation.tables_sampling import environment_rows
 from edgeplan.errors import FormatError
 from edgeplan.report.pages import templates
 from edgeplan.reporting.bars import Bar

@@ -109,7 +109,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),
         "plan": Protocol("d26aa98db46a6227", ("planning", "chapters/cold_start/planners")),
         "runtime": Protocol("runtime/2", ("runtime",), ("1897c2256586d160",)),
-        "timeline": Protocol("timeline/1", ("chapters/cold_start/timeline.py",)),
+        "timeline": Protocol("timeline/1", ("chapters/cold_start/measuring/timeline.py",)),
         "cold/disk": Protocol("fa3e6948cb01cfb8", _COLD_RUN),
         "cold/onnxruntime": _started("onnxruntime", "d1fde67e447a6f2c"),
         "cold/openvino": _started("openvino", "c74e47ce02c58d0c"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from edgeplan.chapters.base import ChapterParams, DeviceName, Section
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.measurement.process.job import State
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
@@ -26,7 +27,7 @@ PlanName = Literal[
 _Count = Annotated[int, Field(ge=1, le=1000)]
 
 
-class ColdStartSettings(BaseModel):
+class ColdStartSettings(Section):
     """What the chapter on cold starts measures.
 
     Attributes:
@@ -59,9 +60,7 @@ class ColdStartSettings(BaseModel):
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    devices: Annotated[list[Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]], Field(min_length=1)]
+    devices: Annotated[list[DeviceName], Field(min_length=1)]
     models: Annotated[tuple[str, ...], Field(min_length=1)]
     settings: tuple[str, ...]
     threads: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)]
@@ -105,3 +104,9 @@ class ColdStartSettings(BaseModel):
         if self.load_percents and 0 not in self.load_percents:
             raise ValueError("load_percents: 0 must be among them, the others are held against it")
         return self
+
+
+class Params(ChapterParams):
+    """What the chapter reads of params.yaml."""
+
+    cold_start: ColdStartSettings

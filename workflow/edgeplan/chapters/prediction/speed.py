@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from edgeplan.chapters.prediction.settings import Params
 from edgeplan.devices.machine import environment
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules
@@ -23,7 +24,6 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
-from edgeplan.params import Params
 from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.predictors.packing import digest_of
 from edgeplan.predictors.predictor import DevicePredictor

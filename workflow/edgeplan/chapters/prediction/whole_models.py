@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+from edgeplan.chapters.prediction.settings import Params
 from edgeplan.devices.config import DeviceFile
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
-from edgeplan.params import Params
 
 
 def open_bench(params: Params, device: DeviceFile, rows: Path) -> Bench:

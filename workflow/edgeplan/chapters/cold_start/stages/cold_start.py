@@ -12,17 +12,16 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.cold_start.artefacts import ArtefactStore, ColdModel
-from edgeplan.chapters.cold_start.bench import Bench, SharedJournal, measure_all, stored_only
-from edgeplan.chapters.cold_start.checks import COLUMNS as CHECK_COLUMNS
-from edgeplan.chapters.cold_start.checks import check_outputs
-from edgeplan.chapters.cold_start.energy import energy_or_reason
-from edgeplan.chapters.cold_start.evidence import EVICTED_PLAN, FRAMES, OPTIMAL, TABLE2_CONV
-from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
-from edgeplan.chapters.cold_start.timeline import COLUMNS as SPAN_COLUMNS
-from edgeplan.chapters.cold_start.timeline import measured_timeline, timeline_rows
-from edgeplan.chapters.cold_start.tools import Tools
-from edgeplan.chapters.cold_start.variants import (
+from edgeplan.chapters.cold_start.evaluation.evidence import EVICTED_PLAN, FRAMES, OPTIMAL, TABLE2_CONV
+from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
+from edgeplan.chapters.cold_start.measuring.bench import Bench, SharedJournal, measure_all, stored_only
+from edgeplan.chapters.cold_start.measuring.checks import COLUMNS as CHECK_COLUMNS
+from edgeplan.chapters.cold_start.measuring.checks import check_outputs
+from edgeplan.chapters.cold_start.measuring.energy import energy_or_reason
+from edgeplan.chapters.cold_start.measuring.timeline import COLUMNS as SPAN_COLUMNS
+from edgeplan.chapters.cold_start.measuring.timeline import measured_timeline, timeline_rows
+from edgeplan.chapters.cold_start.measuring.tools import Tools
+from edgeplan.chapters.cold_start.measuring.variants import (
     VARIANTS,
     PlanStore,
     on_cores,
@@ -30,6 +29,8 @@ from edgeplan.chapters.cold_start.variants import (
     planned_timeline,
     uneven,
 )
+from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
+from edgeplan.chapters.cold_start.settings import Params
 from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import environment
 from edgeplan.errors import DeviceError, EdgeplanError, StoreError
@@ -39,7 +40,6 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.process.job import PrepareResult
-from edgeplan.params import Params
 from edgeplan.planning.document import Plan, write_plan
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Disk, Profile

@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 
 from edgeplan.chapters.prediction.models import graphs
+from edgeplan.chapters.prediction.settings import Params
 from edgeplan.chapters.prediction.whole_models import measure_shuffled, open_bench
 from edgeplan.devices.config import load_device
 from edgeplan.measurement.records import Subject
-from edgeplan.params import Params
 from edgeplan.support.frames import write_parquet
 from edgeplan.zoo import FAMILIES, Family, VariantSpec, variants
 

@@ -9,22 +9,22 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from edgeplan.chapters.prediction.analysis import findings
-from edgeplan.chapters.prediction.dates import ranges
-from edgeplan.chapters.prediction.evidence import read_evidence
-from edgeplan.chapters.prediction.figures import write_figures
-from edgeplan.chapters.prediction.metrics import metrics, write_metrics
+from edgeplan.chapters.prediction.evaluation.analysis import findings
+from edgeplan.chapters.prediction.evaluation.dates import ranges
+from edgeplan.chapters.prediction.evaluation.evidence import read_evidence
+from edgeplan.chapters.prediction.evaluation.figures import write_figures
+from edgeplan.chapters.prediction.evaluation.metrics import metrics, write_metrics
+from edgeplan.chapters.prediction.evaluation.tables import write_tables
 from edgeplan.chapters.prediction.model_tables import kernels_of, named_graphs
 from edgeplan.chapters.prediction.models import read_models
 from edgeplan.chapters.prediction.sampling.sweeps import CONV_CHECK, SWEEP, sweep_graphs, sweep_of
+from edgeplan.chapters.prediction.settings import Params
 from edgeplan.chapters.prediction.speed import speed_of
 from edgeplan.chapters.prediction.stages.training import COMPARED, FOREST, ISOLATED, SHORT
-from edgeplan.chapters.prediction.tables import write_tables
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split, split_operators
-from edgeplan.params import Params
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.predictors.kind_factors import fit_factors

@@ -17,6 +17,7 @@ from edgeplan.chapters.prediction.fusion.detection import detect
 from edgeplan.chapters.prediction.fusion.verification import COLUMNS as VERIFICATION_COLUMNS
 from edgeplan.chapters.prediction.fusion.verification import verify
 from edgeplan.chapters.prediction.models import graphs, read_models
+from edgeplan.chapters.prediction.settings import Params
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.base import EngineNode
 from edgeplan.engines.registry import engine_protocol
@@ -26,7 +27,6 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
-from edgeplan.params import Params
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.support.rounding import nine_digits
 

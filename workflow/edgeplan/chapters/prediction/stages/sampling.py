@@ -22,6 +22,7 @@ from edgeplan.chapters.prediction.sampling.prior import Prior, read_prior
 from edgeplan.chapters.prediction.sampling.rows import Row
 from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
 from edgeplan.chapters.prediction.sampling.sweeps import CONV_CHECK, SWEEP, check_graphs, sweep_graphs
+from edgeplan.chapters.prediction.settings import Params
 from edgeplan.devices.config import load_device
 from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
@@ -31,7 +32,6 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
-from edgeplan.params import Params
 from edgeplan.predictors.training_rows import BEYOND, FURTHER, LACKING, trained_on
 from edgeplan.progress import spending
 from edgeplan.support.files import write_json

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.prediction.model_tables import kernels_of
+from edgeplan.chapters.prediction.settings import Params
 from edgeplan.chapters.prediction.training_part import train_in_process
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
-from edgeplan.params import Params
 from edgeplan.predictors.intervals import with_quantile_of
 from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.kind_factors import cross_fitted_ms, fit_factors

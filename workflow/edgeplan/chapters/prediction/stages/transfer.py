@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.prediction.dates import of_device
-from edgeplan.chapters.prediction.evidence import Evidence
-from edgeplan.chapters.prediction.table_registry import TABLES
-from edgeplan.params import Params
+from edgeplan.chapters.prediction.evaluation.dates import of_device
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
+from edgeplan.chapters.prediction.settings import Params
 from edgeplan.reporting.table import write_table
 from edgeplan.support.frames import read_document, read_parquet
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.prediction.sampling.labels import fit_counters, node_labels
+from edgeplan.chapters.prediction.settings import Params
 from edgeplan.chapters.prediction.whole_models import measure_shuffled, open_bench
 from edgeplan.devices.config import load_device
 from edgeplan.engines.registry import engine_class
@@ -23,7 +24,6 @@ from edgeplan.graph.kernels import make_kernel
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.records import Measurement, Subject
-from edgeplan.params import Params
 from edgeplan.predictors.kernel_tables import kernel_table
 from edgeplan.predictors.predictions import ModelPrediction
 from edgeplan.predictors.predictor import DevicePredictor
