@@ -10,7 +10,7 @@ from edgeplan.errors import DeviceError
 
 
 @pytest.fixture(params=sorted(ENGINES))
-def engine(request: pytest.FixtureRequest) -> Engine:
+def each_engine(request: pytest.FixtureRequest) -> Engine:
     """An engine; skipped if it is not installed."""
     try:
         return engine_class(request.param)(EngineSettings(threads=1))
