@@ -68,3 +68,24 @@ def test_second_run_is_told_that_the_first_is_busy(workspace: Workspace) -> None
         status, output = workspace.result("snakemake", "--cores", "2")
         assert status != 0
         assert "another run is building in this folder" in output
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["with its scripts", "alone"])
+def test_a_killed_snakemake_leaves_nothing_to_unlock(workspace: Workspace, whole: bool) -> None:
+    """Killed in the middle of a rule, as by a power cut; or alone, its script going on for a while."""
+    wanted = workspace.folder / "data/zoo/models.parquet"
+    command = ("snakemake", "--cores", "1", "data/zoo/models.parquet")
+    first = workspace.start(*command)
+    with _killed_at_last(first):
+        end = time.monotonic() + WAIT_SECONDS
+        while not [*(workspace.folder / ".snakemake/incomplete").glob("*")]:  # outputs of the rule that runs
+            assert first.poll() is None, first.communicate()[0]
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        (os.killpg if whole else os.kill)(first.pid, signal.SIGKILL)
+        first.wait()
+        assert not wanted.exists()
+        output = workspace.run(*command)
+    assert "unlock" not in output
+    assert wanted.is_file()
+    assert "Nothing to be done" in workspace.run(*command)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
 import pytest
 
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, measure
+from edgeplan.engines.cold import model_files
 from edgeplan.engines.registry import SETTINGS
+from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.child import ColdRunError, prepare_offline, run_cold
-from edgeplan.measurement.process.job import Artefact, PrepareJob, RunJob
+from edgeplan.measurement.process.job import STOCK_TOLERANCE, Artefact, PrepareJob, RunJob
 from edgeplan.runtime.weight_cache import stamp
 
 INPUTS = {"input": (1, 3, 32, 32)}
@@ -124,6 +127,46 @@ def test_no_setting_changes_the_stamp_of_the_model(model: Path, tmp_path: Path) 
         job.folder.mkdir()
         prepare_offline(job)
         assert stamp(model.stat()) == before, setting
+
+
+@pytest.mark.parametrize("location", ["tiny.onnx.data", "weights.bin", "parts/all of them"])
+@pytest.mark.parametrize("setting", sorted(name for name, setting in SETTINGS.items() if setting.stock))
+def test_stock_settings_find_the_files_that_a_model_names(
+    setting: str, location: str, model: Path, reference: Path, tmp_path: Path
+) -> None:
+    """Beside the model, under any name, or in a folder below its own."""
+    named = tmp_path / "tiny.onnx"
+    (named.parent / location).parent.mkdir(exist_ok=True)
+    onnx.save(onnx.load(model), named, save_as_external_data=True, location=location, size_threshold=0)
+    assert model_files(named) == (named, tmp_path / location)
+    job = PrepareJob(setting=setting, threads=1, model=named, inputs=INPUTS, folder=tmp_path / "made")
+    job.folder.mkdir()
+    prepared = prepare_offline(job)
+    if prepared.artefact is None:
+        assert "is not installed" in prepared.reason
+        pytest.skip(prepared.reason)
+    run = RunJob(
+        setting=setting, threads=1, artefact=prepared.artefact, inputs=INPUTS, state="cached", warm_runs=1, reference=reference
+    )
+    result = run_cold(run)
+    assert result.reason == ""
+    assert result.output_error is not None
+    assert result.output_error < STOCK_TOLERANCE
+
+
+@pytest.mark.parametrize("location", ["../elsewhere", "/etc/hostname"])
+def test_files_outside_a_models_folder_are_not_taken(location: str, model: Path, tmp_path: Path) -> None:
+    proto = onnx.load(model)
+    proto.graph.initializer[0].ClearField("raw_data")
+    proto.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
+    entry = proto.graph.initializer[0].external_data.add()
+    entry.key, entry.value = "location", location
+    named = tmp_path / "inner/tiny.onnx"
+    named.parent.mkdir()
+    named.write_bytes(proto.SerializeToString())
+    (tmp_path / "elsewhere").write_bytes(b"\0" * 4096)
+    with pytest.raises(ModelError, match="outside the model's folder"):
+        model_files(named)
 
 
 def test_a_process_that_hangs_is_ended(model: Path) -> None:

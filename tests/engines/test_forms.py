@@ -15,33 +15,21 @@ from composed_forms import COMPOSED
 from onnx import version_converter
 from written_forms import EQUAL, IMAGE, REFUSED, Array, Form, node, one, value
 
+from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.errors import ModelError
 from edgeplan.graph.fusion_rules import FusionRules
-from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.predictors.kernel_tables import kernel_table
-from edgeplan.profiling.forms import require_exact, require_exact_steps
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
-from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
-from edgeplan.runtime.steps import Lowered
 from edgeplan.runtime.weights import locate_weights
 
 _TOLERANCE = 1e-4
 _CANDIDATES = 2  # of each step; `tests/unit/test_runtime_operators.py` tries all
-
-
-def _read(path: Path) -> tuple[Graph, Lowered]:
-    """As `edgeplan.chapters.cold_start.plan.plan_model` does it before it measures."""
-    graph = simplify(load_onnx(path))
-    require_exact(graph, path.name)
-    lowered = lower(graph)
-    require_exact_steps(lowered, path.name)
-    return graph, lowered
 
 
 def _reference(path: Path) -> tuple[dict[str, Array], list[Array]]:
@@ -57,7 +45,7 @@ def _reference(path: Path) -> tuple[dict[str, Array], list[Array]]:
 
 def _check(dnnl: Dnnl, path: Path) -> None:
     given, wanted = _reference(path)
-    graph, lowered = _read(path)
+    graph, lowered = read_model(path)
     weights = locate_weights(path, lowered)
     dnnl.set_threads(1)
     for home in HOMES:
@@ -86,7 +74,7 @@ def test_forms_that_are_refused_by_name(tmp_path: Path, name: str) -> None:
     onnx.save(form.model(), path)
     _reference(path)  # it is a valid model
     with pytest.raises(ModelError, match=message) as caught:
-        _read(path)
+        read_model(path)
     assert "odd" in str(caught.value)
     assert caught.value.next_step
 
@@ -107,7 +95,7 @@ def test_an_output_that_nothing_writes_is_refused(tmp_path: Path, output: str) -
     path = tmp_path / "form.onnx"
     onnx.save(Form((node("Relu", "x"),), {"x": IMAGE}, {"c": value((3,))}, outputs=("y", output)).model(), path)
     with pytest.raises(ModelError, match="no operator writes") as caught:
-        _read(path)
+        read_model(path)
     assert f"output {output!r}" in caught.value.where
 
 

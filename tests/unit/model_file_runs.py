@@ -12,15 +12,12 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 from plan_starts import start_right
 
+from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx.read import load_onnx
-from edgeplan.graph.simplify import simplify
-from edgeplan.profiling.forms import require_exact, require_exact_steps
 from edgeplan.profiling.target import model_sha256
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
-from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
@@ -69,15 +66,6 @@ def write(model: onnx.ModelProto, path: Path) -> Path:
     return path
 
 
-def steps(path: Path) -> tuple[Graph, Lowered]:
-    """A model as it is read before anything is measured."""
-    graph = simplify(load_onnx(path))
-    require_exact(graph, path.name)
-    lowered = lower(graph)
-    require_exact_steps(lowered, path.name)
-    return graph, lowered
-
-
 def reference(path: Path, graph: Graph) -> Mapping[str, Array]:
     """Outputs of ONNX Runtime, operator by operator, for `random_inputs`."""
     options = ort.SessionOptions()
@@ -89,7 +77,7 @@ def reference(path: Path, graph: Graph) -> Mapping[str, Array]:
 
 def assert_runs(dnnl: Dnnl, path: Path, like: Path | None = None) -> Lowered:
     """A model gives what ONNX Runtime gives, for it or for another that means the same; its steps."""
-    graph, lowered = steps(path)
+    graph, lowered = read_model(path)
     wanted = reference(like or path, graph)
     weights = locate_weights(path, lowered)
     dnnl.set_threads(1)
@@ -107,7 +95,7 @@ def assert_runs(dnnl: Dnnl, path: Path, like: Path | None = None) -> Lowered:
 
 def assert_starts(dnnl: Dnnl, planned: object, path: Path, folder: Path, like: Path | None = None) -> None:
     """A plan of a model starts from its raw weights, and from cached ones, with the outputs of ONNX Runtime."""
-    graph, _ = steps(path)
+    graph, _ = read_model(path)
     for sources in (("raw",), ("cached_mmap",)):
         plan = planned(path, graph, sources=sources, model_sha256=model_sha256(path))  # type: ignore[operator]
         built = build_plan_folder(dnnl, path, plan, folder / sources[0])

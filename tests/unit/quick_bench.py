@@ -11,7 +11,7 @@ import pytest
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.measurement import bench as bench_module
+from edgeplan.measurement import nominal
 from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench
 from edgeplan.measurement.records import Subject
 from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
@@ -40,7 +40,7 @@ def measuring_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv(STORED_ROWS_ONLY, raising=False)
     monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "test.lock")
-    monkeypatch.setattr(bench_module, "_NOMINAL_SECONDS", 0.02)
+    monkeypatch.setattr(nominal, "_SECONDS", 0.02)
     affinity = os.sched_getaffinity(0)
     yield
     os.sched_setaffinity(0, affinity)

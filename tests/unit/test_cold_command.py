@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +16,11 @@ from onnx_models import W, conv, model, weight
 from tiny_profiled import own_state, tiny  # noqa: F401  a fixture
 from typer.testing import CliRunner
 
+from edgeplan.chapters.cold_start import plan as command
 from edgeplan.cli import app
-from edgeplan.errors import EdgeplanError, ModelError, ParamsError
+from edgeplan.errors import BusyError, EdgeplanError, ModelError, ParamsError
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement import lock
 from edgeplan.planning.document import check_fits, read_plan
 from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
@@ -105,6 +109,39 @@ def test_a_plan_for_an_evicted_page_cache_says_so(profiled: tuple[Path, str], mo
     assert planned.makespan_ms >= planned.disk.latency_ms + planned.disk.transfer_ms(planned.read_bytes)
 
 
+def test_costs_that_are_predicted_wait_for_nobody_and_others_say_for_whom(
+    profiled: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listing candidates and building a plan load the cores, though all kernels are known."""
+    folder, _ = profiled
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    monkeypatch.setattr(lock, "FOLDER", tmp_path)
+    monkeypatch.setattr(command, "LOCK_SECONDS", 0.2)
+    holding = f"""
+import sys
+from pathlib import Path
+from edgeplan.measurement import lock
+lock.FOLDER = Path({str(tmp_path)!r})
+with lock.machine_lock():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", holding], stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        busy = CliRunner().invoke(app, [*_ARGUMENTS, "-o", str(tmp_path / "measured")])
+        predicted = CliRunner().invoke(app, [*_ARGUMENTS, "-o", str(tmp_path / "predicted"), "--costs", "predicted"])
+        other.stdin.close()
+    assert isinstance(busy.exception, BusyError)
+    assert f"pid {other.pid}" in busy.exception.what
+    assert not isinstance(predicted.exception, BusyError)
+    assert predicted.exit_code == 0 or "no predictors" in str(predicted.exception)
+    assert CliRunner().invoke(app, [*_ARGUMENTS, "-o", str(tmp_path / "measured")]).exit_code == 0
+
+
 @pytest.mark.parametrize("limit", ["-1", "nan", "inf", "1e7"])
 def test_limits_that_are_none_are_refused_before_any_work(limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -147,6 +184,7 @@ def test_the_command_refuses_models(
     [
         (["--planner", "best"], "no planner"),
         (["--reprofile"], "does not profile again"),
+        (["--reprofile", "--planner", "nnv12", "--costs", "predicted"], "neither before nor while planning"),
         (["--layouts", "nwch"], "no layout"),
         (["--costs", "predicted"], "no predictors"),
     ],

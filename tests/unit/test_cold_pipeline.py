@@ -26,6 +26,7 @@ from edgeplan.chapters.cold_start.planners.later import profile_for
 from edgeplan.chapters.cold_start.stages.cold_start import table2_graph
 from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.energy import Counter, counters, read_uj, spent_joules
 from edgeplan.measurement.process.job import PrepareResult
@@ -107,10 +108,11 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
     np.savez(reference, out=np.zeros(graph.shape(graph.outputs[0]), np.float32))
 
     def check(choices: int, threads: tuple[int, ...] = (1,)) -> list[float]:
-        found = check_outputs(
+        found, left_out = check_outputs(
             dnnl, model, graph, lambda: reference, threads=threads, seed=1, choices=choices, kept=tmp_path / "kept"
         )
         assert set(found["threads"]) == set(threads)
+        assert left_out == 0
         return found["error"].tolist()
 
     errors = check(1)
@@ -120,6 +122,11 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
     np.savez(reference, out=np.ones(graph.shape(graph.outputs[0]), np.float32))
     assert check(1) == errors  # kept
     assert len(check(2)) > 3
+    hurried = {"threads": (1, 2), "seed": 1, "choices": 3, "kept": tmp_path / "kept"}
+    for _ in range(2):  # what was not checked to the end is not kept
+        few, left_out = check_outputs(dnnl, model, graph, lambda: reference, **hurried, budget=Budget(0.0))
+        assert (len(few), left_out > 0) == (1, True)
+    assert len(check_outputs(dnnl, model, graph, lambda: reference, **hurried)[0]) == 1 + left_out
     assert set(capacities) == {0}  # the library's cache may offer what a fresh process does not
 
 

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from edgeplan.chapters.cold_start.measuring import runs
-from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
+from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.results import RUN_COLUMNS, result_frame
-from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, Guest, plan_runs
+from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, Guest, PlannedRun, plan_runs
 from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.errors import DeviceError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.process import undisturbed_start as attempts
 from edgeplan.measurement.process.job import Artefact, PrepareResult, RunJob, RunResult
 
@@ -133,7 +136,7 @@ def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytes
         return RunResult(cold_ms=float(len(made)), state_reached=next(reached))
 
     class Store:
-        def prepare(self, *_: object) -> PrepareResult:
+        def prepare(self, *_: object, **_named: object) -> PrepareResult:
             return PrepareResult(engine_version="1", artefact=Artefact(main=model, files=(model,)))
 
         def reference(self, *_: object) -> Path:
@@ -146,3 +149,32 @@ def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytes
     found = runs.measure([ColdModel("m", model, {"x": (1,)})], knobs, Store(), tmp_path / "runs.jsonl")  # type: ignore[arg-type]
     assert found.runs[["cold_ms", "reason"]].to_numpy().tolist() == [[3.0, ""]]
     assert made == [300.0] * 3
+
+
+def test_beyond_the_budget_only_what_must_be_is_prepared_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engines are real, and so is the time: none."""
+    monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "lock")
+    b = GraphBuilder("tiny", (1, 4, 8, 8))
+    path = save_onnx(b.build(b.relu(b.conv(b.input, 4, 3))), tmp_path / "tiny.onnx")
+    model = ColdModel("tiny", path, {"input": (1, 4, 8, 8)})
+    knobs = ColdSettings(settings=("onnxruntime", "onnxruntime-optimised"), threads=(1,), repeats=2, warm_runs=1)
+    store, journal, over = ArtefactStore(tmp_path / "store"), tmp_path / "runs.jsonl", Budget(0.0)
+
+    def must(run: PlannedRun) -> bool:
+        return (run.setting, run.repeat) == ("onnxruntime", 0)
+
+    found = runs.measure([model], knobs, store, journal, budget=over, must=must)
+    made = found.runs[found.runs["reason"] == ""]
+    assert made[["setting", "repeat"]].to_numpy().tolist() == [["onnxruntime", 0]] * 2  # in both states
+    told = found.runs.set_index("setting")["reason"]
+    assert "the time for measuring cold starts was over" in told["onnxruntime-optimised"]
+    assert found.left_out == 2 + 2  # the second repeat, and two probes of the disk
+    assert not list(tmp_path.glob("store/*optimised*/prepared.json"))
+    again = runs.measure([model], knobs, store, journal, budget=over, must=lambda _run: False)
+    assert (again.runs["reason"] == "").sum() == len(made)  # what is known is given, whatever the time
+    whole = runs.measure([model], knobs, store, journal)
+    assert whole.left_out == 0
+    assert whole.runs["reason"].tolist() == [""] * 8
+    hurried = runs.measure([model], knobs, store, tmp_path / "other.jsonl", budget=over, must=lambda _run: False)
+    assert set(hurried.runs["setting"]) == {"onnxruntime", "onnxruntime-optimised"}  # prepared before, and never run
+    assert hurried.runs["cold_ms"].isna().all()

@@ -181,7 +181,7 @@ def test_noisy_subjects_are_come_back_to_and_the_less_noisy_measurement_stays(
                 real(engine, batch, *others)]  # fmt: skip
 
     monkeypatch.setattr(bench_module, "measure_batch", disturbed_at_first)
-    monkeypatch.setattr(bench_module, "_COMING_BACK", 10.0)
+    monkeypatch.setattr(bench_module, "COMING_BACK", 10.0)
     settings = {"max_noise": 0.1, "extra_blocks": 0, "retries": 3, "batch_size": 2}
     with open_bench(tmp_path, **settings) as bench:
         found = bench.measure(subjects(6))
@@ -328,9 +328,10 @@ RUN = textwrap.dedent("""
     from pathlib import Path
     sys.path.insert(0, sys.argv[2])
     import edgeplan.measurement.bench as bench_module
+    from edgeplan.measurement import nominal
     import edgeplan.measurement.lock as lock
     from test_measurement_bench import DEVICE, SETTINGS, subjects
-    bench_module._NOMINAL_SECONDS = 0.02
+    nominal._SECONDS = 0.02
     root = Path(sys.argv[1])
     lock.lock_path = lambda: root / "test.lock"
     with bench_module.Bench(DEVICE, SETTINGS, root / "w/rows/dev") as bench:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from model_file_runs import assert_runs, assert_starts, made, node, steps, values, write
+from model_file_runs import assert_runs, assert_starts, made, node, values, write
 from onnx import TensorProto, helper, numpy_helper
 
+from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.errors import ModelError
 from edgeplan.graph.onnx.read import from_onnx, load_onnx
 from edgeplan.runtime.dnnl import Dnnl
@@ -106,7 +107,7 @@ def _of(kind: int, op_type: str = "Conv") -> onnx.ModelProto:
 def test_models_of_other_types_are_said_to_be_so(tmp_path: Path, kind: int, op_type: str) -> None:
     name = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16", TensorProto.DOUBLE: "float64"}[kind]
     with pytest.raises(ModelError, match=f"^the model is of {name}: export it in float32"):
-        steps(write(_of(kind, op_type), tmp_path / "m.onnx"))
+        read_model(write(_of(kind, op_type), tmp_path / "m.onnx"))
 
 
 def test_halves_between_casts_are_said_to_be_so(tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_a_mixed_model_names_the_odd_nodes(tmp_path: Path) -> None:
     model.graph.input.append(helper.make_tensor_value_info("h", TensorProto.FLOAT16, (1, 3)))
     model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT16, None))
     with pytest.raises(ModelError, match=r"half \(Relu\): not float32 but float16"):
-        steps(write(model, tmp_path / "m.onnx"))
+        read_model(write(model, tmp_path / "m.onnx"))
 
 
 def _quantised() -> dict[str, list[onnx.NodeProto]]:

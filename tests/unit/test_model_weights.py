@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from model_file_runs import assert_runs, assert_starts, made, node, steps, values, write
+from model_file_runs import assert_runs, assert_starts, made, node, values, write
 from onnx import TensorProto, helper, numpy_helper
 
+from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.errors import ModelError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.runtime.dnnl import Dnnl
@@ -87,7 +88,7 @@ def test_a_link_within_the_folder(dnnl: Dnnl, tmp_path: Path) -> None:
 
 def _refused(path: Path, said: str) -> ModelError:
     with pytest.raises(ModelError, match=said) as caught:
-        locate_weights(path, steps(path)[1])
+        locate_weights(path, read_model(path)[1])
     assert caught.value.where
     assert caught.value.next_step
     return caught.value
@@ -280,5 +281,5 @@ def test_a_million_values_apart_are_found_at_once(tmp_path: Path) -> None:
     model.ClearField("graph")
     path = tmp_path / "m.onnx"
     path.write_bytes(model.SerializeToString() + _bytes_field(7, graph))
-    place = locate_weights(path, steps(path)[1])["w"]
+    place = locate_weights(path, read_model(path)[1])["w"]
     assert (place.stride, place.size) == (5, 5 * count - 1)

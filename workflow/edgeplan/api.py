@@ -194,7 +194,7 @@ def plan_cold_start(
         ParamsError: an argument is none that there is.
         EdgeplanError: see `edgeplan.chapters.cold_start.plan.plan_model` and `build_plan_folder`.
     """
-    from edgeplan.chapters.cold_start.plan import Request, plan_model
+    from edgeplan.chapters.cold_start.plan import Request, at_work, plan_model
     from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
     from edgeplan.chapters.cold_start.planners.registry import PLANNERS
     from edgeplan.devices.config import load_device
@@ -226,6 +226,12 @@ def plan_cold_start(
             where="--reprofile",
             next_step="leave the option out, or add --planner nnv12",
         )
+    if reprofile and costs == "predicted":
+        raise ParamsError(
+            "predicted costs are measured neither before nor while planning",
+            where="--reprofile",
+            next_step="leave the option out, or plan from measured costs: --costs profiled",
+        )
     if cache_limit is not None and not 0 <= cache_limit <= _LARGEST_MB:
         raise ParamsError(
             f"{cache_limit:g} MB is no limit for a cache",
@@ -250,7 +256,8 @@ def plan_cold_start(
     planned = plan_model(Path(model), request)
     made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
     limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
-    folder = build_plan_folder(planned.dnnl, Path(model), made, Path(output), limit_bytes=limit_bytes)
+    with at_work(costs):
+        folder = build_plan_folder(planned.dnnl, Path(model), made, Path(output), limit_bytes=limit_bytes)
     return ColdStartPlan(folder, made, planned.profiles, read_linked(folder / PROGRAM_NAME), limit_bytes)
 
 

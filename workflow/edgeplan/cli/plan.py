@@ -141,20 +141,20 @@ def cache_line(plan: Plan, program: LinkedProgram, limit_bytes: int | None) -> s
 
 
 def noise_line(plan: Plan) -> str:
-    """How much of a plan's costs other work disturbed."""
+    """How much of what a plan was made from other work disturbed each time; it is no measure of how far off the plan is."""
     if plan.costs == "predicted":
         return "nothing was measured"
     if not plan.noise:
-        return "none: no cost is from measurements that other work disturbed"
+        return "none: every stage of every kernel was measured at least once with no disturbance seen"
     return (
-        f"{100 * plan.noise:.1f} % of the costs are from measurements that other work disturbed; for others, plan again on a "
-        "quiet machine with --on-noise refuse"
+        f"{100 * plan.noise:.1f} % of the kernels' stages, or of the starts, were disturbed by other work each time, whatever "
+        "they cost and whether the plan has them; for others, plan again on a quiet machine with --on-noise refuse"
     )
 
 
 def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
     """What a user wants to know about a plan."""
-    from edgeplan.planning.bounds import remaining_table  # noqa: PLC0415
+    from edgeplan.profiling.frame import remaining_table  # noqa: PLC0415
 
     table = remaining_table(profiles, disk=plan.disk is not None).set_index("layout").loc[plan.layout]
     n = len(plan.steps)

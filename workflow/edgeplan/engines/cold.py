@@ -69,9 +69,22 @@ class Baseline(ABC):
 
 
 def model_files(model: Path) -> tuple[Path, ...]:
-    """The ONNX file and the file of external data beside it, if there is one."""
-    data = model.with_name(f"{model.name}.data")
-    return (model, data) if data.is_file() else (model,)
+    """The ONNX file and the files of external data that it names, in the order of their names; all lie in its folder.
+
+    Raises:
+        ModelError: one of them cannot be read, or lies elsewhere.
+    """
+    from edgeplan.graph.external_data import external_file, external_locations
+    from edgeplan.graph.model_file import read_model
+
+    return (model, *(external_file(model, name, 0, "a tensor") for name in external_locations(read_model(model))))
+
+
+def beside(path: Path, model: Path, folder: Path) -> Path:
+    """Where a file of a model goes in another folder: as far below it as it lies below the model's; made ready for it."""
+    place = folder / path.relative_to(model.parent)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
 
 
 def model_outputs(model: Path) -> dict[str, tuple[int, ...]]:

@@ -81,7 +81,7 @@ class Contexts(BaseModel):
 
 
 class Provenance(BaseModel):
-    """Where rules come from."""
+    """Where rules come from; `prior` names those that stand where timing decided nothing (`fusion/prior.py` of the chapter)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -92,6 +92,7 @@ class Provenance(BaseModel):
     date: str = ""
     measurements: str = ""
     cases: int = 0
+    prior: str = ""
 
 
 class FusionRules(BaseModel):
@@ -196,7 +197,10 @@ class FusionRules(BaseModel):
 
     def write(self, path: Path) -> None:
         """Write as JSON, atomically."""
-        write_json(path, self.model_dump(mode="json", by_alias=True))
+        document = self.model_dump(mode="json", by_alias=True)
+        if not self.provenance.prior:
+            del document["provenance"]["prior"]
+        write_json(path, document)
 
 
 def read_rules(path: Path) -> FusionRules:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,9 +19,12 @@ from pydantic import BaseModel, ConfigDict
 from edgeplan.devices.config import DeviceFile
 from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.engines.registry import engine_class, engine_protocol
-from edgeplan.errors import NoiseError, StoreError
+from edgeplan.errors import StoreError
 from edgeplan.measurement.blocks import measure_batch
+from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.noise import COMING_BACK, NoisePolicy
+from edgeplan.measurement.nominal import quiet_times
 from edgeplan.measurement.provenance import NOT_RECORDED, source_commit
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import References, ReferenceTimes
@@ -32,12 +34,6 @@ from edgeplan.progress import Spending, progress
 from edgeplan.support.files import read_json, state_folder, write_json
 
 log = logging.getLogger(__name__)
-
-_NOMINAL_SECONDS = 3.0
-#: Time for coming back to noisy subjects, as a share of that of the first look at all.
-_COMING_BACK = 0.35
-#: The share of noisy ones among fewer subjects than these says nothing of the machine.
-_FEW = 16
 #: Set to any value: never measure, take rows of whatever machine the store holds.
 STORED_ROWS_ONLY = "EDGEPLAN_STORED_ROWS_ONLY"
 #: What the environment of rows says about the time they were measured at. It is no part of their key.
@@ -110,8 +106,7 @@ class Bench:
         self._protocol = engine_protocol("measure", device.engine)
         self._mapping = engine_protocol("mapping", device.engine).name
         self._frozen = bool(os.environ.get(STORED_ROWS_ONLY))
-        self._until = math.inf
-        self._seen, self._noisy = 0, dict[str, Measurement]()  # of this stage: measured just now, and noisy still
+        self._budget, self._noise = Budget(), NoisePolicy(settings, device.name)
         key, identity = self._shipped(rows) if self._frozen else self._identify()
         self._references: References | None = None
         self._commit = "" if self._frozen else source_commit()
@@ -166,21 +161,14 @@ class Bench:
             if path.is_file():
                 known = read_json(path, _Identity, "identity of rows")
                 return ReferenceTimes(known.nominal_compute_us, known.nominal_bandwidth_us)
-        return self._calibrate()
+        with machine_lock():
+            self.device.pin()
+            self._references = self._references or References()
+            return quiet_times(self._references, self.settings.reference_runs)
 
     def last_measured_at(self) -> float:
         """When the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""
         return self.store.newest()
-
-    def _calibrate(self) -> ReferenceTimes:
-        with machine_lock():
-            self.device.pin()
-            self._references = self._references or References()
-            times = []
-            end = time.monotonic() + _NOMINAL_SECONDS
-            while time.monotonic() < end:
-                times.append(self._references.time(self.settings.reference_runs))
-        return ReferenceTimes(min(t.compute_us for t in times), min(t.bandwidth_us for t in times))
 
     def measure(self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring") -> list[Measurement]:
         """Measurements of the subjects, in order; only missing ones touch the device.
@@ -243,19 +231,18 @@ class Bench:
                 log.warning("the time for this stage is over: %d of %d subjects are left out", left, len(missing))
                 break
             measured = self._measure_batch(engine, batch, repeat, self._hurried(began, len(missing) - left, left))
-            loud = {m.subject for m in measured if m.noise > self.settings.max_noise}
+            kept, loud = self._noise.first(measured)
             noisy += [s for s in batch if self._stored_id(s) in loud]
-            self._keep([m for m in measured if self.settings.on_noise == "keep" or m.subject not in loud])
-            self._noisy |= {m.subject: m for m in measured if m.subject in loud}
-            self._seen += len(batch)
+            self._keep(kept)
             left -= len(batch)
             self.measured += len(batch)
             self._tell_spent(sum(m.seconds for m in measured))
             advance(len(batch))
-        until = began + (1 + _COMING_BACK) * (time.monotonic() - began)
+        until = began + (1 + COMING_BACK) * (time.monotonic() - began)
         for attempt in range(1, self.settings.retries + 1):
             noisy = self._come_back(engine, noisy, repeat, attempt, until)
-        self._judge()
+        if remaining := self._noise.judge():
+            self._keep(remaining)
 
     def _come_back(self, engine: Any, noisy: Sequence[Subject], repeat: int, attempt: int, until: float) -> list[Subject]:
         """Measure noisy subjects once more, while there is time; of two measurements the less noisy one stays.
@@ -269,18 +256,10 @@ class Bench:
                 still += batch
                 continue
             measured = self._measure_batch(engine, batch, repeat, self.settings)
-            better = [min(new, self._noisy[new.subject], key=lambda m: m.noise) for new in measured]
-            better = [
-                replace(best, seconds=new.seconds + self._noisy[new.subject].seconds)
-                for best, new in zip(better, measured, strict=True)
-            ]
             self._tell_spent(sum(m.seconds for m in measured))
-            self._noisy |= {m.subject: m for m in better}
-            quiet = [m for m in better if m.noise <= self.settings.max_noise]
-            for m in quiet:
-                del self._noisy[m.subject]
-            still += [s for s in batch if self._stored_id(s) in self._noisy]
-            self._keep(better if self.settings.on_noise == "keep" else quiet, again=attempt)
+            kept = self._noise.again(measured)
+            still += [s for s in batch if self._noise.is_noisy(self._stored_id(s))]
+            self._keep(kept, again=attempt)
         return still
 
     def _keep(self, measured: Sequence[Measurement], again: int = 0) -> None:
@@ -292,44 +271,19 @@ class Bench:
         if self.spending:
             self.spending.add(seconds)
 
-    def _judge(self) -> None:
-        """Say how much of the stage stayed noisy; where that is refused, end it.
-
-        Raises:
-            NoiseError: noise is refused, and too large a share of all that the stage has measured so far stayed noisy.
-        """
-        if not self._noisy:
-            return
-        share, limit = len(self._noisy) / self._seen, self.settings.max_noisy_share
-        spread = f"{100 * share:.0f} % of {self._seen} subjects spread by more than {100 * self.settings.max_noise:.0f} %"
-        if self.settings.on_noise == "keep":
-            log.warning("%s: they are kept with their noise, which weighs them and widens intervals", spread)
-        elif self._seen < _FEW:  # chance decides the share of so few
-            log.warning("%s: too few to judge by, they are kept", spread)
-            self._keep(list(self._noisy.values()))
-        elif share > limit:
-            raise NoiseError(
-                f"the machine is too noisy to measure: {spread} after {self.settings.retries} returns to them",
-                where=f"device {self.device.name!r}",
-                next_step=f"stop other work, check with: edgeplan device check {self.device.name}; or keep noisy figures, with "
-                "their noise stated: measurement.on_noise=keep",
-            )
-        else:
-            self._keep(list(self._noisy.values()))
-
     @property
     def late(self) -> bool:
         """Whether the time for this stage is over."""
-        return time.monotonic() > self._until
+        return self._budget.over
 
     def limit(self, seconds: float) -> None:
         """Measure for about so many seconds from now by the clock; 0 sets no limit."""
-        self._until = time.monotonic() + seconds if seconds else math.inf
+        self._budget = Budget.of(seconds)
 
     def _hurried(self, began: float, done: int, left: int) -> MeasurementSettings:
         """The settings, without further blocks and pauses where the rest would not fit into the time left."""
         each = (time.monotonic() - began) / max(done, 1)
-        if time.monotonic() + each * left < self._until:
+        if each * left < self._budget.left_s:
             return self.settings
         return self.settings.model_copy(update={"extra_blocks": 0, "min_gap_seconds": 0.0})
 

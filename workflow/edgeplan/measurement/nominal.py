@@ -28,6 +28,11 @@ def nominal_times(device: str, rows: Path, references: References, runs: int) ->
     for identity in _identities(device, rows):
         if identity.get("fingerprint") == here and identity.get("device", {}).get("name") == device:
             return ReferenceTimes(float(identity["nominal_compute_us"]), float(identity["nominal_bandwidth_us"]))
+    return quiet_times(references, runs)
+
+
+def quiet_times(references: References, runs: int) -> ReferenceTimes:
+    """The least times of the references over some seconds, `runs` of each at a time."""
     times, end = [references.time(runs)], time.monotonic() + _SECONDS
     while time.monotonic() < end:
         times.append(references.time(runs))

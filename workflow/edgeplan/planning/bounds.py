@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-import pandas as pd
-
-from edgeplan.planning.dominance import undominated
 from edgeplan.planning.profile import BIG, LITTLE, Candidate, Fresh, Profile, execute_ms, prepare_ms
 
 
@@ -42,23 +39,3 @@ def read_bytes(candidates: Iterable[Candidate]) -> int:
 def cache_bytes(candidates: Iterable[Candidate]) -> int:
     """Bytes that chosen candidates store beside the model: the storage overhead of Table 4."""
     return sum(c.cache_bytes for c in candidates)
-
-
-def remaining_table(profiles: Iterable[Profile], *, disk: bool = False) -> pd.DataFrame:
-    """How many candidates the filter leaves (section 3.3 reports 1-2 kernels an operator), a row a model and layout."""
-    rows = []
-    for p in profiles:
-        kept = [len(positions) for positions in undominated(p, disk=disk)]
-        all_of_them = [len(layer.candidates) for layer in p.layers]
-        rows.append(
-            {
-                "model": p.model,
-                "layout": p.layout,
-                "steps": len(kept),
-                "candidates": sum(all_of_them),
-                "remaining": sum(kept),
-                "remaining_mean": sum(kept) / len(kept),
-                "remaining_max": max(kept),
-            }
-        )
-    return pd.DataFrame(rows)

@@ -101,8 +101,9 @@ class Plan(BaseModel):
             are of before it stood in them, one that contradicts them is refused.
         planning_ms: time taken to plan.
         read_bytes, cache_bytes: read from disk in a cold start, stored beside the model.
-        noise: share of the costs that were measured beside other work only, 0 to 1; left out of the document where it is 0, as
-            documents of before it was kept leave it out.
+        noise: share of what the profile measured that was seen to be disturbed each time, 0 to 1: of the stages of all
+            candidates, the plan's or not and whatever they cost, or of the starts, whichever is larger. How far off costs are
+            it does not say. Left out of the document where it is 0, as documents of before it was kept leave it out.
         disk_mb_per_s, disk_latency_ms: of the disk that weights were planned to come from; None for weights in memory.
     """
 

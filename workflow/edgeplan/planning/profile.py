@@ -169,8 +169,8 @@ class Profile:
         start_ms: paid besides any preparation or execution, whatever the plan: the program is read, threads are started, inputs
             and outputs are copied. Plans count it as paid first.
         fresh: factors on the costs in a fresh process.
-        noise: share of what was measured that other work disturbed whenever it was measured, 0 to 1; the larger one of steps
-            and of starts. Tables of profiles leave it out.
+        noise: share of what was measured that was seen to be disturbed each time, 0 to 1: of the candidates' stages, the mean
+            over all candidates, or of the starts, whichever is larger. Tables of profiles leave it out.
     """
 
     model: str

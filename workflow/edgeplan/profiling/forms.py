@@ -15,12 +15,10 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.element_types import require_float32
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.runtime.constants import PLAIN_TAGS
-from edgeplan.runtime.steps import Lowered
 
 #: What the runtime would not compute as ONNX says, and what to do about it; None if there is nothing.
 Problem = tuple[str, str] | None
 _ELSEWHERE = "run it on another engine"
-_MATRIX_RANK = 2
 
 
 def require_exact(graph: Graph, source: str) -> None:
@@ -41,31 +39,6 @@ def require_exact(graph: Graph, source: str) -> None:
             "the oneDNN runtime does not compute as ONNX says: " + "; ".join(what for _, what, _ in found),
             where=f"{source}, {names}",
             next_step="; ".join(dict.fromkeys(step for _, _, step in found)),
-        )
-
-
-def require_exact_steps(lowered: Lowered, source: str) -> None:
-    """Refuse steps that would compute wrongly what their operators compute rightly one by one.
-
-    Args:
-        lowered: the steps of the model.
-        source: where it comes from, for messages.
-
-    Raises:
-        ModelError: names the operators of all such steps.
-    """
-    # a product runs as one of two axes, and so would the other operand be read of a sum that is fused into it
-    found = [
-        " and ".join(step.members)
-        for step in lowered.steps
-        if step.kind == "fc" and len(lowered.shapes[step.outputs[0]]) != _MATRIX_RANK and any(p.tensor for p in step.post_ops)
-    ]
-    if found:
-        raise ModelError(
-            "the oneDNN runtime does not compute as ONNX says: a sum or product of a fully connected layer's output, which is "
-            "not of 2 axes, and another activation",
-            where=f"{source}, nodes {', '.join(found)}",
-            next_step="reshape the operands of the sum or product to 2 axes, or " + _ELSEWHERE,
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.errors import FormatError
+from edgeplan.planning.dominance import undominated
 from edgeplan.planning.profile import BIG, LITTLE, Candidate, Contention, Fresh, Layer, Profile, check
 
 _PROFILE = {
@@ -148,3 +149,23 @@ def _candidate(row: dict[str, Any], widths: dict[str, int], warm: dict[str, int]
 
 def _misfit(what: str, where: str) -> FormatError:
     return FormatError(f"the profile table does not fit: {what}", where=where, next_step="profile the model again")
+
+
+def remaining_table(profiles: Iterable[Profile], *, disk: bool = False) -> pd.DataFrame:
+    """How many candidates the filter leaves (section 3.3 reports 1-2 kernels an operator), a row a model and layout."""
+    rows = []
+    for p in profiles:
+        kept = [len(positions) for positions in undominated(p, disk=disk)]
+        all_of_them = [len(layer.candidates) for layer in p.layers]
+        rows.append(
+            {
+                "model": p.model,
+                "layout": p.layout,
+                "steps": len(kept),
+                "candidates": sum(all_of_them),
+                "remaining": sum(kept),
+                "remaining_mean": sum(kept) / len(kept),
+                "remaining_max": max(kept),
+            }
+        )
+    return pd.DataFrame(rows)

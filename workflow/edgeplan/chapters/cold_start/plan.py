@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
@@ -14,10 +14,11 @@ from edgeplan.engines.cold import model_files
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
+from edgeplan.measurement.lock import machine_lock
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import Disk, Profile
 from edgeplan.profiling.disk import glance_at_disk, measure_disk
-from edgeplan.profiling.forms import require_exact, require_exact_steps
+from edgeplan.profiling.forms import require_exact
 from edgeplan.profiling.profiler import LOCK_SECONDS, is_known, profile_model
 from edgeplan.profiling.reprofile import Reprofiler
 from edgeplan.profiling.settings import FAST, Cores, ProfileSettings, cores_of
@@ -26,6 +27,7 @@ from edgeplan.profiling.subjects import signatures
 from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.steps import Lowered
 from edgeplan.runtime.weights import locate_weights
 
 _PROBES = 3  # of the disk, for one plan
@@ -76,9 +78,32 @@ def plan_model(model: Path, request: Request) -> Planned:
         DeviceError: oneDNN is not installed, or the device's cores do not exist.
         EdgeplanError: see `profile_model`, `predicted_profiles` and `planner.plan`.
     """
+    graph, _ = read_model(model)
+    with at_work(request.costs):
+        return _plan(model, graph, request)
+
+
+def read_model(model: Path) -> tuple[Graph, Lowered]:
+    """The graph of a model file and its steps; what the runtime cannot compute is refused before any work.
+
+    Raises:
+        ModelError: see `plan_model`.
+    """
     graph = simplify(load_onnx(model))
     require_exact(graph, str(model))
-    require_exact_steps(lower(graph), str(model))  # operators that the runtime lacks are named before any work
+    return graph, lower(graph)
+
+
+def at_work(costs: str) -> AbstractContextManager[None]:
+    """Holds the machine while candidates are listed, kernels measured and plans built; predicted costs never wait for it.
+
+    Raises:
+        BusyError: another process is measuring on this machine, and did not end in time.
+    """
+    return nullcontext() if costs == "predicted" else machine_lock(LOCK_SECONDS)
+
+
+def _plan(model: Path, graph: Graph, request: Request) -> Planned:
     cores, dnnl = cores_of(request.device), Dnnl()
     settings, store = _stored(request, dnnl, graph, cores)
     target = target_of(model, dnnl, len(cores.big))

@@ -41,6 +41,7 @@ FUSION = Stage(
         "skipped": f"{_RESULTS}/fusion/skipped_pairs.csv",
         "verification": f"{_RESULTS}/fusion/verification.csv",
     },
+    reads=("workflow/edgeplan/shipped",),  # the rules of the prior, where params name one
     writes=(f"{_RESULTS}/fusion",),
     rows=_measuring("fusion"),
     renews=True,

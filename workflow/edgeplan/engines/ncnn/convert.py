@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from edgeplan.engines.cold import UnsupportedError, model_files
+from edgeplan.engines.cold import UnsupportedError, beside, model_files
 
 _SECONDS = 600
 #: What pnnx says of an operator for which it knows no ncnn layer; it writes a file all the same, which ncnn then refuses.
@@ -62,7 +62,7 @@ def _source(model: Path, work: Path) -> Path:
     source = work / "model.onnx"
     proto = onnx.load(model, load_external_data=False)
     for path in model_files(model)[1:]:
-        (work / path.name).symlink_to(path.resolve())
+        beside(path, model, work).symlink_to(path.resolve())
     if _join_directions(proto.graph):
         onnx.save(proto, source)
     else:

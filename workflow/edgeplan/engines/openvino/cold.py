@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError, model_files
+from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError, beside, model_files
 from edgeplan.measurement.process.inputs import Array
 from edgeplan.measurement.process.job import Artefact
 
@@ -46,7 +46,7 @@ class OpenVinoCached(OpenVino):
         del inputs
         # The cache knows a model by its path and time stamp: a copy of our own keeps both when the model is written again. No
         # hard link: it changes the ctime of the model, by which plan folders know it, and each of their starts would hash it.
-        files = tuple(Path(shutil.copy2(path, folder / path.name)) for path in model_files(model))
+        files = tuple(Path(shutil.copy2(path, beside(path, model, folder))) for path in model_files(model))
         cache = folder / "cache"
         self._core.compile_model(str(files[0]), "CPU", self._cached_config(threads, cache))
         blobs = tuple(sorted(path for path in cache.rglob("*") if path.is_file()))

@@ -13,8 +13,8 @@ from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OPTIMAL, TA
 from edgeplan.chapters.cold_start.evaluation.metrics_plans import own_starts
 from edgeplan.chapters.cold_start.evaluation.tables_stages import NotMeasuredError
 from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
-from edgeplan.planning.bounds import remaining_table
 from edgeplan.planning.profile import BIG, Candidate
+from edgeplan.profiling.frame import remaining_table
 from edgeplan.zoo.cold_start_models import TABLE4
 
 _MB = 1e6

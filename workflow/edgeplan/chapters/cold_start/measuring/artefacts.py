@@ -22,6 +22,8 @@ from edgeplan.support.files import read_json, write_text
 from edgeplan.support.protocols import PACKAGE, protocol
 from edgeplan.support.protocols import digest as source_digest
 
+#: Why something was neither prepared nor run.
+OVER = "left out: the time for measuring cold starts was over"
 _RESULT = "prepared.json"
 _REFERENCE_SETTING = "onnxruntime"
 
@@ -62,13 +64,22 @@ class ArtefactStore:
     def __init__(self, folder: Path, timeout_seconds: float = 900.0) -> None:
         self._folder, self._timeout_seconds = folder.resolve(), timeout_seconds
 
-    def prepare(self, model: ColdModel, name: str, threads: int) -> PrepareResult:
-        """The artefact of a setting, built unless it is there; one that cannot run the model gives a reason, not an error."""
+    def prepare(self, model: ColdModel, name: str, threads: int, *, build: bool = True) -> PrepareResult:
+        """The artefact of a setting, built unless it is there; one that cannot run the model gives a reason, not an error.
+
+        Args:
+            model: what it is to run.
+            name: of the setting.
+            threads: on how many.
+            build: whether there is time to build; without, what is not there gives that reason.
+        """
         folder = self._folder / f"{model.name}-{name}-{threads}-{self._key(model, name, threads)}"
         document = folder / _RESULT
         known = _stored(document)
         if known is not None:
             return known
+        if not build:
+            return PrepareResult(reason=OVER)
         shutil.rmtree(folder, ignore_errors=True)  # what a killed preparation left
         work = folder / "artefact"
         work.mkdir(parents=True)

@@ -99,7 +99,13 @@ def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tupl
     knobs = bench.knobs(settings=(*bench.settings.settings, *ours))
     groups = _groups(bench.settings.plans, plans, bench.settings.states)
     beside = [guest for group, names in groups.items() if not group.uneven for guest in group.guests(models, plans, names)]
-    main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), own, beside, bench.budget)
+    stock = bench.settings.settings[:1]
+
+    def must(run: PlannedRun) -> bool:
+        """A figure a model, whether there is time or not: ours beside a stock engine, and the disk."""
+        return run.repeat == 0 and (not run.setting or (run.threads == threads and run.setting in (OWN, *stock)))
+
+    main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), own, beside, bench.budget, must)
     parts = [_labelled(main.runs)]
     probes, left_out = [main.bandwidth], main.left_out
     for group, names in groups.items():
@@ -169,7 +175,13 @@ def _on_uneven_cores(
         cpus=(),  # the little core is beyond the first one
     )
     aliases = [guest.alias for guest in guests]
-    return measure(aliases, knobs, bench.store, bench.journal, reporter("plans for uneven cores"), ready, budget=bench.budget)
+    report, budget = reporter("plans for uneven cores"), bench.budget
+    return measure(aliases, knobs, bench.store, bench.journal, report, ready, budget=budget, must=_none)
+
+
+def _none(_run: PlannedRun) -> bool:
+    """No run is made whether there is time or not."""
+    return False
 
 
 def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.DataFrame:
@@ -202,9 +214,8 @@ def _under_load(bench: Bench, models: Sequence[ColdModel], plans: Plans, threads
                 }
                 knobs = bench.knobs(settings=settings, threads=(threads,), states=("cached",), repeats=repeat + 1, loaded=True)
                 with background_load(core, percent):
-                    found = measure(
-                        loaded, knobs, bench.store, bench.journal, reporter("background load"), ready, budget=bench.budget
-                    )
+                    report, budget = reporter("background load"), bench.budget
+                    found = measure(loaded, knobs, bench.store, bench.journal, report, ready, budget=budget, must=_none)
                 left_out[place, percent] = found.left_out
                 parts[place, percent] = _labelled(found.runs, percent=percent, core=place).assign(
                     plan=lambda f: f["plan"].where(f["plan"] == "", OPTIMAL)

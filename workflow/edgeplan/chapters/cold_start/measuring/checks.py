@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ import pandas as pd
 from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
 from edgeplan.chapters.cold_start.measuring.variants import digest
 from edgeplan.graph.ir import Graph
+from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import random_inputs, relative_error
 from edgeplan.runtime.dnnl import Dnnl
@@ -43,7 +45,8 @@ def check_outputs(
     choices: int,
     kept: Path,
     lock_timeout_seconds: float = 0.0,
-) -> pd.DataFrame:
+    budget: Budget | None = None,
+) -> tuple[pd.DataFrame, int]:
     """Run the model with the k-th candidate of every step (its last where it has fewer), for all k, home layouts and widths.
 
     Kernels are split over threads when they are created, so that those of another width are others.
@@ -58,27 +61,32 @@ def check_outputs(
         choices: try only the first so many; 0: all.
         kept: folder of results; what was checked with this library and runtime is not checked again.
         lock_timeout_seconds: how long to wait while another process is measuring, which checks would disturb.
+        budget: beyond it no more than the first choice under the first layout is run, and nothing is kept.
 
     Returns:
-        model, layout, threads, choice (k), error (max|a - b| / max|b|), kernels (the distinct ones run, JSON).
+        model, layout, threads, choice (k), error (max|a - b| / max|b|), kernels (the distinct ones run, JSON); how many
+        choices there was no time for.
     """
     key = check_key(model.digest, dnnl.info.version, dnnl.info.isa, seed, choices, threads)
     path = kept / f"{model.name}-{key}.parquet"
     if path.is_file():
-        return read_parquet(path, *COLUMNS, next_step=KEPT)
+        return read_parquet(path, *COLUMNS, next_step=KEPT), 0
     with machine_lock(lock_timeout_seconds):
         with np.load(reference(), allow_pickle=False) as stored:
             expected = [stored[name] for name in stored.files]
         inputs = random_inputs(model.inputs, seed)
         lowered = lower(graph)
         weights = locate_weights(model.path, lowered)
-        rows = []
+        rows, left_out, budget = list[dict[str, Any]](), 0, budget or Budget()
         for home, width in product(HOMES, threads):
             dnnl.set_threads(width)
             with dnnl.without_primitive_cache():  # what profiling left there would be offered, too, and could not be created
                 offered = step_candidates(dnnl, lowered, home)
             most = max(map(len, offered))
             for k in range(min(most, choices or most)):
+                if rows and budget.over:
+                    left_out += 1
+                    continue
                 picked = [candidates[min(k, len(candidates) - 1)] for candidates in offered]
                 program = build_program(dnnl, lowered, home, picked, weights, width)
                 outputs = SequentialSession(dnnl, program, model.path.parent, width).run(inputs)
@@ -87,5 +95,6 @@ def check_outputs(
                 place = {"model": model.name, "layout": home, "threads": width, "choice": k}
                 rows.append({**place, "error": error, "kernels": kernels})
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    write_parquet(frame, path)
-    return frame
+    if not left_out:
+        write_parquet(frame, path)
+    return frame, left_out

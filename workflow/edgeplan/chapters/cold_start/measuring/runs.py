@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from typing import Annotated, Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel, protocol_of
+from edgeplan.chapters.cold_start.measuring.artefacts import OVER, ArtefactStore, ColdModel, protocol_of
 from edgeplan.chapters.cold_start.measuring.results import bandwidth_frame, result_frame
 from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.registry import SETTINGS, setting
@@ -32,6 +33,10 @@ from edgeplan.measurement.process.undisturbed_start import ATTEMPTS, Attempt, st
 from edgeplan.measurement.provenance import source_commit
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.profiling.memory import pinned
+
+_PREPARING_SHARE = 0.5  # of the budget; the rest is for runs
+#: Model, setting and threads.
+_Place = tuple[str, str, int]
 
 
 class ColdSettings(BaseModel):
@@ -143,6 +148,7 @@ def measure(
     ready: Mapping[tuple[str, str, int], PrepareResult] = MappingProxyType({}),
     guests: Sequence[Guest] = (),
     budget: Budget | None = None,
+    must: Callable[[PlannedRun], bool] = lambda run: run.repeat == 0,
 ) -> ColdResults:
     """Make every run that the journal does not hold yet, and give all.
 
@@ -156,7 +162,8 @@ def measure(
         ready: artefacts built elsewhere, by model, setting and threads, e.g. plans; the rest come from the store. Their
             `engine_version` must change with their content, since it decides which runs of the journal are theirs.
         guests: what takes part besides.
-        budget: beyond it only first repeats are made, each by one start that waits for nothing; None is unbounded.
+        budget: beyond it only what must be is made, each by one start that waits for nothing; None is unbounded.
+        must: which runs are made whether there is time or not; without, first repeats.
 
     Raises:
         BusyError: another process is measuring on this machine.
@@ -166,7 +173,7 @@ def measure(
     for name in knobs.settings:
         setting(name)
     with machine_lock(knobs.lock_timeout_seconds):
-        return _Measuring(models, knobs, store, Journal(journal_path), ready, guests, budget or Budget()).go(on_run)
+        return _Measuring(models, knobs, store, Journal(journal_path), ready, guests, budget or Budget(), must).go(on_run)
 
 
 class _Measuring:
@@ -179,29 +186,36 @@ class _Measuring:
         ready: Mapping[tuple[str, str, int], PrepareResult],
         guests: Sequence[Guest],
         budget: Budget,
+        must: Callable[[PlannedRun], bool],
     ) -> None:
-        self._budget = budget
+        self._budget, self._must = budget, must
         known = {guest.alias.name: guest.alias for guest in guests}
         self._hosts, self._guests = [model.name for model in models], guests
         self._models = known | {model.name: model for model in models}
         if len(self._models) != len(known) + len(models):
             raise ValueError("two models share a name")
         self._knobs, self._journal = knobs, journal
-        self._prepared = {
-            (model.name, name, threads): ready.get((model.name, name, threads)) or store.prepare(model, name, threads)
-            for model in models
-            for name in knobs.settings
-            for threads in knobs.threads
-        } | {(guest.alias.name, guest.setting, guest.threads): guest.prepared for guest in guests}
+        self._prepared = self._prepare(store, ready)
         self._references = {name: store.reference(model, knobs.seed) for name, model in self._models.items()}
         self._machine, self._commit, self._clocked = fingerprint(), source_commit(), References()
         self._watch = None if knobs.loaded else Interference(knobs.cpus)
 
+    def _prepare(self, store: ArtefactStore, ready: Mapping[_Place, PrepareResult]) -> dict[_Place, PrepareResult]:
+        """What settings load: first of runs that must be made, then of the others while there is time."""
+        knobs, budget = self._knobs, self._budget.part(_PREPARING_SHARE)
+        combinations = product(self._hosts, knobs.settings, knobs.threads)
+        places = {place: any(self._must(PlannedRun(*place, state, 0)) for state in knobs.states) for place in combinations}
+        made: dict[_Place, PrepareResult] = {}
+        for place in sorted(places, key=lambda place: not places[place]):
+            build = places[place] or not budget.over
+            made[place] = ready.get(place) or store.prepare(self._models[place[0]], *place[1:], build=build)
+        own = {(guest.alias.name, guest.setting, guest.threads): guest.prepared for guest in self._guests}
+        return {place: made[place] for place in places} | own
+
     def go(self, on_run: Callable[[PlannedRun, int, int], None] | None) -> ColdResults:
         known = {record["key"]: record for record in self._journal.records() if not _reason(record)}
         planned = [run for run in plan_runs(self._hosts, self._knobs, self._guests) if self._possible(run)]
-        given_up: set[tuple[str, str, int]] = set()
-        records, left_out = [], 0
+        given_up, left_out, records = set[_Place](), list[_Place](), list[dict[str, Any]]()
         for index, run in enumerate(planned):
             if on_run is not None:
                 on_run(run, index, len(planned))
@@ -211,8 +225,8 @@ class _Measuring:
                 continue
             if (run.model, run.setting, run.threads) in given_up:
                 continue
-            if run.repeat and self._budget.over:
-                left_out += 1
+            if self._budget.over and not self._must(run):
+                left_out.append((run.model, run.setting, run.threads))
                 continue
             record = {"key": key, **_fields(run), "measured_at": time.time(), "commit": self._commit}
             record |= self._run(run) if run.setting else self._probe(run)
@@ -220,7 +234,9 @@ class _Measuring:
             records.append(record)
             if _reason(record):  # one crash or time-out is enough; the next call tries again
                 given_up.add((run.model, run.setting, run.threads))
-        return ColdResults(result_frame(records, self._prepared), bandwidth_frame(records), left_out)
+        made = {(record["model"], record["setting"], record["threads"]) for record in records}
+        never = {place: PrepareResult(reason=OVER) for place in left_out if place[1] and place not in made}
+        return ColdResults(result_frame(records, self._prepared | never), bandwidth_frame(records), len(left_out))
 
     def _possible(self, run: PlannedRun) -> bool:
         return not run.setting or self._preparation(run).artefact is not None

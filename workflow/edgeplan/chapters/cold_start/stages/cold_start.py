@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.cold_start.evaluation.evidence import EVICTED_PLAN, FRAMES, OPTIMAL, TABLE2_CONV
+from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, OPTIMAL, TABLE2_CONV
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.bench import Bench, SharedJournal, measure_all, stored_only
 from edgeplan.chapters.cold_start.measuring.checks import COLUMNS as CHECK_COLUMNS
 from edgeplan.chapters.cold_start.measuring.checks import check_outputs
 from edgeplan.chapters.cold_start.measuring.energy import energy_or_reason
+from edgeplan.chapters.cold_start.measuring.planning import Planned, Planning
 from edgeplan.chapters.cold_start.measuring.timeline import COLUMNS as SPAN_COLUMNS
 from edgeplan.chapters.cold_start.measuring.timeline import measured_timeline, timeline_rows
 from edgeplan.chapters.cold_start.measuring.tools import Tools
-from edgeplan.chapters.cold_start.measuring.variants import (
-    VARIANTS,
-    PlanStore,
-    on_cores,
-    plan_row,
-    planned_timeline,
-    uneven,
-)
-from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
+from edgeplan.chapters.cold_start.measuring.variants import PlanStore, on_cores, planned_timeline
 from edgeplan.chapters.cold_start.settings import Params
 from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import environment
-from edgeplan.errors import DeviceError, EdgeplanError, StoreError
+from edgeplan.errors import StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
-from edgeplan.measurement.process.job import PrepareResult
-from edgeplan.planning.document import Plan, write_plan
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.planning.document import write_plan
 from edgeplan.planning.optimal import Search
-from edgeplan.planning.profile import Disk, Profile
+from edgeplan.planning.profile import Profile
 from edgeplan.profiling.frame import to_frame
 from edgeplan.support.files import write_atomically, write_json
 from edgeplan.support.frames import write_parquet
@@ -53,8 +46,8 @@ log = logging.getLogger(__name__)
 DOCUMENTS = (*(f"{name}.parquet" for name in FRAMES), "notes.json", "environment.json")
 _PLANS = "plans"
 _SNAPSHOT = "snapshot"
-_PROFILES_SHARE = 0.5  # of the budget; the rest is for runs
-_WARM = "warm"  # Figure 6 draws it over the number of cores
+_PROFILES_SHARE = 0.5  # of the budget
+_CHECKS_SHARE, _PLANS_SHARE, _TIMELINES_SHARE = 0.2, 0.3, 0.1  # of what is left before each; the rest is for runs
 
 
 def measure_cold_start(params: Params, *, device: Path, predictors: Path, rows: Path, work: Path, measured: Path) -> None:
@@ -70,13 +63,16 @@ def measure_cold_start(params: Params, *, device: Path, predictors: Path, rows: 
 
     Raises:
         StoreError: only stored rows may be used and there are none.
+        BusyError: another process is measuring on this machine, and did not end in time.
         EdgeplanError: of the profiler, the planners, the runtime and the baselines.
     """
     if stored_only():
         _restore(rows / _SNAPSHOT, measured)
         return
     tools = Tools(load_device(device), params.cold_start, rows / "profiles")
-    _Stage(params, tools, rows, work.resolve(), predictors).write(measured)
+    # held throughout: listing candidates, building plans and converting models load the cores, too
+    with machine_lock(params.cold_start.lock_timeout_seconds):
+        _Stage(params, tools, rows, work.resolve(), predictors).write(measured)
     shutil.rmtree(rows / _SNAPSHOT, ignore_errors=True)
     _copy(measured, rows / _SNAPSHOT)
 
@@ -96,23 +92,11 @@ def _copy(source: Path, target: Path) -> None:
         write_atomically(target / name, lambda temporary, name=name: shutil.copyfile(source / name, temporary))  # type: ignore[misc]
 
 
-@dataclass
-class _Planned:
-    """What planning gave: plan folders to run, and the tables."""
-
-    folders: dict[tuple[str, str, int], PrepareResult] = field(default_factory=dict)
-    documents: dict[str, Plan] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    spans: list[pd.DataFrame] = field(default_factory=list)
-
-
 class _Stage:
     def __init__(self, params: Params, tools: Tools, rows: Path, work: Path, predictors: Path) -> None:
         self._settings, self._seed = params.cold_start, params.seed
         self._tools, self._rows, self._work = tools, rows, work
-        self._plans = PlanStore(rows / "plans", Search(self._settings.gap, self._settings.time_limit_s))
         self._notes: dict[str, str] = {}
-        self._disk: Disk | None = None
         self._budget = Budget.of(self._settings.budget_seconds)
         self._predictors = predictors
 
@@ -125,19 +109,31 @@ class _Stage:
         alone = profiles.pop(TABLE2_CONV)
         models = [model for model in models if model.name in profiles]
         store = ArtefactStore(self._work / "artefacts")
-        checks = [self._check(m, graphs[m.name], store) for m in models]
-        planned = self._plan(models, graphs, profiles)
+        checks = self._checks(models, graphs, store)
+        search = Search(self._settings.gap, self._settings.time_limit_s)
+        planning = Planning(
+            self._tools,
+            PlanStore(self._rows / "plans", search),
+            self._predictors,
+            self._work / "plans",
+            self._budget.part(_PLANS_SHARE),
+            self._no_time,
+        )
+        planned = planning.plan(models, graphs, profiles)
+        self._notes |= planned.notes
+        spans = self._timelines(models, profiles, planned)
         with SharedJournal(self._rows / "runs.jsonl", self._tools.device.name) as journal:
             bench = Bench(self._settings, self._tools.cores.all, self._seed, store, journal, self._budget)
             runs, bandwidth, left_out = measure_all(bench, models, planned.folders)
         if left_out:
-            self._notes["runs"] = f"{left_out} further repeats were left out: {self._no_time}"
+            self._notes["runs"] = f"{left_out} runs were left out: {self._no_time}"
+            if not len(runs[(runs["load_core"] != "") & (runs["reason"] == "")]):
+                self._notes["load"] = self._no_time
         energy, reason = energy_or_reason(bench, models, planned.folders, self._rows / "energy.jsonl")
         if reason:
             self._notes["energy"] = reason
         if not self._settings.load_percents:
             self._notes["load"] = "cold_start.load_percents is empty"
-        spans = self._timelines(models, profiles, planned)
         every = [p for model in models for p in profiles[model.name]] + list(alone)
         frames = {
             "runs": runs.assign(slowness=self._slowness(runs)),
@@ -172,7 +168,8 @@ class _Stage:
                 continue
             made = self._tools.profile(model.path, graphs[model.name], model.name, budget.part(1 / left))
             if noise := max(profile.noise for profile in made):
-                self._notes[f"noise.{model.name}"] = f"{100 * noise:.1f} % of the costs were measured beside other work only"
+                share = f"{100 * noise:.1f} % of the stages of kernels, or of the starts"
+                self._notes[f"noise.{model.name}"] = f"{share}, were disturbed each time"
             found[model.name] = made
         return found
 
@@ -191,92 +188,44 @@ class _Stage:
             building.replace(path)
         return ColdModel(name, path, {i: tuple(graph.shape(i)) for i in graph.inputs})
 
-    def _check(self, model: ColdModel, graph: Graph, store: ArtefactStore) -> pd.DataFrame:
-        log.info("comparing outputs of %s", model.name)
-        return check_outputs(
-            self._tools.dnnl,
-            model,
-            graph,
-            lambda: store.reference(model, self._seed),
-            threads=self._settings.threads,
-            seed=self._seed,
-            choices=self._settings.checked_choices,
-            kept=self._rows / "checks",
-            lock_timeout_seconds=self._settings.lock_timeout_seconds,
-        )
-
-    def _plan(
-        self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], profiles: Mapping[str, Sequence[Profile]]
-    ) -> _Planned:
-        planned = _Planned()
-        self._disk = self._measured_disk(models)
-        for model in models:
-            mine = profiles[model.name]
-            for name in (OPTIMAL, *(n for n in VARIANTS if n in self._settings.plans)):
-                for threads in self._thread_counts(name):
-                    self._plan_one(planned, model, graphs[model.name], name, threads, mine)
-        return planned
-
-    def _measured_disk(self, models: Sequence[ColdModel]) -> Disk | None:
-        """The disk, read through the largest model; None where it cannot be measured, or no plan asks for it."""
-        if not any(VARIANTS[name].disk for name in self._settings.plans):
-            return None
-        largest = max(models, key=lambda m: sum(path.stat().st_size for path in m.files))
-        try:
-            return self._tools.disk(largest.files)
-        except DeviceError as error:
-            self._notes["disk"] = error.what
-            return None
-
-    def _thread_counts(self, name: str) -> tuple[int, ...]:
-        """For every count where figures compare counts, else for all cores; uneven ones for the one big core."""
-        if name in (OPTIMAL, EVICTED_PLAN, _WARM):
-            return self._settings.threads
-        return (1,) if VARIANTS[name].uneven else (max(self._settings.threads),)
-
-    def _plan_one(
-        self, planned: _Planned, model: ColdModel, graph: Graph, name: str, threads: int, profiles: Sequence[Profile]
-    ) -> None:
-        variant = VARIANTS[name]
-        if variant.uneven:
-            if len(self._tools.cores.all) < 2:  # noqa: PLR2004  one big, one little
-                self._notes["asymmetric"] = "this machine has one core"
-                return
-            known = uneven(profiles, self._settings.little_ratio)
-        else:
-            known = on_cores(profiles, threads)
-        if not known or (variant.disk and self._disk is None):
-            return
-        costs = known
-        if variant.costs == "predicted":
-            try:
-                costs = on_cores(self._tools.predict(model.path, graph, model.name, self._predictors), threads)
-            except EdgeplanError as error:
-                self._notes[f"predicted.{model.name}"] = error.what
-                return
-        reprofiler = (lambda: self._tools.reprofiler(model.path, graph)) if variant.reprofile else None
-        disk = self._disk if variant.disk else None
-        made = self._plans.make(name, costs, self._tools.target(model.path, threads), reprofiler, disk)
-        if variant.continuous:
-            made = with_warm_kernels(made, known)
-        folder = self._work / "plans" / f"{model.name}-{name}-{threads}"
-        planned.folders[model.name, name, threads] = self._tools.plan_folder(model, made, folder)
-        planned.documents[f"{model.name}-{name}-{threads}"] = made
-        planned.rows.append(plan_row(model.name, name, made, known))
+    def _checks(self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], store: ArtefactStore) -> list[pd.DataFrame]:
+        """Outputs of every model under some kernels at least, under all of them while there is time."""
+        budget, found = self._budget.part(_CHECKS_SHARE), []
+        for number, model in enumerate(models):
+            log.info("comparing outputs of %s", model.name)
+            checked, left_out = check_outputs(
+                self._tools.dnnl,
+                model,
+                graphs[model.name],
+                functools.partial(store.reference, model, self._seed),
+                threads=self._settings.threads,
+                seed=self._seed,
+                choices=self._settings.checked_choices,
+                kept=self._rows / "checks",
+                lock_timeout_seconds=self._settings.lock_timeout_seconds,
+                budget=budget.part(1 / (len(models) - number)),
+            )
+            if left_out:
+                self._notes[f"checks.{model.name}"] = f"{left_out} choices of kernels were not checked: {self._no_time}"
+            found.append(checked)
+        return found
 
     def _timelines(
-        self, models: Sequence[ColdModel], profiles: Mapping[str, Sequence[Profile]], planned: _Planned
+        self, models: Sequence[ColdModel], profiles: Mapping[str, Sequence[Profile]], planned: Planned
     ) -> pd.DataFrame:
-        """The optimal plan on all cores, planned and measured."""
-        threads = max(self._settings.threads)
-        parts = []
+        """The optimal plan on all cores, planned and measured, of one start where there is no time for more."""
+        threads, budget = max(self._settings.threads), self._budget.part(_TIMELINES_SHARE)
+        parts, fewer = [], []
         for model in models:
             made = planned.documents.get(f"{model.name}-{OPTIMAL}-{threads}")
             if made is None:
                 continue
             spans = planned_timeline(made, on_cores(profiles[model.name], threads))
             both = [pd.DataFrame(timeline_rows("planned", spans), columns=list(SPAN_COLUMNS))]
-            if self._settings.timeline_runs:
+            if runs := self._settings.timeline_runs:
+                if runs > 1 and budget.over:
+                    runs = 1
+                    fewer.append(model.name)
                 both.append(
                     measured_timeline(
                         planned.folders[model.name, OPTIMAL, threads],
@@ -284,12 +233,14 @@ class _Stage:
                         cores=self._tools.cores.big,
                         inputs=model.inputs,
                         seed=self._seed,
-                        runs=self._settings.timeline_runs,
+                        runs=runs,
                         kept=self._rows / "timelines",
                         lock_timeout_seconds=self._settings.lock_timeout_seconds,
                     )
                 )
             parts.append(pd.concat(both, ignore_index=True).assign(model=model.name, plan=OPTIMAL, threads=threads))
+        if fewer:
+            self._notes["timelines"] = f"of one start, not the median of several, for {', '.join(fewer)}: {self._no_time}"
         columns = ["model", "plan", "threads", *SPAN_COLUMNS]
         return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 

@@ -46,6 +46,8 @@ KEYS = (
     "fusion.recall",
     "fusion.precision_all",
     "fusion.recall_all",
+    "fusion.precision_with_prior",
+    "fusion.recall_with_prior",
     "interval.coverage_90",
     "interval.width_90",
     "speed.predict_process_s",
@@ -146,6 +148,14 @@ def metrics(evidence: Evidence) -> dict[str, float | str]:
             counted = ~judged["bn_folding"] & ~judged["reshaping"]
             if (judged.loc[counted, ["fused_by_engine", "fused_by_rules"]] > 0).to_numpy().any():
                 values[f"fusion.precision{suffix}"], values[f"fusion.recall{suffix}"] = averages(judged)
+        if {"fused_with_prior", "true_with_prior"} <= set(evidence.frame("verification").columns):
+            known = evidence.frame("verification", "fused_with_prior", "true_with_prior")
+            rows = rows.assign(
+                fused_by_rules=known["fused_with_prior"],
+                precision=known["true_with_prior"] / known["fused_with_prior"].where(known["fused_with_prior"] > 0),
+                recall=known["true_with_prior"] / rows["fused_by_engine"].where(rows["fused_by_engine"] > 0),
+            )
+            values["fusion.precision_with_prior"], values["fusion.recall_with_prior"] = averages(rows)
     values |= {f"speed.{name}": float(value) for name, value in evidence.speed.items() if f"speed.{name}" in KEYS}
     return {key: values[key] for key in KEYS if key in values and _known(values[key])}
 

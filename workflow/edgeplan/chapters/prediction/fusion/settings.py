@@ -29,6 +29,7 @@ class FusionSettings(BaseModel):
         small_elements: elements of those small tensors.
         rows, features: size of the two-dimensional activations of fully connected layers.
         stage_seconds: what is not measured by then is undecided; 0: no limit.
+        prior: shipped devices; the rules of the first with the same engine stand where timing decides nothing.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -48,6 +49,7 @@ class FusionSettings(BaseModel):
     rows: Annotated[int, Field(ge=1)] = 4
     features: Annotated[int, Field(ge=1)] = 64
     stage_seconds: Annotated[float, Field(ge=0, le=86400)] = 0.0
+    prior: Annotated[tuple[str, ...], Field(max_length=20)] = ()
 
     @model_validator(mode="after")
     def _check(self) -> FusionSettings:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from edgeplan.chapters.prediction.fusion.builders import skipped_pairs
 from edgeplan.chapters.prediction.fusion.detection import detect
+from edgeplan.chapters.prediction.fusion.prior import find_prior, with_prior
 from edgeplan.chapters.prediction.fusion.verification import COLUMNS as VERIFICATION_COLUMNS
 from edgeplan.chapters.prediction.fusion.verification import verify
 from edgeplan.chapters.prediction.models import graphs, read_models
@@ -29,6 +30,7 @@ from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.support.rounding import nine_digits
+from edgeplan.workspace import SHIPPED
 
 
 class ExecutedNodes:
@@ -93,7 +95,9 @@ def detect_fusion(
 ) -> None:
     """Detect the rules, write them with their test cases and the pairs not tested, and verify them over the whole zoo.
 
-    The verification covers every base model and every evaluated variant; a black-box engine leaves it empty.
+    Rules are written as they stand with the prior, where there is one. The verification is of what timing alone found, with
+    the counts of what is written beside it where there is a prior. It covers every base model and every evaluated variant; a
+    black-box engine leaves it empty.
     """
     file = load_device(device)
     with Bench(file, params.measurement, rows) as bench:
@@ -113,7 +117,9 @@ def detect_fusion(
         # known only now: before, a first run has measured nothing
         date = time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at()))
         found = found.model_copy(update={"provenance": found.provenance.model_copy(update={"date": date})})
-    found.write(rules)
+    prior = find_prior(params.fusion.prior, file.engine, SHIPPED)
+    used = found if prior is None else with_prior(found, cases, prior, params.fusion)
+    used.write(rules)
     floats = cases.select_dtypes("float").columns  # their last digits depend on the machine that computes them
     cases[floats] = cases[floats].map(nine_digits)
     write_csv(cases, test_cases)
@@ -123,6 +129,9 @@ def detect_fusion(
         table = read_models(models, bases=True, variants=True)
         executed.ask(graphs(table))
         frame = verify(found, graphs(table), executed)
+        if prior is not None:
+            known = verify(used, graphs(table), executed)
+            frame = frame.assign(fused_with_prior=known["fused_by_rules"], true_with_prior=known["true_positive"])
         executed.save()
     else:
         frame = pd.DataFrame(columns=list(VERIFICATION_COLUMNS))

@@ -1,0 +1,107 @@
+"""Rules of a shipped device where timing leaves open what fuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from edgeplan.chapters.prediction.fusion.detection import COLUMNS
+from edgeplan.chapters.prediction.fusion.prior import find_prior, with_prior
+from edgeplan.chapters.prediction.fusion.settings import FusionSettings
+from edgeplan.errors import ParamsError
+from edgeplan.graph.fusion_rules import Contexts, FusionRules, Provenance, Rule, read_rules
+from edgeplan.workspace import SHIPPED
+
+_TABLE = {"16": "16", "4": "16", "1": "1", "<4": "16", "<1": "1"}
+_ABOUT = Provenance(device="shipped", engine="engine", version="2", alpha=0.5)
+PRIOR = FusionRules(
+    provenance=_ABOUT,
+    pairs={"conv_relu": True, "conv_hswish": {"16": True, "1": False}, "bn_relu": False},
+    inbound={"conv_add": True},
+    multi_inbound=1,
+    contexts=Contexts(conv=_TABLE, dwconv=_TABLE, carried=_TABLE, order=("16", "1")),
+)
+SETTINGS = FusionSettings(alpha=0.5, confidence=2.0)
+
+
+def _timed(version: str = "2") -> FusionRules:
+    about = _ABOUT.model_copy(update={"device": "here", "version": version})
+    return FusionRules(provenance=about, pairs={"conv_relu": False}, undecided=("conv_relu single 16",))
+
+
+def _cases(*told: tuple[str, str, str, float, float, str]) -> pd.DataFrame:
+    names = ["pair", "connection", "context", "margin", "noise", "decision"]
+    return pd.DataFrame(list(told), columns=names).reindex(columns=list(COLUMNS))
+
+
+def test_what_is_undecided_stands_as_the_prior_has_it() -> None:
+    cases = _cases(("conv_relu", "single", "16", 0.1, 0.5, "undecided"), ("bn_relu", "single", "small", 0.9, 0.5, "undecided"))
+    found = with_prior(_timed(), cases, PRIOR, SETTINGS)
+    assert (found.pairs, found.inbound, found.contexts) == (PRIOR.pairs, PRIOR.inbound, PRIOR.contexts)
+    assert found.provenance.prior == "shipped, engine 2"
+    assert found.provenance.device == "here"
+    assert found.undecided == ("conv_relu single 16",)
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "rule"),
+    [
+        (("conv_relu", "single", "", 0.0, 0.01, "separate"), "conv_relu", False),
+        (("conv_relu", "single", "16 small", 0.0, 0.01, "separate"), "conv_relu", {"16": False, "1": True}),
+        (("conv_hswish", "single", "1", 1.0, 0.01, "fused"), "conv_hswish", {"16": True, "1": True}),
+        (("conv_hswish", "single", "<4", 0.0, 0.01, "separate"), "conv_hswish", {"16": True, "1": False}),
+        (("conv_add", "multi-inbound", "1|16", 0.0, 0.01, "separate"), "conv_add", {"16|16": True, "1|16": False}),
+        (("conv_add", "multi-inbound", "left|right", 0.0, 0.01, "separate"), "conv_add", True),
+        (("relu_conv", "single", "", 1.0, 0.01, "fused"), "relu_conv", None),
+    ],
+)
+def test_a_clear_contradiction_replaces_the_prior(
+    case: tuple[str, str, str, float, float, str], name: str, rule: Rule | None
+) -> None:
+    found = with_prior(_timed(), _cases(case), PRIOR, SETTINGS)
+    told = {**found.pairs, **found.inbound}.get(name)
+    if isinstance(rule, dict):
+        assert isinstance(told, dict)
+        assert told.items() >= rule.items()
+    else:
+        assert told == rule
+
+
+@pytest.mark.parametrize(("version", "fused"), [("2", True), ("3", False)])
+def test_a_prior_of_this_version_takes_more_to_contradict(version: str, fused: bool) -> None:
+    cases = _cases(("conv_relu", "single", "", 0.2, 0.1, "separate"))  # 3 standard errors from alpha
+    assert with_prior(_timed(version), cases, PRIOR, SETTINGS).pairs["conv_relu"] is fused
+
+
+def test_what_sizes_say_differently_is_no_contradiction() -> None:
+    cases = _cases(("conv_relu", "single", "small", 0.0, 0.01, "separate"), ("conv_relu", "single", "", 1.0, 0.01, "fused"))
+    assert with_prior(_timed(), cases, PRIOR, SETTINGS).pairs == PRIOR.pairs
+
+
+def test_shipped_rules_are_found_by_engine() -> None:
+    names = [folder.parent.name for folder in sorted(SHIPPED.glob("*/rules.json"))]
+    for engine in ("onnxruntime", "openvino", "onednn"):
+        found = find_prior(names, engine, SHIPPED)
+        assert found is not None
+        assert found.provenance.engine == engine
+    assert find_prior(names, "another", SHIPPED) is None
+    assert find_prior([], "onnxruntime", SHIPPED) is None
+
+
+def test_a_device_that_is_not_shipped_is_named_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match=r"(?s)'board'.*fusion.prior") as caught:
+        find_prior(["board"], "engine", tmp_path)
+    assert "none" in str(caught.value)
+
+
+@pytest.mark.parametrize("prior", ["", "shipped, engine 2"])
+def test_only_rules_with_a_prior_name_one(tmp_path: Path, prior: str) -> None:
+    rules = _timed()
+    rules = rules.model_copy(update={"provenance": rules.provenance.model_copy(update={"prior": prior})})
+    rules.write(tmp_path / "rules.json")
+    assert read_rules(tmp_path / "rules.json") == rules
+    document: dict[str, Any] = pd.read_json(tmp_path / "rules.json", typ="series").to_dict()
+    assert ("prior" in document["provenance"]) == bool(prior)
