@@ -19,7 +19,7 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.job import OUTPUT_TOLERANCE, Artefact, PrepareJob, RunJob, RunResult
 
-_INPUTS = {"input": (1, 3, 32, 32)}
+_INPUTS: dict[str, tuple[int, ...]] = {"input": (1, 3, 32, 32)}
 _REFERENCE = "onnxruntime"
 
 
