@@ -23,7 +23,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-slow lint report bench distil clean place repository
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-slow lint report bench distil wire clean place repository
 
 help: ## show this text
 	@echo "usage: make TARGET [DEVICE=$(DEVICE)] [PROFILE=$(PROFILE)] [OPTIONS='-S NAME=VALUE ...'] [PYTHON=$(PYTHON)] [VENV=$(VENV)]"
@@ -62,10 +62,13 @@ report: repository environment ## write the report.html of each device from the 
 bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and PLANS beside busy loops
 	edgeplan device check $(DEVICE)
 	python -m pytest -m slow -s tests/end_to_end/test_speed.py
-	$(if $(PLANS),python -m edgeplan.cold.shared_cores $(PLANS))
+	$(if $(PLANS),python -m edgeplan.chapters.cold_start.shared_cores $(PLANS))
 
 protocols: environment ## note the present sources of measuring protocols, once it is clear that no number changes by them
 	python -m edgeplan.support.protocols
+
+wire: environment ## write dvc.yaml from the stages that the chapters declare
+	python -m edgeplan.chapters.wiring
 
 lock: dev-environment ## resolve the dependencies of pyproject.toml again
 	python -m pip install --quiet --disable-pip-version-check uv

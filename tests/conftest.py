@@ -13,15 +13,15 @@ import onnxruntime as ort
 import pytest
 from hypothesis import settings
 
-from edgeplan.cold import process
-from edgeplan.cold.jobs import RunJob, RunResult
-from edgeplan.devices.engines.base import random_inputs
 from edgeplan.devices.machine import fingerprint
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.planning.cold_start.plan import Plan
-from edgeplan.planning.cold_start.profile import SOURCES
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process import child as process
+from edgeplan.measurement.process.job import RunJob, RunResult
+from edgeplan.planning.document import Plan
+from edgeplan.planning.profile import SOURCES
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from edgeplan.evaluation.cold_evidence import FRAMES, OPTIMAL, OWN
+from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, OPTIMAL, OWN
+from edgeplan.chapters.cold_start.stages.cold_start import measure_cold_start
 from edgeplan.params import load_params
-from edgeplan.pipeline.cold_start import measure_cold_start
-from edgeplan.pipeline.cold_tables import write_cold_start
+from edgeplan.report.cold_tables import write_cold_start
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

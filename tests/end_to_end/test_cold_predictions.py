@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.cold.profiling.check import STAGES, check
-from edgeplan.cold.profiling.profiler import profile_model
-from edgeplan.cold.profiling.settings import Cores, ProfileSettings
-from edgeplan.cold.profiling.target import target_of
-from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.chapters.cold_start.planners.registry import plan
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.planning.cold_start.planner import plan
+from edgeplan.profiling.check import STAGES, check
+from edgeplan.profiling.profiler import profile_model
+from edgeplan.profiling.settings import Cores, ProfileSettings
+from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from workspace import COLD_DEVICE, DEVICE, OTHER_DEVICE, Workspace
 
-from edgeplan.evaluation.registry import TABLES
+from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

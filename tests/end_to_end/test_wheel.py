@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from workspace import make_workspace
 
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.zoo import prior_models
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

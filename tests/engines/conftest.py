@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from edgeplan.devices.engines.base import Engine, EngineSettings
-from edgeplan.devices.engines.registry import ENGINES, engine_class
+from edgeplan.engines.base import Engine, EngineSettings
+from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
 
 
 @pytest.fixture(params=sorted(ENGINES))
-def engine(request: pytest.FixtureRequest) -> Engine:
+def each_engine(request: pytest.FixtureRequest) -> Engine:
     """An engine; skipped if it is not installed."""
     try:
         return engine_class(request.param)(EngineSettings(threads=1))

@@ -11,12 +11,12 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from edgeplan.cold.baselines import ncnn_convert
-from edgeplan.cold.baselines.base import UnsupportedError
-from edgeplan.cold.baselines.ncnn import Ncnn
-from edgeplan.cold.inputs import random_inputs, relative_error
+from edgeplan.engines.cold import UnsupportedError
+from edgeplan.engines.ncnn import convert as ncnn_convert
+from edgeplan.engines.ncnn.cold import Ncnn
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.inputs import random_inputs, relative_error
 
 SHAPE = (1, 8, 13, 12)
 Block = Callable[[GraphBuilder, str], str]

@@ -7,15 +7,15 @@ from pathlib import Path
 import onnx
 import pytest
 
-from edgeplan.cold.baselines.base import model_files
-from edgeplan.cold.baselines.registry import SETTINGS
-from edgeplan.cold.jobs import STOCK_TOLERANCE, Artefact, PrepareJob, RunJob
-from edgeplan.cold.offline import ArtefactStore, ColdModel
-from edgeplan.cold.process import ColdRunError, prepare_offline, run_cold
-from edgeplan.cold.runs import ColdSettings, PlannedRun, measure
+from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
+from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, measure
+from edgeplan.engines.cold import model_files
+from edgeplan.engines.registry import SETTINGS
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.child import ColdRunError, prepare_offline, run_cold
+from edgeplan.measurement.process.job import STOCK_TOLERANCE, Artefact, PrepareJob, RunJob
 from edgeplan.runtime.weight_cache import stamp
 
 INPUTS = {"input": (1, 3, 32, 32)}

@@ -9,13 +9,13 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from edgeplan.cold.baselines.base import UnsupportedError
-from edgeplan.cold.inputs import random_inputs, relative_error
+from edgeplan.engines.cold import UnsupportedError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Attribute
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.inputs import random_inputs, relative_error
 
-litert = pytest.importorskip("edgeplan.cold.baselines.litert")
+litert = pytest.importorskip("edgeplan.engines.litert.cold")
 pytest.importorskip("ai_edge_litert")
 
 SHAPE = (1, 8, 13, 12)

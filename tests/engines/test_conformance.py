@@ -1,26 +1,30 @@
-"""What edgeplan asks of an engine, held against every engine of the registry."""
+"""Every engine is held to the suite that other packages use, and to the carriers that kernels are measured in."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 
-import numpy as np
-import onnxruntime as ort
 import pytest
 
-from edgeplan.devices.engines.base import Array, Engine, EngineNode, EngineSettings, ProfiledSession, random_inputs
-from edgeplan.graph.builder import GraphBuilder
+from edgeplan.chapters.prediction.sampling import carriers
+from edgeplan.chapters.prediction.sampling.further import further_graphs
+from edgeplan.chapters.prediction.sampling.prior import ConvShape
+from edgeplan.chapters.prediction.sampling.sources import ConvSource
+from edgeplan.engines.base import Engine
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
-from edgeplan.graph.onnx_export import save_onnx, to_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.sampling import carriers
-from edgeplan.sampling.further import further_graphs
-from edgeplan.sampling.prior import ConvShape
-from edgeplan.sampling.sources import ConvSource
+from edgeplan.testing.engines import EngineContract, executed, outputs_of, reference_outputs, require_close, require_mapped
+
+
+class TestEngines(EngineContract):
+    """With the fixture `engine` of `conftest.py`, which takes each."""
+
+    @pytest.fixture
+    def engine(self, each_engine: Engine) -> Engine:
+        return each_engine
 
 
 class _SmallSource(ConvSource):
@@ -40,23 +44,6 @@ class _SmallSource(ConvSource):
 
     def _channels(self, rng: Random) -> int:
         return self.step * rng.randint(-(-9 // self.step), 48 // self.step)
-
-
-def _everything() -> Graph:
-    """Every operator that the builder has, each activation included."""
-    b = GraphBuilder("everything", (1, 3, 17, 17))
-    x = b.conv_bn(b.input, 16, 3, 2, act="relu6")
-    x = b.conv(x, 16, (1, 3), dilation=1, bias=True)
-    x = b.activation(b.bn(b.dwconv(x, 3)), "hswish")
-    x = b.conv(x, 16, 3, groups=4, dilation=2)
-    gate = b.activation(b.conv(b.relu(b.conv(b.gap(x), 4, 1, bias=True)), 16, 1, bias=True), "hsigmoid")
-    x = b.add(x, b.mul(x, gate))
-    left, right = b.split(x, (6, 10))
-    x = b.concat([b.activation(left, "sigmoid"), b.lrn(right)])
-    x = b.channel_shuffle(x, 2)
-    x = b.concat([b.maxpool(x, 3, 2, 1, ceil=True), b.avgpool(x, 3, 2, 1)])
-    x = b.relu(b.fc(b.flatten(x), 20))
-    return b.build(b.softmax(b.fc(x, 10, bias=False)))
 
 
 _SEGMENTS: Mapping[str, Callable[[carriers._Walk], None]] = {
@@ -83,180 +70,31 @@ def _segment(name: str, step: int, seed: int) -> Graph:
     return simplify(walk.b.build(walk.x))
 
 
-def _reference(graph: Graph) -> dict[str, Array]:
-    """Outputs computed operator by operator, without any fusion or blocked layout."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(to_onnx(graph).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return dict(zip(graph.outputs, session.run(list(graph.outputs), random_inputs(graph)), strict=True))
-
-
-def _outputs(engine: Engine, graph: Graph, folder: Path, *, profiled: bool = False) -> dict[str, Array]:
-    model = save_onnx(graph, folder / "model.onnx")
-    with engine.load_profiled(model, graph) if profiled else engine.load(model, graph) as session:
-        session.run()
-        return {name: np.array(value) for name, value in session.outputs().items()}
-
-
-def _close(found: Mapping[str, Array], wanted: Mapping[str, Array], tolerance: float) -> None:
-    assert set(found) == set(wanted)
-    for name, value in wanted.items():
-        assert found[name].shape == value.shape
-        assert found[name].dtype == np.float32
-        assert np.abs(found[name] - value).max() <= tolerance * np.abs(value).max(), name
-
-
-def test_outputs_are_those_of_the_unfused_graph(engine: Engine, tmp_path: Path) -> None:
-    graph = _everything()
-    _close(_outputs(engine, graph, tmp_path), _reference(graph), 1e-4)
-
-
 @pytest.mark.parametrize("name", _SEGMENTS)
-def test_outputs_of_segments(engine: Engine, tmp_path: Path, name: str) -> None:
+def test_outputs_of_segments(each_engine: Engine, tmp_path: Path, name: str) -> None:
     graph = _segment(name, 1, 0)
-    _close(_outputs(engine, graph, tmp_path), _reference(graph), 1e-4)
-
-
-def test_plain_and_counting_sessions_agree(engine: Engine, tmp_path: Path) -> None:
-    if not engine.reports_nodes:
-        pytest.skip("a black box")
-    graph = _everything()
-    _close(_outputs(engine, graph, tmp_path, profiled=True), _outputs(engine, graph, tmp_path), 1e-6)
-
-
-def test_runs_repeat_exactly(engine: Engine, tmp_path: Path) -> None:
-    graph = _everything()
-    first, second = _outputs(engine, graph, tmp_path), _outputs(engine, graph, tmp_path)
-    for name, value in first.items():
-        np.testing.assert_array_equal(value, second[name])
-
-
-def test_arithmetic_is_single_precision(engine: Engine, tmp_path: Path) -> None:
-    """bfloat16 keeps 8 bits: its products of these sizes are off by 1e-3 and more; single precision stays below 1e-5."""
-    b = GraphBuilder("precise", (1, 64, 14, 14))
-    graph = b.build(b.conv(b.input, 64, 3))
-    kernel = _initialiser(graph, "conv_0.weight").astype(np.float64)
-    padded = np.pad(random_inputs(graph)["input"].astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
-    exact = np.einsum("nchwij,ocij->nohw", windows, kernel, optimize=True)
-    (found,) = _outputs(engine, graph, tmp_path).values()
-    assert np.abs(found - exact).max() / np.abs(exact).max() < 1e-5
-
-
-def _initialiser(graph: Graph, name: str) -> Array:
-    from onnx import numpy_helper  # noqa: PLC0415
-
-    return next(np.array(numpy_helper.to_array(i)) for i in to_onnx(graph).graph.initializer if i.name == name)
-
-
-def _check_mapping(graph: Graph, nodes: tuple[EngineNode, ...]) -> None:
-    names = [op.name for op in graph.operators]
-    owners = Counter(m for members in {n.members for n in nodes if n.members} for m in members)
-    free = {op.name for op in graph.operators if op.op_type in ("Reshape", "Flatten", "Transpose", "Squeeze")}
-    assert set(owners) <= set(names)
-    assert {n for n, count in owners.items() if count > 1} == set(), "operators in two kernels"
-    assert set(names) - set(owners) <= free, "operators in no kernel"
-    assert len({n.name for n in nodes}) == len(nodes)
-    order = {name: i for i, name in enumerate(names)}
-    for node in nodes:
-        assert node.implementation, node
-        if node.is_reorder:
-            assert node.tensor in graph.tensors, node
-            assert node.input_layout, node
-            assert node.output_layout, node
-        else:
-            assert list(node.members) == sorted(node.members, key=order.__getitem__), node
-            assert node.tensor == "", node
-            assert make_kernel(graph, node.members).config.kind
-
-
-def _executed(engine: Engine, graph: Graph, folder: Path) -> tuple[EngineNode, ...]:
-    if not engine.reports_nodes:
-        pytest.skip("a black box")
-    return engine.executed(save_onnx(graph, folder / "model.onnx"), graph)
+    require_close(outputs_of(each_engine, graph, tmp_path), reference_outputs(graph), 1e-4)
 
 
 @pytest.mark.parametrize("step", [16, 1], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("name", _SEGMENTS)
-def test_every_operator_runs_in_one_kernel(engine: Engine, tmp_path: Path, name: str, step: int) -> None:
+def test_every_operator_runs_in_one_kernel(each_engine: Engine, tmp_path: Path, name: str, step: int) -> None:
     for seed in _SEEDS:
         graph = _segment(name, step, seed)
-        _check_mapping(graph, _executed(engine, graph, tmp_path))
+        require_mapped(graph, executed(each_engine, graph, tmp_path))
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_carriers_are_mapped_whole(engine: Engine, tmp_path: Path, seed: int) -> None:
+def test_carriers_are_mapped_whole(each_engine: Engine, tmp_path: Path, seed: int) -> None:
     graph = carriers.build_carrier("carrier", f"conformance/{seed}", _SmallSource(1), 12)
-    _check_mapping(graph, _executed(engine, graph, tmp_path))
+    require_mapped(graph, executed(each_engine, graph, tmp_path))
 
 
 @pytest.mark.parametrize("name", ["neck", "recogniser"])
-def test_resizing_and_lstms_are_mapped(engine: Engine, tmp_path: Path, name: str) -> None:
+def test_resizing_and_lstms_are_mapped(each_engine: Engine, tmp_path: Path, name: str) -> None:
     """Those of one direction and of both, whose nodes an engine may name anew."""
     wanted = {"neck": {"resize", "resize_linear"}, "recogniser": {"lstm"}}[name]
     for graph in [g for g in further_graphs(7) if g.name.startswith(name)][:8]:
-        nodes = _executed(engine, graph, tmp_path)
-        _check_mapping(graph, nodes)
+        nodes = executed(each_engine, graph, tmp_path)
+        require_mapped(graph, nodes)
         assert {make_kernel(graph, n.members).config.kind for n in nodes if n.members} & wanted
-
-
-@pytest.mark.parametrize("channels", [16, 13], ids=["aligned", "unaligned"])
-@pytest.mark.parametrize("last", ["relu", "relu6", "hswish", "hsigmoid", "sigmoid"])
-def test_an_activation_that_ends_the_graph_is_mapped(engine: Engine, tmp_path: Path, last: str, channels: int) -> None:
-    b = GraphBuilder("last", (1, 16, 7, 7))
-    graph = b.build(b.conv_bn(b.input, channels, 3, act=last))
-    _check_mapping(graph, _executed(engine, graph, tmp_path))
-
-
-def test_operators_of_one_chain_are_named_exactly(engine: Engine, tmp_path: Path) -> None:
-    b = GraphBuilder("chain", (1, 16, 14, 14))
-    first = b.relu(b.bn(b.conv(b.input, 32, 3, name="c1"), name="b1"), name="r1")
-    second = b.relu(b.bn(b.conv(first, 32, 1, name="c2"), name="b2"), name="r2")
-    graph = b.build(b.maxpool(second, 3, 1, 1, name="p"))
-    nodes = _executed(engine, graph, tmp_path)
-    assert [n.members for n in nodes if n.members] == [("c1", "b1", "r1"), ("c2", "b2", "r2"), ("p",)]
-
-
-def _profile(engine: Engine, graph: Graph, folder: Path, runs: int) -> ProfiledSession:
-    session = engine.load_profiled(save_onnx(graph, folder / "model.onnx"), graph)
-    for _ in range(runs):
-        session.run()
-    return session
-
-
-def test_counters_come_by_block_and_node(engine: Engine, tmp_path: Path) -> None:
-    if not engine.reports_nodes:
-        pytest.skip("a black box")
-    b = GraphBuilder("counted", (1, 32, 56, 56))
-    graph = b.build(b.maxpool(b.relu(b.conv(b.input, 64, 3)), 3, 1, 1))
-    with _profile(engine, graph, tmp_path, 12) as session:
-        nodes, times = session.profile([(1, 6), (7, 12), (11, 12)])
-    assert times.shape == (3, len(nodes))
-    assert np.isfinite(times).all()
-    assert (times >= 0).all()
-    convolution = next(i for i, n in enumerate(nodes) if "conv_0" in n.members)
-    assert (times[:2, convolution] > 50).all()  # 58 million multiply-adds
-    assert (times[:2, convolution] < 1e6).all()
-
-
-def test_what_would_run_shows_without_a_run(engine: Engine, tmp_path: Path) -> None:
-    if not engine.reports_nodes:
-        pytest.skip("a black box")
-    b = GraphBuilder("idle", (1, 3, 16, 16))
-    graph = b.build(b.relu(b.conv(b.input, 8, 3)))
-    with _profile(engine, graph, tmp_path, 0) as session:
-        nodes, times = session.profile([])
-    assert ("conv_0", "relu_1") in [n.members for n in nodes]
-    assert times.shape == (0, len(nodes))
-
-
-def test_a_threaded_engine_computes_the_same(engine: Engine, tmp_path: Path) -> None:
-    graph = _everything()
-    threaded = type(engine)(EngineSettings(threads=2))
-    _close(_outputs(threaded, graph, tmp_path), _outputs(engine, graph, tmp_path), 1e-5)
-
-
-def test_an_engine_knows_its_version(engine: Engine) -> None:
-    assert engine.version()[0].isdigit()
-    assert engine.name

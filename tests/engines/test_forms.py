@@ -15,10 +15,10 @@ from composed_forms import COMPOSED
 from onnx import version_converter
 from written_forms import EQUAL, IMAGE, REFUSED, Array, Form, node, one, value
 
-from edgeplan.cold.profiling.command import read_model
+from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.errors import ModelError
-from edgeplan.fusion.rules import FusionRules
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.fusion_rules import FusionRules
+from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.predictors.kernel_tables import kernel_table

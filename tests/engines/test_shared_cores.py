@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeplan.cold.baselines.edgeplan import prepared
-from edgeplan.cold.jobs import RunJob
-from edgeplan.cold.process import run_cold
-from edgeplan.cold.shared_cores import Starter, busy_loops, figures, measure
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.chapters.cold_start.shared_cores import Starter, busy_loops, figures, measure
+from edgeplan.engines.base import random_inputs
+from edgeplan.engines.onednn.cold import prepared
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.child import run_cold
+from edgeplan.measurement.process.job import RunJob
+from edgeplan.planning.document import Plan
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder

@@ -1,11 +1,11 @@
 """NNV12: Table 2's kernels and Algorithm 1, worked out by hand."""
 
-from edgeplan.planning.cold_start.bounds import remaining_table
-from edgeplan.planning.cold_start.dominance import pareto, restricted
-from edgeplan.planning.cold_start.machine import MAIN, costs_of
-from edgeplan.planning.cold_start.nnv12 import balanced, nnv12
-from edgeplan.planning.cold_start.planner import outcomes
-from edgeplan.planning.cold_start.profile import Candidate, Layer, Profile
+from edgeplan.chapters.cold_start.planners.nnv12 import balanced, nnv12
+from edgeplan.chapters.cold_start.planners.registry import outcomes
+from edgeplan.planning.dominance import pareto, restricted
+from edgeplan.planning.machine import MAIN, costs_of
+from edgeplan.planning.profile import Candidate, Layer, Profile
+from edgeplan.profiling.frame import remaining_table
 
 # Table 2: read raw, transform, read cache, execute (ms)
 TABLE_2 = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from edgeplan.fusion.rules import FusionRules
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.splitting import split
 from edgeplan.zoo import FAMILIES
 

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from edgeplan.graph.cost import graph_macs, graph_parameters
-from edgeplan.graph.onnx_export import save_onnx, weight_bytes
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import save_onnx, weight_bytes
 from edgeplan.zoo import FAMILIES, prior_models
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 from edgeplan.zoo.unseen import UNSEEN

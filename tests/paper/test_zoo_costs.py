@@ -4,7 +4,7 @@ from statistics import fmean
 
 import pytest
 
-from edgeplan.evaluation.paper import TABLE_2
+from edgeplan.chapters.prediction.paper import TABLE_2
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 from edgeplan.zoo.choices import Choices

@@ -5,7 +5,7 @@ from itertools import permutations, product
 
 from hypothesis import strategies as st
 
-from edgeplan.planning.cold_start.profile import Candidate, Contention, Fresh, Layer, Profile
+from edgeplan.planning.profile import Candidate, Contention, Fresh, Layer, Profile
 
 # Times are whole quarters, so that sums are exact and ties happen.
 _times = st.integers(0, 40).map(lambda n: n / 4)

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.planning.cold_start.machine import Span
-from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.planning.document import Plan
+from edgeplan.planning.machine import Span
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES

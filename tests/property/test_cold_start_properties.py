@@ -10,16 +10,16 @@ from cold_start_reference import optimum_ms, profiles
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from edgeplan.planning.cold_start.bounds import work_bound_ms
-from edgeplan.planning.cold_start.dominance import pareto
-from edgeplan.planning.cold_start.frame import from_frame, to_frame
-from edgeplan.planning.cold_start.local_search import carried_bounds, cheap_bounds
-from edgeplan.planning.cold_start.machine import MAIN, Schedule, Span, costs_of, makespan_ms, makespans_ms, simulate
-from edgeplan.planning.cold_start.nnv12 import balanced
-from edgeplan.planning.cold_start.optimal import Search, optimal
-from edgeplan.planning.cold_start.plan import Plan, Target
-from edgeplan.planning.cold_start.planner import PLANNERS, Options, outcomes, plan
-from edgeplan.planning.cold_start.profile import Disk, Profile, check
+from edgeplan.chapters.cold_start.planners.nnv12 import balanced
+from edgeplan.chapters.cold_start.planners.registry import PLANNERS, Options, outcomes, plan
+from edgeplan.planning.bounds import work_bound_ms
+from edgeplan.planning.document import Plan, Target
+from edgeplan.planning.dominance import pareto
+from edgeplan.planning.local_search import carried_bounds, cheap_bounds
+from edgeplan.planning.machine import MAIN, Schedule, Span, costs_of, makespan_ms, makespans_ms, simulate
+from edgeplan.planning.optimal import Search, optimal
+from edgeplan.planning.profile import Disk, Profile, check
+from edgeplan.profiling.frame import from_frame, to_frame
 
 _quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _TARGET = Target("m", "0" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2)

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan.cold.profiling.subjects import signature
-from edgeplan.fusion.rules import FusionRules
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_export import to_onnx
-from edgeplan.graph.onnx_import import from_onnx
+from edgeplan.graph.onnx.read import from_onnx
+from edgeplan.graph.onnx.write import to_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
+from edgeplan.profiling.subjects import signature
 from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import NCHW

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Attribute, Graph
-from edgeplan.graph.onnx_export import save_onnx, to_onnx
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import save_onnx, to_onnx
 
 Step = Callable[[GraphBuilder, str, int], str]
 

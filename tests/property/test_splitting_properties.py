@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.splitting import split
 

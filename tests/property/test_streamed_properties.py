@@ -9,13 +9,13 @@ from cold_start_reference import profiles
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from edgeplan.planning.cold_start.dominance import pareto
-from edgeplan.planning.cold_start.machine import MAIN, Schedule, makespan_ms, simulate
-from edgeplan.planning.cold_start.mixed_integer import relax, solve
-from edgeplan.planning.cold_start.profile import Disk, Profile
-from edgeplan.planning.cold_start.streamed import streamed, streamed_bounds
-from edgeplan.planning.cold_start.streamed_program import carried_bounds, streamed_program
-from edgeplan.planning.cold_start.streams import descended, streamed_ms, streams_of
+from edgeplan.chapters.cold_start.planners.streamed import streamed, streamed_bounds
+from edgeplan.chapters.cold_start.planners.streamed_program import carried_bounds, streamed_program
+from edgeplan.chapters.cold_start.planners.streams import descended, streamed_ms, streams_of
+from edgeplan.planning.dominance import pareto
+from edgeplan.planning.machine import MAIN, Schedule, makespan_ms, simulate
+from edgeplan.planning.mixed_integer import relax, solve
+from edgeplan.planning.profile import Disk, Profile
 
 _quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _ROUNDING = 1e-6

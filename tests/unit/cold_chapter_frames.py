@@ -12,11 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.cold.jobs import RunResult
-from edgeplan.cold.results import RUN_COLUMNS
-from edgeplan.evaluation.cold_evidence import TABLE2_CONV, ColdEvidence
-from edgeplan.planning.cold_start.frame import to_frame
-from edgeplan.planning.cold_start.profile import Candidate, Layer, Profile
+from edgeplan.chapters.cold_start.evaluation.evidence import TABLE2_CONV, ColdEvidence
+from edgeplan.chapters.cold_start.measuring.results import RUN_COLUMNS
+from edgeplan.measurement.process.job import RunResult
+from edgeplan.planning.profile import Candidate, Layer, Profile
+from edgeplan.profiling.frame import to_frame
 
 MODELS = ("squeezenet", "shufflenetv2")
 #: (setting, plan) -> cold ms of both models with two threads and a warm page cache; one thread takes twice as long.

@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from edgeplan.planning.cold_start.profile import Candidate, Contention, Fresh, Layer, Profile
+from edgeplan.planning.profile import Candidate, Contention, Fresh, Layer, Profile
 
 _FRESH = Fresh(read=1.2, map=2.5, create=1.2, transform=1.1, execute=1.15, hand_over_ms=0.01)
 # Per unit of size: read raw, transform, read cache, create, execute (ms)

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from cold_chapter_frames import evidence
 
-from edgeplan.evaluation.cold_evidence import ColdEvidence
-from edgeplan.evaluation.cold_tables import make_cold_tables
+from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.tables import make_cold_tables
 
 
 @pytest.fixture(scope="module")

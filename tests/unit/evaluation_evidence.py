@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pandas as pd
 
-from edgeplan.evaluation.artifacts import Evidence
-from edgeplan.evaluation.paper import TABLE_2
-from edgeplan.fusion.verification import COLUMNS
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.chapters.prediction.fusion.verification import COLUMNS
+from edgeplan.chapters.prediction.paper import TABLE_2
 
 KINDS = ("conv", "dwconv", "fc", "maxpool", "add")
 

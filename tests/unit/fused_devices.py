@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.fusion.builders import skipped_pairs
-from edgeplan.fusion.probes import MAP_KINDS, ROW_KINDS
-from edgeplan.fusion.rules import FusionRules
-from edgeplan.fusion.settings import FusionSettings
+from edgeplan.chapters.prediction.fusion.builders import skipped_pairs
+from edgeplan.chapters.prediction.fusion.probes import MAP_KINDS, ROW_KINDS
+from edgeplan.chapters.prediction.fusion.settings import FusionSettings
 from edgeplan.graph.cost import operator_macs
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.splitting import split_members
 

@@ -12,10 +12,10 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 from plan_starts import start_right
 
-from edgeplan.cold.profiling.command import read_model
-from edgeplan.cold.profiling.target import model_sha256
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
+from edgeplan.profiling.target import model_sha256
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.plan_folder import build_plan_folder

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.onnx_import import from_onnx
+from edgeplan.graph.onnx.read import from_onnx
 
 IMAGE = (1, 4, 8, 8)
 node = helper.make_node

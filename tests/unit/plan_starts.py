@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl

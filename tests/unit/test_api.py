@@ -14,8 +14,11 @@ import pytest
 import typer.testing
 
 import edgeplan
-from edgeplan import api, cli_measure, cli_plan, cli_run
-from edgeplan.cli import app, predict
+from edgeplan import api
+from edgeplan.cli import measure as cli_measure
+from edgeplan.cli import plan as cli_plan
+from edgeplan.cli import run as cli_run
+from edgeplan.cli.commands import app, predict
 from edgeplan.measurement import lock
 from edgeplan.runtime.dnnl import Dnnl
 

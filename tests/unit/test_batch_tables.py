@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeplan.fusion.rules import FusionRules
-from edgeplan.pipeline.speed import batch_tables
+from edgeplan.chapters.prediction.speed import batch_tables
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.zoo import FAMILIES
 
 RULES = FusionRules(pairs={"conv_bn": True, "conv_relu": True})

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from edgeplan.chapters.check import check_params, refuse_overlay
 from edgeplan.errors import DeviceError, ParamsError
-from edgeplan.pipeline.check import check_params, refuse_overlay
 
 ROOT = Path(__file__).parents[2]
 

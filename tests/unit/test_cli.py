@@ -16,9 +16,9 @@ import yaml
 from bare_card import bare_card
 from onnx import TensorProto, helper
 
-from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.fusion_rules import FusionRules
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.predictors.card import Regressor
 from edgeplan.predictors.predictor import DevicePredictor
 

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.terminal import CLOSED, escaped
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from edgeplan.cli import app, main
 from edgeplan.errors import EdgeplanError, ModelError, StoreError
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.zoo import prior_models
 
 

@@ -16,17 +16,17 @@ from onnx_models import W, conv, model
 from test_cli_predict import FIRST, SECOND, write_model
 from typer.testing import CliRunner, Result
 
-from edgeplan import api, cli_measure
+from edgeplan import api
 from edgeplan.cli import app
+from edgeplan.cli import measure as cli_measure
 from edgeplan.comparison import Measured, compare_kernels
-from edgeplan.devices.engines.base import EngineNode
-from edgeplan.devices.engines.registry import ENGINES
+from edgeplan.engines.base import EngineNode
+from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.files import write_json
-from edgeplan.fusion.rules import FusionRules
-from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.graph.onnx_import import load_onnx
-from edgeplan.graph.onnx_names import named_file
+from edgeplan.graph.fusion_rules import FusionRules
+from edgeplan.graph.onnx.names import named_file
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement import lock, nominal
@@ -34,6 +34,7 @@ from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.prediction import KernelLatency, PredictedFor, Prediction
+from edgeplan.support.files import write_json
 from edgeplan.zoo import prior_models
 
 RULES = FusionRules(pairs={"conv_bn": True, "bn_relu": True, "conv_relu": True})
@@ -274,7 +275,7 @@ def test_the_quiet_speed_is_that_of_stored_rows_of_this_machine(tmp_path: Path) 
 
 
 def test_a_model_that_the_engine_cannot_map_is_measured_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeplan.devices.engines.onnxruntime.map_nodes", lambda *_: {}["nothing"])
+    monkeypatch.setattr("edgeplan.engines.onnxruntime.session.map_nodes", lambda *_: {}["nothing"])
     found = json.loads(measured("--json").stdout)
     assert found["kernels"] == []
     assert "cannot be told apart" in found["without_kernels"]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from edgeplan.cli import app, main
 from edgeplan.errors import PredictionError
-from edgeplan.fusion.rules import FusionRules
+from edgeplan.graph.fusion_rules import FusionRules
 
 FIRST, SECOND = "backbone/block_a/Conv2D", "conv_4"
 #: Name, type and engine's implementation of each line, as the law dispatches them; the second convolution has no name.

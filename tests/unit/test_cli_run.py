@@ -12,12 +12,12 @@ from tiny_profiled import tiny
 from typer.testing import CliRunner, Result
 
 from edgeplan.cli import app
-from edgeplan.cold.baselines.edgeplan import Edgeplan, prepared
-from edgeplan.cold.inputs import random_inputs
-from edgeplan.cold.jobs import RunJob
+from edgeplan.engines.onednn.cold import Edgeplan, prepared
 from edgeplan.errors import DeviceError, ParamsError
-from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.measurement.process.job import RunJob
+from edgeplan.planning.document import Plan
 from edgeplan.runtime import cold_executor, lanes
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 from cold_chapter_frames import COLD_MS, MODELS, frame_names, run_row
 
-from edgeplan.cold.settings import PlanName
-from edgeplan.evaluation import cold_figures
-from edgeplan.evaluation import cold_words as words
-from edgeplan.evaluation.cold_evidence import ColdEvidence
-from edgeplan.evaluation.cold_metrics import METRICS, cold_metrics
-from edgeplan.evaluation.cold_tables import COLD_TABLES, REASON, make_cold_tables, table_captions
-from edgeplan.evaluation.paper_nnv12 import TABLE4_PLANNING_MEIZU_MS, TABLE4_PLANNING_PIXEL5_MS, TABLE5
-from edgeplan.pipeline.cold_plans import VARIANTS
+from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
+from edgeplan.chapters.cold_start.evaluation import findings as words
+from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.metrics import METRICS, cold_metrics
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES, REASON, make_cold_tables, table_captions
+from edgeplan.chapters.cold_start.measuring.variants import VARIANTS
+from edgeplan.chapters.cold_start.paper import TABLE4_PLANNING_MEIZU_MS, TABLE4_PLANNING_PIXEL5_MS, TABLE5
+from edgeplan.chapters.cold_start.settings import PlanName
 from edgeplan.zoo.cold_start_models import TABLE4
 
 OWN_MS = dict(zip(MODELS, COLD_MS["edgeplan", "optimal"], strict=True))

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tiny_profiled import QUICK
 
-from edgeplan.cold.profiling.once import once_ms, work_of
-from edgeplan.cold.profiling.profiles import Charge, candidates_of, shares
-from edgeplan.cold.profiling.settings import Cores
-from edgeplan.cold.profiling.store import Row
+from edgeplan.profiling.once import once_ms, work_of
+from edgeplan.profiling.profiles import Charge, candidates_of, shares
+from edgeplan.profiling.settings import Cores
+from edgeplan.profiling.store import Row
 from edgeplan.runtime.steps import Step
 
 

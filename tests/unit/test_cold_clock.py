@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from edgeplan.cold.clock import EXPONENTS, Clock, calibrate, least
-from edgeplan.cold.interference import Interference
+from edgeplan.chapters.cold_start.measuring.slowness import NEIGHBOURS, slowness_of
+from edgeplan.measurement.process.clock import EXPONENTS, Clock, calibrate, least
+from edgeplan.measurement.process.interference import Interference
 from edgeplan.measurement.references import References, ReferenceTimes
-from edgeplan.pipeline.cold_slowness import NEIGHBOURS, slowness_of
 
 NOMINAL = ReferenceTimes(300.0, 400.0)
 
@@ -24,7 +24,7 @@ class _Scripted(References):
 
 
 def test_slowness_is_one_at_nominal_speed_and_takes_the_lesser_of_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeplan.cold.interference.together_us", lambda *_: 300.0)
+    monkeypatch.setattr("edgeplan.measurement.process.interference.together_us", lambda *_: 300.0)
     clock = Clock(_Scripted(1.0), NOMINAL, Interference([0]))
     assert clock.slowness(NOMINAL) == 1.0
     slow = ReferenceTimes(600.0, 400.0)

@@ -16,13 +16,13 @@ from onnx_models import W, conv, model, weight
 from tiny_profiled import own_state, tiny  # noqa: F401  a fixture
 from typer.testing import CliRunner
 
+from edgeplan.chapters.cold_start import plan as command
 from edgeplan.cli import app
-from edgeplan.cold.profiling import command
-from edgeplan.cold.profiling.target import target_of
 from edgeplan.errors import BusyError, EdgeplanError, ModelError, ParamsError
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement import lock
-from edgeplan.planning.cold_start.plan import check_fits, read_plan
+from edgeplan.planning.document import check_fits, read_plan
+from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.lowering import lower

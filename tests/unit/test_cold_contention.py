@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from cold_start_instances import layouts
 
-from edgeplan.cold.profiling import contention
-from edgeplan.cold.profiling.contention import charged
-from edgeplan.cold.profiling.profiler import pooled
-from edgeplan.planning.cold_start.profile import Contention, Fresh
+from edgeplan.planning.profile import Contention, Fresh
+from edgeplan.profiling import contention
+from edgeplan.profiling.contention import charged
+from edgeplan.profiling.profiler import pooled
 
 
 def test_two_preparations_get_done_what_was_measured() -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from cold_session_support import wait_while
 
-from edgeplan.cold import page_cache
-from edgeplan.cold.profiling import disk
 from edgeplan.errors import DeviceError, FormatError
-from edgeplan.planning.cold_start.profile import Disk
+from edgeplan.measurement.process import page_cache
+from edgeplan.planning.profile import Disk
+from edgeplan.profiling import disk
 from edgeplan.runtime import reading_ahead
 from edgeplan.runtime.bringing import Bringer
 from edgeplan.runtime.native import words

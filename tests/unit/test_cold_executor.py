@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from cold_session_support import assert_close, small_net, wait_while
 
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.planning.document import Plan
 from edgeplan.runtime import cold_executor, lanes, native, raw_weights
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl

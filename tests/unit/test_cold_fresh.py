@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from edgeplan.cold.profiling import fresh
-from edgeplan.cold.profiling.check import STAGES, Check
-from edgeplan.cold.profiling.contention import Pairs, charged
-from edgeplan.cold.profiling.fresh import Start, start_of, start_row
-from edgeplan.planning.cold_start.profile import Contention, Fresh
+from edgeplan.planning.profile import Contention, Fresh
+from edgeplan.profiling import fresh
+from edgeplan.profiling.check import STAGES, Check
+from edgeplan.profiling.contention import Pairs, charged
+from edgeplan.profiling.fresh import Start, start_of, start_row
 
 START = Start(1.5, Fresh(2, 3, 0.5, 1.25, 0.75, 0.875, hand_over_ms=0.25), Contention(1.5, 1.25, 1.125, 2, 3, 4, 5))
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.cold import grounds, page_cache
+from edgeplan.measurement.process import host_memory as grounds
+from edgeplan.measurement.process import page_cache
 from edgeplan.runtime.dnnl import Dnnl
 
 _FAULTS_OF_A_LIBRARY = """
 import ctypes, resource, sys
-from edgeplan.cold import grounds
+from edgeplan.measurement.process import host_memory as grounds
 library = ctypes.CDLL(sys.argv[1])
 if sys.argv[2] == "mapped":
     grounds.map_code()

@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 
-from edgeplan.cold import attempts, interference
-from edgeplan.cold.attempts import ATTEMPTS, start_cold
-from edgeplan.cold.clock import Clock
-from edgeplan.cold.interference import HASHES, PRODUCTS, Interference, together_us, wait_until_free
-from edgeplan.cold.jobs import Artefact, RunJob, RunResult
-from edgeplan.cold.profiling import contention
-from edgeplan.cold.profiling.contention import Pairs
-from edgeplan.cold.profiling.measure import quiet_round
-from edgeplan.cold.profiling.rounds import Round, Times
-from edgeplan.cold.profiling.settings import Cores, ProfileSettings
+from edgeplan.measurement.process import interference
+from edgeplan.measurement.process import undisturbed_start as attempts
+from edgeplan.measurement.process.clock import Clock
+from edgeplan.measurement.process.interference import HASHES, PRODUCTS, Interference, together_us, wait_until_free
+from edgeplan.measurement.process.job import Artefact, RunJob, RunResult
+from edgeplan.measurement.process.undisturbed_start import ATTEMPTS, start_cold
 from edgeplan.measurement.references import References, ReferenceTimes
+from edgeplan.profiling import contention
+from edgeplan.profiling.contention import Pairs
+from edgeplan.profiling.measure import quiet_round
+from edgeplan.profiling.rounds import Round, Times
+from edgeplan.profiling.settings import Cores, ProfileSettings
 
 FREE, DISTURBED = 1.0, 1.9
 

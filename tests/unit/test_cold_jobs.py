@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from edgeplan.cold import page_cache
-from edgeplan.cold.counters import Counters, first_touch_ms
-from edgeplan.cold.inputs import digest, random_inputs, relative_error
-from edgeplan.cold.jobs import Artefact, RunJob, RunResult
-from edgeplan.devices.engines import base
+from edgeplan.engines import base
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.measurement.process import page_cache
+from edgeplan.measurement.process.counters import Counters, first_touch_ms
+from edgeplan.measurement.process.inputs import digest, random_inputs, relative_error
+from edgeplan.measurement.process.job import Artefact, RunJob, RunResult
 
 GOOD: dict[str, Any] = {
     "setting": "onnxruntime",

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.cold.journal import Journal
 from edgeplan.errors import FormatError
+from edgeplan.measurement.process.journal import Journal
 
 RECORDS = [{"key": "a", "value": 1.5}, {"key": "b", "value": None}, {"key": "é", "value": [1, 2]}]
 

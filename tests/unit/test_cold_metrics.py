@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from cold_chapter_frames import run_row, run_rows
 
-from edgeplan.evaluation import cold_metrics as metrics
-from edgeplan.evaluation import cold_metrics_plans as plans
-from edgeplan.evaluation.cold_evidence import ColdEvidence
+from edgeplan.chapters.cold_start.evaluation import metrics
+from edgeplan.chapters.cold_start.evaluation import metrics_plans as plans
+from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
 
 
 @pytest.mark.parametrize(

@@ -11,22 +11,23 @@ import pytest
 from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 from typer.testing import CliRunner
 
-from edgeplan.cli_plan import noise_line
-from edgeplan.cold.profiling import command, disk, measure, profiler, rounds
-from edgeplan.cold.profiling.fresh import drawn
-from edgeplan.cold.profiling.measure import undisturbed
-from edgeplan.cold.profiling.profiler import profile_model
-from edgeplan.cold.profiling.rounds import Sample
-from edgeplan.cold.profiling.settings import FAST, ProfileSettings
-from edgeplan.cold.profiling.store import ProfileStore, alternatives, identity
-from edgeplan.cold.profiling.target import target_of
+from edgeplan.chapters.cold_start import plan as command
+from edgeplan.chapters.cold_start.planners.registry import plan
+from edgeplan.cli.plan import noise_line
 from edgeplan.errors import NoiseError
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.preemption import Preemption
-from edgeplan.planning.cold_start.plan import read_plan, write_plan
-from edgeplan.planning.cold_start.planner import plan
-from edgeplan.planning.cold_start.profile import Contention, Fresh, Profile
+from edgeplan.planning.document import read_plan, write_plan
+from edgeplan.planning.profile import Contention, Fresh, Profile
+from edgeplan.profiling import disk, measure, profiler, rounds
+from edgeplan.profiling.fresh import drawn
+from edgeplan.profiling.measure import undisturbed
+from edgeplan.profiling.profiler import profile_model
+from edgeplan.profiling.rounds import Sample
+from edgeplan.profiling.settings import FAST, ProfileSettings
+from edgeplan.profiling.store import ProfileStore, alternatives, identity
+from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES, LIKELY
 from edgeplan.runtime.lowering import lower

@@ -11,15 +11,16 @@ import pandas as pd
 import pytest
 from cold_chapter_frames import MODELS, frame_names
 
+from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
+from edgeplan.chapters.cold_start.evaluation import findings as words
+from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence, read_cold_evidence
+from edgeplan.chapters.cold_start.evaluation.metrics import METRICS, cold_metrics
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES, make_cold_tables, table_captions
 from edgeplan.errors import FormatError
-from edgeplan.evaluation import cold_figures, cold_report
-from edgeplan.evaluation import cold_words as words
-from edgeplan.evaluation.cold_evidence import ColdEvidence, read_cold_evidence
-from edgeplan.evaluation.cold_metrics import METRICS, cold_metrics
-from edgeplan.evaluation.cold_tables import COLD_TABLES, make_cold_tables, table_captions
-from edgeplan.evaluation.tables import cell_text, read_table
-from edgeplan.pipeline.cold_tables import write_cold_start
-from edgeplan.pipeline.report import merged_metrics
+from edgeplan.report import cold_report
+from edgeplan.report.cold_tables import write_cold_start
+from edgeplan.report.stage import merged_metrics
+from edgeplan.reporting.table import cell_text, read_table
 
 
 def write(e: ColdEvidence, folder: Path) -> None:

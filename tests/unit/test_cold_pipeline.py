@@ -15,24 +15,26 @@ import pandas as pd
 import pytest
 from cold_start_instances import layouts, realistic
 
-from edgeplan.cold.background import background_load
-from edgeplan.cold.energy import Counter, counters, read_uj, spent_joules
-from edgeplan.cold.jobs import PrepareResult
-from edgeplan.cold.journal import Journal
-from edgeplan.cold.offline import ColdModel
-from edgeplan.cold.runs import ColdResults, ColdSettings, Guest
+from edgeplan.chapters.cold_start.measuring import bench as cold_runs
+from edgeplan.chapters.cold_start.measuring import checks as cold_checks
+from edgeplan.chapters.cold_start.measuring import variants as cold_plans
+from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
+from edgeplan.chapters.cold_start.measuring.bench import Bench, SharedJournal
+from edgeplan.chapters.cold_start.measuring.checks import check_outputs
+from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, Guest
+from edgeplan.chapters.cold_start.planners.later import profile_for
+from edgeplan.chapters.cold_start.stages.cold_start import table2_graph
 from edgeplan.errors import DeviceError
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.process.background import background_load
+from edgeplan.measurement.process.energy import Counter, counters, read_uj, spent_joules
+from edgeplan.measurement.process.job import PrepareResult
+from edgeplan.measurement.process.journal import Journal
 from edgeplan.params import load_params
-from edgeplan.pipeline import cold_checks, cold_plans, cold_runs
-from edgeplan.pipeline.cold_checks import check_outputs
-from edgeplan.pipeline.cold_runs import Bench, SharedJournal
-from edgeplan.pipeline.cold_start import table2_graph
-from edgeplan.planning.cold_start.later import profile_for
-from edgeplan.planning.cold_start.optimal import Search
-from edgeplan.planning.cold_start.plan import Target
-from edgeplan.planning.cold_start.profile import Disk
+from edgeplan.planning.document import Target
+from edgeplan.planning.optimal import Search
+from edgeplan.planning.profile import Disk
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.program import step_candidates
 
@@ -211,13 +213,13 @@ def test_background_load_ends_with_its_block() -> None:
     def children() -> str:
         return subprocess.run(["ps", "-e", "-o", "args"], capture_output=True, text=True, check=True).stdout
 
-    mark = f"{sys.executable} -m edgeplan.cold.background 0 1"
+    mark = f"{sys.executable} -m edgeplan.measurement.process.background 0 1"
     with background_load(0, 1):
         time.sleep(0.05)
         assert mark in children()
     assert mark not in children()
     with background_load(0, 0):
-        assert "edgeplan.cold.background 0 0" not in children()
+        assert "edgeplan.measurement.process.background 0 0" not in children()
 
 
 def test_energy_counters_wrap_around(tmp_path: Path) -> None:

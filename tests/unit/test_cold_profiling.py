@@ -14,24 +14,24 @@ import pytest
 from bare_card import bare_card
 from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 
-from edgeplan.cold.profiling import profiler
-from edgeplan.cold.profiling.once import kernel_of, once_ms
-from edgeplan.cold.profiling.predicted import predicted_profiles
-from edgeplan.cold.profiling.profiler import profile_model
-from edgeplan.cold.profiling.reprofile import Reprofiler
-from edgeplan.cold.profiling.store import Constants, ProfileStore, Row, identity, read_rows
-from edgeplan.cold.profiling.target import model_sha256, target_of
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.chapters.cold_start.planners.registry import Options, plan
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import FormatError, ModelError, NoiseError, StoreError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx_export import save_onnx, to_onnx
-from edgeplan.planning.cold_start.plan import check_fits
-from edgeplan.planning.cold_start.planner import Options, plan
-from edgeplan.planning.cold_start.profile import Profile, check
+from edgeplan.graph.onnx.write import save_onnx, to_onnx
+from edgeplan.planning.document import check_fits
+from edgeplan.planning.profile import Profile, check
 from edgeplan.predictors.card import Regressor
 from edgeplan.predictors.features import FEATURES, WORK_TERMS
 from edgeplan.predictors.latency import EXTRA_FEATURES
 from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.profiling import profiler
+from edgeplan.profiling.once import kernel_of, once_ms
+from edgeplan.profiling.predicted import predicted_profiles
+from edgeplan.profiling.profiler import profile_model
+from edgeplan.profiling.reprofile import Reprofiler
+from edgeplan.profiling.store import Constants, ProfileStore, Row, identity, read_rows
+from edgeplan.profiling.target import model_sha256, target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower

@@ -7,10 +7,10 @@ import onnxruntime as ort
 import pytest
 from tiny_profiled import cores, tiny
 
-from edgeplan.cold.profiling.rounds import Rig, Round
-from edgeplan.cold.profiling.subjects import subject
-from edgeplan.devices.engines.base import random_inputs
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.engines.base import random_inputs
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.profiling.rounds import Rig, Round
+from edgeplan.profiling.subjects import subject
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from edgeplan.cold import attempts, runs
-from edgeplan.cold.baselines.registry import SETTINGS, setting
-from edgeplan.cold.jobs import Artefact, PrepareResult, RunJob, RunResult
-from edgeplan.cold.offline import ArtefactStore, ColdModel
-from edgeplan.cold.results import RUN_COLUMNS, result_frame
-from edgeplan.cold.runs import ColdSettings, Guest, PlannedRun, plan_runs
+from edgeplan.chapters.cold_start.measuring import runs
+from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
+from edgeplan.chapters.cold_start.measuring.results import RUN_COLUMNS, result_frame
+from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, Guest, PlannedRun, plan_runs
+from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.errors import DeviceError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.process import undisturbed_start as attempts
+from edgeplan.measurement.process.job import Artefact, PrepareResult, RunJob, RunResult
 
 KNOBS = ColdSettings(settings=("onnxruntime", "openvino-cached"), threads=(1, 2), repeats=3)
 ARTEFACT = Artefact(main=Path("m"), files=(Path("m"),))
@@ -142,7 +143,7 @@ def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytes
             return tmp_path / "reference.npz"
 
     monkeypatch.setattr(attempts, "run_cold", run_cold)
-    monkeypatch.setattr("edgeplan.cold.interference.together_us", lambda *_: 300.0)
+    monkeypatch.setattr("edgeplan.measurement.process.interference.together_us", lambda *_: 300.0)
     monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "lock")
     knobs = ColdSettings(settings=("onnxruntime",), threads=(1,), states=("cached",), repeats=1)
     found = runs.measure([ColdModel("m", model, {"x": (1,)})], knobs, Store(), tmp_path / "runs.jsonl")  # type: ignore[arg-type]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from edgeplan.cold import settling
-from edgeplan.cold.settling import settle
+from edgeplan.measurement.process import prepare_machine as settling
+from edgeplan.measurement.process.prepare_machine import settle
 
 
 @pytest.fixture

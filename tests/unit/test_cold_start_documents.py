@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from cold_start_instances import layouts, realistic, uniform
 
+from edgeplan.chapters.cold_start.planners.registry import plan
 from edgeplan.errors import FormatError
-from edgeplan.planning.cold_start.frame import from_frame, to_frame
-from edgeplan.planning.cold_start.plan import Plan, Target, check_fits, read_plan, write_plan
-from edgeplan.planning.cold_start.planner import plan
-from edgeplan.planning.cold_start.profile import Candidate, Contention, Fresh, Layer, check
+from edgeplan.planning.document import Plan, Target, check_fits, read_plan, write_plan
+from edgeplan.planning.profile import Candidate, Contention, Fresh, Layer, check
+from edgeplan.profiling.frame import from_frame, to_frame
 
 TARGET = Target("m.onnx", "a" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2)
 

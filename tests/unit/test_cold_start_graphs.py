@@ -14,11 +14,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError
-from edgeplan.fusion.rules import FusionRules
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_export import save_onnx, to_onnx
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.predictors.features import FEATURES, features

@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 from cold_start_instances import layouts, realistic, uniform
 
+from edgeplan.chapters.cold_start.planners.registry import PLANNERS, Options, lower_bound_ms, outcomes, plan
+from edgeplan.chapters.cold_start.planners.streamed import _start, streamed, streamed_bounds
+from edgeplan.chapters.cold_start.planners.streams import streams_of
 from edgeplan.errors import FormatError, ParamsError
-from edgeplan.planning.cold_start.bounds import cache_bytes, fewest_read_bytes, read_bytes, work_bound_ms
-from edgeplan.planning.cold_start.dominance import pareto
-from edgeplan.planning.cold_start.local_search import carried_bounds
-from edgeplan.planning.cold_start.machine import MAIN, Schedule, Span, costs_of, makespan_ms, sequential, simulate
-from edgeplan.planning.cold_start.mixed_integer import program, relax
-from edgeplan.planning.cold_start.optimal import Search, optimal
-from edgeplan.planning.cold_start.plan import Target
-from edgeplan.planning.cold_start.planner import PLANNERS, Options, Outcome, lower_bound_ms, outcomes, plan
-from edgeplan.planning.cold_start.profile import Candidate, Contention, Disk, Fresh, Layer, Profile
-from edgeplan.planning.cold_start.streamed import _start, streamed, streamed_bounds
-from edgeplan.planning.cold_start.streams import streams_of
+from edgeplan.planning.bounds import cache_bytes, fewest_read_bytes, read_bytes, work_bound_ms
+from edgeplan.planning.document import Target
+from edgeplan.planning.dominance import pareto
+from edgeplan.planning.local_search import carried_bounds
+from edgeplan.planning.machine import MAIN, Schedule, Span, costs_of, makespan_ms, sequential, simulate
+from edgeplan.planning.mixed_integer import program, relax
+from edgeplan.planning.optimal import Search, optimal
+from edgeplan.planning.outcome import Outcome
+from edgeplan.planning.profile import Candidate, Contention, Disk, Fresh, Layer, Profile
 
 ON_DISK = Options(disk=Disk(1000.0, 0.3))  # of the planner for an evicted page cache; the others have no disk
 TARGET = Target("m.onnx", "a" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tiny_profiled import tiny
 
-from edgeplan.cold.profiling import subjects
-from edgeplan.cold.profiling.subjects import subject
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.profiling import subjects
+from edgeplan.profiling.subjects import subject
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import locate_weights

@@ -11,9 +11,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan.devices.engines.base import random_inputs
-from edgeplan.graph.onnx_import import load_onnx
-from edgeplan.planning.cold_start.plan import SOURCES, Plan
+from edgeplan.engines.base import random_inputs
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.planning.document import SOURCES, Plan
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES

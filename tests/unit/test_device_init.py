@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from edgeplan.cli import app
 from edgeplan.devices import create
 from edgeplan.devices.config import load_device
-from edgeplan.devices.engines.registry import ENGINES
+from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError
 
 

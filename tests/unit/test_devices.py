@@ -16,14 +16,14 @@ import pytest
 import yaml
 
 from edgeplan import workspace
-from edgeplan.cold import interference
 from edgeplan.devices import check, machine
 from edgeplan.devices.check import DeviceCheck, check_device, report_lines
 from edgeplan.devices.config import DeviceFile, load_device
-from edgeplan.devices.engines.base import EngineSettings
-from edgeplan.devices.engines.registry import ENGINES, engine_class
 from edgeplan.devices.machine import environment, fingerprint
+from edgeplan.engines.base import EngineSettings
+from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
+from edgeplan.measurement.process import interference
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.runtime import library
 
@@ -149,7 +149,7 @@ def test_a_missing_onednn_library_says_how_to_install_it(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", [name for name in ENGINES if name != "onednn"])  # a shared library, no module
 def test_an_engine_that_is_not_installed_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    module, _, install = ENGINES[name]
+    module, install = ENGINES[name].session.partition(":")[0], ENGINES[name].install
     real = builtins.__import__
 
     def without(wanted: str, *args: Any, **kwargs: Any) -> Any:

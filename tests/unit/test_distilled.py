@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgeplan.chapters.prediction.distil import MAX_BYTES, MAX_CHANGE
+from edgeplan.chapters.prediction.model_tables import kernels_of
 from edgeplan.errors import FormatError
-from edgeplan.frames import read_parquet
-from edgeplan.fusion.rules import read_rules
-from edgeplan.pipeline.distil import MAX_BYTES, MAX_CHANGE
-from edgeplan.pipeline.model_tables import kernels_of
+from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.predictors.distilled import TREES, cut, load_distilled, save_distilled
+from edgeplan.support.frames import read_parquet
 from edgeplan.workspace import SHIPPED
 
 ROOT = Path(__file__).parents[2]

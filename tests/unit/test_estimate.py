@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from edgeplan.chapters.estimate import estimate, merged, told
 from edgeplan.params import Params
-from edgeplan.pipeline.estimate import estimate, merged, told
 
 ROOT = Path(__file__).parents[2]
 SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from evaluation_evidence import full_evidence
 
-from edgeplan.evaluation import analysis, tables_baselines
-from edgeplan.evaluation.artifacts import Evidence
+from edgeplan.chapters.prediction.evaluation import analysis, tables_baselines
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 
 
 @pytest.fixture(scope="module")

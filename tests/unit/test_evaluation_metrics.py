@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from edgeplan.chapters.prediction.evaluation.baselines import LINEAR_BASELINES, leave_one_family_out, with_baselines
 from edgeplan.errors import FormatError
-from edgeplan.evaluation import metrics
-from edgeplan.evaluation.baselines import LINEAR_BASELINES, leave_one_family_out, with_baselines
+from edgeplan.reporting import metrics
 
 
 def test_rmse_and_rmspe_of_known_vectors() -> None:

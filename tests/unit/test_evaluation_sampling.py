@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 from evaluation_evidence import full_evidence
 
+from edgeplan.chapters.prediction import paper
+from edgeplan.chapters.prediction.evaluation import tables_fusion, tables_sampling
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.chapters.prediction.stages import training
 from edgeplan.errors import FormatError
-from edgeplan.evaluation import paper, tables_fusion, tables_sampling
-from edgeplan.evaluation.artifacts import Evidence
-from edgeplan.pipeline import training
 from edgeplan.predictors.training_rows import trained_on
 
 

@@ -9,9 +9,12 @@ import pandas as pd
 import pytest
 from evaluation_evidence import full_evidence
 
+from edgeplan.chapters.prediction import paper
+from edgeplan.chapters.prediction.evaluation import dates, tables, tables_fusion, tables_prediction
+from edgeplan.chapters.prediction.evaluation import metrics as summary
+from edgeplan.chapters.prediction.evaluation import table_registry as registry
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence, read_evidence
 from edgeplan.errors import FormatError
-from edgeplan.evaluation import dates, paper, registry, summary, tables, tables_fusion, tables_prediction
-from edgeplan.evaluation.artifacts import Evidence, read_evidence
 
 
 @pytest.fixture(scope="module")

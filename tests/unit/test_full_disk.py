@@ -19,7 +19,7 @@ from plan_starts import start_right
 from edgeplan.errors import StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.planning.document import Plan
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.plan_folder import build_plan_folder

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from fused_devices import FUSING_SUMS, PLAIN, QUIET, Device, disagreements
 
-from edgeplan.fusion.builders import skipped_pairs
-from edgeplan.fusion.detection import COLUMNS, detect
-from edgeplan.fusion.rules import Alignments, Contexts, FusionRules
+from edgeplan.chapters.prediction.fusion.builders import skipped_pairs
+from edgeplan.chapters.prediction.fusion.detection import COLUMNS, detect
+from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules
 
 OVERWRITING = FusionRules(
     pairs={**PLAIN.pairs, "conv_add": True, "mul_relu": True, "conv+add_add": False},

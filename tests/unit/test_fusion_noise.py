@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pytest
 from fused_devices import CAUTIOUS, FUSING_SUMS, PLAIN, QUIET, Device, Times, disagreements
 
-from edgeplan.fusion.builders import ARMS
-from edgeplan.fusion.cases import Case, Outcome, Timings, judge
-from edgeplan.fusion.detection import detect
-from edgeplan.fusion.pooling import pooled
-from edgeplan.fusion.probes import Probe
-from edgeplan.fusion.rules import Alignments, Contexts, FusionRules
-from edgeplan.fusion.settings import FusionSettings
+from edgeplan.chapters.prediction.fusion.builders import ARMS
+from edgeplan.chapters.prediction.fusion.cases import Case, Outcome, Timings, judge
+from edgeplan.chapters.prediction.fusion.detection import detect
+from edgeplan.chapters.prediction.fusion.pooling import pooled
+from edgeplan.chapters.prediction.fusion.probes import Probe
+from edgeplan.chapters.prediction.fusion.settings import FusionSettings
+from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules
 from edgeplan.graph.ir import Graph
 
 

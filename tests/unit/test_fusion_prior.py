@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from edgeplan.chapters.prediction.fusion.detection import COLUMNS
+from edgeplan.chapters.prediction.fusion.prior import find_prior, with_prior
+from edgeplan.chapters.prediction.fusion.settings import FusionSettings
 from edgeplan.errors import ParamsError
-from edgeplan.fusion.detection import COLUMNS
-from edgeplan.fusion.prior import find_prior, with_prior
-from edgeplan.fusion.rules import Contexts, FusionRules, Provenance, Rule, read_rules
-from edgeplan.fusion.settings import FusionSettings
+from edgeplan.graph.fusion_rules import Contexts, FusionRules, Provenance, Rule, read_rules
 from edgeplan.workspace import SHIPPED
 
 _TABLE = {"16": "16", "4": "16", "1": "1", "<4": "16", "<1": "1"}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from edgeplan.chapters.prediction.fusion.settings import FusionSettings
 from edgeplan.errors import FormatError
-from edgeplan.fusion.rules import Alignments, Contexts, FusionRules, Provenance, read_rules
-from edgeplan.fusion.settings import FusionSettings
+from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules, Provenance, read_rules
 
 TABLE = {"16": "16", "4": "16", "1": "1", "<4": "16", "<1": "1"}
 RULES = FusionRules(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from edgeplan.devices.engines.base import EngineNode
-from edgeplan.fusion.rules import FusionRules
-from edgeplan.fusion.verification import averages, verify
+from edgeplan.chapters.prediction.fusion.verification import averages, verify
+from edgeplan.engines.base import EngineNode
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgeplan.evaluation.grade import APART_SECONDS, grade
+from edgeplan.chapters.prediction.evaluation.grade import APART_SECONDS, grade
 
 MODELS = 40
 

@@ -12,8 +12,8 @@ from onnx_models import IMAGE, W, conv, integers, model, node, refused, weight
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx_export import to_onnx
-from edgeplan.graph.onnx_import import from_onnx, load_onnx
+from edgeplan.graph.onnx.read import from_onnx, load_onnx
+from edgeplan.graph.onnx.write import to_onnx
 
 
 def test_what_is_right_is_read() -> None:

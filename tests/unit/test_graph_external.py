@@ -11,12 +11,12 @@ from onnx_models import IMAGE, integers, write_model
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx_export import save_onnx, to_onnx
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import save_onnx, to_onnx
 
 
 def test_heavy_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeplan.graph.onnx_export.EXTERNAL_DATA_THRESHOLD_BYTES", 1000)
+    monkeypatch.setattr("edgeplan.graph.onnx.write.EXTERNAL_DATA_THRESHOLD_BYTES", 1000)
     b = GraphBuilder("net", (1, 64))
     graph = b.build(b.fc(b.input, 64))
     path = save_onnx(graph, tmp_path / "net.onnx")

@@ -16,8 +16,8 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
 from edgeplan.graph.kinds import kind
-from edgeplan.graph.onnx_export import IR_VERSION, OPSET, _constant_inputs, save_onnx, to_onnx, weight_values
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import IR_VERSION, OPSET, _constant_inputs, save_onnx, to_onnx, weight_values
 from edgeplan.zoo import prior_models
 
 

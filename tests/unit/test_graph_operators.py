@@ -13,7 +13,7 @@ from onnx_models import IMAGE, W, conv, integers, model, node, refused, weight
 
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
-from edgeplan.graph.onnx_import import from_onnx
+from edgeplan.graph.onnx.read import from_onnx
 
 
 def _config(graph: Graph) -> Any:

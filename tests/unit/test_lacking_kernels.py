@@ -7,18 +7,18 @@ from pathlib import Path
 import pandas as pd
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 
-from edgeplan.fusion.rules import FusionRules
+from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
+from edgeplan.chapters.prediction.sampling.further import KINDS, further_graphs
+from edgeplan.chapters.prediction.sampling.prior import Prior, conv_shapes
+from edgeplan.chapters.prediction.stages import sampling
+from edgeplan.chapters.prediction.stages.sampling import measure_lacking
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
 from edgeplan.params import load_params
-from edgeplan.pipeline import sampling
-from edgeplan.pipeline.sampling import measure_lacking
 from edgeplan.predictors.training_rows import LACKING, trained_on
-from edgeplan.sampling.adaptive import CarrierSampler
-from edgeplan.sampling.further import KINDS, further_graphs
-from edgeplan.sampling.prior import Prior, conv_shapes
 from edgeplan.zoo import prior_models
 
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from cold_session_support import assert_close, small_net, wait_while
 
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
-from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.planning.document import Plan
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked_file import read_reserve

@@ -16,17 +16,17 @@ from cold_start_instances import layouts
 from tiny_profiled import tiny
 from typer.testing import CliRunner
 
-from edgeplan import cli_run
+from edgeplan.chapters.cold_start import plan as command
+from edgeplan.chapters.cold_start.planners.later import REPAID_WITHIN, fastest_warm, profile_for, repaid, with_warm_kernels
+from edgeplan.chapters.cold_start.planners.registry import outcomes, plan
 from edgeplan.cli import app
-from edgeplan.cold.jobs import RunJob
-from edgeplan.cold.profiling import command
+from edgeplan.cli import run as cli_run
 from edgeplan.errors import FormatError
-from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.planning.cold_start.frame import from_frame, to_frame
-from edgeplan.planning.cold_start.later import REPAID_WITHIN, fastest_warm, profile_for, repaid, with_warm_kernels
-from edgeplan.planning.cold_start.plan import Target, read_plan, write_plan
-from edgeplan.planning.cold_start.planner import outcomes, plan
-from edgeplan.planning.cold_start.profile import Candidate, Layer, Profile, check
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.job import RunJob
+from edgeplan.planning.document import Target, read_plan, write_plan
+from edgeplan.planning.profile import Candidate, Layer, Profile, check
+from edgeplan.profiling.frame import from_frame, to_frame
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked_file import read_linked, read_reserve

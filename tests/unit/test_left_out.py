@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from bare_card import bare_card
 
-from edgeplan.pipeline.evaluation import family_left_out_ms
+from edgeplan.chapters.prediction.stages.evaluation import family_left_out_ms
 from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.predictions import BatchPrediction
 from edgeplan.predictors.predictor import DevicePredictor

@@ -12,9 +12,9 @@ import pytest
 from model_file_runs import assert_runs, assert_starts, made, node, values, write
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan.cold.profiling.command import read_model
+from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.errors import ModelError
-from edgeplan.graph.onnx_import import from_onnx, load_onnx
+from edgeplan.graph.onnx.read import from_onnx, load_onnx
 from edgeplan.runtime.dnnl import Dnnl
 
 IMAGE = {"x": (1, 3, 6, 6)}

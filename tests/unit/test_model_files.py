@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 from edgeplan.cli import app
 from edgeplan.errors import EdgeplanError, ModelError
-from edgeplan.fusion.rules import FusionRules
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.fusion_rules import FusionRules
+from edgeplan.graph.onnx.read import load_onnx
 
 MODEL = made([node("Conv", "x w")], {"x": (1, 3, 6, 6)}, {"w": values(5, 3, 3, 3)})
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"

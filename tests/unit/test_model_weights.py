@@ -15,9 +15,9 @@ import pytest
 from model_file_runs import assert_runs, assert_starts, made, node, values, write
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan.cold.profiling.command import read_model
+from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.errors import ModelError
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.weights import locate_weights
 

@@ -12,7 +12,7 @@ import pytest
 from model_file_runs import assert_runs, made, node, values, write
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.runtime.dnnl import Dnnl
 
 IMAGE = {"x": (1, 5, 6, 6)}

@@ -12,10 +12,11 @@ import law_of_latency as law
 import pandas as pd
 import pytest
 
-from edgeplan.frames import write_parquet
-from edgeplan.fusion.rules import FusionRules
+from edgeplan.chapters.prediction import speed
+from edgeplan.chapters.prediction.stages import evaluation, training
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.params import Params, load_params
-from edgeplan.pipeline import evaluation, speed, training
+from edgeplan.support.frames import write_parquet
 from edgeplan.zoo import FAMILIES, variants
 
 ROOT = Path(__file__).parents[2]

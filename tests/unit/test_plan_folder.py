@@ -22,8 +22,8 @@ from plan_starts import start_right
 from edgeplan.errors import DeviceError, FormatError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.planning.cold_start.plan import Plan, read_plan
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.planning.document import Plan, read_plan
 from edgeplan.runtime import raw_weights, weight_cache
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
@@ -216,7 +216,7 @@ import os, signal, sys
 from pathlib import Path
 from edgeplan.runtime import cold_executor, plan_folder, weight_cache
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.planning.cold_start.plan import read_plan
+from edgeplan.planning.document import read_plan
 model, folder, how = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 real = weight_cache.header
 def killed(program):

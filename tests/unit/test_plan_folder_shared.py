@@ -18,7 +18,7 @@ from plan_starts import run_right
 from edgeplan.errors import StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.planning.cold_start.plan import Plan, read_plan
+from edgeplan.planning.document import Plan, read_plan
 from edgeplan.runtime import cold_executor, folder_lock, plan_folder, renewal, weight_cache
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
@@ -157,7 +157,7 @@ def test_of_two_sessions_that_miss_the_cache_one_writes_it(
 _BUILDER = """
 import sys
 from pathlib import Path
-from edgeplan.planning.cold_start.plan import read_plan
+from edgeplan.planning.document import read_plan
 from edgeplan.runtime import plan_folder
 from edgeplan.runtime.dnnl import Dnnl
 model, folder = Path(sys.argv[1]), Path(sys.argv[2])

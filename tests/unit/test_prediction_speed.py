@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from bare_card import bare_card
 
+from edgeplan.chapters.prediction import speed
 from edgeplan.errors import FormatError
-from edgeplan.fusion.rules import FusionRules
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.measurement import bench
 from edgeplan.params import Params, load_params
-from edgeplan.pipeline import speed
 from edgeplan.predictors.card import Regressor
 from edgeplan.predictors.features import WORK_TERMS
 from edgeplan.predictors.predictor import DevicePredictor

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from law_of_latency import ABOUT, SETTINGS, TUNED, conv, law, model, relu, reorder, rows, trained_once
 
+from edgeplan.chapters.prediction.stages.training import calibrated
 from edgeplan.errors import PredictionError
 from edgeplan.graph.kernels import KernelConfig
-from edgeplan.pipeline.training import calibrated
 from edgeplan.predictors.dispatch import learn_dispatch
 from edgeplan.predictors.forest import fit_forest
 from edgeplan.predictors.intervals import calibrate, held_out_sums, sums_by_subject, with_quantile_of

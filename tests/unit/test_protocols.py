@@ -10,18 +10,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from edgeplan.cold.profiling.settings import ProfileSettings, cores_of
-from edgeplan.cold.profiling.store import identity, key_of
-from edgeplan.cold.runs import ColdSettings, PlannedRun, run_key
+from edgeplan.chapters.cold_start.measuring.checks import check_key
+from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, run_key
+from edgeplan.chapters.cold_start.measuring.timeline import timeline_key
+from edgeplan.chapters.cold_start.measuring.tools import plan_version
 from edgeplan.devices.config import load_device
-from edgeplan.devices.engines.registry import ENGINES
+from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.bench import row_key
 from edgeplan.params import load_params
-from edgeplan.pipeline.cold_checks import check_key
-from edgeplan.pipeline.cold_timeline import timeline_key
-from edgeplan.pipeline.cold_tools import plan_version
-from edgeplan.planning.cold_start.plan import Plan, read_plan
+from edgeplan.planning.document import Plan, read_plan
+from edgeplan.profiling.settings import ProfileSettings, cores_of
+from edgeplan.profiling.store import identity, key_of
 from edgeplan.runtime.library import LibraryInfo
 from edgeplan.support import protocols
 from edgeplan.support.protocols import LOCK, PROTOCOLS, digest, essence, protocol, written

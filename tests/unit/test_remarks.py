@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.pipeline.report import remarks_of
+from edgeplan.report.stage import remarks_of
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from evaluation_evidence import full_evidence
 
+from edgeplan.chapters.prediction.evaluation import analysis
+from edgeplan.chapters.prediction.evaluation.dates import STAGES
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.chapters.prediction.evaluation.figures import FIGURES, make_figures, write_figures
+from edgeplan.chapters.prediction.evaluation.figures_kernels import shares_by_family
+from edgeplan.chapters.prediction.evaluation.metrics import metrics, write_metrics
+from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
+from edgeplan.chapters.prediction.evaluation.tables import make_tables, write_tables
 from edgeplan.errors import FormatError
-from edgeplan.evaluation import analysis, report
-from edgeplan.evaluation.artifacts import Evidence
-from edgeplan.evaluation.dates import STAGES
-from edgeplan.evaluation.figures import FIGURES, make_figures, write_figures
-from edgeplan.evaluation.figures_kernels import shares_by_family
-from edgeplan.evaluation.registry import TABLES
-from edgeplan.evaluation.summary import metrics, write_metrics
-from edgeplan.evaluation.tables import make_tables, write_tables
+from edgeplan.report import report
 
 MAX_FIGURE_BYTES = 150_000
 VOID = {"meta", "img", "link", "br"}

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeplan.evaluation.baselines import fit_linear
+from edgeplan.chapters.prediction.evaluation.baselines import fit_linear
 from edgeplan.predictors.boosting import fit_work, work_time
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.latency import EXTRA_FEATURES
-from edgeplan.rounding import nine_digits, nine_digits_each
+from edgeplan.support.rounding import nine_digits, nine_digits_each
 
 TRAIN = """
 import sys

@@ -15,15 +15,15 @@ from typer.testing import CliRunner, Result
 
 import edgeplan
 from edgeplan import api
+from edgeplan.chapters.cold_start import inference
+from edgeplan.chapters.cold_start.tensors import write_outputs
 from edgeplan.cli import app
-from edgeplan.cold import inference
-from edgeplan.cold.inputs import random_inputs, relative_error
-from edgeplan.cold.tensors import write_outputs
 from edgeplan.errors import CheckError, EdgeplanError, InputError, ModelError, ParamsError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.inputs import random_inputs, relative_error
+from edgeplan.planning.document import Plan
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
 

@@ -13,11 +13,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph, Operator
-from edgeplan.graph.onnx_export import save_onnx, to_onnx
+from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.runtime import library
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Prepared, Worker

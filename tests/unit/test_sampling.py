@@ -13,24 +13,13 @@ import numpy as np
 import pytest
 import yaml
 
-from edgeplan.devices.engines.base import EngineNode
-from edgeplan.fusion.rules import FusionRules
-from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernels import KernelConfig, make_kernel
-from edgeplan.graph.kinds import kind
-from edgeplan.graph.onnx_export import to_onnx
-from edgeplan.graph.simplify import simplify
-from edgeplan.measurement.records import Measurement
-from edgeplan.measurement.references import ReferenceTimes
-from edgeplan.measurement.settings import ReferenceExponents
-from edgeplan.sampling.adaptive import CarrierSampler, Sampled, errors_beyond_labels
-from edgeplan.sampling.beyond import beyond_carriers
-from edgeplan.sampling.carriers import build_carrier
-from edgeplan.sampling.further import further_graphs
-from edgeplan.sampling.isolated import chains, extract, fit_boundary, isolated_label
-from edgeplan.sampling.labels import CounterModel, fit_counters, label_rows, node_labels
-from edgeplan.sampling.prior import (
+from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, Sampled, errors_beyond_labels
+from edgeplan.chapters.prediction.sampling.beyond import beyond_carriers
+from edgeplan.chapters.prediction.sampling.carriers import build_carrier
+from edgeplan.chapters.prediction.sampling.further import further_graphs
+from edgeplan.chapters.prediction.sampling.isolated import chains, extract, fit_boundary, isolated_label
+from edgeplan.chapters.prediction.sampling.labels import CounterModel, fit_counters, label_rows, node_labels
+from edgeplan.chapters.prediction.sampling.prior import (
     TABLE5_IN_CHANNELS,
     TABLE5_KERNELS,
     TABLE5_OUT_CHANNELS,
@@ -40,9 +29,27 @@ from edgeplan.sampling.prior import (
     Prior,
     conv_shapes,
 )
-from edgeplan.sampling.settings import SamplingSettings
-from edgeplan.sampling.sources import FINE_GRAINED_RANGE, MAX_MACS, TYPICAL_MACS, FocusSource, PriorSource, UniformSource
-from edgeplan.sampling.sweeps import check_graphs, sweep_graphs, sweep_of
+from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
+from edgeplan.chapters.prediction.sampling.sources import (
+    FINE_GRAINED_RANGE,
+    MAX_MACS,
+    TYPICAL_MACS,
+    FocusSource,
+    PriorSource,
+    UniformSource,
+)
+from edgeplan.chapters.prediction.sampling.sweeps import check_graphs, sweep_graphs, sweep_of
+from edgeplan.engines.base import EngineNode
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.fusion_rules import FusionRules
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernels import KernelConfig, make_kernel
+from edgeplan.graph.kinds import kind
+from edgeplan.graph.onnx.write import to_onnx
+from edgeplan.graph.simplify import simplify
+from edgeplan.measurement.records import Measurement
+from edgeplan.measurement.references import ReferenceTimes
+from edgeplan.measurement.settings import ReferenceExponents
 
 PRIOR = Prior(
     Counter(

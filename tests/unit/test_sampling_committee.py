@@ -14,19 +14,19 @@ import yaml
 from quick_bench import DEVICE, measuring_alone  # noqa: F401  a fixture
 from quick_bench import SETTINGS as QUICK
 
-from edgeplan.fusion.rules import FusionRules
+from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, Sampled, _affordable
+from edgeplan.chapters.prediction.sampling.committee import Committee
+from edgeplan.chapters.prediction.sampling.prior import ConvShape, Prior
+from edgeplan.chapters.prediction.sampling.rows import Row, shape_of
+from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
-from edgeplan.sampling.adaptive import CarrierSampler, Sampled, _affordable
-from edgeplan.sampling.committee import Committee
-from edgeplan.sampling.prior import ConvShape, Prior
-from edgeplan.sampling.rows import Row, shape_of
-from edgeplan.sampling.settings import SamplingSettings
 
 RULES = FusionRules(pairs={"conv_bn": True, "conv_relu": True})
 PRIOR = Prior(

@@ -7,10 +7,10 @@ import numpy.typing as npt
 import onnxruntime as ort
 import pytest
 
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_export import to_onnx
+from edgeplan.graph.onnx.write import to_onnx
 from edgeplan.graph.simplify import simplify
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgeplan.fusion.rules import Alignments, Contexts, FusionRules
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.splitting import split, split_operators
 

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from edgeplan.devices.engines.base import EngineNode
+from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError, StoreError
-from edgeplan.files import write_text
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.measurement.store import RowStore, read_rows, write_rows
+from edgeplan.support.files import write_text
 
 NOMINAL = ReferenceTimes(100.0, 400.0)
 EXPONENTS = ReferenceExponents(compute=1.0, bandwidth=0.0)

@@ -14,8 +14,8 @@ import pytest
 
 from edgeplan.errors import FormatError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx_export import save_onnx
-from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.planning.document import Plan
 from edgeplan.runtime import native
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedProgram

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as changed
 
-from edgeplan.devices.engines.base import random_inputs
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import FormatError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.planning.document import Plan
 from edgeplan.runtime import constants
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl

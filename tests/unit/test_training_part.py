@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from law_of_latency import ABOUT, SETTINGS, rows
 
+from edgeplan.chapters.prediction import training_part
+from edgeplan.chapters.prediction.training_part import train_in_process
 from edgeplan.errors import FormatError
-from edgeplan.pipeline import training_part
-from edgeplan.pipeline.training_part import train_in_process
 from edgeplan.predictors.training import train_predictor
 
 

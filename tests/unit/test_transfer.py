@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from evaluation_evidence import full_evidence
 
-from edgeplan.evaluation.tables import read_table
+from edgeplan.chapters.prediction.stages.transfer import transfer
 from edgeplan.params import load_params
-from edgeplan.pipeline.transfer import transfer
+from edgeplan.reporting.table import read_table
 
 PARAMS = load_params(Path(__file__).parents[2] / "params.yaml")
 SOURCE, TARGET = PARAMS.transfer.source, PARAMS.transfer.target

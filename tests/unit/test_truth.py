@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 
+from edgeplan.chapters.prediction.stages import calibration
+from edgeplan.chapters.prediction.stages.truth import measure_models
 from edgeplan.errors import ParamsError
-from edgeplan.frames import write_parquet
 from edgeplan.params import Params, load_params
-from edgeplan.pipeline import calibration
-from edgeplan.pipeline.truth import measure_models
+from edgeplan.support.frames import write_parquet
 from edgeplan.zoo import FAMILIES, VariantSpec, variants
 
 ROOT = Path(__file__).parents[2]

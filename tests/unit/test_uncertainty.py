@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgeplan.errors import FormatError
-from edgeplan.evaluation.uncertainty import rmspe_difference
+from edgeplan.reporting.uncertainty import rmspe_difference
 
 TRUTH = np.full(40, 10.0)
 

@@ -64,8 +64,8 @@ def told(*modules: str, **variables: str) -> str:
 
 def test_whatever_loads_the_library_bounds_its_waits() -> None:
     modules = loading_modules()
-    assert {"edgeplan.cold.inference", "edgeplan.cold.baselines.edgeplan", "edgeplan.cold.profiling.once"} <= set(modules)
-    assert told("edgeplan.cli", "edgeplan.cold.worker", *modules) == str(SPINS)
+    assert {"edgeplan.chapters.cold_start.inference", "edgeplan.engines.onednn.cold", "edgeplan.profiling.once"} <= set(modules)
+    assert told("edgeplan.cli", "edgeplan.measurement.process.worker", *modules) == str(SPINS)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""The stage files, dvc.yaml, params.yaml and the package say the same about what a stage depends on."""
+"""Stages are declared once: what Snakemake and DVC run is made from it, and functions, params and paths fit."""
 
 from __future__ import annotations
 
-import ast
+import inspect
 import re
+import statistics
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from edgeplan.chapters.base import Stage, covered, load
+from edgeplan.chapters.calling import arguments
+from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, parts_of_report
+from edgeplan.chapters.wiring import NEUTRAL, code, document, imported
 from edgeplan.devices.config import load_device
+from edgeplan.errors import ParamsError
 from edgeplan.params import Params, load_params
 
 ROOT = Path(__file__).parents[2]
@@ -20,12 +26,68 @@ PIPELINE: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stag
 #: The first stage builds nothing: DVC runs its script, without Snakemake.
 CHECK = "check"
 ALL = {name: stage.get("do", stage) for name, stage in PIPELINE.items()}
-STAGES = {name: stage for name, stage in ALL.items() if name != CHECK}
-#: Modules that word messages and check values: results do not depend on them, so changing them runs no stage again.
-NEUTRAL = {"errors.py", "progress.py", "params.py", "terminal.py", "workspace.py", "writable.py"}
-
-#: No code: what the package ships of devices, which a training may learn from.
+NAMES = [stage.name for stage in STAGES]
+#: No code: what the package ships of devices, which a stage may learn from.
 SHIPPED = "workflow/edgeplan/shipped"
+VALUES = yaml.safe_load((ROOT / "params.yaml").read_text())
+
+
+def test_dvc_yaml_is_what_the_stages_say() -> None:
+    assert document() == (ROOT / "dvc.yaml").read_text(), "run `make wire`"
+
+
+def test_names_of_stages_are_each_used_once() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=NAMES)
+def test_a_function_gets_all_that_it_asks_for_and_nothing_twice(stage: Stage) -> None:
+    function = load(stage.function)
+    asked = inspect.signature(function).parameters
+    paths = {**stage.inputs, **stage.outputs, **stage.folders}
+    wildcards = {name: name for name in stage.targets.wildcards} if stage.targets else {}
+    given = arguments(function, load_params(ROOT / "params.yaml"), stage.params, paths, wildcards)
+    assert given.keys() >= {name for name, one in asked.items() if one.default is one.empty}
+    groups = (stage.folders, stage.inputs, stage.outputs)
+    twice = [name for name in asked if name not in stage.folders and sum(name in group for group in groups) > 1]
+    assert not twice, "which of the paths is meant?"
+
+
+def test_a_stage_that_lacks_an_argument_is_told() -> None:
+    def function(params: object, rows: Path) -> None: ...
+
+    with pytest.raises(ParamsError, match="declares no 'rows'"):
+        arguments(function, load_params(ROOT / "params.yaml"), (), {}, {})
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stage_depends_on_all_code_that_it_imports_and_on_no_other(name: str) -> None:
+    module = "edgeplan.chapters.check" if name == CHECK else next(s for s in STAGES if s.name == name).function.split(":")[0]
+    needed = {path.relative_to(ROOT).as_posix() for path in imported(module)}
+    own = [path for path in _paths(ALL[name]["deps"]) if path.startswith("workflow/edgeplan/") and path != SHIPPED]
+    assert [path for path in sorted(needed) if not covered(path, tuple(own))] == []
+    assert [path for path in own if not any(covered(file, (path,)) for file in needed)] == []
+
+
+def test_lists_of_code_are_short() -> None:
+    lengths = {name: len([p for p in _paths(stage["deps"]) if p.startswith("workflow/")]) for name, stage in ALL.items()}
+    assert statistics.median(lengths.values()) <= 10, lengths
+
+
+def test_texts_for_people_lie_in_no_folder_of_code_that_another_stage_than_the_report_depends_on() -> None:
+    texts = [path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("captions/*.md")]
+    for name, stage in ALL.items():
+        if name != REPORT.name:
+            own = tuple(_paths(stage["deps"]))
+            assert [text for text in texts if covered(text, own)] == [], name
+
+
+def test_neutral_modules_exist() -> None:
+    assert [pattern for pattern in NEUTRAL if not list(PACKAGE.glob(pattern))] == []
+
+
+def test_what_is_no_dependency_is_not_followed() -> None:
+    assert not any(path.endswith(("errors.py", "params.py")) for path in code("edgeplan.chapters.prediction.stages.truth"))
 
 
 def _paths(entries: list[str | dict[str, Any]]) -> list[str]:
@@ -34,65 +96,6 @@ def _paths(entries: list[str | dict[str, Any]]) -> list[str]:
 
 def _outputs(stage: dict[str, Any]) -> list[str]:
     return [path for kind in ("outs", "metrics", "plots") for path in _paths(stage.get(kind, []))]
-
-
-def _module_files(name: str) -> set[Path]:
-    """The files that importing `edgeplan.a.b` reads: the module and the packages above it."""
-    parts = name.split(".")
-    found = {PACKAGE.joinpath(*parts[1:depth], "__init__.py") for depth in range(1, len(parts) + 1)}
-    found.add(PACKAGE.joinpath(*parts[1:]).with_suffix(".py"))
-    return {path for path in found if path.is_file()}
-
-
-def _imports(path: Path) -> set[Path]:
-    found: set[Path] = set()
-    if path == PACKAGE / "__init__.py":
-        return found  # it hands out the interface on first use, which no stage asks for
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "edgeplan":
-            found |= _module_files(node.module)
-            for alias in node.names:
-                found |= _module_files(f"{node.module}.{alias.name}")
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.split(".")[0] == "edgeplan":
-                    found |= _module_files(alias.name)
-    return found
-
-
-def imported(script: Path) -> set[str]:
-    """All files of the package that a script imports, directly or not, relative to the root; not through neutral modules."""
-    seen: set[Path] = set()
-    ahead = _imports(script)
-    while ahead:
-        path = ahead.pop()
-        if path not in seen and path.relative_to(PACKAGE).as_posix() not in NEUTRAL:
-            seen.add(path)
-            ahead |= _imports(path)
-    return {path.relative_to(ROOT).as_posix() for path in seen}
-
-
-def _covered(path: str, dependencies: list[str]) -> bool:
-    return any(path == known or path.startswith(f"{known}/") for known in dependencies)
-
-
-def _needed(name: str) -> set[str]:
-    """The files of the package that the scripts of a stage import."""
-    scripts = (name,) if name == CHECK else ("stage", name)
-    return set().union(*(imported(ROOT / f"workflow/scripts/{script}.py") for script in scripts))
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_stage_depends_on_all_code_it_imports(name: str) -> None:
-    dependencies = _paths(ALL[name]["deps"])
-    assert sorted(path for path in _needed(name) if not _covered(path, dependencies)) == []
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_stage_depends_on_no_code_it_does_not_import(name: str) -> None:
-    needed = _needed(name)
-    own = [path for path in _paths(ALL[name]["deps"]) if path.startswith("workflow/edgeplan/") and path != SHIPPED]
-    assert [path for path in own if not any(_covered(file, [path]) for file in needed)] == []
 
 
 def test_params_are_checked_first_and_as_a_whole() -> None:
@@ -107,79 +110,46 @@ def test_params_are_checked_first_and_as_a_whole() -> None:
 def test_paths_of_stages_exist() -> None:
     missing = [
         path
-        for name, stage in ALL.items()
+        for stage in ALL.values()
         for path in _paths(stage["deps"])
         if path.startswith(("workflow/", "docs/")) and not (ROOT / path).exists()
     ]
     assert missing == []
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_stage_names_the_params_that_its_snakefile_reads(name: str) -> None:
-    text = (ROOT / f"workflow/{name}.smk").read_text()
-    read = re.findall(r'"(\w+)"', " ".join(re.findall(r"sections\(([^)]*)\)", text)))
-    assert sorted(read) == sorted(STAGES[name].get("params", []))
-    assert set(re.findall(r"config\[['\"](\w+)", text)) <= set(read)
-
-
-@pytest.mark.parametrize("name", STAGES)
-def test_code_of_a_stage_reads_no_other_params(name: str) -> None:
-    read = set(re.findall(r"\bparams\.(\w+)", (PACKAGE / f"pipeline/{name}.py").read_text())) & set(Params.model_fields)
-    assert read <= set(STAGES[name].get("params", []))
+@pytest.mark.parametrize("stage", STAGES, ids=NAMES)
+def test_code_of_a_stage_reads_no_other_params(stage: Stage) -> None:
+    source = Path(inspect.getsourcefile(load(stage.function)) or "").read_text()
+    read = set(re.findall(r"\bparams\.(\w+)", source)) & set(Params.model_fields)
+    assert read <= set(stage.params)
 
 
 def test_every_section_of_params_is_read_by_a_stage() -> None:
-    read = {section for stage in STAGES.values() for section in stage.get("params", [])}
-    assert read | {"devices"} == set(Params.model_fields)
+    read = {section for stage in STAGES for section in stage.params}
+    assert read | {"devices"} == set(Params.model_fields) == set(VALUES)
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_stage_writes_what_its_snakefile_writes(name: str) -> None:
-    text = (ROOT / f"workflow/{name}.smk").read_text()
-    block = text.split("    output:\n")[1].split("    log:\n")[0]
-    tracked = [path.replace("${item}", "{device}") for path in _outputs(STAGES[name])]
-    assert [path for path in re.findall(r'"([^"]+)"', block) if not _covered(path, tracked)] == []
+def test_a_stage_is_built_before_what_reads_it() -> None:
+    for place, stage in enumerate(STAGES):
+        earlier = [path for other in STAGES[:place] for path in other.read]
+        assert not [path for path in stage.written if covered(path, tuple(earlier)) and path not in stage.read], stage.name
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_stage_reads_what_its_snakefile_reads(name: str) -> None:
-    block = (ROOT / f"workflow/{name}.smk").read_text().partition("    input:\n")[2].split("    output:\n")[0]
-    read = [re.sub(r"\{config\['transfer'\]\['(\w+)'\]\}", r"{\1}", path) for path in re.findall(r'f?"([^"]+)"', block)]
-    tracked = [re.sub(r"\$\{(?:transfer\.)?(\w+)\}", r"{\1}", path) for path in _paths(STAGES[name]["deps"])]
-    assert [path for path in read if not _covered(path.replace("{device}", "{item}"), tracked)] == []
-
-
-def test_only_measuring_stages_keep_rows_and_hold_the_device() -> None:
-    keeping = {name for name, stage in STAGES.items() if any(path.startswith("data/rows/") for path in _outputs(stage))}
-    holding = {name for name in STAGES if "device=1" in (ROOT / f"workflow/{name}.smk").read_text()}
-    assert keeping == holding == {"fusion", "sampling", "calibration", "truth", "unseen", "cold_start"}
+def test_only_measuring_stages_keep_rows() -> None:
+    keeping = {name for name, stage in ALL.items() if any(path.startswith("data/rows/") for path in _outputs(stage))}
+    assert keeping == {stage.name for stage in STAGES if stage.rows}
+    assert keeping == {"fusion", "sampling", "calibration", "truth", "unseen", "cold_start"}
     for name in keeping:
-        rows = next(out for out in STAGES[name]["outs"] if isinstance(out, dict) and next(iter(out)).startswith("data/rows/"))
+        rows = next(out for out in ALL[name]["outs"] if isinstance(out, dict) and next(iter(out)).startswith("data/rows/"))
         assert list(rows.values()) == [{"cache": False, "persist": True}]
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_stage_is_one_snakefile_run_under_the_lock(name: str) -> None:
-    command = STAGES[name]["cmd"]
-    assert command.startswith(f"flock .snakemake.lock snakemake --nolock -s workflow/{name}.smk ")
-    target = command.split()[-1].replace("${item}", "{device}")
-    output = (ROOT / f"workflow/{name}.smk").read_text().split("    output:\n")[1].split("    log:\n")[0]
-    assert f'"{target}"' in output
-
-
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_a_stage_keeps_is_made_again(name: str) -> None:
     """DVC leaves outputs that persist; Snakemake, which looks at time stamps, would take them for up to date."""
-    kept = [
-        next(iter(out)) for out in STAGES[name]["outs"] if isinstance(out, dict) and next(iter(out.values())).get("persist")
-    ]
+    kept = [next(iter(out)) for out in ALL[name]["outs"] if isinstance(out, dict) and next(iter(out.values())).get("persist")]
     written = [path for path in kept if path.startswith("results/") and not path.endswith("speed.json")]
-    assert (" --force " in STAGES[name]["cmd"]) == bool(written)
-
-
-def test_root_snakefile_composes_all_stages() -> None:
-    text = (ROOT / "Snakefile").read_text()
-    assert re.findall(r'include: "workflow/(\w+)\.smk"', text) == ["common", *ALL]
+    assert (" --force " in ALL[name]["cmd"]) == bool(written)
 
 
 def test_make_tables_builds_all_but_predictors_again() -> None:
@@ -189,12 +159,8 @@ def test_make_tables_builds_all_but_predictors_again() -> None:
     """
     (forced,) = re.findall(r"dvc repro --force --single-item (zoo .+)", (ROOT / "Makefile").read_text())
     wanted = forced.split()
-    assert load_params(ROOT / "params.yaml").unseen.devices == []
-    assert sorted(wanted) == sorted(STAGES.keys() - {"training", "unseen"})
-    for place, name in enumerate(wanted):
-        written = _outputs(STAGES[name])
-        earlier = [path for other in wanted[:place] for path in _paths(STAGES[other]["deps"])]
-        assert not set(written) & set(earlier), f"{name} comes too late"
+    assert VALUES["unseen"]["devices"] == []
+    assert wanted == [name for name in NAMES if name not in {"training", "unseen"}]
 
 
 def test_continuous_integration_runs_the_commands_that_the_readme_promises() -> None:
@@ -207,25 +173,43 @@ def test_continuous_integration_runs_the_commands_that_the_readme_promises() -> 
     assert [command for command in run if not re.search(rf"^{command}\b", script, re.MULTILINE)] == []
 
 
-def test_chapters_are_gathered_by_the_report_alone() -> None:
-    """One file of figures of merit a device: each chapter writes its own, the report merges them."""
-    writing = {name for name, stage in STAGES.items() if "results/${item}/metrics.json" in _outputs(stage)}
-    assert writing == {"report"}
-    chapters = {path for stage in STAGES.values() for path in _outputs(stage) if "/chapters/" in path}
-    named = ("prediction.json", "unseen.json", "cold_start.json", "cold_start.html")
-    assert chapters == {f"results/${{item}}/chapters/{name}" for name in named}
-    assert "results/${item}/chapters" in STAGES["report"]["deps"]
+def test_one_stage_merges_the_figures_of_merit_of_a_target() -> None:
+    """Each chapter writes its own; the registry says which stage merges them."""
+    for chapter in CHAPTERS.values():
+        (merging,) = (stage for stage in STAGES if stage.name == chapter.merged_by)
+        assert merging.outputs["metrics"].endswith("/metrics.json"), chapter.name
+        own = [path for stage in chapter.stages for path in stage.written if "/chapters/" in path]
+        assert f"results/{{device}}/chapters/{chapter.name}.json" in own
+        assert covered(own[0], merging.read)
+    merged = [path for stage in STAGES for path in stage.metrics]
+    assert len(set(merged)) == len(merged)
 
 
-def test_cold_stages_run_on_the_devices_of_their_section() -> None:
-    assert {name for name, stage in PIPELINE.items() if stage.get("foreach") == "${cold_start.devices}"} == {
-        "cold_start",
-        "cold_tables",
-    }
+def test_the_report_of_a_device_takes_in_the_chapters_that_are_about_it() -> None:
+    both, one = (parts_of_report(device, VALUES) for device in ("cpu-onednn", "cpu-openvino"))
+    folder = "results/cpu-onednn/chapters"
+    assert both == [f"{folder}/{name}" for name in ("prediction.json", "cold_start.json", "cold_start.html")]
+    assert one == ["results/cpu-openvino/chapters/prediction.json"]
+
+
+def test_chapters_have_the_same_names_and_registries() -> None:
+    for name, chapter in CHAPTERS.items():
+        folder = PACKAGE / "chapters" / name
+        assert chapter.name == name
+        assert {path.name for path in folder.iterdir()} >= {"chapter.py", "settings.py", "paper.py", "stages", "evaluation"}
+        for registry in (chapter.tables, chapter.figures):
+            assert all(shown.title and shown.caption for shown in load(registry).values())
+
+
+def test_chapters_measure_on_the_devices_of_their_section() -> None:
+    on = {name for name, stage in PIPELINE.items() if stage.get("foreach") == "${cold_start.devices}"}
+    assert on == {stage.name for stage in CHAPTERS["cold_start"].stages} == {"cold_start", "cold_tables"}
 
 
 def test_no_rule_runs_python_of_its_own() -> None:
-    for path in (ROOT / "workflow").glob("*.smk"):
+    paths = list((ROOT / "workflow").rglob("*.smk"))
+    assert len(paths) >= 3
+    for path in paths:
         assert not re.search(r"^\s+(run|shell):", path.read_text(), re.MULTILINE), path.name
 
 

@@ -4,8 +4,8 @@ import collections
 
 import pytest
 
+from edgeplan.chapters.prediction.paper import TABLE_2
 from edgeplan.errors import FormatError
-from edgeplan.evaluation.paper import TABLE_2
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES, kind
 from edgeplan.zoo import FAMILIES, prior_models, variants

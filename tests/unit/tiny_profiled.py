@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.cold.profiling.settings import Cores, ProfileSettings
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
+from edgeplan.profiling.settings import Cores, ProfileSettings
 
 QUICK = ProfileSettings(blocks=2, warm_runs=1, reference_runs=1, retries=0, max_noisy_share=1.0)
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from edgeplan.comparison import Measured
-    from edgeplan.planning.cold_start.plan import Plan
-    from edgeplan.planning.cold_start.profile import Profile
+    from edgeplan.planning.document import Plan
+    from edgeplan.planning.profile import Profile
     from edgeplan.prediction import Prediction
     from edgeplan.runtime.linked import LinkedProgram
 
@@ -83,7 +83,7 @@ class Run:
         Raises:
             CheckError: they do.
         """
-        from edgeplan.cold.jobs import OUTPUT_TOLERANCE
+        from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
 
         if self.difference is not None and not self.difference <= OUTPUT_TOLERANCE:
             by = f"by {self.difference:.1e} of the largest magnitude" if isfinite(self.difference) else "in what is not finite"
@@ -110,7 +110,7 @@ def predict(
         PredictionError: a kernel has no predictor, unless `partial`.
         FormatError, DeviceError: there are no predictors of that device.
     """
-    from edgeplan.graph.onnx_import import load_onnx
+    from edgeplan.graph.onnx.read import load_onnx
     from edgeplan.graph.simplify import simplify
     from edgeplan.prediction import predict_graph
     from edgeplan.predictors.source import find_predictors
@@ -179,7 +179,7 @@ def plan_cold_start(
         output: folder to write the plan to.
         device: name of a device file of the engine onednn, or a path to one.
         costs: measure this model, or predict from others.
-        planner: a name in `edgeplan.planning.cold_start.planner.PLANNERS`.
+        planner: a name in `edgeplan.chapters.cold_start.planners.registry.PLANNERS`.
         layouts: home layouts to plan; without, those that may be best, and in a thorough profile all.
         continuous: more inferences follow the first: idle cores prepare the kernels that are fastest when warm.
         reprofile: planner nnv12: measure what it tries again while it plans.
@@ -192,17 +192,17 @@ def plan_cold_start(
 
     Raises:
         ParamsError: an argument is none that there is.
-        EdgeplanError: see `edgeplan.cold.profiling.command.plan_model` and `build_plan_folder`.
+        EdgeplanError: see `edgeplan.chapters.cold_start.plan.plan_model` and `build_plan_folder`.
     """
-    from edgeplan.cold.profiling.command import Request, at_work, plan_model
-    from edgeplan.cold.profiling.settings import FAST, ProfileSettings
+    from edgeplan.chapters.cold_start.plan import Request, at_work, plan_model
+    from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
+    from edgeplan.chapters.cold_start.planners.registry import PLANNERS
     from edgeplan.devices.config import load_device
-    from edgeplan.files import state_folder
-    from edgeplan.planning.cold_start.later import with_warm_kernels
-    from edgeplan.planning.cold_start.planner import PLANNERS
+    from edgeplan.profiling.settings import FAST, ProfileSettings
     from edgeplan.runtime.layouts import HOMES, LIKELY
     from edgeplan.runtime.linked_file import read_linked
     from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder
+    from edgeplan.support.files import state_folder
     from edgeplan.workspace import workspace
     from edgeplan.writable import require_writable
 
@@ -293,10 +293,10 @@ def run(
         ColdRunError: a fresh process failed.
         ModelError: with `check`, the model is not found or changed, or ONNX Runtime cannot run it.
     """
-    from edgeplan.cold.inference import kept_on, processors, require_sorted, run_here, start_apart
-    from edgeplan.cold.inputs import random_inputs, relative_error
-    from edgeplan.cold.tensors import checked_inputs, read_inputs
-    from edgeplan.planning.cold_start.plan import read_plan
+    from edgeplan.chapters.cold_start.inference import kept_on, processors, require_sorted, run_here, start_apart
+    from edgeplan.chapters.cold_start.tensors import checked_inputs, read_inputs
+    from edgeplan.measurement.process.inputs import random_inputs, relative_error
+    from edgeplan.planning.document import read_plan
     from edgeplan.runtime.linked_file import read_linked
     from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
 
@@ -320,7 +320,7 @@ def run(
         return Run(program, {}, tuple(times), (), {}, continuous)
     source = None
     if check:
-        from edgeplan.cold.reference import model_of, reference_outputs
+        from edgeplan.chapters.cold_start.reference import model_of, reference_outputs
 
         source = model_of(program, folder, None if model is None else Path(model))
     difference = None

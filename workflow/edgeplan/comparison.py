@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeplan.chapters.prediction.sampling.labels import CounterModel, node_labels
 from edgeplan.devices.config import load_device
 from edgeplan.errors import FormatError, PredictionError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import Kernel, make_kernel
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.whole_model import measure_file
 from edgeplan.prediction import Prediction, predict_graph
 from edgeplan.predictors.source import find_predictors
-from edgeplan.sampling.labels import CounterModel, node_labels
 
 _REORDER = "reorder"
 _US_PER_MS = 1e3

@@ -96,7 +96,7 @@ def workspace(given: Path | None = None) -> Workspace:
     for folder in _upwards():
         if _is_workspace(folder):
             return Workspace(folder, found=True)
-    from edgeplan.files import state_folder  # noqa: PLC0415  `edgeplan --help` should not wait for pydantic
+    from edgeplan.support.files import state_folder  # noqa: PLC0415  `edgeplan --help` should not wait for pydantic
 
     return Workspace(state_folder() / "workspace", found=False)
 

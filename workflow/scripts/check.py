@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
+from edgeplan.chapters.check import check_params
 from edgeplan.errors import EdgeplanError
-from edgeplan.files import write_text
-from edgeplan.pipeline.check import check_params
+from edgeplan.support.files import write_text
 
 try:
     check_params(Path("params.yaml"))

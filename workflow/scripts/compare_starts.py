@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeplan.cold.process import Forks
-from edgeplan.cold.profiling.check import start_job
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.planning.cold_start.plan import read_plan
+from edgeplan.measurement.process.child import Forks
+from edgeplan.planning.document import read_plan
+from edgeplan.profiling.check import start_job
 from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
 

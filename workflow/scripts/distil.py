@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
+from edgeplan.chapters.prediction.distil import distil
 from edgeplan.errors import EdgeplanError
-from edgeplan.pipeline.distil import distil
 from edgeplan.workspace import SHIPPED
 
 for name in sys.argv[1:]:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import yaml
 
+from edgeplan.chapters.estimate import estimate, merged, told
 from edgeplan.devices.config import load_device
 from edgeplan.errors import EdgeplanError, ParamsError
-from edgeplan.files import validate
 from edgeplan.params import Params
-from edgeplan.pipeline.estimate import estimate, merged, told
+from edgeplan.support.files import validate
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("profile", type=Path)

@@ -1,4 +1,7 @@
-"""What the scripts of all stages share: logging, params, and errors that end with their message."""
+"""The script of every stage: it calls the function that the rule names, with what the rule gives by name.
+
+Logging, the check of params.yaml, and errors that end with their message are the same for all.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from edgeplan.chapters.base import ChapterParams, load
+from edgeplan.chapters.calling import arguments
 from edgeplan.errors import EdgeplanError
-from edgeplan.files import write_text
-from edgeplan.params import Params, load_params
+from edgeplan.params import load_params
+from edgeplan.support.files import write_text
 from edgeplan.terminal import formatter, prepare
 from edgeplan.writable import cannot_write, expected, require_writable
 
@@ -22,7 +27,7 @@ ERROR = Path("work/error.txt")
 
 
 @contextmanager
-def stage(snakemake: Any) -> Iterator[Params]:
+def stage(snakemake: Any) -> Iterator[ChapterParams]:
     """Yield the validated params.yaml; log to the rule's log and to the terminal.
 
     An `EdgeplanError` ends the process with its message and exit code instead of a traceback.
@@ -44,6 +49,15 @@ def stage(snakemake: Any) -> Iterator[Params]:
         _end(message)
 
 
+def run(snakemake: Any) -> None:
+    """Call the function of a rule."""
+    with stage(snakemake) as params:
+        given = dict(snakemake.params.items())
+        function, sections = load(given.pop("function")), given.pop("sections")
+        paths = dict(snakemake.input.items()) | dict(snakemake.output.items()) | given
+        function(**arguments(function, params, sections, paths, dict(snakemake.wildcards.items())))
+
+
 def _log_to(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,3 +73,7 @@ def _end(error: EdgeplanError) -> NoReturn:
     with suppress(EdgeplanError):  # where nothing can be written, what stands above has to do
         write_text(ERROR, f"{error.exit_code}\nerror: {error}\n")
     sys.exit(error.exit_code)
+
+
+if "snakemake" in globals():  # run by a rule, not imported
+    run(snakemake)

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from edgeplan.cold.interference import LIMIT, Interference
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.devices.machine import environment
 from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.process.interference import LIMIT, Interference
 from edgeplan.measurement.references import References, ReferenceTimes
 
 _RUNS = 6

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from edgeplan.devices.engines.base import Engine, EngineSettings
-from edgeplan.devices.engines.registry import ENGINES, engine_class
+from edgeplan.engines.base import Engine, EngineSettings
+from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
-from edgeplan.files import read_yaml
 from edgeplan.measurement.preemption import least_loaded, others_load, pin_threads
+from edgeplan.support.files import read_yaml
 from edgeplan.workspace import DEVICE_NAME, workspace
 
 DEVICE_FOLDER = Path("config/devices")

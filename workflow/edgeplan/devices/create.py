@@ -9,9 +9,9 @@ from pathlib import Path
 import yaml
 
 from edgeplan.devices.config import DEVICE_FOLDER, DeviceFile, load_device
-from edgeplan.devices.engines.registry import ENGINES, engine_class
+from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
-from edgeplan.files import validate, write_text
+from edgeplan.support.files import validate, write_text
 from edgeplan.workspace import workspace
 
 _COMMENTS = {
@@ -103,7 +103,9 @@ def _installed() -> str:
             continue
         return name
     raise DeviceError(
-        "no engine is installed", where="edgeplan device init", next_step="; ".join(how for _, _, how in ENGINES.values())
+        "no engine is installed",
+        where="edgeplan device init",
+        next_step="; ".join(engine.install for engine in ENGINES.values()),
     )
 
 

@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from edgeplan.files import state_folder, write_text
+from edgeplan.support.files import state_folder, write_text
 
 
 def _read(path: str) -> str:

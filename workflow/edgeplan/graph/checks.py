@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.onnx_constants import MOST_BYTES
-from edgeplan.graph.onnx_shapes import no_static_shape
+from edgeplan.graph.onnx.constants import MOST_BYTES
+from edgeplan.graph.onnx.shapes import no_static_shape
 
 #: Ranks of the activations over which windows slide: a line or an image; a kernel's configuration has no third axis.
 _SPATIAL_RANKS = (3, 4)

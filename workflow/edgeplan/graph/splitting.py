@@ -13,7 +13,7 @@ from edgeplan.graph.topology import topological
 
 
 class SplittingRules(Protocol):
-    """What splitting needs to know about a device; `edgeplan.fusion.rules.FusionRules` is the implementation."""
+    """What splitting needs to know about a device; `edgeplan.graph.fusion_rules.FusionRules` is the implementation."""
 
     @property
     def multi_inbound(self) -> int:

@@ -17,10 +17,9 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict
 
 from edgeplan.devices.config import DeviceFile
-from edgeplan.devices.engines.registry import engine_class
 from edgeplan.devices.machine import environment, fingerprint
+from edgeplan.engines.registry import engine_class, engine_protocol
 from edgeplan.errors import StoreError
-from edgeplan.files import read_json, state_folder, write_json
 from edgeplan.measurement.blocks import measure_batch
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.lock import machine_lock
@@ -32,7 +31,7 @@ from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.measurement.store import FORMAT_VERSION, RowStore, identity_file, journal_folder
 from edgeplan.progress import Spending, progress
-from edgeplan.support.protocols import protocol
+from edgeplan.support.files import read_json, state_folder, write_json
 
 log = logging.getLogger(__name__)
 #: Set to any value: never measure, take rows of whatever machine the store holds.
@@ -104,8 +103,8 @@ class Bench:
         self.seconds = 0.0  # wall clock spent measuring, with model building, references and rejected batches
         self.measured = 0
         self.spending: Spending | None = None  # of a stage that shows its own progress: measuring time is added to it
-        self._protocol = protocol(f"measure/{device.engine}")
-        self._mapping = protocol(f"mapping/{device.engine}").name
+        self._protocol = engine_protocol("measure", device.engine)
+        self._mapping = engine_protocol("mapping", device.engine).name
         self._frozen = bool(os.environ.get(STORED_ROWS_ONLY))
         self._budget, self._noise = Budget(), NoisePolicy(settings, device.name)
         key, identity = self._shipped(rows) if self._frozen else self._identify()

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeplan.devices.engines.base import Engine, ProfiledSession, Session
-from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.engines.base import Engine, ProfiledSession, Session
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.preemption import timed_runs
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import References, ReferenceTimes

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.devices.machine import fingerprint
-from edgeplan.files import state_folder
 from edgeplan.measurement.references import References, ReferenceTimes
+from edgeplan.support.files import state_folder
 
 _SECONDS = 3.0
 

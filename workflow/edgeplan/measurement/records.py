@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.devices.engines.base import EngineNode
+from edgeplan.engines.base import EngineNode
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_export import weight_bytes
+from edgeplan.graph.onnx.write import weight_bytes
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 

@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from edgeplan.devices.engines.base import EngineNode
+from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError
-from edgeplan.files import state_folder, write_atomically, write_text
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
+from edgeplan.support.files import state_folder, write_atomically, write_text
 
 FORMAT_VERSION = 1
 _FLOATS = pa.list_(pa.float32())

@@ -11,10 +11,10 @@ from pathlib import Path
 from onnx.checker import ValidationError
 
 from edgeplan.devices.config import DeviceFile
-from edgeplan.devices.engines.base import Engine
+from edgeplan.engines.base import Engine
 from edgeplan.errors import EdgeplanError, ModelError
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx_names import named_file
+from edgeplan.graph.onnx.names import named_file
 from edgeplan.measurement.blocks import measure_batch
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.nominal import nominal_times

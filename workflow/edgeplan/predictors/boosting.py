@@ -18,7 +18,7 @@ from edgeplan.predictors.features import work_terms
 from edgeplan.predictors.labels import Floats, Labels, group_folds
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.trees import merge_texts
-from edgeplan.rounding import nine_digits_each
+from edgeplan.support.rounding import nine_digits_each
 
 log = logging.getLogger(__name__)
 

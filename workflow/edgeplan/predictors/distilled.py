@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import FormatError
-from edgeplan.files import read_json, write_atomically, write_text
 from edgeplan.predictors.card import Card
 from edgeplan.predictors.features import FEATURES, WORK_TERMS
 from edgeplan.predictors.latency import EXTRA_FEATURES
 from edgeplan.predictors.packing import require_outputs
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.trees import Forest, Integers
+from edgeplan.support.files import read_json, write_atomically, write_text
 
 CARD, TREES = "card.json", "trees.npz"
 _AGAIN = "install edgeplan again; in a checkout: make distil"

@@ -20,7 +20,7 @@ import pandas as pd
 
 from edgeplan.predictors.card import Interval
 from edgeplan.predictors.labels import Labels
-from edgeplan.rounding import nine_digits, nine_digits_each
+from edgeplan.support.rounding import nine_digits, nine_digits_each
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.rounding import nine_digits_each
+from edgeplan.support.rounding import nine_digits_each
 
 Floats = npt.NDArray[np.float64]
 #: How far factors are expected to lie from 1, before any model is seen: kinds that no model tells of stay there.

@@ -17,7 +17,7 @@ from edgeplan.predictors.labels import Floats, Labels
 from edgeplan.predictors.latency import together
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.sizes import nearest_of_others, packed, places, usual
-from edgeplan.rounding import nine_digits
+from edgeplan.support.rounding import nine_digits
 
 _LEAST_HALF_WIDTH = 1e-3
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.errors import FormatError
-from edgeplan.files import write_atomically
 from edgeplan.predictors.card import Card
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.latency import EXTRA_FEATURES
 from edgeplan.predictors.trees import Forest, parse_ensemble
+from edgeplan.support.files import write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import FormatError, PredictionError
-from edgeplan.files import read_json, write_text
 from edgeplan.graph.element_types import NEXT_STEP, of_type, whole_type
 from edgeplan.predictors.card import Card
 from edgeplan.predictors.configs import Integers
@@ -25,6 +24,7 @@ from edgeplan.predictors.predictions import BatchPrediction, KernelPrediction, M
 from edgeplan.predictors.sizes import Sizes, places
 from edgeplan.predictors.stand_ins import FACTOR, stand_ins
 from edgeplan.predictors.trees import Forest
+from edgeplan.support.files import read_json, write_text
 
 Floats = npt.NDArray[np.float64]
 _CARD, _PACK = "card.json", "packed.npz"

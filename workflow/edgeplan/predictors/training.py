@@ -22,7 +22,7 @@ from edgeplan.predictors.quality import quality_of
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.sizes import growth
 from edgeplan.predictors.trees import slim_text
-from edgeplan.rounding import nine_digits
+from edgeplan.support.rounding import nine_digits
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.compiled import compiled
 from edgeplan.predictors.trees import Forest
+from edgeplan.support.compiled import compiled
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]

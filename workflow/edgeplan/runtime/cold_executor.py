@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError, ModelError
-from edgeplan.files import read_whole
-from edgeplan.planning.cold_start.machine import Span, core_name
+from edgeplan.planning.machine import Span, core_name
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
 from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram
@@ -29,6 +28,7 @@ from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.preparation import Executor, Mark, Shared
 from edgeplan.runtime.reading_ahead import head_start, reading_ahead
 from edgeplan.runtime.renewal import renew
+from edgeplan.support.files import read_whole
 
 Array = npt.NDArray[np.float32]
 _NS_PER_MS = 1e6

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from time import perf_counter_ns
 
-from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.planning.document import Plan
 from edgeplan.runtime import native
 from edgeplan.runtime.linked import LinkedProgram, LinkedStep
 from edgeplan.runtime.native import words

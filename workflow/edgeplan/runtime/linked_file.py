@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from edgeplan.errors import FormatError
-from edgeplan.files import read_whole, write_atomically
 from edgeplan.runtime.linked import AGAIN, NO_TABLES, LinkedProgram, Reserve, check_raw, check_step
+from edgeplan.support.files import read_whole, write_atomically
 
 _VERSION = '"format_version":4,'
 _HEAD = f'{{{{{_VERSION}"body_sha256":"{{digest}}","body":'

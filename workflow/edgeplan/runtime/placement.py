@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from edgeplan.planning.cold_start.plan import Plan
+from edgeplan.planning.document import Plan
 from edgeplan.runtime.creation import aligned
 from edgeplan.runtime.linked import LinkedProgram, Reserve, converted, linked_program
 from edgeplan.runtime.weight_cache import description, paged, segments

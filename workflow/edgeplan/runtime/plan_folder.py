@@ -20,10 +20,10 @@ from msgspec.structs import replace as changed
 from edgeplan.errors import FormatError, StoreError
 from edgeplan.graph.external_data import external_locations
 from edgeplan.graph.model_file import read_model
-from edgeplan.graph.onnx_import import load_onnx
+from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.planning.cold_start.plan import Plan, check_fits, write_plan
-from edgeplan.planning.cold_start.profile import SOURCES
+from edgeplan.planning.document import Plan, check_fits, write_plan
+from edgeplan.planning.profile import SOURCES
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.creation import Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import FormatError
-from edgeplan.files import read_whole, write_atomically
 from edgeplan.runtime import tape_check
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep
 from edgeplan.runtime.native.words import FLOATS, HANDLE, INTEGERS, Numbers, Tape
 from edgeplan.runtime.signatures import DIMS_BYTES
 from edgeplan.runtime.tape import FUNCTIONS, Compiled, Compiler, Layout, block_words, record
+from edgeplan.support.files import read_whole, write_atomically
 
 _MAGIC = 0x3145_5041_5450_4445  # "EDPTAPE1"
 _WORD, _HEAD = 8, 9

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from edgeplan.errors import StoreError
-from edgeplan.files import write_atomically
 from edgeplan.runtime.folder_lock import stale
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep
 from edgeplan.runtime.memory import PAGE_BYTES, Bytes, MappedFile, Region, checksum, contents_stamp, read_fully
+from edgeplan.support.files import write_atomically
 
 _LOG = logging.getLogger(__name__)
 _CLOCK_SECONDS = 0.02  # more than a tick of the slowest kernel clock (10 ms)

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from edgeplan.errors import DeviceError
-from edgeplan.files import write_text
+from edgeplan.support.files import write_text
 
 PACKAGE = Path(__file__).parents[1]
 LOCK = Path(__file__).with_name("protocols.lock.json")
@@ -53,8 +53,8 @@ def _files(folder: str, *names: str) -> tuple[str, ...]:
 #: What every engine's rows share.
 _MEASURING = (
     *_files("measurement", "blocks", "preemption", "references"),
-    "graph/onnx_export.py",
-    "devices/engines/base.py",
+    "graph/onnx/write.py",
+    "engines/base.py",
 )
 _RUNTIME = _files(
     "runtime",
@@ -62,10 +62,10 @@ _RUNTIME = _files(
     *("primitives", "program", "session", "steps", "transform", "weights"),
 )
 _PROFILES = (
-    "compiled.py",
+    "support/compiled.py",
     "measurement/preemption.py",
-    *_files("cold", "clock", "interference", "settling", "grounds"),
-    *_files("cold/profiling", "rounds", "memory", "trials", "fresh", "once", "contention", "check", "measure", "starter"),
+    *_files("measurement/process", "clock", "interference", "prepare_machine", "host_memory"),
+    *_files("profiling", "rounds", "memory", "trials", "fresh", "once", "contention", "check", "measure", "starter"),
     *_files(
         "runtime", "cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache", "tape", "tape_file"
     ),
@@ -73,21 +73,25 @@ _PROFILES = (
     *_files("runtime", "raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking"),
 )
 _COLD_RUN = (
-    *_files("cold", "worker", "attempts", "interference", "settling", "grounds", "clock", "page_cache", "counters", "inputs"),
+    *_files(
+        "measurement/process",
+        *("worker", "undisturbed_start", "interference", "prepare_machine", "host_memory", "clock", "page_cache"),
+        *("counters", "inputs"),
+    ),
     "runtime/bringing.py",
 )
 
 
 def _measured(engine: str, name: str, earlier: str, *more: str) -> Protocol:
-    return Protocol(name, (*_MEASURING, f"devices/engines/{engine}.py", *more), (earlier,))
+    return Protocol(name, (*_MEASURING, f"engines/{engine}/session.py", *more), (earlier,))
 
 
 def _mapped(engine: str, name: str) -> Protocol:
-    return Protocol(name, _files("devices/engines", "mapping", f"{engine}_nodes"))
+    return Protocol(name, _files("engines", "mapping", f"{engine}/nodes"))
 
 
-def _started(module: str, name: str) -> Protocol:
-    return Protocol(name, (*_COLD_RUN, f"cold/baselines/{module}.py"))
+def _started(engine: str, name: str) -> Protocol:
+    return Protocol(name, (*_COLD_RUN, f"engines/{engine}/cold.py"))
 
 
 #: By what is measured. Names of hexadecimal digits are those of rows that were stored when keys held digests of sources.
@@ -100,19 +104,19 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         # which operators a node holds that an engine counts
         "mapping/onnxruntime": _mapped("onnxruntime", "2e4960ae"),
         "mapping/openvino": _mapped("openvino", "260d8671"),
-        "mapping/onednn": Protocol("0e25a4e4", ("devices/engines/mapping.py",)),
+        "mapping/onednn": Protocol("0e25a4e4", ("engines/mapping.py",)),
         # cold starts; since 2 interrupted samples do not count, and waiting threads sleep
         "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),
-        "plan": Protocol("d26aa98db46a6227", ("planning/cold_start",)),
+        "plan": Protocol("d26aa98db46a6227", ("planning", "chapters/cold_start/planners")),
         "runtime": Protocol("runtime/2", ("runtime",), ("1897c2256586d160",)),
-        "timeline": Protocol("timeline/1", ("pipeline/cold_timeline.py",)),
+        "timeline": Protocol("timeline/1", ("chapters/cold_start/measuring/timeline.py",)),
         "cold/disk": Protocol("fa3e6948cb01cfb8", _COLD_RUN),
         "cold/onnxruntime": _started("onnxruntime", "d1fde67e447a6f2c"),
         "cold/openvino": _started("openvino", "c74e47ce02c58d0c"),
         "cold/mnn": _started("mnn", "e970d715eb4c4ec2"),
         "cold/ncnn": _started("ncnn", "eb572db824d755cd"),
         "cold/litert": _started("litert", "38a27a1e51f5f6ab"),
-        "cold/edgeplan": _started("edgeplan", "21273a43a0c6e429"),
+        "cold/onednn": _started("onednn", "21273a43a0c6e429"),
     }
 )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.compiled import compiled
 from edgeplan.runtime.native.words import (
     ASK,
     BY_PYTHON,
@@ -39,6 +38,7 @@ from edgeplan.runtime.native.words import (
     Tape,
     memories_at,
 )
+from edgeplan.support.compiled import compiled
 
 _memories_at = compiled(memories_at)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from edgeplan.compiled import compiled
 from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, next_number, store_word
 from edgeplan.runtime.native.stages import create, execute, prepare
 from edgeplan.runtime.native.waiting import nap, now_ns, pause, wait_until
@@ -24,6 +23,7 @@ from edgeplan.runtime.native.words import (
     Store,
     Tape,
 )
+from edgeplan.support.compiled import compiled
 
 
 @compiled

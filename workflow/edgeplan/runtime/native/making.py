@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from edgeplan.compiled import compiled
 from edgeplan.runtime.native.intrinsics import byte, claim, invoke, invoke_with_four, load_word, store_word
 from edgeplan.runtime.native.waiting import now_ns, pause
 from edgeplan.runtime.native.words import (
@@ -37,6 +36,7 @@ from edgeplan.runtime.native.words import (
     Store,
     Tape,
 )
+from edgeplan.support.compiled import compiled
 
 _MADE, _BEING_MADE, _BROKEN = 2, 1, 3  # the last byte of a state; of one broken, operation and status are before it
 _OFFSET = 3  # which argument of `dnnl_memory_create` says where it lies; no other function takes an address

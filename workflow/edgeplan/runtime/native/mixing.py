@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.compiled import compiled
+from edgeplan.support.compiled import compiled
 
 Words = npt.NDArray[np.uint64]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from edgeplan.compiled import compiled
 from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, store_word
 from edgeplan.runtime.native.making import ensure, status_of
 from edgeplan.runtime.native.waiting import now_ns
@@ -49,6 +48,7 @@ from edgeplan.runtime.native.words import (
     Tape,
     memories_at,
 )
+from edgeplan.support.compiled import compiled
 
 _POPULATE_READ, _POPULATED_AT_ONCE, _PAGE = 22, 2 << 20, 4096
 _memories_at = compiled(memories_at)

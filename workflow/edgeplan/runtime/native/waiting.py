@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from edgeplan.compiled import compiled
 from edgeplan.runtime.native.intrinsics import invoke_with_four
 from edgeplan.runtime.native.words import FN_CLOCK, FN_NAP, OWN_CALL, Numbers
+from edgeplan.support.compiled import compiled
 
 #: Most waits between lanes are shorter. Longer awake, a thread that shares its core uses its share of it up.
 _AWAKE_NS = 100_000

@@ -1,0 +1,172 @@
+"""What a chapter is: one question, the stages that answer it, and what the report shows of it.
+
+Values only: functions are named as `module:function` and imported where they are called, so that
+the list of chapters loads nothing that measures, learns or draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+#: Name of a device file without its suffix.
+DeviceName = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+
+
+class Section(BaseModel):
+    """A section of params.yaml: a misspelt key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ChapterParams(Section):
+    """What every chapter may read of params.yaml; a chapter's `settings` adds its own sections.
+
+    Attributes:
+        seed: of everything that is drawn.
+        devices: the devices that have a report.
+    """
+
+    seed: Annotated[int, Field(ge=0, le=2**31)]
+    devices: Annotated[list[DeviceName], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What stages run for: names in params.yaml.
+
+    Attributes:
+        path: where they stand, by its keys ("cold_start.devices"): a list of names, a list of mappings from wildcards to names
+            (pairs of devices), or one such mapping.
+        wildcards: how paths of stages name them.
+    """
+
+    path: str
+    wildcards: tuple[str, ...] = ("device",)
+
+    def of(self, params: Mapping[str, Any]) -> list[dict[str, str]]:
+        """The targets in params.yaml: a name for each wildcard.
+
+        Raises:
+            KeyError: there is no such section.
+        """
+        found: Any = params
+        for key in self.path.split("."):
+            found = found[key]
+        items = [found] if isinstance(found, Mapping) else found
+        return [{w: item if isinstance(item, str) else item[w] for w in self.wildcards} for item in items]
+
+
+#: The devices that have a report.
+DEVICES = Targets("devices")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of the pipeline, declared here alone: Snakemake's rule and DVC's stage are made from it.
+
+    Paths hold wildcards of the targets in braces. The function gets every parameter that it has by name: `params`, or a path
+    of `paths`, `outputs` or `inputs`, or else a wildcard.
+
+    Attributes:
+        name: of the stage.
+        function: `module:function`.
+        inputs, outputs: files, by the names that the function knows them by.
+        paths: folders that the function reads or writes besides, by name.
+        params: sections of params.yaml that it depends on.
+        targets: what it runs for; None: once.
+        rows: the folder of rows of a stage that measures. They are kept when it runs again, and it holds the device.
+        reads: files and folders that it depends on besides its inputs.
+        writes: files and folders that it writes besides its outputs, or that its outputs lie in.
+        cached: what of both goes into DVC's cache instead of git.
+        keeps: what of both stays until there is something to put in its place.
+        plots, metrics: files and folders that `dvc plots` and `dvc metrics` show.
+        renews: whether its outputs stay until there is something to put in their place. Time stamps say nothing then, so the
+            stage is forced.
+        all_cores: whether it uses all cores.
+    """
+
+    name: str
+    function: str
+    outputs: Mapping[str, str]
+    inputs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    paths: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    params: tuple[str, ...] = ()
+    targets: Targets | None = None
+    rows: str = ""
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    cached: tuple[str, ...] = ()
+    keeps: tuple[str, ...] = ()
+    plots: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    renews: bool = False
+    all_cores: bool = False
+
+    @property
+    def folders(self) -> Mapping[str, str]:
+        """Folders that the function is given by name."""
+        return {**self.paths, "rows": self.rows} if self.rows else self.paths
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """What DVC follows: folders and files written, each once."""
+        own = (*self.writes, *self.plots, *self.metrics)
+        return (*(path for path in self.outputs.values() if not covered(path, own)), *self.writes)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """What DVC looks at: files and folders read, each once."""
+        return tuple(dict.fromkeys((*self.reads, *(p for p in self.inputs.values() if not covered(p, self.reads)))))
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A chapter.
+
+    Attributes:
+        name: of its folder, its section of params.yaml and its files.
+        title: as people read it.
+        paper: the paper whose question it asks.
+        settings: its sections of params.yaml.
+        targets: what its results are of.
+        stages: in the order in which they build on each other.
+        tables, figures: its registries as `module:NAME`, from ids to what has `title` and `caption`.
+        merged_by: the stage that merges its figures of merit (`results/<target>/chapters/<name>.json`) into
+            `results/<target>/metrics.json` and takes its part into `results/<target>/report.html`.
+        named_devices: where else in params.yaml devices are named; each has to have a file.
+        estimate: `module:function` from params and engines to seconds by part of a run.
+    """
+
+    name: str
+    title: str
+    paper: str
+    settings: type[ChapterParams]
+    targets: Targets
+    stages: tuple[Stage, ...]
+    tables: str = ""
+    figures: str = ""
+    merged_by: str = "report"
+    named_devices: tuple[Targets, ...] = ()
+    estimate: str = ""
+
+
+def covered(path: str, folders: tuple[str, ...]) -> bool:
+    """Whether a path is one of the folders, or lies in one."""
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def load(name: str) -> Any:
+    """What `module:attribute` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def expanded(pattern: str, targets: Targets | None, params: Mapping[str, Any]) -> Iterator[str]:
+    """A path for every target."""
+    yield from [pattern] if targets is None else (pattern.format(**target) for target in targets.of(params))

@@ -1,0 +1,59 @@
+"""The chapter on cold starts: what it measures, plans and shows."""
+
+from __future__ import annotations
+
+from edgeplan.chapters.base import Chapter, Stage, Targets
+from edgeplan.chapters.cold_start.settings import Params
+
+_TARGETS = Targets("cold_start.devices")
+_RESULTS, _MEASURED = "results/{device}", "results/{device}/cold"
+_CHAPTERS = f"{_RESULTS}/chapters"
+_FRAMES = ("runs", "bandwidth", "profiles", "plans", "models", "checks", "spans", "energy")
+_DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
+    name: f"{_MEASURED}/{name}.json" for name in ("notes", "environment")
+}
+
+#: Plans from predicted costs need the predictors of the device (stage training). They are no dependency: this stage also runs
+#: for devices that the chapter on prediction was not built for, and then a table says that there were none.
+COLD_START = Stage(
+    name="cold_start",
+    function="edgeplan.chapters.cold_start.stages.cold_start:measure_cold_start",
+    targets=_TARGETS,
+    params=("seed", "cold_start"),
+    inputs={"device": "config/devices/{device}.yaml"},
+    outputs=_DOCUMENTS,
+    paths={"predictors": f"{_RESULTS}/predictors", "work": "work/cold", "measured": _MEASURED},
+    writes=(f"{_MEASURED}/plans",),
+    rows="data/rows/{device}/cold_start",
+    renews=True,
+    all_cores=True,
+)
+COLD_TABLES = Stage(
+    name="cold_tables",
+    function="edgeplan.report.cold_tables:write_cold_start",
+    targets=_TARGETS,
+    inputs=_DOCUMENTS,
+    outputs={
+        "metrics": f"{_CHAPTERS}/cold_start.json",
+        "chapter": f"{_CHAPTERS}/cold_start.html",
+        "page": f"{_MEASURED}/report.html",
+    },
+    paths={"measured": _MEASURED, "chapters": _CHAPTERS, "remarks": "docs/remarks"},
+    reads=("docs/remarks",),
+    writes=(f"{_MEASURED}/tables",),
+    plots=(f"{_MEASURED}/figures",),
+    cached=(f"{_CHAPTERS}/cold_start.html", f"{_MEASURED}/report.html"),
+)
+
+CHAPTER = Chapter(
+    name="cold_start",
+    title="Cold starts planned for the first inference",
+    paper="NNV12 (MobiSys 2023)",
+    settings=Params,
+    targets=_TARGETS,
+    stages=(COLD_START, COLD_TABLES),
+    tables="edgeplan.chapters.cold_start.evaluation.tables:COLD_TABLES",
+    figures="edgeplan.chapters.cold_start.evaluation.figures:COLD_FIGURES",
+    named_devices=(_TARGETS,),
+    estimate="edgeplan.chapters.cold_start.estimate:estimate",
+)

@@ -1,0 +1,1 @@
+"""What the chapter shows: evidence, tables, figures, figures of merit and findings."""

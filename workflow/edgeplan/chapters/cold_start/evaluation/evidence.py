@@ -1,0 +1,142 @@
+"""What the tables of the cold-start chapter are made of, and reading it from the folder the measuring stage writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from edgeplan.planning.bounds import fewest_read_bytes, work_bound_ms
+from edgeplan.planning.profile import Profile
+from edgeplan.profiling.frame import from_frame
+from edgeplan.support.frames import read_document, read_parquet
+
+#: Setting of the package's own runtime in the runs, and its plan that is held against the stock engines.
+OWN, OPTIMAL = "edgeplan", "optimal"
+#: The plan for an evicted page cache. It is run among the others under a setting of its own, and is `OWN`'s in the tables.
+EVICTED_PLAN, EVICTED_SETTING = "evicted", "edgeplan-evicted"
+#: The same runtime without work stealing, and with the mode that prepares kernels of later runs in idle time.
+FIXED, CONTINUOUS = "edgeplan-fixed", "edgeplan-continuous"
+#: Plans of the ablation besides the pipelined one (Figure 13): shown in both states of the page cache.
+ABLATION = ("warm", "K", "K+C")
+#: Plans that stand for their schedule, and run without stealing: an idle lane would turn a sequence into a pipeline, and one
+#: that stands for a slower core would prepare slowly what it takes. Older rows of them are of runs with stealing.
+FOLLOWED = (*ABLATION, "asymmetric", "asymmetric-nnv12")
+#: States of the page cache.
+CACHED, EVICTED = "cached", "evicted"
+#: Name of the single convolution of Table 2 among the profiled models.
+TABLE2_CONV = "conv_3x3_64_192"
+
+#: Columns beyond those of a frame's own schema; a missing file or column is an error.
+FRAMES: Mapping[str, tuple[str, ...]] = {
+    "runs": (
+        "model",
+        "setting",
+        "plan",
+        "threads",
+        "state",
+        "repeat",
+        "cold_ms",
+        "warm_min_ms",
+        "output_error",
+        "stock",
+        "reason",
+        "slowness",
+        "interference",
+        "load_percent",
+        "load_core",
+    ),
+    "bandwidth": ("model", "mb_per_s"),
+    "profiles": ("model", "layout", "step", "implementation", "source"),
+    "plans": (
+        *("model", "plan", "threads", "little_ratio", "planner", "costs", "layout", "steps", "widen_from"),
+        *("makespan_ms", "lower_bound_ms", "planning_ms", "cache_bytes", "note"),
+    ),
+    "models": ("model", "parameters", "model_bytes", "macs"),
+    "checks": ("model", "layout", "choice", "error"),
+    "spans": ("model", "plan", "threads", "kind", "core", "step", "stage", "start_ms", "end_ms"),
+    "energy": ("model", "setting", "joules"),
+}
+
+
+@dataclass(frozen=True)
+class ColdEvidence:
+    """All measurements of the chapter on one device. Times carry their unit in the column's name.
+
+    Attributes:
+        device: name of the device.
+        runs: one row a process (`cold.results.RUN_COLUMNS`), with `plan` ("" of stock engines), `load_percent` and `load_core`
+            (of a background load), `warm_ms` (JSON list of the warm runs), `slowness` (how many times its profiled cost work
+            took around the run, by the references timed beside both), `interference` (how many times as long as usual
+            a load on all processors of the run took beside it).
+        bandwidth: the disk, probed among the runs: model, repeat, file_bytes, mb_per_s.
+        profiles: `planning.cold_start.frame`; beside the models, the convolution of Table 2.
+        plans: one row a plan document: model, plan, threads, little_ratio, planner, costs, layout, steps, widen_from,
+            makespan_ms, lower_bound_ms, gap, planning_ms, read_bytes, cache_bytes, profiled_makespan_ms, note.
+        models: model, parameters, model_bytes, macs.
+        checks: outputs against ONNX Runtime, one row a program and thread count: model, layout, choice (which candidate every
+            step takes), error.
+        spans: timelines: model, plan, threads, kind (planned, measured), core, step, stage, start_ms, end_ms.
+        energy: model, setting, joules of a process; empty where the machine counts none.
+        notes: why something was not measured, by topic; `predicted.<model>` for a model without a plan from predicted costs.
+        environment: the captured environment, with `measured_at`.
+    """
+
+    device: str
+    runs: pd.DataFrame
+    bandwidth: pd.DataFrame
+    profiles: pd.DataFrame
+    plans: pd.DataFrame
+    models: pd.DataFrame
+    checks: pd.DataFrame
+    spans: pd.DataFrame
+    energy: pd.DataFrame
+    notes: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def profiled(self) -> Mapping[str, tuple[Profile, ...]]:
+        """Profiles by model, one a home layout."""
+        found: dict[str, list[Profile]] = {}
+        for profile in from_frame(self.profiles, "profiles.parquet") if len(self.profiles) else ():
+            found.setdefault(profile.model, []).append(profile)
+        return {model: tuple(profiles) for model, profiles in found.items()}
+
+    @cached_property
+    def work_bound_ms(self) -> pd.Series[float]:
+        """By model: the least work bound of any home layout (ms), at the speed that profiled costs are brought to."""
+        bounds = {model: min(map(work_bound_ms, profiles)) for model, profiles in self.profiled.items()}
+        return pd.Series(bounds, dtype="float64")
+
+    @cached_property
+    def read_bound_ms(self) -> pd.Series[float]:
+        """By model: the fewest bytes any candidates need, over the disk's median bandwidth among that model's runs (ms)."""
+        needed = pd.Series({m: min(map(fewest_read_bytes, profiles)) for m, profiles in self.profiled.items()}, dtype="float64")
+        probes = self.bandwidth[self.bandwidth["mb_per_s"] > 0]
+        bandwidth = probes.groupby("model")["mb_per_s"].median()
+        return needed[needed.index.isin(bandwidth.index)] / 1e3 / bandwidth.reindex(needed.index).dropna()
+
+    @property
+    def threads(self) -> int:
+        """The most threads any run had: all cores of the chapter."""
+        return int(self.runs["threads"].max()) if len(self.runs) else 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Models, in order."""
+        return tuple(self.models["model"])
+
+
+def read_cold_evidence(device: str, folder: Path) -> ColdEvidence:
+    """Read what the stage `cold_start` wrote.
+
+    Raises:
+        FormatError: a file is missing, damaged, of another format version, or lacks a column.
+    """
+    frames: dict[str, Any] = {name: read_parquet(folder / f"{name}.parquet", *columns) for name, columns in FRAMES.items()}
+    notes, environment = (read_document(folder / f"{name}.json") for name in ("notes", "environment"))
+    return ColdEvidence(device, **frames, notes=notes, environment=environment)

@@ -1,0 +1,294 @@
+"""The figures of the cold-start chapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.cold_start.evaluation import findings as words
+from edgeplan.chapters.cold_start.evaluation import metrics
+from edgeplan.chapters.cold_start.evaluation import tables_runs as runs
+from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OPTIMAL, OWN, ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.tables_continuous import figure_14, mode_over_without, shown_models
+from edgeplan.chapters.cold_start.evaluation.tables_stages import STAGES, NotMeasuredError, figure_06, figure_09, focus, title
+from edgeplan.reporting.drawing import (
+    INK,
+    MARKERS,
+    PALETTE,
+    canvas,
+    family_ticks,
+    legend,
+    legend_above,
+    log_scale,
+    name_axes,
+    png,
+    series_style,
+)
+from edgeplan.reporting.gantt import gantt
+
+_STATES = {"cached": "page cache warm", "evicted": "page cache evicted"}
+_BAR = 0.8
+
+
+def speed(e: ColdEvidence) -> Any:
+    """Cold latency of every model over our own, by setting (bars of Figure 8), for both states."""
+    frame = runs.figure_08(e)
+    states = [s for s in _STATES if s in set(frame["page_cache"])]
+    figure, axes = canvas(11.0, 4.2 * len(states), rows=len(states))
+    for axis, state in zip(axes, states, strict=True):
+        part = frame[frame["page_cache"] == state].dropna(subset=[f"{OWN}_ms"])
+        stock = [c for c in part.columns if c.endswith("_ms") and c not in (f"{OWN}_ms", "bound_ms") and part[c].notna().any()]
+        width = _BAR / max(len(stock), 1)
+        for i, column in enumerate(stock):
+            at = np.arange(len(part)) - _BAR / 2 + (i + 0.5) * width
+            colour, hatch = PALETTE[i % len(PALETTE)], "//" if i >= len(PALETTE) else ""
+            heights = part[column] / part[f"{OWN}_ms"]
+            axis.bar(at, heights, width, color=colour, hatch=hatch, label=title(column.removesuffix("_ms")))
+        axis.plot(
+            np.arange(len(part)), part["bound_ms"] / part[f"{OWN}_ms"], "_", color=INK, markersize=16, label="lower bound"
+        )
+        axis.axhline(1.0, color=INK, linewidth=1)
+        log_scale(axis)
+        axis.set_ylim(bottom=0.8 * min(1.0, float((part["bound_ms"] / part[f"{OWN}_ms"]).min(skipna=True))))
+        family_ticks(axis, part["model"].tolist())
+        name_axes(axis, "", f"over our own, {_STATES[state]}")
+    legend_above(axes[0], 4)
+    return figure
+
+
+def cold_over_warm(e: ColdEvidence) -> Any:
+    """Cold over warm by setting; a dot a model (Figure 2)."""
+    frame = runs.figure_02(e)
+    settings = list(dict.fromkeys(frame["setting"]))
+    figure, (axis,) = canvas(9.0, 4.6)
+    for i, state in enumerate(s for s in _STATES if s in set(frame["state"])):
+        part = frame[frame["state"] == state]
+        at = part["setting"].map(settings.index) + 0.24 * i - 0.12
+        axis.plot(at, part["cold_over_warm"], MARKERS[i], color=PALETTE[i], alpha=0.7, label=_STATES[state])
+    log_scale(axis)
+    axis.axhline(1.0, color=INK, linewidth=1)
+    family_ticks(axis, settings)
+    name_axes(axis, "", "cold / warm latency")
+    legend(axis, 2)
+    return figure
+
+
+def stages(e: ColdEvidence) -> Any:
+    """Stages by plan and core count (Figure 6)."""
+    frame = figure_06(e)
+    names = [c for c in (f"{s}_ms" for s in ("memory allocation", *STAGES)) if c in frame.columns]
+    figure, (axis,) = canvas(8.0, 4.2)
+    width = _BAR / len(frame)
+    for i, row in enumerate(frame.to_dict("records")):
+        label = f"{row['plan']} plan, {row['cores']} core{'s' if row['cores'] > 1 else ''}"
+        at = np.arange(len(names)) + width * (i - (len(frame) - 1) / 2)
+        axis.bar(at, [row[name] for name in names], 0.95 * width, label=label, color=PALETTE[i % len(PALETTE)])
+    axis.set_xticks(range(len(names)), [n.removesuffix("_ms") for n in names])
+    name_axes(axis, "", "sum over the lanes (ms)", str(frame["model"].iloc[0]))
+    legend(axis)
+    return figure
+
+
+def cores(e: ColdEvidence) -> Any:
+    """Cold latency by core count (Figure 9)."""
+    frame = figure_09(e)
+    frame = frame[frame["page_cache"] == CACHED] if (frame["page_cache"] == CACHED).any() else frame
+    models = list(dict.fromkeys(frame["model"]))
+    counts = sorted(set(frame["cores"]), key=lambda text: ("+" in text, text))
+    styles = _styles(frame["setting"])
+    figure, axes = canvas(6.0 + 4.0 * len(models), 4.6, len(models))
+    for axis, model in zip(axes, models, strict=True):
+        for setting, part in frame[frame["model"] == model].groupby("setting", sort=False):
+            axis.plot([counts.index(c) for c in part["cores"]], part["cold_ms"], **styles[str(setting)], label=setting)
+        axis.set_xticks(range(len(counts)), counts)
+        axis.set_ylim(bottom=0)
+        name_axes(axis, "cores", "cold latency (ms)", model)
+    legend(axes[-1], beside=True)
+    return figure
+
+
+def _styles(names: pd.Series[str]) -> dict[str, dict[str, str]]:
+    """The same look for a setting in every panel."""
+    return {name: series_style(i) for i, name in enumerate(dict.fromkeys(names))}
+
+
+def load(e: ColdEvidence) -> Any:
+    """Slow-down under background load (Figure 11); all panels start from the one baseline."""
+    frame = runs.figure_11(e)
+    places = [place for place in dict.fromkeys(frame["load_core"]) if place] or [""]
+    figure, axes = canvas(5.0 + 4.0 * len(places), 4.2, len(places))
+    for axis, place in zip(axes, places, strict=True):
+        for i, (setting, part) in enumerate(frame[frame["load_core"].isin(["", place])].groupby("setting", sort=False)):
+            ordered = part.sort_values("load_percent")
+            axis.plot(ordered["load_percent"], ordered["slow_down"], f"{MARKERS[i]}-", color=PALETTE[i], label=setting)
+        axis.set_ylim(0, 1.08 * frame["slow_down"].max())
+        name_axes(axis, "load (%)", "cold latency over no load", f"load on the {place or 'core'}")
+    legend(axes[0])
+    return figure
+
+
+def ablation(e: ColdEvidence) -> Any:
+    """Techniques added one after the other (Figure 13)."""
+    frame = runs.figure_13(e)
+    frame = frame[(frame["page_cache"] == CACHED) & frame["model"].isin(e.names)]
+    if frame.empty:
+        raise NotMeasuredError("no ablation with a warm page cache")
+    steps = [c for c in ("warm_ms", "K_ms", "K+C_ms", "K+C+P_ms") if c in frame.columns]
+    figure, (axis,) = canvas(10.0, 4.6)
+    for i, column in enumerate(steps):
+        at = np.arange(len(frame)) + 0.2 * (i - (len(steps) - 1) / 2)
+        axis.bar(at, frame[column] / frame[steps[0]], 0.19, color=PALETTE[i], label=column.removesuffix("_ms"))
+    family_ticks(axis, frame["model"].tolist())
+    name_axes(axis, "", "cold latency over the stock-like plan")
+    legend_above(axis, len(steps))
+    return figure
+
+
+def continuous(e: ColdEvidence) -> Any:
+    """The first inferences of a process (Figure 14), and by model what the mode takes over the same plan without it."""
+    frame = figure_14(e)
+    models = shown_models(e)
+    frame = frame[frame["model"].isin(models)]
+    columns = [c for c in frame.columns if c.startswith("inference_")]
+    styles = _styles(frame["setting"])
+    try:
+        over = mode_over_without(e)
+    except NotMeasuredError:
+        over = pd.DataFrame()
+    figure, axes = canvas(4.8 * (len(models) + 1), 6.2, len(models) + (0 if over.empty else 1))
+    for axis, model in zip(axes, models, strict=False):
+        for _, row in frame[frame["model"] == model].iterrows():
+            axis.plot(range(1, len(columns) + 1), row[columns].astype(float), **styles[row["setting"]], label=row["setting"])
+        axis.set_xticks(range(1, len(columns) + 1))
+        log_scale(axis)
+        name_axes(axis, "inference", "latency (ms)", model)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=4, frameon=False)
+    if not over.empty:
+        for i, column in enumerate(c for c in (*columns[:2], "sum_ms") if c in over.columns):
+            style = series_style(i) | {"linestyle": ""}
+            axes[-1].plot(range(len(over)), over[column], **style, label=column.removesuffix("_ms").replace("_", " "))
+        axes[-1].axhline(1.0, color=INK, linewidth=1)
+        family_ticks(axes[-1], over.index.tolist())
+        name_axes(axes[-1], "", "with the mode / without", "continuous mode")
+        legend(axes[-1])
+    return figure
+
+
+def predicted(e: ColdEvidence) -> Any:
+    """Predicted against measured makespans; the band is +-15 %."""
+    frame = metrics.predicted_and_measured(e)
+    if frame.empty:
+        raise NotMeasuredError("no plan was executed with a warm page cache")
+    figure, (axis,) = canvas(6.4, 5.6)
+    low, high = (
+        frame[["predicted_ms", "measured_ms"]].min().min() * 0.8,
+        frame[["predicted_ms", "measured_ms"]].max().max() * 1.25,
+    )
+    line = np.array([low, high])
+    axis.fill_between(line, line * 0.85, line / 0.85, color="#e8e8e8", linewidth=0)
+    axis.plot(line, line, color=INK, linewidth=1)
+    for i, (plan, part) in enumerate(frame.groupby("plan", sort=False)):
+        axis.plot(part["predicted_ms"], part["measured_ms"], **(series_style(i) | {"linestyle": ""}), label=plan)
+    log_scale(axis, x=True)
+    name_axes(axis, "predicted makespan (ms)", "measured cold latency (ms)")
+    legend(axis)
+    return figure
+
+
+def _gantt(e: ColdEvidence) -> Any:
+    if e.spans.empty:
+        raise NotMeasuredError(e.notes.get("spans", "no timeline was recorded"))
+    known = set(e.spans["model"])
+    wanted = focus(e, "resnet50")
+    model = wanted if wanted in known else str(e.spans["model"].iloc[0])
+    spans = e.spans[(e.spans["model"] == model) & (e.spans["plan"] == OPTIMAL)]
+    return gantt(spans, model)
+
+
+@dataclass(frozen=True, slots=True)
+class ColdPicture:
+    """A figure: stem of its file, one line, what is drawn, what draws it, and what the measurements add to the caption."""
+
+    id: str
+    title: str
+    caption: str
+    function: Callable[[ColdEvidence], Any]
+    told: words.Words = words.nothing
+
+
+_ALL = (
+    ColdPicture(
+        "cold_gantt",
+        "A cold start, planned and measured",
+        "What runs where and when; both on the same scale. The plan has profiled costs, whatever the machine's speed in the "
+        "measured start, which is one of a process of its own and not among those of the tables.",
+        _gantt,
+    ),
+    ColdPicture(
+        "cold_figure_08",
+        "Cold latency of stock engines over our own",
+        "Above 1 our plan starts sooner; the dash is the lower bound (paper: Fig. 8).",
+        speed,
+    ),
+    ColdPicture(
+        "cold_figure_02",
+        "Cold over warm",
+        "A mark a model, by engine (paper: Fig. 2, 1.5 to 12.7 on CPUs).",
+        cold_over_warm,
+        words.own_optimal,
+    ),
+    ColdPicture(
+        "cold_figure_06",
+        "Stages by the number of cores",
+        "Page cache warm; memory allocation is part of the other stages (paper: Fig. 6).",
+        stages,
+        words.widths,
+    ),
+    ColdPicture("cold_figure_09", "Cold latency by the number of cores", "Page cache warm (paper: Fig. 9).", cores),
+    ColdPicture(
+        "cold_figure_11",
+        "Background load",
+        "Slow-down while one core is busy; which of our threads runs there is the scheduler's choice (paper: Fig. 11).",
+        load,
+        words.load_runs,
+    ),
+    ColdPicture(
+        "cold_figure_13",
+        "Ablation",
+        "K: kernels, C: caching, P: pipeline; page cache warm (paper: Fig. 13).",
+        ablation,
+        words.sequences("warm", "K", "K+C"),
+    ),
+    ColdPicture(
+        "cold_figure_14",
+        "Continuous inference",
+        "The first inferences of a process, page cache warm (paper: Fig. 14).",
+        continuous,
+        words.continuous,
+    ),
+    ColdPicture("cold_predicted", "Predicted and measured", "Every executed plan; the band is +-15 %.", predicted),
+)
+
+#: Every figure by id, in the order of the report.
+COLD_FIGURES: Mapping[str, ColdPicture] = MappingProxyType({picture.id: picture for picture in _ALL})
+
+
+def figure_captions(evidence: ColdEvidence) -> dict[str, str]:
+    """All captions by id, with what the measurements add to them."""
+    return {name: words.caption_of(p.caption, p.told, evidence) for name, p in COLD_FIGURES.items()}
+
+
+def make_cold_figures(evidence: ColdEvidence) -> dict[str, bytes]:
+    """Every figure that can be drawn, as PNG by id; the table of the same id says why one cannot."""
+    made = {}
+    for name, picture in COLD_FIGURES.items():
+        try:
+            made[name] = png(picture.function(evidence))
+        except NotMeasuredError:
+            continue
+    return made

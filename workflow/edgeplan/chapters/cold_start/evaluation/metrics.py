@@ -1,0 +1,337 @@
+"""The figures of the cold-start chapter: pure functions of the measured frames, the formula of each in its docstring.
+
+In all of them c(m, s) is the cold latency of model m with setting s: the median over the repeats, at the thread count with
+the least such median (each engine at its best thread count up to ours); w(m, s, t) the warm latency with t threads: the
+median over the repeats of the least warm run of a process. Runs with a reason and the runs of the background load (its 0 %
+included) do not count. "Own" is our plan from profiled costs for the state of the page cache (`plan_for`), B the set of stock
+settings, G the geometric mean over the models that have all that a figure needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.cold_start.evaluation.evidence import (
+    CACHED,
+    EVICTED,
+    EVICTED_PLAN,
+    FIXED,
+    FOLLOWED,
+    OPTIMAL,
+    OWN,
+    ColdEvidence,
+)
+from edgeplan.chapters.cold_start.evaluation.metrics_plans import (
+    outputs_equal,
+    plan_gap_max,
+    plan_outputs_equal,
+    plan_seconds_max,
+)
+from edgeplan.reporting.bars import Bar
+
+#: The largest gap of a plan to its proven bound that the bar allows.
+GAP_BAR = 0.01
+_NEAR = 0.15
+_KEYS = ["model", "setting", "plan", "state", "threads"]
+_DEFAULT = "onnxruntime"
+#: The plan with the kernels that are fastest warm.
+WARM_PLAN = "warm"
+
+
+def geomean(values: pd.Series[float]) -> float:
+    """Geometric mean; not a number for no values."""
+    found = values.dropna()
+    return float(np.exp(np.log(found).mean())) if len(found) else math.nan
+
+
+def counted(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that count, without those of the background load."""
+    return runs[(runs["reason"] == "") & (runs["load_core"] == "")]
+
+
+def medians(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row a model, setting, plan, state and thread count: medians of cold, least warm and slowness; `repeats`."""
+    return (
+        counted(runs)
+        .groupby(_KEYS, as_index=False)
+        .agg(
+            cold_ms=("cold_ms", "median"),
+            warm_ms=("warm_min_ms", "median"),
+            slowness=("slowness", "median"),
+            stock=("stock", "first"),
+            repeats=("repeat", "nunique"),
+        )
+    )
+
+
+def best_threads(runs: pd.DataFrame) -> pd.DataFrame:
+    """`medians` at the thread count with the least cold median of each model, setting, plan and state."""
+    ordered = medians(runs).sort_values("cold_ms", kind="stable")
+    return ordered.drop_duplicates(_KEYS[:-1]).sort_values(_KEYS, ignore_index=True)
+
+
+def own(found: pd.DataFrame) -> pd.DataFrame:
+    """Of `medians`: those of our own runtime, one a model, plan, state and thread count (see `FOLLOWED`)."""
+    mine = found[(found["setting"] == OWN) | ((found["setting"] == FIXED) & found["plan"].isin(FOLLOWED))]
+    fixed_first = mine.sort_values("setting", key=lambda names: names != FIXED, kind="stable")
+    return fixed_first.drop_duplicates(["model", "plan", "state", "threads"]).sort_values(_KEYS, ignore_index=True)
+
+
+def plan_for(runs: pd.DataFrame, state: str) -> str:
+    """Our plan that is held against stock engines in a state of the page cache: plans are made for one."""
+    good = runs[(runs["reason"] == "") & (runs["state"] == EVICTED)]
+    return EVICTED_PLAN if state == EVICTED and (good["plan"] == EVICTED_PLAN).any() else OPTIMAL
+
+
+def beside(found: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Of `medians` of these runs: stock engines, and of our plans the one for each row's state."""
+    plans = found["state"].map({state: plan_for(runs, state) for state in (CACHED, EVICTED)})
+    return found[(found["plan"] == "") | (found["plan"] == plans)]
+
+
+def own_cold(runs: pd.DataFrame, state: str, plan: str = "") -> pd.DataFrame:
+    """The row of `medians` with c(m, own), by model; of the plan for that state unless another is named."""
+    found = own(medians(runs))
+    return _least(found[(found["plan"] == (plan or plan_for(runs, state))) & (found["state"] == state)], "cold_ms")
+
+
+def own_cold_ms(runs: pd.DataFrame, state: str, plan: str = "") -> pd.Series[float]:
+    """c(m, own) by model, see `own_cold`."""
+    return own_cold(runs, state, plan)["cold_ms"]
+
+
+def stock_cold(runs: pd.DataFrame, state: str, setting: str = "") -> pd.DataFrame:
+    """The row of `medians` with c(m, setting), by model; without a setting with the best stock one's, min over s in B."""
+    found = medians(runs)
+    chosen = found[found["stock"] & (found["state"] == state) & ((found["setting"] == setting) if setting else True)]
+    return _least(chosen, "cold_ms")
+
+
+def stock_cold_ms(runs: pd.DataFrame, state: str, setting: str = "") -> pd.Series[float]:
+    """c(m, setting) by model; without a setting the best stock one, min over s in B of c(m, s)."""
+    return stock_cold(runs, state, setting)["cold_ms"]
+
+
+def stock_warm_ms(runs: pd.DataFrame, threads: int) -> pd.Series[float]:
+    """Least w(m, s, threads) over s in B, by model, page cache warm."""
+    found = medians(runs)
+    return _least(found[found["stock"] & (found["threads"] == threads) & (found["state"] == CACHED)], "warm_ms")["warm_ms"]
+
+
+def own_warm(runs: pd.DataFrame, threads: int, plan: str = WARM_PLAN) -> pd.DataFrame:
+    """The row of `medians` with w(m, own, threads), by model, page cache warm: of the plan for warm running, or of another.
+
+    A plan for cold starts may hold slower kernels. `warm` chooses those that are fastest warm; where it was not run there is no
+    figure of the runtime's warm speed.
+    """
+    found = own(medians(runs))
+    chosen = found[(found["plan"] == plan) & (found["state"] == CACHED) & (found["threads"] == threads)]
+    return _least(chosen, "warm_ms")
+
+
+def _least(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """The row with the least value of each model."""
+    ordered = frame.dropna(subset=[column]).sort_values(column, kind="stable")
+    return ordered.drop_duplicates("model").set_index("model").sort_index()
+
+
+def spread_of(runs: pd.DataFrame, chosen: pd.DataFrame) -> pd.Series[str]:
+    """By model: least and largest cold latency of the runs behind a row of `medians`, "18.6 to 22.6" (ms).
+
+    Args:
+        runs: of the evidence.
+        chosen: rows of `medians`, indexed by model.
+    """
+    both = counted(runs).merge(chosen.reset_index()[_KEYS], on=_KEYS).groupby("model")["cold_ms"]
+    return both.agg(lambda times: f"{times.min():.4g} to {times.max():.4g}").reindex(chosen.index)
+
+
+def fewest_runs(*parts: pd.DataFrame) -> pd.Series[float]:
+    """By model: how many counted runs the medians rest on, the least over rows of `medians` indexed by model."""
+    return pd.concat([part["repeats"] for part in parts], axis=1).min(axis=1)
+
+
+def speedup_vs_ort_default(e: ColdEvidence) -> float:
+    """G of c(m, ONNX Runtime as shipped) / c(m, own), page cache warm."""
+    return geomean(stock_cold_ms(e.runs, CACHED, _DEFAULT) / own_cold_ms(e.runs, CACHED))
+
+
+def speedup_vs_best_stock_cached(e: ColdEvidence) -> float:
+    """G of min over s in B of c(m, s) / c(m, own), page cache warm."""
+    return geomean(stock_cold_ms(e.runs, CACHED) / own_cold_ms(e.runs, CACHED))
+
+
+def slowness(runs: pd.DataFrame, state: str) -> pd.Series[float]:
+    """By model: how many times its profiled cost work took, the median over the runs that are held against each other."""
+    good = counted(runs)
+    return beside(good[good["state"] == state], runs).groupby("model")["slowness"].median()
+
+
+def work_bound_ms(e: ColdEvidence, state: str) -> pd.Series[float]:
+    """W(m), at the speed that the machine had during the runs in a state of the page cache.
+
+    W(m) = slowness x the sum over the steps of the least (preparation + execution) core-time of any candidate, divided by the
+    cores; the least over the home layouts (`planning.cold_start.bounds.work_bound_ms`).
+    """
+    bound = e.work_bound_ms * slowness(e.runs, state)
+    return bound.dropna()
+
+
+def ceiling_vs_best_stock_cached(e: ColdEvidence) -> float:
+    """G of min over s in B of c(m, s) / W(m), page cache warm: the speed-up of a start that takes the work bound W."""
+    return geomean(stock_cold_ms(e.runs, CACHED) / work_bound_ms(e, CACHED))
+
+
+def speedup_vs_best_stock_evicted(e: ColdEvidence) -> float:
+    """G of min over s in B of c(m, s) / c(m, own), page cache evicted."""
+    return geomean(stock_cold_ms(e.runs, EVICTED) / own_cold_ms(e.runs, EVICTED))
+
+
+def ceiling_vs_best_stock_evicted(e: ColdEvidence) -> float:
+    """G of min over s in B of c(m, s) / max(R(m), W(m)), page cache evicted."""
+    return geomean(stock_cold_ms(e.runs, EVICTED) / evicted_bound_ms(e))
+
+
+def over_work_bound_cached(e: ColdEvidence) -> float:
+    """G of c(m, own) / W(m), page cache warm."""
+    return geomean(own_cold_ms(e.runs, CACHED) / work_bound_ms(e, CACHED))
+
+
+def evicted_bound_ms(e: ColdEvidence) -> pd.Series[float]:
+    """max(R(m), W(m)) by model, R(m) = fewest bytes any candidates read / bandwidth of the disk among the runs of m."""
+    both = pd.concat([e.read_bound_ms, work_bound_ms(e, EVICTED)], axis=1, join="inner")
+    return both.max(axis=1)
+
+
+def evicted_over_bound(e: ColdEvidence) -> float:
+    """G of c(m, own) / max(R(m), W(m)), page cache evicted."""
+    return geomean(own_cold_ms(e.runs, EVICTED) / evicted_bound_ms(e))
+
+
+def over_warm_cached(e: ColdEvidence) -> float:
+    """G of c(m, own) / own warm (`own_warm`) at all cores, page cache warm."""
+    return geomean(own_cold_ms(e.runs, CACHED) / own_warm(e.runs, e.threads)["warm_ms"])
+
+
+def warm_vs_best_stock(e: ColdEvidence) -> float:
+    """G of own warm / min over s in B of w(m, s, t), t = all cores on both sides; own warm is of the plan `warm`.
+
+    How fast the runtime is with kernels for warm running.
+    """
+    return geomean(own_warm(e.runs, e.threads)["warm_ms"] / stock_warm_ms(e.runs, e.threads))
+
+
+def warm_vs_best_stock_optimal(e: ColdEvidence) -> float:
+    """G of w(m, plan `optimal`, t) / min over s in B of w(m, s, t), t = all cores; run among the stock engines."""
+    return geomean(own_warm(e.runs, e.threads, OPTIMAL)["warm_ms"] / stock_warm_ms(e.runs, e.threads))
+
+
+def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
+    """Every executed plan and how it compares with its makespan.
+
+    Predicted is the makespan times the slowness of the machine during the runs; of a plan that reads from the disk the
+    makespan, since the references say nothing of disks. Measured is the median cold latency in the state of the page cache that
+    the plan is for. It holds what a makespan leaves out: reading the plan, opening files.
+
+    Returns:
+        model, plan, threads, state, planner, costs, little_ratio, setting, runs, slowness, makespan_ms, predicted_ms,
+        measured_ms, ratio = measured / predicted, near (|predicted / measured - 1| <= 0.15).
+    """
+    mine = own(medians(e.runs))
+    planned = e.plans.assign(state=np.where(e.plans["plan"] == EVICTED_PLAN, EVICTED, CACHED))
+    both = planned.merge(mine, on=["model", "plan", "threads", "state"])
+    kept = both[["model", "plan", "threads", "state", "planner", "costs", "little_ratio", "setting", "makespan_ms"]]
+    slow = both["slowness"].where(both["state"] == CACHED, 1.0)
+    frame = kept.assign(runs=both["repeats"], slowness=slow, measured_ms=both["cold_ms"])
+    return _held_against(frame, both["makespan_ms"] * slow).reset_index(drop=True)
+
+
+def _held_against(frame: pd.DataFrame, predicted_ms: pd.Series[float]) -> pd.DataFrame:
+    """Plans with what is predicted of them: predicted_ms, ratio, near (see `predicted_and_measured`)."""
+    ratio = frame["measured_ms"] / predicted_ms
+    return frame.assign(predicted_ms=predicted_ms, ratio=ratio, near=(1 / ratio - 1).abs() <= _NEAR)
+
+
+def foretold(frame: pd.DataFrame, *states: str) -> pd.DataFrame:
+    """Of `predicted_and_measured`: plans from profiled costs for these states of the page cache."""
+    return frame[(frame["costs"] == "profiled") & frame["state"].isin(states)]
+
+
+def predicted_within_15pct(e: ColdEvidence, *states: str) -> float:
+    """Share of the executed plans with |predicted / measured - 1| <= 0.15, over all models, planners and thread counts.
+
+    Plans from predicted costs are left out: theirs is the error of the predictors. Without states plans for weights in memory
+    count: the error of those for an evicted page cache is mostly the disk's. Both together are a figure of their own.
+    """
+    return float(foretold(predicted_and_measured(e), *(states or (CACHED,)))["near"].mean())
+
+
+def unscaled(frame: pd.DataFrame) -> pd.DataFrame:
+    """`predicted_and_measured` with makespans as the plan documents have them, whatever the machine's speed at the runs."""
+    return _held_against(frame, frame["makespan_ms"])
+
+
+def predicted_within_15pct_unscaled(e: ColdEvidence) -> float:
+    """`predicted_within_15pct` of makespans as the plan documents have them (`unscaled`)."""
+    return float(foretold(unscaled(predicted_and_measured(e)), CACHED)["near"].mean())
+
+
+def models_measured(e: ColdEvidence) -> float:
+    """Models with a cold latency of our own, page cache warm."""
+    return float(len(own_cold_ms(e.runs, CACHED)))
+
+
+#: The figures of the chapter by their key in metrics.json.
+METRICS: Mapping[str, Callable[[ColdEvidence], float]] = MappingProxyType(
+    {
+        "cold.speedup_vs_ort_default": speedup_vs_ort_default,
+        "cold.speedup_vs_best_stock_cached": speedup_vs_best_stock_cached,
+        "cold.speedup_vs_best_stock_cached_ceiling": ceiling_vs_best_stock_cached,
+        "cold.speedup_vs_best_stock_evicted": speedup_vs_best_stock_evicted,
+        "cold.speedup_vs_best_stock_evicted_ceiling": ceiling_vs_best_stock_evicted,
+        "cold.over_work_bound_cached": over_work_bound_cached,
+        "cold.evicted_over_bound": evicted_over_bound,
+        "cold.over_warm_cached": over_warm_cached,
+        "runtime.warm_vs_best_stock": warm_vs_best_stock,
+        "runtime.warm_vs_best_stock_optimal": warm_vs_best_stock_optimal,
+        "cold.plan_gap_max": plan_gap_max,
+        "cold.plan_gap_max_cached": lambda e: plan_gap_max(e, OPTIMAL),
+        "cold.plan_gap_max_evicted": lambda e: plan_gap_max(e, EVICTED_PLAN),
+        "cold.plan_seconds_max": plan_seconds_max,
+        "cold.plan_seconds_max_cached": lambda e: plan_seconds_max(e, OPTIMAL),
+        "cold.plan_seconds_max_evicted": lambda e: plan_seconds_max(e, EVICTED_PLAN),
+        "cold.predicted_within_15pct": predicted_within_15pct,
+        "cold.predicted_within_15pct_both_states": lambda e: predicted_within_15pct(e, CACHED, EVICTED),
+        "cold.predicted_within_15pct_unscaled": predicted_within_15pct_unscaled,
+        "runtime.outputs_equal": outputs_equal,
+        "runtime.plan_outputs_equal": plan_outputs_equal,
+        "cold.models": models_measured,
+    }
+)
+
+#: What the figures have to reach. A start that takes less than its bound shows that the bound is none.
+BARS = (
+    Bar("cold.speedup_vs_ort_default", "speed-up over ONNX Runtime as shipped, page cache warm", low=4, aim=">= 8"),
+    Bar("cold.speedup_vs_best_stock_cached", "speed-up over the best stock setting, page cache warm", low=1.3, aim=">= 2"),
+    Bar(
+        "cold.speedup_vs_best_stock_evicted", "speed-up over the best stock setting, page cache evicted", low=1.05, aim=">= 1.3"
+    ),
+    Bar("cold.over_work_bound_cached", "cold over the work bound, page cache warm", low=1, high=1.3, aim="<= 1.1"),
+    Bar("cold.evicted_over_bound", "cold over the bound of disk and work, page cache evicted", low=1, high=1.3, aim="<= 1.1"),
+    Bar("runtime.warm_vs_best_stock", "warm latency of the plan `warm` over the best stock engine's", high=1.15, aim="<= 1"),
+    Bar("cold.plan_gap_max", "largest gap of an optimal plan to its proven bound, either state", high=GAP_BAR, aim="<= 0.002"),
+    Bar("cold.plan_seconds_max", "longest planning of an optimal plan, either state (s)", high=2, aim="<= 0.5"),
+    Bar("cold.predicted_within_15pct", "share of makespans (weights in memory) predicted within 15 %", low=0.7, aim=">= 0.95"),
+    Bar("runtime.outputs_equal", "share of kernel choices with outputs equal to ONNX Runtime's", low=1),
+)
+
+
+def cold_metrics(e: ColdEvidence) -> dict[str, float]:
+    """All figures that the measurements give, six significant digits; what is missing is an absent key."""
+    values = {key: function(e) for key, function in METRICS.items()}
+    return {key: float(f"{value:.6g}") for key, value in values.items() if math.isfinite(value)}

@@ -1,0 +1,232 @@
+"""Tables of profiles and plans: kernel alternatives, storage, planners against each other, outputs, factors on costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.cold_start import paper
+from edgeplan.chapters.cold_start.evaluation import metrics
+from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OPTIMAL, TABLE2_CONV, ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.metrics_plans import own_starts
+from edgeplan.chapters.cold_start.evaluation.tables_stages import NotMeasuredError
+from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
+from edgeplan.planning.profile import BIG, Candidate
+from edgeplan.profiling.frame import remaining_table
+from edgeplan.zoo.cold_start_models import TABLE4
+
+_MB = 1e6
+
+
+def table_02(e: ColdEvidence) -> pd.DataFrame:
+    """Kernel alternatives of one convolution, 3x3, stride 1, 64 to 192 channels: what each stage takes (ms).
+
+    Rows that differ in nothing but the home layout are one: equal steps share their samples.
+    """
+    profiles = e.profiled.get(TABLE2_CONV, ())
+    rows = []
+    for profile in profiles:
+        # the convolution is the step with most candidates: reshapes at the border have one
+        layer = max(profile.layers, key=lambda layer: len(layer.candidates))
+        by_kernel: dict[str, dict[str, Candidate]] = {}
+        for c in layer.candidates:
+            by_kernel.setdefault(c.implementation, {})[c.source] = c
+        for kernel, sources in by_kernel.items():
+            raw, read, mapped = (sources.get(s) for s in ("raw", "cached_read", "cached_mmap"))
+            known = next(iter(sources.values()))
+            most = max(known.execute_ms)
+            rows.append(
+                {
+                    "kernel": kernel,
+                    "layout": profile.layout,
+                    "read_raw_ms": raw.read_ms[BIG] if raw else np.nan,
+                    "transform_ms": raw.transform_ms[BIG] if raw else np.nan,
+                    "read_cache_ms": read.read_ms[BIG] if read else np.nan,
+                    "map_cache_ms": mapped.read_ms[BIG] if mapped else np.nan,
+                    "create_ms": known.create_ms[BIG],
+                    "execute_1_core_ms": known.execute_ms[min(known.execute_ms)],
+                    f"execute_{most}_cores_ms": np.nan if quick_look_only(known) else known.execute_ms[most],
+                    "raw_bytes": raw.read_bytes if raw else 0,
+                    "cache_bytes": read.cache_bytes if read else 0,
+                    "from": "here",
+                }
+            )
+    if not rows:
+        raise NotMeasuredError("the convolution was not profiled")
+    rows = _once(rows)
+    rows += [
+        {
+            "kernel": k.kernel,
+            "read_raw_ms": k.read_raw_ms,
+            "transform_ms": k.transform_ms,
+            "read_cache_ms": k.read_cache_ms,
+            "execute_1_core_ms": k.execute_ms,
+            "from": "paper: ncnn on a phone, all big cores",
+        }
+        for k in paper.TABLE2
+    ]
+    return pd.DataFrame(rows)
+
+
+def quick_look_only(candidate: Candidate) -> bool:
+    """Whether a candidate has one sample, and none on several cores: the profile then repeats the time on one core there.
+
+    Two medians of samples of their own, nine digits each, do not agree to the last one.
+    """
+    times = list(candidate.execute_ms.values())
+    return len(times) > 1 and len(set(times)) == 1
+
+
+def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that differ in their layout only as one, which names them all."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        key = repr({name: value for name, value in row.items() if name != "layout"})
+        layouts = f"{found[key]['layout']}, {row['layout']}" if key in found else row["layout"]
+        found[key] = row | {"layout": layouts}
+    return list(found.values())
+
+
+def table_04(e: ColdEvidence) -> pd.DataFrame:
+    """Each model with its size, its FLOPs (two a multiply-add), what its plan stores beside it, and planning time."""
+    plans: dict[str, dict[str, Any]] = {str(p["model"]): p for p in _records(plans_named(e, OPTIMAL))}
+    rows = []
+    for row in _records(e.models):
+        model = str(row["model"])
+        told, plan = TABLE4[model], plans.get(model)
+        rows.append(
+            {
+                "model": model,
+                "parameters_m": row["parameters"] / 1e6,
+                "paper_parameters_m": told.parameters_m,
+                "model_mb": row["model_bytes"] / _MB,
+                "paper_model_mb": told.model_mb,
+                "flops_g": 2 * row["macs"] / 1e9,
+                "paper_flops_g": told.flops_g,
+                "storage_mb": plan["cache_bytes"] / _MB if plan else np.nan,
+                "paper_storage_mb": told.storage_mb,
+                "planning_ms": plan["planning_ms"] if plan else np.nan,
+                "paper_planning_meizu16t_ms": paper.TABLE4_PLANNING_MEIZU_MS[model],
+                "paper_planning_pixel5_ms": paper.TABLE4_PLANNING_PIXEL5_MS[model],
+            }
+        )
+    if not rows:
+        raise NotMeasuredError("no model was measured")
+    return pd.DataFrame(rows)
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(k): v for k, v in record.items()} for record in frame.to_dict("records")]
+
+
+def plans_named(e: ColdEvidence, plan: str) -> pd.DataFrame:
+    """Plans of that name for all cores."""
+    found: pd.DataFrame = e.plans[(e.plans["plan"] == plan) & (e.plans["threads"] == e.plans["threads"].max())]
+    return found
+
+
+def planners(e: ColdEvidence) -> pd.DataFrame:
+    """Heuristic against optimal plan: predicted, measured, the proven bound, and the planners' time."""
+    optimal, heuristic = (plans_named(e, name).set_index("model") for name in (OPTIMAL, "nnv12"))
+    if heuristic.empty or optimal.empty:
+        raise NotMeasuredError("both planners have to plan: cold_start.plans names optimal and nnv12")
+    own = e.runs[e.runs["threads"] == e.threads]
+    cold = {name: metrics.own_cold(own, CACHED, name) for name in (OPTIMAL, "nnv12")}
+    frame = pd.DataFrame(
+        {
+            "bound_ms": optimal["lower_bound_ms"],
+            "optimal_ms": optimal["makespan_ms"],
+            "optimal_gap_percent": 100 * (optimal["makespan_ms"] / optimal["lower_bound_ms"] - 1),
+            "nnv12_ms": heuristic["makespan_ms"],
+            "nnv12_gap_percent": 100 * (heuristic["makespan_ms"] / optimal["lower_bound_ms"] - 1),
+            "optimal_measured_ms": cold[OPTIMAL]["cold_ms"],
+            "nnv12_measured_ms": cold["nnv12"]["cold_ms"],
+            **{f"{name}_runs": metrics.spread_of(own, chosen) for name, chosen in cold.items()},
+            "runs": metrics.fewest_runs(*cold.values()),
+            "steps": optimal["steps"],
+            "optimal_widen_from": optimal["widen_from"],
+            "nnv12_widen_from": heuristic["widen_from"],
+            "optimal_planning_s": optimal["planning_ms"] / 1e3,
+            "nnv12_planning_s": heuristic["planning_ms"] / 1e3,
+            "layout": optimal["layout"],
+            "nnv12_search": heuristic["note"],
+        }
+    )
+    return frame.reindex([m for m in e.names if m in frame.index]).rename_axis("model").reset_index()
+
+
+def planning_time(e: ColdEvidence) -> pd.DataFrame:
+    """Planning time of every planner over the models (s), and its largest gap to the proven bound."""
+    if e.plans.empty:
+        raise NotMeasuredError("no plan was made")
+    rows = []
+    for (name, threads, planner, costs), part in e.plans.groupby(["plan", "threads", "planner", "costs"], sort=False):
+        rows.append(
+            {
+                "plan": name,
+                "cores": threads,
+                "planner": planner,
+                "costs": costs,
+                "plans": len(part),
+                "median_s": part["planning_ms"].median() / 1e3,
+                "largest_s": part["planning_ms"].max() / 1e3,
+                "largest_gap_percent": 100 * (part["makespan_ms"] / part["lower_bound_ms"] - 1).max(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def candidates(e: ColdEvidence) -> pd.DataFrame:
+    """How many candidates are left when those dominated in both preparation and execution are dropped.
+
+    `quick_look` counts those that were not measured further, since their first sample was dominated.
+    """
+    profiles = [p for model, parts in e.profiled.items() if model != TABLE2_CONV for p in parts]
+    if not profiles:
+        raise NotMeasuredError("no model was profiled")
+    quick = [sum(quick_look_only(c) for layer in p.layers for c in layer.candidates) for p in profiles]
+    frame = remaining_table(profiles)
+    frame.insert(list(frame.columns).index("candidates") + 1, "quick_look", quick)
+    return frame
+
+
+def outputs(e: ColdEvidence) -> pd.DataFrame:
+    """Outputs of the runtime against ONNX Runtime's: every choice step after step, and every start of a plan."""
+    if e.checks.empty:
+        raise NotMeasuredError("no output was compared")
+    grouped = e.checks.groupby("model", sort=False)["error"]
+    frame = grouped.agg(programs="size", largest_error="max").reset_index()
+    starts = own_starts(e.runs).groupby("model")["output_error"]
+    frame = frame.assign(
+        starts=frame["model"].map(starts.size()).fillna(0).astype(int), largest_start_error=frame["model"].map(starts.max())
+    )
+    worst = frame[["largest_error", "largest_start_error"]].max(axis=1)
+    return frame.assign(equal=worst <= OUTPUT_TOLERANCE)
+
+
+def asymmetric(e: ColdEvidence) -> pd.DataFrame:
+    """Plans for one big and one little core, the little one stood for by waiting: optimal and heuristic."""
+    found = e.plans[e.plans["little_ratio"] > 1]
+    if found.empty:
+        raise NotMeasuredError(e.notes.get("asymmetric", "no plan for an asymmetric chip was made"))
+    cold = metrics.own(metrics.medians(e.runs))
+    cold = cold[cold["state"] == CACHED][["model", "plan", "threads", "cold_ms", "setting", "repeats"]]
+    frame = found.merge(cold, on=["model", "plan", "threads"], how="left")
+    frame["gap_percent"] = 100 * (frame["makespan_ms"] / frame["lower_bound_ms"] - 1)
+    columns = ["model", "plan", "little_ratio", "planner", "makespan_ms", "lower_bound_ms", "gap_percent"]
+    columns += ["cold_ms", "repeats", "setting", "note"]
+    return frame[columns].rename(columns={"cold_ms": "measured_ms", "repeats": "runs"})
+
+
+def factors(e: ColdEvidence) -> pd.DataFrame:
+    """What multiplies the profiled costs of each model, and what is added to them; medians over the home layouts."""
+    profiles = e.profiles[e.profiles["model"].isin(e.names)]
+    if profiles.empty:
+        raise NotMeasuredError("no model was profiled")
+    names = [c for c in profiles.columns if c.startswith(("contention_", "fresh_"))]
+    found = profiles.groupby("model")[["start_ms", *names]].median()
+    found = found.reindex([m for m in e.names if m in found.index])
+    over = found.agg(["min", "median", "max"]).rename({"min": "least", "median": "median", "max": "largest"})
+    return pd.concat([found, over]).rename_axis("model").reset_index()

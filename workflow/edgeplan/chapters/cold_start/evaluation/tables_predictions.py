@@ -1,0 +1,112 @@
+"""Tables of predictions: makespans against measurements, and what planning from predicted costs loses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from edgeplan.chapters.cold_start.evaluation import metrics
+from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, EVICTED, OPTIMAL, ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.tables_plans import plans_named
+from edgeplan.chapters.cold_start.evaluation.tables_stages import NotMeasuredError
+
+_SEARCHED = ("optimal", "evicted", "nnv12")
+
+
+def predicted_measured(e: ColdEvidence) -> pd.DataFrame:
+    """Predicted against measured makespan of every executed plan."""
+    frame = _compared(e)
+    error = 100 * (frame["predicted_ms"] / frame["measured_ms"] - 1).abs()
+    shown = frame[["model", "plan", "threads", "setting", "state", "slowness", "predicted_ms", "measured_ms", "ratio"]]
+    return shown.assign(error_percent=error, within_15_percent=frame["near"], runs=frame["runs"])
+
+
+def predicted_shares(e: ColdEvidence) -> pd.DataFrame:
+    """The share of plans within 15 %, by kind of plan; the last row is the figure of merit."""
+    frame = _compared(e)
+    frame = frame.assign(kind=[_kind(row) for row in frame.to_dict("records")])
+    parts: list[tuple[str, pd.DataFrame]] = [(str(k), part) for k, part in frame.groupby("kind", sort=False)]
+    parts.append(("all from profiled costs, either state", metrics.foretold(frame, CACHED, EVICTED)))
+    cached = metrics.foretold(frame, CACHED)
+    parts.append(("all from profiled costs, page cache warm, makespans as in plan documents", metrics.unscaled(cached)))
+    parts.append(("all from profiled costs, page cache warm", cached))
+    return pd.DataFrame(
+        [
+            {
+                "kind": kind,
+                "setting": ", ".join(sorted(set(part["setting"]))),
+                "plans": len(part),
+                "within_15_percent": int(part["near"].sum()),
+                "share_percent": 100 * part["near"].mean(),
+                "measured_over_predicted": metrics.geomean(part["ratio"]),
+                "runs": part["runs"].min(),
+            }
+            for kind, part in parts
+        ]
+    )
+
+
+def _compared(e: ColdEvidence) -> pd.DataFrame:
+    frame = metrics.predicted_and_measured(e)
+    if frame.empty:
+        raise NotMeasuredError("no plan was executed in the state that it is for")
+    return frame
+
+
+def _kind(row: dict[Any, Any]) -> str:
+    if row["costs"] == "predicted":
+        return f"{row['planner']}, from predicted costs"
+    if row["little_ratio"] > 1:
+        return f"{row['planner']}, asymmetric by waiting"
+    if row["planner"] in _SEARCHED:
+        return f"{row['planner']}, {row['threads']} thread{'s' if row['threads'] > 1 else ''}"
+    return "sequences (warm, K, K+C)"
+
+
+def from_predictions(e: ColdEvidence) -> pd.DataFrame:
+    """What planning from predicted costs loses: its plan under the profiled costs, and executed, over the profiled one's."""
+    predicted, profiled = (plans_named(e, name).set_index("model") for name in ("predicted", OPTIMAL))
+    if predicted.empty:
+        kept = [note for topic, note in e.notes.items() if topic.partition(".")[0] == "predicted"]
+        raise NotMeasuredError("; ".join(dict.fromkeys(kept)) or "no plan was made from predicted costs")
+    own = e.runs[e.runs["threads"] == e.threads]
+    cold = {name: metrics.own_cold(own, CACHED, name) for name in (OPTIMAL, "predicted")}
+    planned, measured = (cold[name]["cold_ms"] for name in (OPTIMAL, "predicted"))
+    frame = pd.DataFrame(
+        {
+            "predicted_makespan_ms": predicted["makespan_ms"],
+            "under_profiled_costs_ms": predicted["profiled_makespan_ms"],
+            "profiled_makespan_ms": profiled["makespan_ms"],
+            "loss_percent": 100 * (predicted["profiled_makespan_ms"] / profiled["makespan_ms"] - 1),
+            "measured_ms": measured,
+            "profiled_measured_ms": planned,
+            "measured_loss_percent": 100 * (measured / planned - 1),
+            "runs": metrics.fewest_runs(*cold.values()),
+        }
+    )
+    reasons = _reasons(e, set(predicted.index))
+    frame = frame.reindex([m for m in e.names if m in frame.index]).rename_axis("model").reset_index()
+    return frame.assign(reason=[reasons.get(model, "") for model in frame["model"]])
+
+
+def _reasons(e: ColdEvidence, planned: set[str]) -> dict[str, str]:
+    """Why a model has no plan from predicted costs: its note, or where only the last one was kept, what the profiles say."""
+    left_out = [model for model in e.names if model not in planned]
+    kinds = {model: {_step_kind(name) for name in part["name"]} for model, part in e.profiles.groupby("model")}
+    known = set().union(*(kinds.get(model, set()) for model in planned))
+    reasons = {}
+    for model in left_out:
+        note = e.notes.get(f"predicted.{model}")
+        if note is None and model == left_out[-1]:
+            note = e.notes.get("predicted")
+        if note is None:
+            new = ", ".join(sorted(kinds.get(model, set()) - known)) or "none"
+            note = f"its note was not kept; kinds of its steps that no model planned from predictions has: {new}"
+        reasons[model] = note
+    return reasons
+
+
+def _step_kind(name: str) -> str:
+    """Kind of a step, from its name: an operator's, `resize_88` or, in two parts, `lstm_37:parted`."""
+    return name.partition(":")[0].rpartition("_")[0]

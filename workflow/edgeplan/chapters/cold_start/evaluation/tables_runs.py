@@ -1,0 +1,195 @@
+"""Tables of cold starts as measured: speed-ups, load, energy, ablation, continuous inference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.cold_start import paper
+from edgeplan.chapters.cold_start.evaluation import metrics
+from edgeplan.chapters.cold_start.evaluation.evidence import ABLATION, CACHED, EVICTED, OWN, ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.tables_stages import STATES, NotMeasuredError, title
+from edgeplan.engines.registry import SETTINGS
+
+#: Stock settings in the order of the registry.
+STOCK = tuple(name for name, found in SETTINGS.items() if found.stock)
+#: Plan -> its name in Figure 13; "" is the pipelined one for the state of the page cache.
+_ABLATION = {name: name for name in ABLATION} | {"": "K+C+P"}
+
+
+def figure_02(e: ColdEvidence) -> pd.DataFrame:
+    """Cold and warm of every setting and model, each at its best thread count."""
+    best = metrics.beside(metrics.best_threads(e.runs), e.runs)
+    if best.empty:
+        raise NotMeasuredError("no run counts")
+    names = best["setting"].map(title)
+    frame = best.assign(setting=names, cold_over_warm=best["cold_ms"] / best["warm_ms"], runs=best["repeats"])
+    return frame[["model", "setting", "state", "threads", "cold_ms", "warm_ms", "cold_over_warm", "runs"]]
+
+
+def figure_02_summary(e: ColdEvidence) -> pd.DataFrame:
+    """Cold over warm by setting: least, largest, geometric mean."""
+    frame = figure_02(e)
+    frame = frame[frame["state"] == EVICTED] if (frame["state"] == EVICTED).any() else frame
+    low, high = paper.FIGURE2_COLD_OVER_WARM
+    rows = [
+        {
+            "setting": setting,
+            "models": len(part),
+            "least": part["cold_over_warm"].min(),
+            "largest": part["cold_over_warm"].max(),
+            "geomean": metrics.geomean(part["cold_over_warm"]),
+            "runs": part["runs"].min(),
+            "paper": f"{low} to {high}" if setting != OWN else f"{paper.COLD_OVER_WARM} (mean)",
+        }
+        for setting, part in frame.groupby("setting", sort=False)
+    ]
+    return pd.DataFrame(rows)
+
+
+def table_05(e: ColdEvidence) -> pd.DataFrame:
+    """Speed-up over every stock setting: least, largest, geometric mean over the models it runs."""
+    rows = []
+    names = [s for s in STOCK if s in set(e.runs["setting"])]
+    for state in STATES:
+        own = metrics.own_cold(e.runs, state)
+        for setting in [*names, ""]:
+            stock = metrics.stock_cold(e.runs, state, setting)
+            ratio = (stock["cold_ms"] / own["cold_ms"]).dropna()
+            runs = metrics.fewest_runs(stock, own).reindex(ratio.index)
+            rows.append(
+                {
+                    "baseline": title(setting) if setting else "best stock setting of each model",
+                    "page_cache": state,
+                    "models": len(ratio),
+                    "least": ratio.min() if len(ratio) else np.nan,
+                    "largest": ratio.max() if len(ratio) else np.nan,
+                    "geomean": metrics.geomean(ratio),
+                    "runs": runs.min() if len(ratio) else np.nan,
+                    "paper_min_max_avg": _paper_speedups(setting) if state == EVICTED else "",
+                    "without": _reasons(e, setting),
+                }
+            )
+    if not any(row["models"] for row in rows):
+        raise NotMeasuredError("no model was run both by a stock engine and by the runtime")
+    return pd.DataFrame(rows)
+
+
+def _paper_speedups(setting: str) -> str:
+    name = {"ncnn": "ncnn", "litert": "TFLite"}.get(setting)
+    if name is None:
+        return ""
+    told = {device: row[name] for device, row in paper.TABLE5.items()}
+    return "; ".join(f"{device} {s.least} to {s.largest} ({s.mean})" for device, s in told.items())
+
+
+def _reasons(e: ColdEvidence, setting: str) -> str:
+    """Why a setting has no figure for some models, one reason each."""
+    if not setting:
+        return ""
+    mine = e.runs[e.runs["setting"] == setting]
+    counted = set(mine.loc[mine["reason"] == "", "model"])
+    failed = mine[(mine["reason"] != "") & ~mine["model"].isin(counted)].drop_duplicates("model")
+    grouped: dict[str, list[str]] = {}
+    for model, reason in zip(failed["model"], failed["reason"], strict=True):
+        grouped.setdefault(reason, []).append(model)
+    return "; ".join(f"{', '.join(models)}: {reason}" for reason, models in grouped.items())
+
+
+def figure_08(e: ColdEvidence) -> pd.DataFrame:
+    """Cold latency of every model and setting beside ours and the bounds (ms)."""
+    rows = []
+    evicted = metrics.evicted_bound_ms(e)
+    for state in STATES:
+        best = metrics.beside(metrics.best_threads(e.runs), e.runs)
+        best = best[best["state"] == state]
+        wide = best.pivot_table(index="model", columns="setting", values="cold_ms")
+        fewest = best.groupby("model")["repeats"].min()
+        fastest, ours = metrics.stock_cold(e.runs, state), metrics.own_cold(e.runs, state)
+        spreads = {name: metrics.spread_of(e.runs, rows_of) for name, rows_of in (("best_stock", fastest), ("own", ours))}
+        bound = metrics.work_bound_ms(e, CACHED) if state == CACHED else evicted
+        for model in [m for m in e.names if m in wide.index]:
+            stock = fastest["cold_ms"].get(model, np.nan)
+            own = wide.loc[model].get(OWN, np.nan)
+            times = {f"{name}_ms": wide.loc[model, name] for name in (*STOCK, OWN) if name in wide.columns}
+            rows.append(
+                {"model": model, "page_cache": state}
+                | times
+                | {
+                    "bound_ms": bound.get(model, np.nan),
+                    "best_stock_over_own": stock / own,
+                    "best_stock_over_bound": stock / bound.get(model, np.nan),
+                    "own_over_bound": own / bound.get(model, np.nan),
+                    **{f"{name}_runs": spread.get(model, "") for name, spread in spreads.items()},
+                    "runs": fewest[model],
+                }
+            )
+    if not rows:
+        raise NotMeasuredError("no run counts")
+    return pd.DataFrame(rows)
+
+
+def figure_11(e: ColdEvidence) -> pd.DataFrame:
+    """Cold latency under a background load on one core, with and without work stealing, over the same without load.
+
+    The runs under a load of 0 % are alike whichever core the load was to be on: they are one baseline.
+    """
+    runs = e.runs[(e.runs["reason"] == "") & (e.runs["load_core"] != "")]
+    if runs.empty:
+        raise NotMeasuredError(e.notes.get("load", "no run under a background load"))
+    places = {"executing": "first core", "preparing": "second core" if e.threads == 2 else "last core"}  # noqa: PLR2004
+    runs = runs.assign(load_core=runs["load_core"].replace(places).where(runs["load_percent"] > 0, ""))
+    keys = ["model", "setting", "plan"]
+    frame = runs.groupby([*keys, "load_core", "load_percent"], as_index=False).agg(
+        cold_ms=("cold_ms", "median"), runs=("cold_ms", "size")
+    )
+    idle = frame.loc[frame["load_percent"] == 0, [*keys, "cold_ms"]].rename(columns={"cold_ms": "idle_ms"})
+    frame = frame.merge(idle, on=keys, how="left")
+    own = frame["setting"].str.startswith(OWN)
+    stock = f"{paper.FIGURE11_STOCK} (ncnn)"
+    told = f"up to {paper.FIGURE11_WITHOUT_STEALING} without stealing, {paper.FIGURE11_WITH_STEALING:g} with (2 little cores)"
+    return pd.DataFrame(
+        {
+            **{key: frame[key] for key in ("model", "plan", "load_core", "load_percent", "cold_ms")},
+            "setting": frame["setting"].map(title),
+            "slow_down": frame["cold_ms"] / frame["idle_ms"],
+            "runs": frame["runs"],
+            "paper_slow_down": np.where(own, told, stock),
+        }
+    )[["model", "setting", "plan", "load_core", "load_percent", "cold_ms", "slow_down", "runs", "paper_slow_down"]]
+
+
+def figure_12(e: ColdEvidence) -> pd.DataFrame:
+    """Energy of a process that starts cold, over the default engine's."""
+    if e.energy.empty:
+        low, high = paper.FIGURE12_ENERGY_OVER_NCNN
+        raise NotMeasuredError(f"{e.notes.get('energy', 'energy was not measured')} (the paper: {low} to {high} times ncnn's)")
+    wide = e.energy.pivot_table(index="model", columns="setting", values="joules", aggfunc="median")
+    fewest = e.energy.groupby(["model", "setting"])["joules"].count().groupby("model").min()
+    frame = wide.add_suffix("_j").reset_index()
+    low, high = paper.FIGURE12_ENERGY_OVER_NCNN
+    for setting in wide.columns.drop(OWN, errors="ignore"):
+        frame[f"own_over_{setting}"] = frame[f"{OWN}_j"] / frame[f"{setting}_j"]
+    return frame.assign(runs=frame["model"].map(fewest), paper_over_ncnn=f"{low} to {high}")
+
+
+def figure_13(e: ColdEvidence) -> pd.DataFrame:
+    """The techniques added one after the other (ms)."""
+    rows = []
+    for state in STATES:
+        wide = e.runs[e.runs["threads"] == e.threads]
+        parts = {f"{name}_ms": metrics.own_cold(wide, state, plan) for plan, name in _ABLATION.items()}
+        stock = metrics.stock_cold(e.runs, state, "onnxruntime")
+        fewest = metrics.fewest_runs(stock, *parts.values())
+        for model in e.names:
+            times = {name: part["cold_ms"].get(model, np.nan) for name, part in parts.items()}
+            if not all(np.isnan(list(times.values()))):
+                first = {"model": model, "page_cache": state, "onnxruntime_ms": stock["cold_ms"].get(model, np.nan)}
+                rows.append(first | times | {"runs": fewest[model]})
+    if not rows:
+        raise NotMeasuredError("no plan of the ablation was executed")
+    rows.append(
+        {"model": "paper: resnet50, Jetson TX2", "page_cache": EVICTED}
+        | {f"{k}_ms": v for k, v in paper.FIGURE13_TX2_MS.items()}
+    )
+    return pd.DataFrame(rows)

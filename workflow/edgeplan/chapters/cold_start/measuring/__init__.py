@@ -1,0 +1,1 @@
+"""What the chapter measures: plans and stock engines, started cold in processes of their own."""

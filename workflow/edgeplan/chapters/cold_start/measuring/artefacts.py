@@ -1,0 +1,155 @@
+"""What settings load, built once and kept: a store of artefacts keyed by everything that decides them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from edgeplan.devices.machine import fingerprint
+from edgeplan.engines.cold import model_files
+from edgeplan.engines.registry import owner, setting, setting_protocol
+from edgeplan.errors import FormatError
+from edgeplan.measurement.process.child import ColdRunError, prepare_offline, run_cold
+from edgeplan.measurement.process.job import PrepareJob, PrepareResult, RunJob
+from edgeplan.runtime.plan_folder import model_sha256
+from edgeplan.support.files import read_json, write_text
+from edgeplan.support.protocols import PACKAGE, protocol
+from edgeplan.support.protocols import digest as source_digest
+
+#: Why something was neither prepared nor run.
+OVER = "left out: the time for measuring cold starts was over"
+_RESULT = "prepared.json"
+_REFERENCE_SETTING = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class ColdModel:
+    """A model to start cold.
+
+    Attributes:
+        name: in the tables.
+        path: its ONNX file.
+        inputs: shape of each input; all are f32.
+    """
+
+    name: str
+    path: Path
+    inputs: Mapping[str, tuple[int, ...]]
+
+    @cached_property
+    def files(self) -> tuple[Path, ...]:
+        """The ONNX file and its external data."""
+        return model_files(self.path)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the content of all files."""
+        return model_sha256(self.files)[:20]
+
+
+class ArtefactStore:
+    """Artefacts in a folder; those of another machine, engine version or model content are never taken.
+
+    Args:
+        folder: where they are kept; may be deleted at any time, costs only building again.
+        timeout_seconds: bound on one preparation.
+    """
+
+    def __init__(self, folder: Path, timeout_seconds: float = 900.0) -> None:
+        self._folder, self._timeout_seconds = folder.resolve(), timeout_seconds
+
+    def prepare(self, model: ColdModel, name: str, threads: int, *, build: bool = True) -> PrepareResult:
+        """The artefact of a setting, built unless it is there; one that cannot run the model gives a reason, not an error.
+
+        Args:
+            model: what it is to run.
+            name: of the setting.
+            threads: on how many.
+            build: whether there is time to build; without, what is not there gives that reason.
+        """
+        folder = self._folder / f"{model.name}-{name}-{threads}-{self._key(model, name, threads)}"
+        document = folder / _RESULT
+        known = _stored(document)
+        if known is not None:
+            return known
+        if not build:
+            return PrepareResult(reason=OVER)
+        shutil.rmtree(folder, ignore_errors=True)  # what a killed preparation left
+        work = folder / "artefact"
+        work.mkdir(parents=True)
+        job = PrepareJob(setting=name, threads=threads, model=model.path.resolve(), inputs=dict(model.inputs), folder=work)
+        try:
+            result = prepare_offline(job, self._timeout_seconds)
+        except ColdRunError as error:
+            result = PrepareResult(reason=error.reason)
+        if result.artefact is None:  # not kept: a package installed later may mend it
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            write_text(document, result.model_dump_json(indent=2) + "\n")
+        return result
+
+    def reference(self, model: ColdModel, seed: int) -> Path:
+        """Outputs of ONNX Runtime for the seeded inputs, as .npz.
+
+        Raises:
+            ColdRunError: ONNX Runtime cannot run the model.
+        """
+        path = self._folder / f"{model.name}-reference-{model.digest}-{seed}.npz"
+        if path.is_file():
+            return path
+        prepared = self.prepare(model, _REFERENCE_SETTING, 1)
+        if prepared.artefact is None:
+            raise ColdRunError(f"no reference outputs: {prepared.reason}", where=str(model.path), next_step="mend the model")
+        partial = path.with_name(f"partial-{path.name}")
+        job = RunJob(
+            setting=_REFERENCE_SETTING,
+            threads=1,
+            artefact=prepared.artefact,
+            inputs=dict(model.inputs),
+            seed=seed,
+            state="cached",
+            save_outputs=partial,
+        )
+        run_cold(job, self._timeout_seconds)
+        partial.replace(path)
+        return path
+
+    def _key(self, model: ColdModel, name: str, threads: int) -> str:
+        parts = [model.digest, name, threads, engine_version(name), _converters_digest(name), fingerprint()]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def protocol_of(name: str) -> str:
+    """Name of the protocol by which runs of a setting are timed ("" for the probe of the disk)."""
+    return setting_protocol(name).name if name else protocol("cold/disk").name
+
+
+def _converters_digest(name: str) -> str:
+    """Digest of the code that builds the artefacts of a setting; "" of an engine from another package."""
+    folder = f"engines/{owner(name).name}"
+    return source_digest((folder, "engines/cold.py")) if (PACKAGE / folder).is_dir() else ""
+
+
+def engine_version(name: str) -> str:
+    """Version of the distribution of a setting's engine, without importing it; "" where it is not installed."""
+    try:
+        return version(setting(name).engine)
+    except PackageNotFoundError:
+        return ""
+
+
+def _stored(document: Path) -> PrepareResult | None:
+    """A finished artefact whose files are all there, or nothing."""
+    if not document.is_file():
+        return None
+    try:
+        result = read_json(document, PrepareResult, "a prepared artefact")
+    except FormatError:  # of an older version: build again
+        return None
+    return result if result.artefact is not None and all(path.is_file() for path in result.artefact.files) else None

@@ -1,0 +1,279 @@
+"""The measured runs of the chapter: stock engines and plans interleaved, plans for uneven cores, background load."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pandas as pd
+
+from edgeplan.chapters.cold_start.evaluation.evidence import (
+    ABLATION,
+    CACHED,
+    CONTINUOUS,
+    EVICTED_PLAN,
+    EVICTED_SETTING,
+    FIXED,
+    FOLLOWED,
+    OPTIMAL,
+    OWN,
+)
+from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
+from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, Guest, PlannedRun, measure
+from edgeplan.chapters.cold_start.measuring.variants import VARIANTS
+from edgeplan.chapters.cold_start.settings import ColdStartSettings
+from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.process.background import background_load
+from edgeplan.measurement.process.job import PrepareResult, State
+from edgeplan.measurement.process.journal import Journal
+from edgeplan.support.files import state_folder
+
+log = logging.getLogger(__name__)
+#: The stock setting beside ours under a background load (Figure 11): always this one, whichever is fastest on the model.
+_LOADED_STOCK = "onnxruntime-optimised"
+_SEPARATOR = "--"
+_LOG_EVERY_SECONDS = 15.0
+#: (model, plan, threads) -> plan folder.
+Plans = Mapping[tuple[str, str, int], PrepareResult]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every kind of run needs.
+
+    Attributes:
+        settings: of the chapter.
+        cpus: processors of a cold start, in the order in which they are used.
+        seed: of inputs and orders.
+        store: what settings load.
+        journal: the runs.
+        budget: of all runs.
+    """
+
+    settings: ColdStartSettings
+    cpus: tuple[int, ...]
+    seed: int
+    store: ArtefactStore
+    journal: Path
+    budget: Budget = field(default_factory=Budget)
+
+    def knobs(self, **changes: object) -> ColdSettings:
+        """How to run, with changes."""
+        s = self.settings
+        values: dict[str, object] = {
+            "settings": (*s.settings, OWN),
+            "threads": s.threads,
+            "cpus": self.cpus,
+            "states": s.states,
+            "repeats": s.repeats,
+            "warm_runs": s.warm_runs,
+            "seed": self.seed,
+            "run_timeout_seconds": s.run_timeout_seconds,
+            "lock_timeout_seconds": s.lock_timeout_seconds,
+        }
+        return ColdSettings.model_validate(values | changes)
+
+
+def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tuple[pd.DataFrame, pd.DataFrame, int]:
+    """All runs, and the probes of the disk among them.
+
+    Returns:
+        The runs with their plan, load and load's core; the bandwidths; how many runs were left out for lack of time.
+    """
+    threads = max(bench.settings.threads)
+    absent = PrepareResult(reason="no plan: execution was not profiled at this width")
+    ours = {OWN: OPTIMAL}
+    if any(plan == EVICTED_PLAN for _, plan, _ in plans):
+        ours[EVICTED_SETTING] = EVICTED_PLAN
+    own = {
+        (m.name, setting, t): plans.get((m.name, plan, t), absent)
+        for m in models
+        for setting, plan in ours.items()
+        for t in bench.settings.threads
+    }
+    knobs = bench.knobs(settings=(*bench.settings.settings, *ours))
+    groups = _groups(bench.settings.plans, plans, bench.settings.states)
+    beside = [guest for group, names in groups.items() if not group.uneven for guest in group.guests(models, plans, names)]
+    stock = bench.settings.settings[:1]
+
+    def must(run: PlannedRun) -> bool:
+        """A figure a model, whether there is time or not: ours beside a stock engine, and the disk."""
+        return run.repeat == 0 and (not run.setting or (run.threads == threads and run.setting in (OWN, *stock)))
+
+    main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), own, beside, bench.budget, must)
+    parts = [_labelled(main.runs)]
+    probes, left_out = [main.bandwidth], main.left_out
+    for group, names in groups.items():
+        if group.uneven:
+            found = _on_uneven_cores(bench, models, plans, names, group)
+            parts.append(_labelled(found.runs))
+            left_out += found.left_out
+            probes.append(found.bandwidth.assign(model=found.bandwidth["model"].str.partition(_SEPARATOR)[0]))
+    loaded, missed = _under_load(bench, models, plans, threads)
+    parts.append(loaded)
+    runs = pd.concat([part for part in parts if len(part)], ignore_index=True)
+    return runs, pd.concat(probes, ignore_index=True), left_out + missed
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Further plans that are run alike.
+
+    Attributes:
+        setting, threads, states: how.
+        uneven: whether they are for an asymmetric chip.
+    """
+
+    setting: str
+    threads: int
+    states: tuple[State, ...]
+    uneven: bool = False
+
+    def guests(self, models: Sequence[ColdModel], plans: Plans, names: Sequence[str]) -> list[Guest]:
+        """Every plan under a name of its own, so that all are shuffled among each other."""
+        return [
+            Guest(m.name, replace(m, name=f"{m.name}{_SEPARATOR}{n}"), self.setting, self.threads, self.states, prepared)
+            for m in models
+            for n in names
+            if (prepared := plans.get((m.name, n, self.threads))) is not None
+        ]
+
+
+def _groups(wanted: Collection[str], plans: Plans, states: Sequence[State]) -> dict[_Group, list[str]]:
+    """Further plans by how they are run.
+
+    All are for weights in memory; the ablation (Figure 13) is shown with the page cache evicted, too.
+    """
+    groups: dict[_Group, list[str]] = {}
+    for name, variant in VARIANTS.items():
+        if name in (OPTIMAL, EVICTED_PLAN):  # run among the stock engines
+            continue
+        setting = CONTINUOUS if variant.continuous else FIXED if name in FOLLOWED else OWN
+        for count in sorted({threads for _, plan, threads in plans if plan == name and name in wanted}):
+            both = name in ABLATION or CACHED not in states
+            shown: tuple[State, ...] = tuple(states) if both else ("cached",)
+            groups.setdefault(_Group(setting, count, shown, variant.uneven), []).append(name)
+    return groups
+
+
+def _on_uneven_cores(
+    bench: Bench, models: Sequence[ColdModel], plans: Plans, names: Sequence[str], group: _Group
+) -> ColdResults:
+    """Plans for an asymmetric chip, among each other: they have a core more, so they cannot stand beside the others."""
+    guests = group.guests(models, plans, names)
+    ready = {(g.alias.name, g.setting, g.threads): g.prepared for g in guests}
+    knobs = bench.knobs(
+        settings=(group.setting,),
+        threads=(group.threads,),
+        repeats=bench.settings.fewer_repeats,
+        states=group.states,
+        cpus=(),  # the little core is beyond the first one
+    )
+    aliases = [guest.alias for guest in guests]
+    report, budget = reporter("plans for uneven cores"), bench.budget
+    return measure(aliases, knobs, bench.store, bench.journal, report, ready, budget=budget, must=_none)
+
+
+def _none(_run: PlannedRun) -> bool:
+    """No run is made whether there is time or not."""
+    return False
+
+
+def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.DataFrame:
+    """Plan and model apart, from the names under which they were run."""
+    parts = runs["model"].str.partition(_SEPARATOR)
+    own = runs["setting"].str.startswith(OWN)
+    streamed = runs["setting"] == EVICTED_SETTING
+    plan = parts[2].where(parts[2] != "", OPTIMAL).where(~streamed, EVICTED_PLAN).where(own, "")
+    setting = runs["setting"].where(~streamed, OWN)
+    return runs.assign(model=parts[0], setting=setting, plan=plan, load_percent=percent, load_core=core)
+
+
+def _under_load(bench: Bench, models: Sequence[ColdModel], plans: Plans, threads: int) -> tuple[pd.DataFrame, int]:
+    """Figure 11: the optimal plan, with and without stealing, and one stock setting, beside a load on one core."""
+    s = bench.settings
+    chosen = [m for m in models if m.name == "googlenet"] or list(models)[:1]
+    settings = [OWN, FIXED, *(n for n in (_LOADED_STOCK,) if n in s.settings)]
+    cores = {"executing": bench.cpus[0], "preparing": bench.cpus[threads - 1]} if threads > 1 else {"executing": bench.cpus[0]}
+    parts: dict[tuple[str, int], pd.DataFrame] = {}
+    left_out: dict[tuple[str, int], int] = {}
+    for repeat in range(s.fewer_repeats if s.load_percents else 0):  # the loads take turns: drift meets all alike
+        for place, core in cores.items():
+            for percent in s.load_percents:
+                loaded = [replace(m, name=f"{m.name}{_SEPARATOR}load-{place}-{percent}") for m in chosen]
+                ready = {
+                    (alias.name, name, threads): plans[m.name, OPTIMAL, threads]
+                    for alias, m in zip(loaded, chosen, strict=True)
+                    for name in settings
+                    if name.startswith(OWN)
+                }
+                knobs = bench.knobs(settings=settings, threads=(threads,), states=("cached",), repeats=repeat + 1, loaded=True)
+                with background_load(core, percent):
+                    report, budget = reporter("background load"), bench.budget
+                    found = measure(loaded, knobs, bench.store, bench.journal, report, ready, budget=budget, must=_none)
+                left_out[place, percent] = found.left_out
+                parts[place, percent] = _labelled(found.runs, percent=percent, core=place).assign(
+                    plan=lambda f: f["plan"].where(f["plan"] == "", OPTIMAL)
+                )
+    runs = pd.concat(list(parts.values()), ignore_index=True) if parts else pd.DataFrame()
+    return runs, sum(left_out.values())
+
+
+def reporter(what: str) -> Callable[[PlannedRun, int, int], None]:
+    """Tells the log now and then how far the runs are."""
+    last = time.monotonic()
+
+    def report(run: PlannedRun, done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _LOG_EVERY_SECONDS:
+            last = time.monotonic()
+            log.info("%s: %d of %d, now %s on %s", what, done, total, run.setting or "the disk", run.model)
+
+    return report
+
+
+class SharedJournal:
+    """The journal of runs: worked on outside the workspace, which a killed temporary run would take with it, and kept in it.
+
+    Args:
+        kept: the journal among the rows of the workspace.
+        name: of the device.
+    """
+
+    def __init__(self, kept: Path, name: str) -> None:
+        self._kept = kept
+        self.path = state_folder() / "cold_start" / f"{name}.jsonl"
+
+    def __enter__(self) -> Path:
+        """Bring both together; gives the journal to work on."""
+        _add_missing(self._kept, self.path)
+        return self.path
+
+    def __exit__(self, *error: object) -> None:
+        _add_missing(self.path, self._kept)
+
+
+def _add_missing(source: Path, target: Path) -> None:
+    if not source.is_file():
+        return
+    kept = Journal(target)
+    known = {_identity(record) for record in kept.records()}
+    for record in Journal(source).records():
+        if _identity(record) not in known:
+            kept.append(record)
+
+
+def _identity(record: Mapping[str, object]) -> str:
+    return json.dumps([record["key"], record["measured_at"]])
+
+
+def stored_only() -> bool:
+    """Whether only stored measurements may be used."""
+    from edgeplan.measurement.bench import STORED_ROWS_ONLY  # noqa: PLC0415  it needs the engines, the tables do not
+
+    return bool(os.environ.get(STORED_ROWS_ONLY))

@@ -1,0 +1,168 @@
+"""The plans of the chapter: which are made, and how a plan document relates to the profile it was made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from edgeplan.chapters.cold_start.planners.later import profile_for
+from edgeplan.chapters.cold_start.planners.nnv12 import Reprofile
+from edgeplan.chapters.cold_start.planners.registry import Options, plan
+from edgeplan.planning.document import Plan, Target, read_plan, write_plan
+from edgeplan.planning.machine import MAIN, Schedule, Span, simulate
+from edgeplan.planning.optimal import Search
+from edgeplan.planning.profile import SOURCES, Disk, Profile
+from edgeplan.profiling.frame import to_frame
+from edgeplan.support.protocols import protocol
+
+#: Opens what measures a combination again.
+Reprofiling = Callable[[], AbstractContextManager[Reprofile]]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A plan that is executed.
+
+    Attributes:
+        planner: a name in `planner.PLANNERS`.
+        costs: where its costs come from.
+        uneven: for one big and one little core, the little one stood for by waiting.
+        continuous: with the kernels for later runs beside it (section 3.5).
+        disk: for weights that come from the disk.
+        reprofile: what the planner tries is measured again while it plans (Algorithm 1, line 5).
+    """
+
+    planner: str
+    costs: Literal["profiled", "predicted"] = "profiled"
+    uneven: bool = False
+    continuous: bool = False
+    disk: bool = False
+    reprofile: bool = False
+
+
+#: Plans by the name that they have in tables and in params.yaml.
+VARIANTS: Mapping[str, Variant] = MappingProxyType(
+    {
+        "optimal": Variant("optimal"),
+        "evicted": Variant("evicted", disk=True),
+        "nnv12": Variant("nnv12"),
+        "nnv12-reprofiled": Variant("nnv12", reprofile=True),
+        "warm": Variant("warm"),
+        "K": Variant("K"),
+        "K+C": Variant("K+C"),
+        "predicted": Variant("optimal", costs="predicted"),
+        "continuous": Variant("optimal", continuous=True),
+        "asymmetric": Variant("optimal", uneven=True),
+        "asymmetric-nnv12": Variant("nnv12", uneven=True),
+    }
+)
+
+
+def on_cores(profiles: Sequence[Profile], threads: int) -> tuple[Profile, ...]:
+    """The profiles for fewer equal cores than they were measured on; none where execution was not measured at that width."""
+    narrowed = tuple(replace(p, big_cores=threads) for p in profiles)
+    return narrowed if all(threads in p.layers[0].candidates[0].execute_ms for p in profiles) else ()
+
+
+def uneven(profiles: Sequence[Profile], little_ratio: float) -> tuple[Profile, ...]:
+    """The profiles on one big and one little core, on which a preparation takes `little_ratio` times as long."""
+    return tuple(replace(p, big_cores=1, little_cores=1, little_ratio=little_ratio) for p in profiles)
+
+
+class PlanStore:
+    """Plans, each made once: they decide which measured runs count, and a search with a time limit may end differently.
+
+    Args:
+        folder: where they are kept.
+        search: of the optimal planner.
+    """
+
+    def __init__(self, folder: Path, search: Search) -> None:
+        self._folder, self._options = folder, Options(search=search)
+        self._protocol = protocol("plan").name
+
+    def make(
+        self,
+        name: str,
+        profiles: Sequence[Profile],
+        target: Target,
+        reprofiler: Reprofiling | None = None,
+        disk: Disk | None = None,
+    ) -> Plan:
+        """The plan of a variant.
+
+        Args:
+            name: in `VARIANTS`.
+            profiles: of one model, one a home layout, on the cores that the variant is for.
+            target: what it is for.
+            reprofiler: opens what measures again while planning; only asked when the plan is not there yet.
+            disk: where weights come from, for the variant that asks for it.
+        """
+        variant = VARIANTS[name]
+        search = (self._options.search.gap, self._options.search.time_limit_s)
+        costs = to_frame(profiles).to_json(orient="split", double_precision=12)
+        come = [disk.mb_per_s, disk.latency_ms] if disk is not None else None
+        parts = [variant.planner, come, variant.costs, variant.reprofile, search, costs, _fields(target), self._protocol]
+        path = self._folder / f"{Path(target.model).stem}-{name}-{target.threads}-{digest(parts)}.json"
+        if path.is_file():
+            return read_plan(path)
+        with reprofiler() if reprofiler is not None else nullcontext() as reprofile:
+            options = replace(self._options, reprofile=reprofile, disk=disk)
+            made = plan(profiles, variant.planner, target, costs=variant.costs, options=options)
+        write_plan(made, path)
+        return made
+
+
+def schedule_of(made: Plan, profile: Profile) -> Schedule | None:
+    """The plan's schedule in a profile of its layout; None where the profile lacks a candidate of it."""
+    choice = []
+    for k, layer in enumerate(profile.layers):
+        wanted = (made.implementations[made.implementation[k]], SOURCES[made.source[k]])
+        found = [o for o, c in enumerate(layer.candidates) if (c.implementation, c.source) == wanted]
+        if not found:
+            return None
+        choice.append(found[0])
+    places = tuple(p if p < profile.queues else MAIN for p in made.places)
+    return Schedule(tuple(choice), places, made.widen_from)
+
+
+def makespan_under(made: Plan, profiles: Sequence[Profile]) -> float:
+    """What the plan takes under other costs than those it was made from (ms); not a number where a candidate has none."""
+    profile = profile_for(made, profiles)
+    schedule = schedule_of(made, profile)
+    return simulate(profile, schedule, made.disk)[0] if schedule is not None else float("nan")
+
+
+def planned_timeline(made: Plan, profiles: Sequence[Profile]) -> tuple[Span, ...]:
+    """What runs where and when, as planned."""
+    profile = profile_for(made, profiles)
+    schedule = schedule_of(made, profile)
+    return simulate(profile, schedule, made.disk)[1] if schedule is not None else ()
+
+
+_COPIED: tuple[str, ...] = (
+    *("threads", "little_ratio", "planner", "costs", "layout", "widen_from", "makespan_ms", "lower_bound_ms", "gap"),
+    *("planning_ms", "read_bytes", "cache_bytes", "note"),
+)
+
+
+def plan_row(model: str, name: str, made: Plan, profiles: Sequence[Profile]) -> dict[str, Any]:
+    """A plan as a row of `plans.parquet`; `profiles` are the profiled ones on the plan's cores."""
+    row: dict[str, Any] = {field: getattr(made, field) for field in _COPIED}
+    under = makespan_under(made, profiles) if made.costs == "predicted" else made.makespan_ms
+    return {"model": model, "plan": name, "steps": len(made.steps), "profiled_makespan_ms": under, **row}
+
+
+def digest(parts: object) -> str:
+    """Digest of a JSON value."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _fields(target: Target) -> dict[str, Any]:
+    return {name: getattr(target, name) for name in target.__slots__}

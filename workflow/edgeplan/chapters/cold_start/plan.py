@@ -1,0 +1,163 @@
+"""From a model file to a plan: profile or predict, then plan."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, cast
+
+from edgeplan.chapters.cold_start.planners.registry import EVICTED, Options, plan
+from edgeplan.devices.config import DeviceFile
+from edgeplan.engines.base import random_inputs
+from edgeplan.engines.cold import model_files
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.simplify import simplify
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.planning.document import Plan
+from edgeplan.planning.profile import Disk, Profile
+from edgeplan.profiling.disk import glance_at_disk, measure_disk
+from edgeplan.profiling.forms import require_exact
+from edgeplan.profiling.profiler import LOCK_SECONDS, is_known, profile_model
+from edgeplan.profiling.reprofile import Reprofiler
+from edgeplan.profiling.settings import FAST, Cores, ProfileSettings, cores_of
+from edgeplan.profiling.store import ProfileStore, alternatives, identity
+from edgeplan.profiling.subjects import signatures
+from edgeplan.profiling.target import target_of
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.steps import Lowered
+from edgeplan.runtime.weights import locate_weights
+
+_PROBES = 3  # of the disk, for one plan
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """How a model is to be planned.
+
+    Attributes:
+        device: where.
+        costs: "profiled" or "predicted".
+        planner: a name in `PLANNERS`.
+        layouts: home layouts to plan.
+        rows: folder of profiled rows.
+        shared: folder of the pipeline's, which are read, too.
+        predictors: folder of the device's predictors.
+        reprofile: whether the planner nnv12 measures again what it tries.
+        settings: of the profile.
+    """
+
+    device: DeviceFile
+    costs: str
+    planner: str
+    layouts: tuple[str, ...]
+    rows: Path
+    shared: Path
+    predictors: Path
+    reprofile: bool = False
+    settings: ProfileSettings = FAST
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan with what it was made from."""
+
+    plan: Plan
+    profiles: tuple[Profile, ...]
+    dnnl: Dnnl
+
+
+def plan_model(model: Path, request: Request) -> Planned:
+    """Plan the cold start of a model.
+
+    Raises:
+        ModelError: the file cannot be read, or holds operators that the runtime lacks or forms of them that it would
+            compute wrongly; nothing is measured then.
+        DeviceError: oneDNN is not installed, or the device's cores do not exist.
+        EdgeplanError: see `profile_model`, `predicted_profiles` and `planner.plan`.
+    """
+    graph, _ = read_model(model)
+    with at_work(request.costs):
+        return _plan(model, graph, request)
+
+
+def read_model(model: Path) -> tuple[Graph, Lowered]:
+    """The graph of a model file and its steps; what the runtime cannot compute is refused before any work.
+
+    Raises:
+        ModelError: see `plan_model`.
+    """
+    graph = simplify(load_onnx(model))
+    require_exact(graph, str(model))
+    return graph, lower(graph)
+
+
+def at_work(costs: str) -> AbstractContextManager[None]:
+    """Holds the machine while candidates are listed, kernels measured and plans built; predicted costs never wait for it.
+
+    Raises:
+        BusyError: another process is measuring on this machine, and did not end in time.
+    """
+    return nullcontext() if costs == "predicted" else machine_lock(LOCK_SECONDS)
+
+
+def _plan(model: Path, graph: Graph, request: Request) -> Planned:
+    cores, dnnl = cores_of(request.device), Dnnl()
+    settings, store = _stored(request, dnnl, graph, cores)
+    target = target_of(model, dnnl, len(cores.big))
+    name, predicted = model.stem, request.costs == "predicted"
+    if predicted:
+        from edgeplan.profiling.predicted import predicted_profiles  # noqa: PLC0415  others need no predictors
+
+        profiles = predicted_profiles(
+            dnnl, model, graph, settings,
+            cores=cores, name=name, store=store, predictors=request.predictors, layouts=request.layouts,
+        )  # fmt: skip
+    else:
+        profiles = profile_model(dnnl, model, graph, settings, cores=cores, name=name, store=store, layouts=request.layouts)
+    with ExitStack() as stack:
+        options = Options(disk=_disk(model, predicted=predicted) if request.planner == EVICTED else None)
+        if request.reprofile:
+            options = replace(options, reprofile=stack.enter_context(_reprofiler(dnnl, model, graph, settings, cores, store)))
+        costs = cast("Literal['profiled', 'predicted']", request.costs)
+        return Planned(plan(profiles, request.planner, target, costs=costs, options=options), profiles, dnnl)
+
+
+def _stored(request: Request, dnnl: Dnnl, graph: Graph, cores: Cores) -> tuple[ProfileSettings, ProfileStore]:
+    """The rows to plan from, and the settings of the profile that they are of.
+
+    A profile of this model that is there already is taken, the most thorough one, whatever settings it was measured by; so are
+    the rows that predictions are learnt from. Who refuses noise gets rows that were measured so.
+    """
+    settings, own = request.settings, identity(dnnl.info, request.settings, cores)
+    requested = settings, ProfileStore(request.rows, own, request.shared)
+    if settings.strict:
+        return requested
+    stored = [
+        (
+            settings.model_validate({**settings.model_dump(), "thorough": True, **what["settings"]}),
+            ProfileStore(request.rows, what, request.shared),
+        )
+        for what in alternatives((request.rows, request.shared), own)
+    ]
+    if request.costs == "predicted":
+        return max([requested, *stored], key=lambda found: len(found[1].all_rows()))
+    signed = [signatures(dnnl, lower(graph), home) for home in request.layouts]
+    whole = (found for found in stored if found[1].constants() and all(is_known(found[1], s) for s in signed))
+    return next(whole, requested)
+
+
+def _disk(model: Path, *, predicted: bool) -> Disk:
+    """Where weights come from: a look alone where nothing may be waited for."""
+    files = model_files(model)
+    return glance_at_disk(files) if predicted else measure_disk(files, lock_timeout_seconds=LOCK_SECONDS, probes=_PROBES)
+
+
+def _reprofiler(
+    dnnl: Dnnl, model: Path, graph: Graph, settings: ProfileSettings, cores: Cores, store: ProfileStore
+) -> Reprofiler:
+    lowered = lower(graph)
+    weights, inputs = locate_weights(model, lowered), random_inputs(graph)
+    return Reprofiler(dnnl, model, lowered, weights, inputs, settings=settings, cores=cores, store=store)

@@ -1,0 +1,239 @@
+"""One entry to all planners of a cold start: each home layout is planned, the best plan is kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from edgeplan.chapters.cold_start.planners.later import fastest_warm
+from edgeplan.chapters.cold_start.planners.nnv12 import Combination, Reprofile, nnv12
+from edgeplan.chapters.cold_start.planners.streamed import streamed
+from edgeplan.errors import FormatError, ParamsError
+from edgeplan.planning.document import Plan, Target
+from edgeplan.planning.dominance import pareto, restricted, selected, undominated
+from edgeplan.planning.machine import (
+    costs_of,
+    makespan_ms,
+    sequential,
+)
+from edgeplan.planning.optimal import Search, optimal
+from edgeplan.planning.outcome import Outcome, document, optimal_outcome
+from edgeplan.planning.profile import RAW, UNCACHED, Disk, Profile, check
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of the planners.
+
+    Attributes:
+        search: of the optimal planner, and of the bound that every plan carries.
+        epsilon_ms: loads that differ by less count as balanced (Algorithm 1).
+        exhaustive: largest number of kernel combinations that Algorithm 1 tries one by one.
+        reprofile: measures a combination while Algorithm 1 plans, None to trust the profile.
+        beat_ms: the best makespan of another layout; only faster plans are of interest.
+        disk: where the weights are when the page cache is evicted, for the planner of that name.
+    """
+
+    search: Search = field(default_factory=Search)
+    epsilon_ms: float = 0.05
+    exhaustive: int = 2**12
+    reprofile: Reprofile | None = None
+    beat_ms: float = math.inf
+    disk: Disk | None = None
+
+
+Planner = Callable[[Profile, Options], Outcome]
+
+
+def _optimal(profile: Profile, options: Options) -> Outcome:
+    return optimal_outcome(profile, options.search, beat_ms=options.beat_ms)
+
+
+def _evicted(profile: Profile, options: Options) -> Outcome:
+    if options.disk is None:
+        raise ParamsError("the planner for an evicted page cache needs the disk's bandwidth", next_step="give Options.disk")
+    start = profile.start_ms
+    found = streamed(profile, options.disk, options.search, beat_ms=options.beat_ms - start)
+    return Outcome(
+        profile, found.schedule, start + found.makespan_ms, found.note, start + found.lower_bound_ms, disk=options.disk
+    )
+
+
+def _from_one_file(profile: Profile) -> Profile:
+    """Undominated candidates, without raw weights for kernels that can have them from the cache.
+
+    Cached weights lie one behind the other in the order of execution. Raw ones between them save a few bytes of padding in the
+    model of the disk, and on a disk break both sequences: reading ahead brings what nobody wants (27 MB instead of 17 for
+    MobileNet) and begins anew behind every gap.
+    """
+    kept = []
+    for layer in profile.layers:
+        cached = {c.implementation for c in layer.candidates if c.source != RAW}
+        kept.append([i for i, c in enumerate(layer.candidates) if c.source != RAW or c.implementation not in cached])
+    return pareto(selected(profile, kept), disk=True)
+
+
+class _Calibration:
+    """Re-profiling that keeps the candidates which the filter dropped: once costs have changed, one of them may be better.
+
+    Algorithm 1 still chooses among those that its first line left. The bound must not: it is stated for all of them.
+    """
+
+    def __init__(self, profile: Profile, reprofile: Reprofile) -> None:
+        self.profile, self._reprofile = profile, reprofile
+        self._kept = undominated(profile)
+
+    def __call__(self, filtered: Profile, combination: Combination) -> Profile:
+        positions = tuple(kept[o] for kept, o in zip(self._kept, combination, strict=True))
+        calibrated = self._reprofile(self.profile, positions)
+        if calibrated is self.profile:
+            return filtered
+        self.profile = calibrated
+        return selected(calibrated, self._kept)
+
+
+def _nnv12(profile: Profile, options: Options) -> Outcome:
+    again = _Calibration(profile, options.reprofile) if options.reprofile is not None else None
+    found = nnv12(pareto(profile), epsilon_ms=options.epsilon_ms, exhaustive=options.exhaustive, reprofile=again)
+    return Outcome(
+        found.profile,
+        found.schedule,
+        profile.start_ms + found.makespan_ms,
+        found.note,
+        calibrated=again.profile if again is not None else None,
+    )
+
+
+def _in_sequence(profile: Profile, choice: tuple[int, ...] | None = None) -> Outcome:
+    """One step after the other, with the candidates that take the least in sum if no others are given."""
+    costs = costs_of(profile)
+    if choice is None:
+        choice = tuple((costs.alone_prepare + costs.alone_execute).argmin(axis=1).tolist())
+    schedule = sequential(costs, choice)
+    return Outcome(profile, schedule, profile.start_ms + makespan_ms(costs, schedule), "in sequence")
+
+
+def _uncached(profile: Profile) -> Profile:
+    return restricted(profile, lambda c: c.source in UNCACHED)
+
+
+def _warm(profile: Profile, _: Options) -> Outcome:
+    # A stock engine: the kernel that is fastest when warm. What its first execution takes counts in the makespan only.
+    profile = _uncached(profile)
+    return _in_sequence(profile, fastest_warm(profile))
+
+
+def _kernels(profile: Profile, _: Options) -> Outcome:
+    return _in_sequence(_uncached(profile))
+
+
+def _kernels_caching(profile: Profile, _: Options) -> Outcome:
+    return _in_sequence(profile)
+
+
+#: The planner that needs `Options.disk`.
+EVICTED = "evicted"
+# Figure 13's ablation: K chooses kernels, C caches transformed weights, P pipelines.
+PLANNERS: dict[str, Planner] = {
+    "optimal": _optimal,
+    EVICTED: _evicted,
+    "nnv12": _nnv12,
+    "warm": _warm,
+    "K": _kernels,
+    "K+C": _kernels_caching,
+    "K+C+P": _optimal,
+}
+
+
+def outcomes(profiles: Iterable[Profile], planner: str, options: Options | None = None) -> dict[str, Outcome]:
+    """Plan every home layout.
+
+    Raises:
+        ParamsError: no such planner.
+        FormatError: a profile does not fit, or leaves the planner no candidate.
+    """
+    if planner not in PLANNERS:
+        raise ParamsError(f"there is no planner {planner!r}", next_step=f"choose one of {', '.join(PLANNERS)}")
+    profiles, options = tuple(profiles), options or Options()
+    until = time.monotonic() + options.search.time_limit_s
+    planned: dict[str, Outcome] = {}
+    # Filtered once for a search and the glance before it.
+    waiting = _promising_first([_SEARCHING.get(planner, _unfiltered)(check(p)) for p in profiles], planner, options)
+    while waiting:
+        p = waiting.pop(0)
+        beat_ms = min((o.makespan_ms for o in planned.values()), default=math.inf)
+        left_s = max(until - time.monotonic(), 0.0)
+        # Beside a faster layout most are given up at once: the most promising one may take most of what is left.
+        search = replace(options.search, time_limit_s=left_s * _FIRST_SHARE if waiting else left_s)
+        planned[p.layout] = PLANNERS[planner](p, replace(options, search=search, beat_ms=beat_ms))
+    return {p.layout: planned[p.layout] for p in profiles}
+
+
+def _unfiltered(profile: Profile) -> Profile:
+    return profile
+
+
+#: Planners that search until a gap is proven or their time is over, with the candidates that they search among.
+_SEARCHING: dict[str, Callable[[Profile], Profile]] = {"optimal": pareto, EVICTED: _from_one_file, "K+C+P": pareto}
+_FIRST_SHARE = 0.8
+
+
+def _promising_first(profiles: list[Profile], planner: str, options: Options) -> list[Profile]:
+    """Layouts in the order of what a search without any time finds."""
+    if planner not in _SEARCHING or len(profiles) < 2:  # noqa: PLR2004
+        return profiles
+    glance = replace(options, search=replace(options.search, time_limit_s=0.0))
+    return sorted(profiles, key=lambda p: PLANNERS[planner](p, glance).makespan_ms)
+
+
+def plan(
+    profiles: Iterable[Profile],
+    planner: str,
+    target: Target,
+    *,
+    costs: Literal["profiled", "predicted"] = "profiled",
+    options: Options | None = None,
+) -> Plan:
+    """Plan a cold start: every home layout, the best is kept.
+
+    Args:
+        profiles: of one model, one for each home layout.
+        planner: a name in `PLANNERS`.
+        target: what the plan is for.
+        costs: where the profiles' costs come from.
+        options: settings of the planners.
+
+    Returns:
+        The plan, with its makespan and the bound that no schedule of any of these layouts beats.
+
+    Raises:
+        ParamsError: no such planner.
+        FormatError: a profile does not fit, or there is none.
+    """
+    options = options or Options()
+    profiles = tuple(profiles)
+    if not profiles:
+        raise FormatError("there is no profile to plan from", where=target.model, next_step="profile the model first")
+    started = time.monotonic()
+    planned = outcomes(profiles, planner, options)
+    best = min(planned.values(), key=lambda o: o.makespan_ms)
+    planning_ms = (time.monotonic() - started) * 1e3
+    bounds = [o.lower_bound_ms for o in planned.values()]
+    proven = [b for b in bounds if b is not None]
+    if len(proven) < len(bounds):  # a heuristic proves nothing; its reprofiling may have changed the costs
+        proven = [lower_bound_ms((planned[p.layout].calibrated or p for p in profiles), options.search)]
+    bound_ms = min(proven)
+    return document(best, planner, target, costs=costs, bound_ms=bound_ms, planning_ms=planning_ms)
+
+
+def lower_bound_ms(profiles: Iterable[Profile], search: Search | None = None) -> float:
+    """The bound that no schedule of any of the profiles beats, proven by the optimal planner."""
+    best_ms = bound_ms = math.inf
+    for p in profiles:
+        planned = optimal(costs_of(pareto(p)), search, beat_ms=best_ms - p.start_ms)
+        best_ms = min(best_ms, p.start_ms + planned.makespan_ms)
+        bound_ms = min(bound_ms, p.start_ms + planned.lower_bound_ms)
+    return bound_ms

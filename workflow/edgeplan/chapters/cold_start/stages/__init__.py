@@ -1,0 +1,1 @@
+"""The stages of the chapter: each reads files, calls the library, and writes files."""

@@ -1,0 +1,256 @@
+"""Stage `cold_start`: models profiled, plans made and executed beside the stock engines; all that measures is here."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, OPTIMAL, TABLE2_CONV
+from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
+from edgeplan.chapters.cold_start.measuring.bench import Bench, SharedJournal, measure_all, stored_only
+from edgeplan.chapters.cold_start.measuring.checks import COLUMNS as CHECK_COLUMNS
+from edgeplan.chapters.cold_start.measuring.checks import check_outputs
+from edgeplan.chapters.cold_start.measuring.energy import energy_or_reason
+from edgeplan.chapters.cold_start.measuring.planning import Planned, Planning
+from edgeplan.chapters.cold_start.measuring.timeline import COLUMNS as SPAN_COLUMNS
+from edgeplan.chapters.cold_start.measuring.timeline import measured_timeline, timeline_rows
+from edgeplan.chapters.cold_start.measuring.tools import Tools
+from edgeplan.chapters.cold_start.measuring.variants import PlanStore, on_cores, planned_timeline
+from edgeplan.chapters.cold_start.settings import Params
+from edgeplan.devices.config import load_device
+from edgeplan.devices.machine import environment
+from edgeplan.errors import StoreError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.cost import graph_macs, graph_parameters
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.planning.document import write_plan
+from edgeplan.planning.optimal import Search
+from edgeplan.planning.profile import Profile
+from edgeplan.profiling.frame import to_frame
+from edgeplan.support.files import write_atomically, write_json
+from edgeplan.support.frames import write_parquet
+from edgeplan.zoo.cold_start_models import COLD_START_MODELS
+
+log = logging.getLogger(__name__)
+#: Files of the stage; `plans/` beside them holds the plan documents.
+DOCUMENTS = (*(f"{name}.parquet" for name in FRAMES), "notes.json", "environment.json")
+_PLANS = "plans"
+_SNAPSHOT = "snapshot"
+_PROFILES_SHARE = 0.5  # of the budget
+_CHECKS_SHARE, _PLANS_SHARE, _TIMELINES_SHARE = 0.2, 0.3, 0.1  # of what is left before each; the rest is for runs
+
+
+def measure_cold_start(params: Params, *, device: Path, predictors: Path, rows: Path, work: Path, measured: Path) -> None:
+    """Measure what the rows lack, and write all of it.
+
+    Args:
+        params: params.yaml.
+        device: the device file.
+        predictors: folder of the device's predictors, for plans from predicted costs; may be absent.
+        rows: rows of earlier runs: profiles, plans, runs, and a snapshot of the written files.
+        work: models, artefacts and plan folders; may be deleted, costs only building again.
+        measured: where the tables of this stage go.
+
+    Raises:
+        StoreError: only stored rows may be used and there are none.
+        BusyError: another process is measuring on this machine, and did not end in time.
+        EdgeplanError: of the profiler, the planners, the runtime and the baselines.
+    """
+    if stored_only():
+        _restore(rows / _SNAPSHOT, measured)
+        return
+    tools = Tools(load_device(device), params.cold_start, rows / "profiles")
+    # held throughout: listing candidates, building plans and converting models load the cores, too
+    with machine_lock(params.cold_start.lock_timeout_seconds):
+        _Stage(params, tools, rows, work.resolve(), predictors).write(measured)
+    shutil.rmtree(rows / _SNAPSHOT, ignore_errors=True)
+    _copy(measured, rows / _SNAPSHOT)
+
+
+def _restore(snapshot: Path, measured: Path) -> None:
+    if not all((snapshot / name).is_file() for name in DOCUMENTS):
+        raise StoreError(
+            "there are no stored measurements of cold starts",
+            where=str(snapshot),
+            next_step="unset EDGEPLAN_STORED_ROWS_ONLY to measure here, or restore the shipped rows with git checkout",
+        )
+    _copy(snapshot, measured)
+
+
+def _copy(source: Path, target: Path) -> None:
+    for name in (*DOCUMENTS, *(f"{_PLANS}/{path.name}" for path in sorted((source / _PLANS).glob("*.json")))):
+        write_atomically(target / name, lambda temporary, name=name: shutil.copyfile(source / name, temporary))  # type: ignore[misc]
+
+
+class _Stage:
+    def __init__(self, params: Params, tools: Tools, rows: Path, work: Path, predictors: Path) -> None:
+        self._settings, self._seed = params.cold_start, params.seed
+        self._tools, self._rows, self._work = tools, rows, work
+        self._notes: dict[str, str] = {}
+        self._budget = Budget.of(self._settings.budget_seconds)
+        self._predictors = predictors
+
+    def write(self, measured: Path) -> None:
+        """Do all of it, and write the tables."""
+        graphs = {name: COLD_START_MODELS[name]() for name in self._settings.models}
+        models = [self._export(name, graph) for name, graph in graphs.items()]
+        single = self._export(TABLE2_CONV, table2_graph())
+        profiles = self._profiles([*models, single], graphs | {TABLE2_CONV: table2_graph()})
+        alone = profiles.pop(TABLE2_CONV)
+        models = [model for model in models if model.name in profiles]
+        store = ArtefactStore(self._work / "artefacts")
+        checks = self._checks(models, graphs, store)
+        search = Search(self._settings.gap, self._settings.time_limit_s)
+        planning = Planning(
+            self._tools,
+            PlanStore(self._rows / "plans", search),
+            self._predictors,
+            self._work / "plans",
+            self._budget.part(_PLANS_SHARE),
+            self._no_time,
+        )
+        planned = planning.plan(models, graphs, profiles)
+        self._notes |= planned.notes
+        spans = self._timelines(models, profiles, planned)
+        with SharedJournal(self._rows / "runs.jsonl", self._tools.device.name) as journal:
+            bench = Bench(self._settings, self._tools.cores.all, self._seed, store, journal, self._budget)
+            runs, bandwidth, left_out = measure_all(bench, models, planned.folders)
+        if left_out:
+            self._notes["runs"] = f"{left_out} runs were left out: {self._no_time}"
+            if not len(runs[(runs["load_core"] != "") & (runs["reason"] == "")]):
+                self._notes["load"] = self._no_time
+        energy, reason = energy_or_reason(bench, models, planned.folders, self._rows / "energy.jsonl")
+        if reason:
+            self._notes["energy"] = reason
+        if not self._settings.load_percents:
+            self._notes["load"] = "cold_start.load_percents is empty"
+        every = [p for model in models for p in profiles[model.name]] + list(alone)
+        frames = {
+            "runs": runs.assign(slowness=self._slowness(runs)),
+            "bandwidth": bandwidth,
+            "profiles": to_frame(every),
+            "plans": pd.DataFrame(planned.rows),
+            "models": pd.DataFrame([_model_row(m, graphs[m.name]) for m in models]),
+            "checks": pd.concat(checks, ignore_index=True) if checks else pd.DataFrame(columns=list(CHECK_COLUMNS)),
+            "spans": spans,
+            "energy": energy,
+        }
+        for name in FRAMES:
+            write_parquet(frames[name], measured / f"{name}.parquet")
+        for name, plan in planned.documents.items():
+            write_plan(plan, measured / _PLANS / f"{name}.json")
+        write_json(measured / "notes.json", self._notes)
+        latest = float(runs["measured_at"].max()) if len(runs) else time.time()
+        about = environment() | {"load_1min": None, "measured_at": time.strftime("%Y-%m-%d", time.gmtime(latest))}
+        write_json(measured / "environment.json", about | {"library": f"oneDNN {self._tools.dnnl.info.version}"})
+
+    @property
+    def _no_time(self) -> str:
+        return f"cold_start.budget_seconds ({self._settings.budget_seconds:g}) was over"
+
+    def _profiles(self, models: Sequence[ColdModel], graphs: Mapping[str, Graph]) -> dict[str, tuple[Profile, ...]]:
+        """Profiles by model, each within its part of the budget; at least the first and the last one are made."""
+        budget, found = self._budget.part(_PROFILES_SHARE), {}
+        for number, model in enumerate(models):
+            left = len(models) - number
+            if 1 < left < len(models) and budget.over and not self._tools.profiled(graphs[model.name]):
+                self._notes[f"profile.{model.name}"] = f"the model was left out: {self._no_time}"
+                continue
+            made = self._tools.profile(model.path, graphs[model.name], model.name, budget.part(1 / left))
+            if noise := max(profile.noise for profile in made):
+                share = f"{100 * noise:.1f} % of the stages of kernels, or of the starts"
+                self._notes[f"noise.{model.name}"] = f"{share}, were disturbed each time"
+            found[model.name] = made
+        return found
+
+    def _slowness(self, runs: pd.DataFrame) -> pd.Series[float]:
+        """Of runs under a background load apart: the references are slowed by it."""
+        parts = [self._tools.slowness(part) for _, part in runs.groupby(runs["load_percent"] > 0)]
+        return pd.concat(parts).reindex(runs.index) if parts else pd.Series(dtype="float64")
+
+    def _export(self, name: str, graph: Graph) -> ColdModel:
+        """The ONNX file of a model, written unless it is there: plan folders know it by its time stamp."""
+        path = self._work / "models" / f"{name}.onnx"
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            building = path.with_name(f"{name}.building.onnx")
+            save_onnx(graph, building, self._seed)
+            building.replace(path)
+        return ColdModel(name, path, {i: tuple(graph.shape(i)) for i in graph.inputs})
+
+    def _checks(self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], store: ArtefactStore) -> list[pd.DataFrame]:
+        """Outputs of every model under some kernels at least, under all of them while there is time."""
+        budget, found = self._budget.part(_CHECKS_SHARE), []
+        for number, model in enumerate(models):
+            log.info("comparing outputs of %s", model.name)
+            checked, left_out = check_outputs(
+                self._tools.dnnl,
+                model,
+                graphs[model.name],
+                functools.partial(store.reference, model, self._seed),
+                threads=self._settings.threads,
+                seed=self._seed,
+                choices=self._settings.checked_choices,
+                kept=self._rows / "checks",
+                lock_timeout_seconds=self._settings.lock_timeout_seconds,
+                budget=budget.part(1 / (len(models) - number)),
+            )
+            if left_out:
+                self._notes[f"checks.{model.name}"] = f"{left_out} choices of kernels were not checked: {self._no_time}"
+            found.append(checked)
+        return found
+
+    def _timelines(
+        self, models: Sequence[ColdModel], profiles: Mapping[str, Sequence[Profile]], planned: Planned
+    ) -> pd.DataFrame:
+        """The optimal plan on all cores, planned and measured, of one start where there is no time for more."""
+        threads, budget = max(self._settings.threads), self._budget.part(_TIMELINES_SHARE)
+        parts, fewer = [], []
+        for model in models:
+            made = planned.documents.get(f"{model.name}-{OPTIMAL}-{threads}")
+            if made is None:
+                continue
+            spans = planned_timeline(made, on_cores(profiles[model.name], threads))
+            both = [pd.DataFrame(timeline_rows("planned", spans), columns=list(SPAN_COLUMNS))]
+            if runs := self._settings.timeline_runs:
+                if runs > 1 and budget.over:
+                    runs = 1
+                    fewer.append(model.name)
+                both.append(
+                    measured_timeline(
+                        planned.folders[model.name, OPTIMAL, threads],
+                        threads=threads,
+                        cores=self._tools.cores.big,
+                        inputs=model.inputs,
+                        seed=self._seed,
+                        runs=runs,
+                        kept=self._rows / "timelines",
+                        lock_timeout_seconds=self._settings.lock_timeout_seconds,
+                    )
+                )
+            parts.append(pd.concat(both, ignore_index=True).assign(model=model.name, plan=OPTIMAL, threads=threads))
+        if fewer:
+            self._notes["timelines"] = f"of one start, not the median of several, for {', '.join(fewer)}: {self._no_time}"
+        columns = ["model", "plan", "threads", *SPAN_COLUMNS]
+        return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def _model_row(model: ColdModel, graph: Graph) -> dict[str, Any]:
+    size = sum(path.stat().st_size for path in model.files)
+    return {"model": model.name, "parameters": graph_parameters(graph), "model_bytes": size, "macs": graph_macs(graph)}
+
+
+def table2_graph() -> Graph:
+    """The convolution of Table 2: 3 x 3, stride 1, 64 to 192 channels; GoogLeNet has it at 56 x 56."""
+    builder = GraphBuilder(TABLE2_CONV, (1, 64, 56, 56))
+    return builder.build(builder.conv("input", 192, 3, name="conv"))

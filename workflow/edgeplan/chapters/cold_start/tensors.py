@@ -1,0 +1,149 @@
+"""Tensors that users give and get: .npz and .npy files of inputs, held against what a model expects, and .npz files of outputs.
+
+Files are untrusted: names, shapes and element types are read from the headers and checked before any data is, and nothing is
+unpickled.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.errors import InputError
+from edgeplan.runtime.linked import Border
+from edgeplan.support.files import write_atomically
+
+Array = npt.NDArray[np.float32]
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_BAD_FILE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile)
+
+
+def described(border: Border) -> str:
+    """An input as messages name it, e.g. "float32[1,3,224,224] named 'input'"."""
+    return f"{_form('float32', border.shape)} named {border.name!r}"
+
+
+def _form(dtype: object, shape: Sequence[int]) -> str:
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def read_inputs(path: Path, expected: Sequence[Border]) -> dict[str, Array]:
+    """The inputs of a run from a file.
+
+    Args:
+        path: .npz with one float32 array for each input, by name; or .npy for a model of one input.
+        expected: the model's inputs.
+
+    Raises:
+        InputError: the file cannot be read, or does not hold what is expected.
+    """
+    try:
+        with path.open("rb") as file:
+            if zipfile.is_zipfile(file):
+                return _from_archive(file, path, expected)
+            file.seek(0)
+            if len(expected) != 1:
+                _refuse(expected, f"the file holds no named arrays for {len(expected)} inputs", str(path))
+            return {expected[0].name: _array(file, expected[0], expected, str(path))}
+    except _BAD_FILE as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise InputError(
+            f"cannot read the inputs: {reason}",
+            where=str(path),
+            next_step="write them with numpy.savez(path, **arrays), or of a single one with numpy.save(path, array)",
+        ) from error
+
+
+def _from_archive(file: IO[bytes], path: Path, expected: Sequence[Border]) -> dict[str, Array]:
+    with zipfile.ZipFile(file) as archive:
+        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+        _check_names(members, expected, str(path))
+        found = {}
+        for border in expected:
+            with archive.open(members[border.name]) as member:
+                found[border.name] = _array(member, border, expected, str(path))
+        return found
+
+
+def _array(file: IO[bytes], border: Border, expected: Sequence[Border], where: str) -> Array:
+    """One array of a file, read only if its header says what is expected."""
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"arrays of format {version[0]}.{version[1]} are not known")
+    shape, by_columns, dtype = _HEADERS[version](file)
+    _check(border, dtype, shape, expected, where)
+    count = math.prod(shape)
+    data = file.read(4 * count)
+    if len(data) != 4 * count:
+        raise ValueError(f"the array {border.name!r} is cut short")
+    values: Array = np.frombuffer(data, np.float32).reshape(shape, order="F" if by_columns else "C")
+    return values
+
+
+def checked_inputs(inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike, expected: Sequence[Border]) -> dict[str, Array]:
+    """Inputs that a program was given, by name; of a model with one input the array alone will do.
+
+    Raises:
+        InputError: they are not what is expected.
+    """
+    where = "inputs"
+    if not isinstance(inputs, Mapping):
+        if len(expected) != 1:
+            _refuse(expected, f"one array was given for {len(expected)} inputs", where)
+        inputs = {expected[0].name: inputs}
+    _check_names(inputs, expected, where)
+    found = {border.name: np.asarray(inputs[border.name]) for border in expected}
+    for border in expected:
+        _check(border, found[border.name].dtype, found[border.name].shape, expected, where)
+    return found
+
+
+def _check_names(given: Mapping[str, object], expected: Sequence[Border], where: str) -> None:
+    wanted = [border.name for border in expected]
+    if missing := [name for name in wanted if name not in given]:
+        _refuse(expected, f"there is no array {missing[0]!r}, only {', '.join(map(repr, given)) or 'none'}", where)
+    if more := [name for name in given if name not in wanted]:
+        _refuse(expected, f"the model has no input {more[0]!r}", where)
+
+
+def _check(border: Border, dtype: object, shape: Sequence[int], expected: Sequence[Border], where: str) -> None:
+    if dtype != np.dtype(np.float32) or tuple(shape) != border.shape:
+        _refuse(expected, f"input {border.name!r} is {_form(dtype, shape)}", where)
+
+
+def _refuse(expected: Sequence[Border], what: str, where: str) -> NoReturn:
+    raise InputError(
+        what, where=where, next_step=f"correct the input: expected {' and '.join(described(border) for border in expected)}"
+    )
+
+
+def require_npz(path: Path) -> None:
+    """Refuse a file for outputs that is no .npz, before anything is run.
+
+    Raises:
+        InputError: it is not.
+    """
+    if path.suffix != ".npz" or path.is_dir():
+        raise InputError("outputs are written as .npz", where=str(path), next_step="name a file that ends in .npz")
+
+
+def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
+    """Write outputs as .npz, atomically; whatever an output is named (numpy.savez has names of its own).
+
+    Raises:
+        StoreError: the disk is full or the folder is not writable.
+    """
+
+    def write(temporary: Path) -> None:
+        with zipfile.ZipFile(temporary, "w") as archive:
+            for name, value in outputs.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.ascontiguousarray(value), allow_pickle=False)
+
+    write_atomically(path, write)

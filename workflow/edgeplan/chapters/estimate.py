@@ -1,0 +1,38 @@
+"""How long a whole run will take, told before it starts: the sum over the chapters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgeplan.chapters.base import ChapterParams, load
+from edgeplan.chapters.registry import CHAPTERS
+
+_STARTS_S = 60.0  # the zoo, the reports, and starting a dozen stages
+_HOURS_FROM = 180  # minutes
+
+
+def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Params with the values of a profile, as `dvc exp run -S` sets them."""
+    return {**base, **{k: merged(base.get(k, {}), v) if isinstance(v, Mapping) else v for k, v in values.items()}}
+
+
+def estimate(params: ChapterParams, engines: Sequence[str]) -> dict[str, float]:
+    """Seconds that each part of a run takes on all devices, where nothing is stored yet; `engines` are those of the devices."""
+    found: dict[str, float] = {}
+    for chapter in CHAPTERS.values():
+        if chapter.estimate:
+            found |= load(chapter.estimate)(params, engines)
+    return found | {"the rest": _STARTS_S}
+
+
+def told(seconds: Mapping[str, float]) -> str:
+    """The estimate as one line."""
+    minutes = {name: value / 60 for name, value in seconds.items()}
+    total = sum(minutes.values())
+    whole = f"{total:.0f} minutes" if total < _HOURS_FROM else f"{total / 60:.0f} hours"
+    parts = ", ".join(f"{name} {value:.0f}" for name, value in minutes.items() if value >= 0.5)  # noqa: PLR2004  rounds to 0
+    return (
+        f"about {whole} on two quiet cores (in minutes: {parts}); what is stored is not measured again, "
+        "and a slower or noisier machine takes longer"
+    )

@@ -1,0 +1,1 @@
+"""Predicting the latency of a network, kernel by kernel (nn-Meter)."""

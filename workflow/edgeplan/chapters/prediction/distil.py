@@ -1,0 +1,83 @@
+"""What the package ships of a device: its file, its fusion rules, and its predictors, distilled."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from edgeplan.chapters.prediction.model_tables import kernels_of
+from edgeplan.errors import FormatError
+from edgeplan.graph.fusion_rules import read_rules
+from edgeplan.predictors.distilled import TREES, load_distilled, save_distilled
+from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.support.files import write_atomically
+from edgeplan.support.frames import read_parquet
+
+MAX_BYTES = 4_900_000
+#: Greatest median change of the latency of a model.
+MAX_CHANGE = 0.005
+#: Of the leaves of a branch that is cut, in the logarithm of latency; the first that makes the file small enough is taken.
+_TOLERANCES = (0.0, 1e-4, 2e-4, 3e-4)
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """What distilling has changed.
+
+    Attributes:
+        size_bytes: of the trees.
+        median_change, largest_change: of the latencies of the models, relative.
+        models: how many.
+    """
+
+    size_bytes: int
+    median_change: float
+    largest_change: float
+    models: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.size_bytes / 1e6:.2f} MB; latencies of {self.models} models change by {100 * self.median_change:.3f} % "
+            f"in the median, {100 * self.largest_change:.2f} % at most"
+        )
+
+
+def distil(device: Path, results: Path, models: Path, folder: Path) -> Distilled:
+    """Write what the package ships of a device.
+
+    Args:
+        device: its file.
+        results: its folder of results.
+        models: table of the zoo's models, on which the change is looked at.
+        folder: where to.
+
+    Raises:
+        FormatError: a file is missing or does not fit, or the distilled predictors are too large or too far off.
+    """
+    predictor = DevicePredictor.load(results / "predictors")
+    for tolerance in _TOLERANCES:
+        save_distilled(predictor, folder, tolerance)
+        if (folder / TREES).stat().st_size <= MAX_BYTES:
+            break
+    copies = {
+        folder / device.name: device,
+        folder / "rules.json": results / "fusion" / "rules.json",
+        folder / "environment.json": results / "evaluation" / "environment.json",
+    }
+    for target, source in copies.items():
+        write_atomically(target, partial(shutil.copyfile, source))
+    tables = kernels_of(read_parquet(models, "model_id", "family", "spec"), read_rules(folder / "rules.json"))
+    before, after = (p.predict_many(tables).latency_ms for p in (predictor, load_distilled(folder)))
+    change = np.abs(after / before - 1)
+    found = Distilled((folder / TREES).stat().st_size, float(np.median(change)), float(change.max()), len(change))
+    if found.size_bytes > MAX_BYTES or found.median_change > MAX_CHANGE:
+        raise FormatError(
+            f"the distilled predictors do not keep the limits of {MAX_BYTES / 1e6} MB and {100 * MAX_CHANGE} %: {found}",
+            where=str(folder),
+            next_step="train with fewer trees or leaves (training.trials in params.yaml), then make distil again",
+        )
+    return found

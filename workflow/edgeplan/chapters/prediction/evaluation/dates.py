@@ -1,0 +1,119 @@
+"""When what a table rests on was measured: a range of dates for each measuring stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence, Shown
+from edgeplan.reporting.metrics import FloatArray
+from edgeplan.support.frames import read_parquet
+
+#: The measuring stages, in the order in which they are named.
+STAGES = ("fusion", "sampling", "calibration", "truth")
+#: Those that predictions of the evaluated models rest on; their intervals rest on all.
+PREDICTED = ("fusion", "sampling", "calibration", "truth")
+#: What is written for a table that rests on no measurement, and for a stage whose rows do not tell.
+NOTHING, NOT_RECORDED = "nothing", "not recorded"
+_BETWEEN = "; "
+
+#: Part of `Evidence` -> the stages whose measurements it holds; predictions rest on the rules and on the sampled kernels.
+_RESTS_ON: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "prior": (),
+        "test_cases": ("fusion",),
+        "skipped_pairs": ("fusion",),
+        "verification": ("fusion",),
+        "resnet18_kernels": ("fusion",),
+        "kernels": ("sampling",),
+        "sampling": ("sampling",),
+        "quality": ("sampling",),
+        "conv_fusion": ("sampling",),
+        "sweeps": ("sampling",),
+        "breakdown": ("fusion", "sampling"),
+        "evaluated_kernels": ("fusion",),
+        "zoo": ("truth",),
+        "environment": ("truth",),
+        "calibration": ("calibration",),
+        "factors": PREDICTED,
+        "samplers": PREDICTED,
+        "modes": PREDICTED,
+        "models": PREDICTED,
+        "transfer": PREDICTED,
+    }
+)
+
+
+def ranges(evidence: Evidence, rows: Path, key: str) -> dict[str, str]:
+    """When the rows behind the evidence were measured, by stage; a stage that does not tell is left out.
+
+    Args:
+        evidence: of the device.
+        rows: its row stores, data/rows/<device>.
+        key: key of its rows (engine, version, settings, machine), as fusion.rules says it.
+
+    Returns:
+        Stage -> "from to UTC", to the minute, of the starts of blocks: for `fusion` of all rows of the key, for `sampling` of
+        those that the training table holds, for `calibration` and `truth` of the models.
+
+    Raises:
+        FormatError: a file of rows cannot be read.
+    """
+    kept = set(evidence.frame("kernels", "subject")["subject"]) if evidence.has("kernels") else None
+    times = {"fusion": _times(rows / "fusion", key, None), "sampling": _times(rows / "sampling", key, kept)}
+    if evidence.has("calibration"):
+        times["calibration"] = evidence.frame("calibration", "measured_at_s")["measured_at_s"].to_numpy(float)
+    if evidence.optional("measured_at_s") is not None:
+        models = evidence.evaluated("measured_at_s", "repeat_gap_s")
+        first = models["measured_at_s"].to_numpy(float)
+        times["truth"] = np.concatenate([first, first + models["repeat_gap_s"].fillna(0.0).to_numpy(float)])
+    return {stage: f"{_text(found.min())} to {_text(found.max())} UTC" for stage, found in times.items() if found.size}
+
+
+def _times(folder: Path, key: str, subjects: set[str] | None) -> FloatArray:
+    """When the blocks of stored rows began, seconds since the epoch (blocks,): of all subjects, or of some."""
+    found = []
+    for path in sorted(folder.glob(f"{key}-*.parquet")):
+        table = read_parquet(path, "subject", "measured_at")
+        chosen = table if subjects is None else table[table["subject"].isin(subjects)]
+        found += list(chosen["measured_at"])
+    return np.concatenate([np.empty(0), *found])
+
+
+def _text(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+
+
+def measured(shown: Shown, found: Mapping[str, str]) -> str:
+    """The ranges of the stages that a table rests on, as text.
+
+    Args:
+        shown: the table.
+        found: range by stage, see `ranges`.
+    """
+    rests_on = {stage for part in shown.needs for stage in _RESTS_ON[part]}
+    return _joined({stage: found.get(stage, NOT_RECORDED) for stage in STAGES if stage in rests_on}) or NOTHING
+
+
+def of_device(device: str, found: Mapping[str, str], stages: Iterable[str]) -> str:
+    """The ranges of some stages of a device, named after it, as text."""
+    return _joined({f"{device} {stage}": found.get(stage, NOT_RECORDED) for stage in stages})
+
+
+def _joined(found: Mapping[str, str]) -> str:
+    return _BETWEEN.join(f"{stage} {text}" for stage, text in found.items())
+
+
+def together(texts: Iterable[str]) -> tuple[str, list[str]]:
+    """What several tables say of when they were measured, as one text, and the stages on which they differ."""
+    said: dict[str, set[str]] = {}
+    for text in dict.fromkeys(texts):
+        for part in text.split(_BETWEEN) if text != NOTHING else ():
+            stage, _, when = part.partition(" ")
+            said.setdefault(stage, set()).add(when)
+    order = [stage for stage in dict.fromkeys((*STAGES, *said)) if stage in said]
+    return _joined({stage: " or ".join(sorted(said[stage])) for stage in order}), [s for s in order if len(said[s]) > 1]

@@ -1,0 +1,156 @@
+"""Figures of whole models: baselines (Fig. 9), error by latency (Fig. 10), operator sums (Fig. 11), scatter and errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from edgeplan.chapters.prediction import paper
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.chapters.prediction.evaluation.tables_baselines import baselines
+from edgeplan.chapters.prediction.evaluation.tables_prediction import label
+from edgeplan.reporting.drawing import GRID, INK, MARKERS, PALETTE, canvas, family_ticks, legend, legend_above, name_axes
+from edgeplan.reporting.metrics import by_group, relative_error
+
+_GROUPS = 4
+_SHOWN_ERROR = 30.0
+_PREDICTED = ("measured_ms", "predicted_ms")
+
+
+def _grouped(axis: Any, series: dict[str, list[float]], labels: list[str]) -> None:
+    """Bars side by side, one group a label."""
+    width = 0.8 / len(series)
+    for i, (name, values) in enumerate(series.items()):
+        place = np.arange(len(values)) - 0.4 + width * (i + 0.5)
+        axis.bar(place, values, width, color=PALETTE[i], label=name)
+        for x, value in zip(place, values, strict=True):
+            # A bar of height zero must not look like a missing one.
+            if value == 0:
+                axis.plot([x], [0], marker="_", color=PALETTE[i], markersize=6)
+    family_ticks(axis, labels)
+    axis.set_ylim(0, 103)
+    legend_above(axis, len(series))
+
+
+def baselines_figure(evidence: Evidence) -> Any:
+    """Fig. 9: +-10 % accuracy by family for every predictor, with the paper's means."""
+    table = baselines(evidence)
+    names = [n for n in ("ours", "operator sum", "FLOPs", "FLOPs+MAC") if f"{n}: within 10 % (%)" in table.columns]
+    series = {n: table[f"{n}: within 10 % (%)"].tolist() for n in names}
+    published = {
+        "ours": paper.FIGURE_9["ours"],
+        "operator sum": paper.FIGURE_11_OPERATOR["CPU"],
+        "FLOPs": paper.FIGURE_9["flops"],
+        "FLOPs+MAC": paper.FIGURE_9["flops_mac"],
+    }
+    for name in names:
+        series[name].append(published[name])
+    figure, (axis,) = canvas(11, 5)
+    _grouped(axis, series, [*(label(str(f)) for f in table["family"]), "paper"])
+    axis.axvline(len(table) - 0.5, color=INK, linewidth=0.8, linestyle=":")
+    name_axes(axis, "", "models within 10 % (%)")
+    return figure
+
+
+def error_by_latency(evidence: Evidence) -> Any:
+    """Fig. 10: signed errors in four groups of equal size by measured latency."""
+    frame = evidence.evaluated("predicted_ms").sort_values("measured_ms", kind="stable")
+    truth, guess = (frame[c].to_numpy(float) for c in _PREDICTED)
+    errors = 100 * relative_error(truth, guess)
+    parts = [p for p in np.array_split(np.arange(len(truth)), _GROUPS) if p.size]
+    figure, (axis,) = canvas(9, 4.6)
+    axis.axhspan(-10, 10, color=GRID, alpha=0.6, zorder=0, label="within 10 %")
+    axis.boxplot(
+        [errors[p] for p in parts],
+        positions=range(len(parts)),
+        widths=0.5,
+        whis=(5, 95),
+        patch_artist=True,
+        boxprops={"facecolor": PALETTE[4], "edgecolor": INK},
+        medianprops={"color": INK, "linewidth": 1.6},
+        flierprops={"marker": ".", "markerfacecolor": PALETTE[1], "markeredgecolor": PALETTE[1]},
+    )
+    axis.set_xticks(range(len(parts)))
+    axis.set_xticklabels([f"{truth[p[0]]:.3g} - {truth[p[-1]]:.3g} ms\n{len(p)} models" for p in parts], fontsize=11)
+    name_axes(axis, "measured latency", "prediction error (%)")
+    legend(axis)
+    return figure
+
+
+def operators_against_kernels(evidence: Evidence) -> Any:
+    """Fig. 11: +-5 % and +-10 % accuracy of the two sums, by family."""
+    frame = evidence.evaluated("predicted_ms", "operator_sum_ms")
+    ours, theirs = by_group(frame), by_group(frame, predicted="operator_sum_ms")
+    figure, axes = canvas(12, 4.8, 2)
+    for axis, (column, title) in zip(
+        axes, (("within_5pct", "(a) within 5 %"), ("within_10pct", "(b) within 10 %")), strict=True
+    ):
+        series = {"kernel sum": (100 * ours[column]).tolist(), "operator sum": (100 * theirs[column]).tolist()}
+        _grouped(axis, series, [label(str(f)) for f in ours["family"]])
+        name_axes(axis, "", f"models {title[4:]} (%)")
+    return figure
+
+
+def scatter(evidence: Evidence) -> Any:
+    """Measured against predicted latency of every model, both axes logarithmic."""
+    frame = evidence.evaluated("predicted_ms")
+    figure, (axis,) = canvas(8.4, 6)
+    values = frame[list(_PREDICTED)].to_numpy(float)
+    ends = np.array([values.min() * 0.8, values.max() * 1.25])
+    axis.fill_between(ends, ends * 0.9, ends * 1.1, color=GRID, label="+-10 %")
+    axis.plot(ends, ends, color=INK, linewidth=0.8)
+    for i, (family, part) in enumerate(frame.groupby("family", sort=False)):
+        # Colours repeat after eight families; the markers then differ.
+        style = {"marker": MARKERS[i % len(MARKERS)], "color": PALETTE[i % len(PALETTE)]}
+        axis.scatter(
+            part["measured_ms"], part["predicted_ms"], s=26, alpha=0.8, linewidths=0, label=label(str(family)), **style
+        )
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlim(*ends)
+    axis.set_ylim(*ends)
+    name_axes(axis, "measured (ms)", "predicted (ms)")
+    legend(axis, beside=True)
+    return figure
+
+
+def error_distribution(evidence: Evidence) -> Any:
+    """Histogram of signed errors, and the share of models within a bound beside the repeatability ceiling."""
+    frame = evidence.evaluated("predicted_ms")
+    errors = 100 * relative_error(*(frame[c].to_numpy(float) for c in _PREDICTED))
+    figure, (left, right) = canvas(10, 4.2, 2)
+    beyond = int(np.sum(np.abs(errors) > _SHOWN_ERROR))
+    left.hist(np.clip(errors, -_SHOWN_ERROR, _SHOWN_ERROR), bins=np.linspace(-_SHOWN_ERROR, _SHOWN_ERROR, 41), color=PALETTE[0])
+    for bound in (-10, 10):
+        left.axvline(bound, color=INK, linewidth=0.9, linestyle=":")
+    note = f" ({beyond} beyond {_SHOWN_ERROR:.0f} % at the edges)" if beyond else ""
+    name_axes(left, "prediction error (%)" + note, "models")
+    _cumulative(right, np.abs(errors), "predicted", PALETTE[0], "-")
+    again = evidence.optional("repeat_ms")
+    if again is not None:
+        repeat = 100 * np.abs(relative_error(again["measured_ms"].to_numpy(float), again["repeat_ms"].to_numpy(float)))
+        _cumulative(right, repeat, "measured again", PALETTE[1], "--")
+    for bound in (5, 10):
+        right.axvline(bound, color=INK, linewidth=0.9, linestyle=":")
+    right.set_xlim(0, _SHOWN_ERROR)
+    right.set_ylim(0, 102)
+    name_axes(right, "error bound (%)", "models within the bound (%)")
+    legend(right)
+    return figure
+
+
+def _cumulative(axis: Any, errors: Any, name: str, colour: str, line: str) -> None:
+    values = np.sort(errors)
+    share = 100 * np.arange(1, len(values) + 1) / len(values)
+    # The curve goes on to the right edge.
+    ends = max(_SHOWN_ERROR, float(values[-1]))
+    axis.step(
+        np.concatenate([[0], values, [ends]]),
+        np.concatenate([[0], share, [100]]),
+        where="post",
+        color=colour,
+        linestyle=line,
+        linewidth=1.8,
+        label=name,
+    )

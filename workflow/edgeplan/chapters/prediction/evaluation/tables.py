@@ -1,0 +1,67 @@
+"""How the tables of the chapter are made, written and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from edgeplan.chapters.prediction.evaluation.dates import measured, together
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence, Shown
+from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
+from edgeplan.errors import FormatError
+from edgeplan.reporting.table import read_table, write_table
+from edgeplan.support.files import write_json
+
+#: File beside the tables: what the captions add from the data, by id of the table.
+NOTES = "notes.json"
+
+
+def make_tables(evidence: Evidence) -> dict[str, pd.DataFrame]:
+    """Every table whose inputs are there, by id, in the order of `TABLES`."""
+    return {name: table.function(evidence) for name, table in TABLES.items() if table.possible(evidence)}
+
+
+def read_tables(folder: Path) -> tuple[dict[str, pd.DataFrame], str]:
+    """Tables that `write_tables` wrote, by id in the order of `TABLES`, and when they were measured ("" when there are none).
+
+    Raises:
+        FormatError: two tables name different dates for the same measuring stage.
+    """
+    read = {name: read_table(path) for name in TABLES if (path := folder / f"{name}.csv").is_file()}
+    text, differing = together(measured_at for _, measured_at in read.values())
+    if differing:
+        raise FormatError(
+            f"tables of different measurements (stage {', '.join(differing)}): {text}",
+            where=str(folder),
+            next_step="run the evaluation stage again",
+        )
+    return {name: frame for name, (frame, _) in read.items()}, text
+
+
+def write_tables(evidence: Evidence, folder: Path, ranges: Mapping[str, str]) -> dict[str, pd.DataFrame]:
+    """Make and write every table whose inputs are there; returns them by id.
+
+    Args:
+        evidence: of the device.
+        folder: where they go.
+        ranges: when each measuring stage measured, see `edgeplan.chapters.prediction.evaluation.dates.ranges`.
+    """
+    tables = make_tables(evidence)
+    notes = {name: note(evidence) for name in tables if (note := TABLES[name].note)}
+    for name, frame in tables.items():
+        caption = captioned(TABLES[name], notes)
+        write_table(frame, folder / name, TABLES[name].title, caption, measured(TABLES[name], ranges))
+    write_json(folder / NOTES, notes)
+    return tables
+
+
+def captioned(shown: Shown, notes: Mapping[str, str]) -> str:
+    """The caption of a table, with what the data adds to it.
+
+    Args:
+        shown: the table.
+        notes: as written by `write_tables` to the file `NOTES`: by id of the table.
+    """
+    return f"{shown.caption} {notes.get(shown.id, '')}".rstrip()

@@ -1,0 +1,192 @@
+"""Tables of whole-model prediction: the paper's Tables 1, 2, 8 and 11, the ceiling and the intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.prediction import paper
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.reporting.metrics import OVERALL, accuracy, by_group, coverage, relative_error, relative_width
+
+_SECONDS_PER_MINUTE = 60.0
+#: Names of columns.
+WITHIN_5, WITHIN_10 = "within 5 % (%)", "within 10 % (%)"
+
+
+def label(family: str) -> str:
+    """The paper's name of a family, or the name as it is."""
+    known = paper.TABLE_2.get(paper.family_key(family))
+    return known.label if known else family
+
+
+def table_01(evidence: Evidence) -> pd.DataFrame:
+    """Table 1: sums of operators and of kernels of MobileNetV2: here the mean of its variants, which are what is evaluated."""
+    frame = evidence.evaluated("predicted_ms", "operator_sum_ms")
+    frame = frame[frame["family"].map(paper.family_key) == "mobilenetv2"]
+    rows = []
+    if len(frame):
+        sums = [frame[c].to_numpy(float) for c in ("measured_ms", "operator_sum_ms", "predicted_ms")]
+        errors = [100 * float(np.mean(np.abs(relative_error(sums[0], s)))) for s in sums[1:]]
+        means = [float(s.mean()) for s in sums]
+        rows.append((evidence.device, f"mean of {len(frame)} variants", means[0], means[1], errors[0], means[2], errors[1]))
+    for device, cell in paper.TABLE_1.items():
+        values = (cell.model_ms, cell.operator_sum_ms, cell.operator_error, cell.kernel_sum_ms, cell.kernel_error)
+        rows.append((f"paper {device}", "base model", *values))
+    names = ["device", "models", "latency (ms)", "operator sum (ms)", "operator sum error (%)", "kernel sum (ms)"]
+    return pd.DataFrame(rows, columns=[*names, "kernel sum error (%)"])
+
+
+def table_02(evidence: Evidence) -> pd.DataFrame:
+    """Table 2: average FLOPs (multiply-adds) of the generated variants and the range of measured latencies, by family."""
+    zoo = evidence.frame("zoo", "family", "index", "macs")
+    variants = zoo[zoo["index"] >= 0]
+    measured = evidence.evaluated() if evidence.has("models") else pd.DataFrame(columns=["family", "measured_ms"])
+    rows = []
+    for family in dict.fromkeys(zoo["family"]):
+        macs = variants.loc[variants["family"] == family, "macs"]
+        base = zoo.loc[(zoo["family"] == family) & (zoo["index"] < 0), "macs"]
+        times = measured.loc[measured["family"] == family, "measured_ms"]
+        published = paper.TABLE_2.get(paper.family_key(family))
+        rows.append(
+            {
+                "family": label(family),
+                "variants": len(macs),
+                "FLOPs (M)": macs.mean() / 1e6 if len(macs) else np.nan,
+                "base FLOPs (M)": base.iloc[0] / 1e6 if len(base) else np.nan,
+                "paper: FLOPs (M)": published.flops_m if published else np.nan,
+                "measured": len(times),
+                "latency min (ms)": times.min() if len(times) else np.nan,
+                "latency max (ms)": times.max() if len(times) else np.nan,
+            }
+            | {
+                f"paper {device}: latency (ms)": " - ".join(f"{v:g}" for v in published.range_ms[device])
+                if published and device in published.range_ms
+                else ""
+                for device in paper.DEVICES
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _hits(frame: pd.DataFrame, predicted: str, prefix: str = "") -> pd.DataFrame:
+    """Family, models, and the four metrics of Table 8 in percent."""
+    table = by_group(frame, predicted=predicted)
+    return pd.DataFrame(
+        {
+            "family": table["family"],
+            "models": table["models"],
+            f"{prefix}RMSE (ms)": table["rmse"],
+            f"{prefix}RMSPE (%)": table["rmspe"],
+            f"{prefix}{WITHIN_5}": 100 * table["within_5pct"],
+            f"{prefix}{WITHIN_10}": 100 * table["within_10pct"],
+        }
+    )
+
+
+def table_08(evidence: Evidence) -> pd.DataFrame:
+    """Table 8: end-to-end prediction by family and overall."""
+    table = _hits(evidence.evaluated("predicted_ms"), "predicted_ms")
+    keys = table["family"].map(paper.family_key)
+    for device in paper.DEVICES:
+        cells = [paper.TABLE_8.get(k, {}).get(device) for k in keys]
+        overall = paper.OVERALL_WITHIN_10PCT[device]
+        table[f"paper {device}: RMSE (ms)"] = [c.rmse_ms if c else np.nan for c in cells]
+        table[f"paper {device}: RMSPE (%)"] = [c.rmspe if c else np.nan for c in cells]
+        table[f"paper {device}: {WITHIN_5}"] = [c.within_5pct if c else np.nan for c in cells]
+        table[f"paper {device}: {WITHIN_10}"] = [
+            c.within_10pct if c else (overall if k == OVERALL else np.nan) for c, k in zip(cells, keys, strict=True)
+        ]
+    table["family"] = table["family"].map(label)
+    return table
+
+
+def table_11(evidence: Evidence) -> pd.DataFrame:
+    """Table 11: predictors of another device on this one, and the rebuilt ones."""
+    frame = evidence.frame("transfer", "family", "measured_ms", "transferred_ms", "rebuilt_ms")
+    table = _hits(frame, "transferred_ms", "transferred: ")
+    rebuilt = _hits(frame, "rebuilt_ms", "rebuilt: ")
+    table = table.join(rebuilt.drop(columns=["family", "models"]))
+    cells = [paper.TABLE_11.get(paper.family_key(f)) for f in table["family"]]
+    for part, name in enumerate(("transferred", "rebuilt")):
+        table[f"paper {name}: RMSE (ms)"] = [c[part].rmse_ms if c else np.nan for c in cells]
+        table[f"paper {name}: RMSPE (%)"] = [c[part].rmspe if c else np.nan for c in cells]
+        table[f"paper {name}: {WITHIN_5}"] = [c[part].within_5pct if c else np.nan for c in cells]
+        table[f"paper {name}: {WITHIN_10}"] = [c[part].within_10pct if c else np.nan for c in cells]
+    table.loc[table["family"] == OVERALL, f"paper rebuilt: {WITHIN_10}"] = paper.TABLE_11_OVERALL_REBUILT
+    table["family"] = table["family"].map(label)
+    return table
+
+
+def table_repeat(evidence: Evidence) -> pd.DataFrame:
+    """The repeatability ceiling: the same models measured again, held against their first measurement like a prediction."""
+    frame = evidence.optional("repeat_ms", "repeat_gap_s", "predicted_ms")
+    if frame is None:
+        frame = evidence.evaluated("repeat_ms", "repeat_gap_s", "predicted_ms")
+    table = _hits(frame, "repeat_ms", "repeat: ").drop(columns="repeat: RMSE (ms)")
+    gaps = [frame.loc[(frame["family"] == name) | (name == OVERALL), "repeat_gap_s"].median() for name in table["family"]]
+    table.insert(2, "again after, median (min)", np.array(gaps) / _SECONDS_PER_MINUTE)
+    ours = by_group(frame)
+    table[f"predicted: {WITHIN_5}"] = 100 * ours["within_5pct"]
+    table[f"predicted: {WITHIN_10}"] = 100 * ours["within_10pct"]
+    table["family"] = table["family"].map(label)
+    return table
+
+
+def table_truth(evidence: Evidence) -> pd.DataFrame:
+    """How whole models were measured: the time that the blocks of one model span, and their noise, by family and overall."""
+    frame = evidence.evaluated("blocks_span_s", "noise")
+    parts = [(str(n), p) for n, p in frame.groupby("family", sort=False)]
+    rows = [
+        (label(name), len(part), part["blocks_span_s"].median(), part["blocks_span_s"].min(), 100 * part["noise"].median())
+        for name, part in [*parts, (OVERALL, frame)]
+    ]
+    names = ["family", "models", "blocks span, median (s)", "blocks span, least (s)", "noise, median (%)"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def table_intervals(evidence: Evidence) -> pd.DataFrame:
+    """Coverage and median relative width of the 90 % intervals, by family and overall."""
+    frame = evidence.evaluated("predicted_ms", "low_ms", "high_ms")
+    parts = [(str(n), p) for n, p in frame.groupby("family", sort=False)]
+    rows = []
+    for name, part in [*parts, (OVERALL, frame)]:
+        truth, guess, low, high = (part[c].to_numpy(float) for c in ("measured_ms", "predicted_ms", "low_ms", "high_ms"))
+        below, above = float(np.mean(truth < low)), float(np.mean(truth > high))
+        width = relative_width(guess, low, high)
+        rows.append((label(name), len(part), 100 * coverage(truth, low, high), 100 * below, 100 * above, 100 * width))
+    names = ["family", "models", "inside (%)", "below (%)", "above (%)", "median width (% of the prediction)"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def table_factors(evidence: Evidence) -> pd.DataFrame:
+    """Factors of kernel kinds, with their share of the evaluated models' predicted latency."""
+    parts = evidence.frame("breakdown", "kind", "predicted_ms").groupby("kind")["predicted_ms"].sum()
+    share = 100 * parts / parts.sum()
+    rows = [(kind, factor, share.get(kind, 0.0)) for kind, factor in evidence.factors.items()]
+    table = pd.DataFrame(rows, columns=["kernel", "factor", "share of the predicted latency (%)"])
+    return table.sort_values(table.columns[2], ascending=False, kind="stable", ignore_index=True)
+
+
+def calibration_note(evidence: Evidence) -> str:
+    """On what the size of the intervals is calibrated."""
+    if not evidence.interval:
+        return ""
+    count = evidence.interval["subjects"]
+    if evidence.interval["quantile_of"] == "carriers":
+        return f"So is how wide it is, on {count} of them: whole models were too few."
+    return (
+        f"How wide it is was calibrated on {count} whole models of a seed of their own (stage calibration), as many of each "
+        "family, none of them evaluated, by factors of kinds fitted on others of them: nothing else of a predictor saw them. "
+        "That sets the share inside over all models like them, to "
+        "within a few percent by the chance of which were drawn; it sets that of no single family."
+    )
+
+
+def alexnet_within(evidence: Evidence, column: str) -> float | None:
+    """+-10 % accuracy (share) on the AlexNets by a column of predictions; None when there are none."""
+    frame = evidence.optional(column)
+    if frame is None:
+        return None
+    frame = frame[frame["family"].map(paper.family_key) == "alexnet"]
+    return accuracy(frame["measured_ms"], frame[column]).within_10pct if len(frame) else None

@@ -1,0 +1,311 @@
+"""Test cases: which probes are compared, and what their times say (nn-Meter, Inequality 1)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import norm as normal
+from scipy.stats import t as student
+
+from edgeplan.chapters.prediction.fusion.probes import Probe
+from edgeplan.chapters.prediction.fusion.settings import FusionSettings
+from edgeplan.graph.ir import Graph
+
+Decision = Literal["fused", "separate", "undecided"]
+Connection = Literal["single", "multi-inbound", "multi-outbound"]
+
+
+class Timed(Protocol):
+    """What a case needs of a measurement."""
+
+    @property
+    def block_us(self) -> npt.NDArray[np.float64]:
+        """Normalised block minima in microseconds (blocks,)."""
+
+
+#: Measures graphs; the second argument asks for the k-th measurement of the same graphs, made afresh.
+#: None stands for what the time did not suffice for.
+Measure = Callable[[Sequence[Graph], int], Sequence[Timed | None]]
+
+#: A sum of probe times: probe and its sign.
+Terms = tuple[tuple[Probe, int], ...]
+
+_TINY_US = 1e-3
+#: An undecided case is measured this often before it may be given up, and by cautious settings what decides for several cases
+#: or for whole models before it is believed: the noise of one measurement is itself not known well, and a disturbance may
+#: outlast it.
+_LEAST_MEASUREMENTS = 3
+#: What settings that are not cautious take for fused is measured this often.
+_LEAST_FUSED = 2
+#: From so many blocks on their median absolute deviation tells their spread, which outliers do not change.
+_ENOUGH_BLOCKS = 9
+#: What so many cases share decides for several: disturbed once, it would decide all of them wrongly.
+_SHARED_BY = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test case.
+
+    Attributes:
+        pair: name of the rule, `"<first>_<next>"` or `"<first>+<last>_<next>"`.
+        connection: how the two are connected.
+        context: context the rule holds in, "" for every one.
+        small: whether the probes are of many small tensors rather than of a large one.
+        op1, op2, both: probe times that add up to the time of the first operator(s), of the next one, and of both connected.
+    """
+
+    pair: str
+    connection: Connection
+    context: str
+    op1: Terms
+    op2: Terms
+    both: Terms
+    small: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What the case says something about, whatever the size of its probes."""
+        return self.pair, self.connection, self.context
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        """The probes to time."""
+        return tuple(dict.fromkeys(probe for terms in (self.op1, self.op2, self.both) for probe, _ in terms))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the times say of a case.
+
+    Attributes:
+        op1_us, op2_us, both_us: the three times, ends removed.
+        margin: saving over the time of the cheaper operator; compared with alpha.
+        noise: standard error of the margin.
+        decision: fused or separate where the margin is clear of alpha.
+        repeats: measurements made.
+        reason: why no further measurement could decide the case, where its kind tells.
+    """
+
+    op1_us: float
+    op2_us: float
+    both_us: float
+    margin: float
+    noise: float
+    decision: Decision
+    repeats: int
+    reason: str = ""
+
+
+_NO_TIME = Outcome(0.0, 0.0, 0.0, 0.0, 0.0, "undecided", 0, "the time for this stage was over")
+
+
+class Timings:
+    """Times of probes, over as many measurements as were asked for."""
+
+    def __init__(self, measure: Measure, settings: FusionSettings) -> None:
+        self._measure, self._settings = measure, settings
+        self._blocks: dict[Probe, list[npt.NDArray[np.float64]]] = {}
+
+    def require(self, probes: Sequence[Probe], repeats: int) -> None:
+        """Measure until each probe was measured `repeats` times, or the time is over."""
+        for repeat in range(repeats):
+            missing = [p for p in dict.fromkeys(probes) if len(self._blocks.get(p, ())) == repeat]
+            if missing:
+                for probe, timed in zip(missing, self._measure([p.graph() for p in missing], repeat), strict=True):
+                    if timed is not None:
+                        self._blocks.setdefault(probe, []).append(np.asarray(timed.block_us, dtype=np.float64))
+
+    def known(self, case: Case) -> bool:
+        """Whether each probe of a case was measured."""
+        return all(probe in self._blocks for probe in case.probes)
+
+    def repeats(self, probe: Probe) -> int:
+        """How often a probe was measured."""
+        return len(self._blocks[probe])
+
+    def time(self, probe: Probe) -> tuple[float, float]:
+        """Median over all blocks and its standard error, in microseconds.
+
+        What few blocks say of their own spread is little: the middle one of three deviations is often small by chance, the
+        standard deviation sometimes. So cautious settings take the latter until there are enough for outliers to be passed
+        over, and widen the error as Student's t is wider than a normal distribution at `confidence` standard errors.
+        """
+        blocks = np.concatenate(self._blocks[probe])
+        count, median = len(blocks), float(np.median(blocks))
+        if self._settings.cautious and 1 < count < _ENOUGH_BLOCKS:
+            spread = float(np.std(blocks, ddof=1))
+        else:
+            spread = 1.4826 * float(np.median(np.abs(blocks - median)))  # of a normal distribution with these deviations
+        error = 1.2533 * spread / np.sqrt(count)  # of the median rather than the mean
+        if self._settings.cautious:
+            error *= _wider(count, self._settings.confidence)
+        floor = self._settings.noise_floor * median / np.sqrt(len(self._blocks[probe]))
+        return median, float(np.hypot(error, floor))
+
+
+@cache
+def _wider(count: int, confidence: float) -> float:
+    """How much wider Student's t for so many values is at `confidence` standard errors than a normal distribution."""
+    return float(student.ppf(normal.cdf(confidence), count - 1) / confidence) if count > 1 else 1.0
+
+
+def judge(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
+    """Apply Inequality 1 to a measured case.
+
+    With S the saving T1 + T2 - T12 and m the time of the cheaper operator, fused means S > alpha m. The decision is clear when
+    S - alpha m is `confidence` standard errors from 0 (a probe that occurs several times counts once). An operator whose time
+    cannot be told from 0, such as a reshape, is not the cheaper one: saving half of nothing would prove nothing. Where neither
+    can be told, or, on large maps, the cheaper one is too small a share of the other for a saving to be told from how that one
+    varies with what stands around it (`material_share`), the case is undecided. So it is where the saving is less than half of
+    what can be told, but what cannot may be as much as such a share: the saving may be the whole of it. And so it is where both
+    together take longer than one by one by as much as alpha m: two nodes would not, so the engine runs something else, perhaps
+    one slow node.
+    """
+    (op1, error1), (op2, error2), (both, _) = (_total(timings, (terms, 1.0)) for terms in (case.op1, case.op2, case.both))
+    operators = ((op1, error1, case.op1), (op2, error2, case.op2))
+    seen = [operator for operator in operators if operator[0] > settings.confidence * operator[1]]
+    cheaper, error, terms = min(seen or operators, key=lambda operator: operator[0])
+    saving = op1 + op2 - both
+    excess, excess_error = _total(timings, (case.op1, 1.0), (case.op2, 1.0), (case.both, -1.0), (terms, -settings.alpha))
+    decision: Decision = "undecided"
+    material = case.small or cheaper > settings.material_share * max(op1, op2)
+    if seen and material and abs(excess) > settings.confidence * excess_error:
+        unseen = [op[0] + settings.confidence * op[1] for op in operators if op not in seen]
+        hidden = max(unseen, default=0.0) > settings.material_share * cheaper
+        doubtful = hidden or _dearer(saving, excess_error, cheaper, settings)
+        decision = "fused" if excess > 0 else "undecided" if doubtful else "separate"
+    scale = max(cheaper, error, _TINY_US)
+    repeats = max(timings.repeats(p) for p in case.probes)
+    return Outcome(op1, op2, both, saving / scale, excess_error / scale, decision, repeats)
+
+
+def _dearer(saving: float, error: float, cheaper: float, settings: FusionSettings) -> bool:
+    return saving < error - settings.alpha * cheaper
+
+
+def rewritten(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
+    """Measure a case of a chain (both) and the same operators that only in another order of elements are not that chain (op1).
+
+    Where both run the same nodes they take the same time. `fused` means that they clearly do not: the engine runs a kernel of
+    its own for the chain, faster or slower. The margin is the difference over the shorter time, compared with
+    `rewritten_difference`.
+    """
+    for repeats in range(1, settings.max_rounds + 1):
+        timings.require(case.probes, repeats)
+        if not timings.known(case):
+            return _NO_TIME
+        other, _ = _total(timings, (case.op1, 1.0))
+        chain, _ = _total(timings, (case.both, 1.0))
+        difference, error = _total(timings, (case.op1, 1.0), (case.both, -1.0))
+        scale = max(min(other, chain), _TINY_US)
+        excess = abs(difference) - settings.rewritten_difference * scale
+        if abs(excess) > settings.confidence * error and repeats >= _before_belief(settings):
+            break
+    clear = abs(excess) > settings.confidence * error
+    decision: Decision = "undecided" if not clear else "fused" if excess > 0 else "separate"
+    return Outcome(other, 0.0, chain, abs(difference) / scale, error / scale, decision, repeats)
+
+
+def nearest_plan(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
+    """Measure a case of two candidate plans (op1, op2) and pick the one whose time is nearest to what really runs (both).
+
+    The decision `fused` stands for the first plan, `separate` for the second; the margin is where the real time lies between
+    them, in units of their difference (0 at the middle, positive towards the first). Both plans are sums of probes timed apart,
+    which are off by some percent in what stands around them: of plans that differ by less than `material_share` of what really
+    runs nothing can be told.
+    """
+    for repeats in range(1, settings.max_rounds + 1):
+        timings.require(case.probes, repeats)
+        if not timings.known(case):
+            return _NO_TIME
+        first, second, both = (_total(timings, (terms, 1.0))[0] for terms in (case.op1, case.op2, case.both))
+        gap, gap_error = _total(timings, (case.op1, 1.0), (case.op2, -1.0))
+        middle, error = _total(timings, (case.op1, 0.5), (case.op2, 0.5), (case.both, -1.0))
+        clear = abs(gap) > settings.confidence * gap_error + _TINY_US and abs(middle) > settings.confidence * error
+        alike = abs(gap) < settings.material_share * both
+        if (clear or alike) and repeats >= _before_belief(settings):
+            break
+    scale = max(abs(gap), _TINY_US)
+    towards_first = abs(both - first) < abs(both - second)
+    decision: Decision = "undecided" if alike or not clear else "fused" if towards_first else "separate"
+    margin = abs(middle) / scale * (1 if towards_first else -1)
+    reason = "both plans take about as long" if alike else ""
+    return Outcome(first, second, both, margin, error / scale, decision, repeats, reason)
+
+
+def _total(timings: Timings, *sums: tuple[Terms, float]) -> tuple[float, float]:
+    """A weighted sum of probe times and its standard error."""
+    weights: dict[Probe, float] = {}
+    for terms, factor in sums:
+        for probe, sign in terms:
+            weights[probe] = weights.get(probe, 0.0) + sign * factor
+    found = [(weight, *timings.time(probe)) for probe, weight in weights.items()]
+    return sum(w * t for w, t, _ in found), math.sqrt(sum((w * e) ** 2 for w, _, e in found))
+
+
+def decide(cases: Sequence[Case], timings: Timings, settings: FusionSettings) -> Mapping[Case, Outcome]:
+    """Measure cases and judge them; unclear ones are measured again, up to `max_rounds` times.
+
+    Those that further measurements could not settle (`_may_clear`) are measured three times; by cautious settings savings
+    beyond belief (`_incredible`) are, too, and probes that several cases share; by others what is fused is measured twice.
+    """
+    outcomes: dict[Case, Outcome] = {}
+    open_cases = list(dict.fromkeys(cases))
+    uses = Counter(probe for case in open_cases for probe in case.probes)
+    timings.require([probe for probe, count in uses.items() if count >= _SHARED_BY], _before_belief(settings))
+    for repeats in range(1, settings.max_rounds + 1):
+        timings.require([probe for case in open_cases for probe in case.probes], repeats)
+        outcomes.update({c: judge(c, timings, settings) if timings.known(c) else _NO_TIME for c in open_cases})
+        open_cases = [case for case in open_cases if _open(outcomes[case], repeats, settings)]
+        if not open_cases:
+            break
+    return outcomes
+
+
+def _open(outcome: Outcome, repeats: int, settings: FusionSettings) -> bool:
+    """Whether a case is to be measured again after so many measurements."""
+    if outcome.decision == "undecided":
+        return repeats < _LEAST_MEASUREMENTS or _may_clear(outcome, settings)
+    if not settings.cautious:  # rules are few among pairs: one disturbance would make one
+        return outcome.decision == "fused" and repeats < min(_LEAST_FUSED, settings.max_rounds)
+    return repeats < _before_belief(settings) and _incredible(outcome, settings)
+
+
+def _before_belief(settings: FusionSettings) -> int:
+    """How often what decides for more than one pair is measured at least."""
+    return min(_LEAST_MEASUREMENTS, settings.max_rounds) if settings.cautious else 1
+
+
+def _incredible(outcome: Outcome, settings: FusionSettings) -> bool:
+    """Whether more is saved than the cheaper operator takes, by as much as alpha: seldom true, often a disturbance."""
+    return outcome.decision == "fused" and outcome.margin > 1 + settings.alpha
+
+
+def _may_clear(outcome: Outcome, settings: FusionSettings) -> bool:
+    """Whether further measurements could settle a case: not where the noise hides even a full saving many times over.
+
+    Nor where both together are dearer than one by one, see `judge`.
+    """
+    hopeless = 4 * math.sqrt(settings.max_rounds)
+    return outcome.noise * settings.confidence < hopeless and not _dearer(outcome.margin, outcome.noise, 1.0, settings)
+
+
+def why_undecided(outcome: Outcome, settings: FusionSettings) -> str:
+    """Why an undecided case is not measured further (see `_may_clear`); "" for one that is decided."""
+    if outcome.decision != "undecided":
+        return ""
+    if outcome.reason:
+        return outcome.reason
+    if outcome.repeats >= settings.max_rounds:
+        return f"unclear after {outcome.repeats} measurements"
+    if outcome.margin < -outcome.noise:
+        return "dearer together than one by one: the engine runs something else"
+    return "too noisy to tell a saving from a cost"

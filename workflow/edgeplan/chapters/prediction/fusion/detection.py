@@ -1,0 +1,271 @@
+"""Detecting fusion rules by timing alone (nn-Meter, section 4.1): no engine's name occurs here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from edgeplan.chapters.prediction.fusion import builders
+from edgeplan.chapters.prediction.fusion.cases import (
+    Case,
+    Measure,
+    Outcome,
+    Timings,
+    decide,
+    nearest_plan,
+    rewritten,
+    why_undecided,
+)
+from edgeplan.chapters.prediction.fusion.pooling import pooled
+from edgeplan.chapters.prediction.fusion.probes import MAP_KINDS
+from edgeplan.chapters.prediction.fusion.settings import FusionSettings
+from edgeplan.graph.fusion_rules import Contexts, FusionRules, Provenance, Rule
+
+COLUMNS = (
+    "pair", "connection", "context", "t_op1_us", "t_op2_us", "t_pair_us", "margin", "noise", "decision", "repeats",
+    "why_undecided",
+)  # fmt: skip
+_ACTIVATIONS = ("relu", "relu6", "hswish", "hsigmoid")
+_SHUFFLE = ("reshape", "transpose", "reshape")
+#: What is asked behind two operators that fuse: second -> third.
+_CHAINS: Mapping[str, tuple[str, ...]] = {
+    "bn": ("add", "relu", "hswish"),
+    "add": ("relu", "bn", "add"),
+    "relu": ("add", "bn", "mul", "relu6"),
+}
+#: Kinds whose kernels are asked whether they take in a reader though their output has another one, too.
+_SHARING = ("conv", "dwconv", "bn", "add", "mul")
+_CONVOLUTIONS = frozenset({"conv", "dwconv"})
+
+
+@dataclass
+class _Detection:
+    settings: FusionSettings
+    timings: Timings
+    outcomes: dict[Case, Outcome] = field(default_factory=dict)
+    decisions: dict[tuple[str, str, str], str] = field(default_factory=dict)
+
+    def run(self, cases: Iterable[Case]) -> None:
+        """Decide cases that are not decided yet."""
+        self.add(decide([c for c in cases if c not in self.outcomes], self.timings, self.settings))
+
+    def run_maps(self, name: str, firsts: Sequence[str], afters: Sequence[str]) -> None:
+        """Decide pairs on feature maps: on small ones, then on large ones what is unclear there.
+
+        On small maps a saving is the dispatch of a node, on large ones a map that is not written and read again between two:
+        which of them stands out from the noise depends on the engine. Where a node is clearly dispatched, a saving on large
+        maps is that of caches or of a layout, and proves nothing.
+        """
+        # what the stem writes may keep a layout that pooling would not: only small probes put a pooling before each operator
+        large = [first for first in firsts if first in _CONVOLUTIONS or name == self.settings.classes.names()[0]]
+        self.run(builders.map_cases(self.settings, name, firsts, afters, small=True))
+        cases = builders.map_cases(self.settings, name, large, afters)
+        self.run([c for c in cases if self.decisions.get(c.key, "undecided") == "undecided"])
+
+    def add(self, outcomes: Mapping[Case, Outcome]) -> None:
+        """Keep outcomes; of a pair tried in two sizes the small one decides if it is clear, else both do."""
+        for case, outcome in outcomes.items():
+            first = next((known for other, known in self.outcomes.items() if other.key == case.key), None)
+            self.outcomes[case] = outcome
+            if first is None:
+                self.decisions[case.key] = outcome.decision
+            elif self.decisions[case.key] == "undecided":
+                self.decisions[case.key] = pooled(first, outcome, self.settings)
+
+    def fused(self, pair: str, context: str = "", connection: str = "single") -> bool:
+        """Whether a pair counts as fused: where that is clear.
+
+        An unclear relu goes as relu6, a bounded one, does, and back. What is unclear in one class of channel counts goes as it
+        does in the others, if they agree.
+        """
+        decision = self.decisions.get((pair, connection, context))
+        if decision == "undecided" and pair.endswith(("_relu", "_relu6")):
+            twin = pair.removesuffix("6") if pair.endswith("6") else f"{pair}6"
+            decision = self.decisions.get((twin, connection, context))
+        if decision == "undecided" and context not in builders.STRUCTURES:
+            classes = (c for p, k, c in self.decisions if (p, k) == (pair, connection) and c not in builders.STRUCTURES)
+            return {self.decisions[pair, connection, c] for c in classes} - {"undecided"} == {"fused"}
+        return decision == "fused"
+
+    def differs(self, pair: str, one: str, other: str) -> bool:
+        """Whether a pair is clearly fused in one context and clearly not in another."""
+        return {self.decisions.get((pair, "single", context)) for context in (one, other)} == {"fused", "separate"}
+
+
+def detect(
+    measure: Measure, settings: FusionSettings, provenance: Provenance | None = None
+) -> tuple[FusionRules, pd.DataFrame]:
+    """Find what a device fuses.
+
+    Args:
+        measure: times graphs, e.g. on a bench; called with further graphs as answers raise questions.
+        settings: threshold, confidence, probes.
+        provenance: stands in the rules.
+
+    Returns:
+        The rules, and one row for each test case (`COLUMNS`; times in microseconds, margin and noise relative to the cheaper
+        operator's time). Undecided pairs stand in the rules as in other classes of channel counts or as not fused,
+        undecided chains as their pair does; all are named there. For pairs that are not tested see `builders.skipped_pairs`.
+    """
+    d = _Detection(settings, Timings(measure, settings))
+    best, worst = settings.classes.names()[0], str(settings.classes.alignments[-1])
+    d.run_maps(best, MAP_KINDS, MAP_KINDS)
+    d.run(builders.row_cases(settings))
+    d.run_maps(worst, builders.SENSITIVE, (*_ACTIVATIONS, "bn"))
+    contexts = _contexts(d, best, worst)
+    if contexts.order:
+        d.run(builders.inbound_cases(settings, contexts.order, ("conv",), "add"))
+    _ask_chains(d, best, contexts.order)
+    _ask_structure(d, best)
+    rules = _rules(d, contexts, provenance or Provenance(alpha=settings.alpha))
+    return rules, frame(d.outcomes, settings)
+
+
+def frame(outcomes: Mapping[Case, Outcome], settings: FusionSettings) -> pd.DataFrame:
+    """Test cases as a table (`COLUMNS`); of those that stay undecided it says why they were not measured further."""
+    rows = [
+        (
+            c.pair,
+            c.connection,
+            " ".join(filter(None, (c.context, "small" if c.small else ""))),
+            o.op1_us,
+            o.op2_us,
+            o.both_us,
+            o.margin,
+            o.noise,
+            o.decision,
+            o.repeats,
+            why_undecided(o, settings),
+        )
+        for c, o in outcomes.items()
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _contexts(d: _Detection, best: str, worst: str) -> Contexts:
+    """Group channel classes by what fuses in them; no contexts where the best and the worst class agree in everything."""
+    settings = d.settings
+    names = settings.classes.names()
+    telling = {head: [b for b in (*_ACTIVATIONS, "bn") if d.differs(f"{head}_{b}", best, worst)] for head in builders.SENSITIVE}
+    if not any(telling.values()):
+        return Contexts()
+    tables: dict[str, dict[str, str]] = {}
+    for head, afters in telling.items():
+        for name in names:
+            d.run_maps(name, (head,), afters)
+        tables[head] = {}
+        for name in names:
+            votes = [d.fused(f"{head}_{b}", name) == d.fused(f"{head}_{b}", best) for b in afters]
+            tables[head][name] = best if 2 * sum(votes) >= len(votes) else worst
+    return Contexts(
+        classes=settings.classes, conv=tables["conv"], dwconv=tables["dwconv"], carried=tables["bn"], order=(best, worst)
+    )
+
+
+def _ask_chains(d: _Detection, best: str, labels: Sequence[str]) -> None:
+    """A further operator behind several that fuse, in every context."""
+    for second, thirds in _CHAINS.items():
+        asked = [third for third in thirds if _pair_fused(d, "conv", third, best)]
+        joining = [third for third in asked if labels and builders.connection(third) != "single"]
+        for name in labels or (best,):
+            first = _fused_chain(d, second, name, alone=not labels)
+            for small in (True, False) if first else ():
+                cases = [
+                    builders.chain_case(d.settings, name, first, third, context=name if labels else "", small=small)
+                    for third in asked
+                    if third not in joining
+                ]
+                d.run([c for c in cases if d.decisions.get(c.key, "undecided") == "undecided"])
+        if _pair_fused(d, "conv", second, best):
+            for third in joining:
+                d.run(builders.inbound_cases(d.settings, labels, ("conv", second), third))
+
+
+def _fused_chain(d: _Detection, second: str, name: str, *, alone: bool) -> tuple[str, ...]:
+    """The operators from a convolution to `second` that fuse in a context: some sums only join behind a batch normalisation."""
+    if builders.connection(second) == "single" or alone:
+        return ("conv", second) if _pair_fused(d, "conv", second, name) else ()
+    context = f"{name}|{name}"
+    if d.fused(f"conv_{second}", context, "multi-inbound"):
+        return ("conv", second)
+    return ("conv", "bn", second) if d.fused(f"conv+bn_{second}", context, "multi-inbound") else ()
+
+
+def _ask_structure(d: _Detection, best: str) -> None:
+    """Several in- and outbounds, duplicates, channel shuffle."""
+    settings = d.settings
+    for first in _SHARING:
+        after = next((b for b in _ACTIVATIONS if _pair_fused(d, first, b, best)), "")
+        if after:
+            d.run([builders.outbound_case(settings, best, first, after)])
+    d.run([builders.duplicate_case(settings, best)])
+    case = builders.shuffle_case(settings, best)
+    d.add({case: rewritten(case, d.timings, settings)})
+    if _pair_fused(d, "conv", "add", best):
+        d.run([builders.shared_case(settings, best)])
+        case = builders.arms_case(settings, best)
+        d.add({case: nearest_plan(case, d.timings, settings)})
+
+
+def _pair_fused(d: _Detection, first: str, after: str, best: str) -> bool:
+    return d.fused(f"{first}_{after}", best if first in builders.SENSITIVE else "", builders.connection(after))
+
+
+def _rules(d: _Detection, contexts: Contexts, provenance: Provenance) -> FusionRules:
+    pairs: dict[str, Rule] = {}
+    inbound: dict[str, Rule] = {}
+    grouped: dict[tuple[str, str], dict[str, bool]] = {}
+    for (pair, connection, context), decision in d.decisions.items():
+        if "+" in pair and decision == "undecided":  # the first operator decides (Algorithm 1, line 5)
+            head = f"{pair.split('+')[0]}_{pair.split('_')[1]}"
+            grouped.setdefault((pair, connection), {})[context] = _in_context(d, head, connection, context, contexts)
+            continue
+        if (
+            connection != "multi-outbound"
+            and context not in builders.STRUCTURES
+            and pair != "+".join(_SHUFFLE[:2]) + "_" + _SHUFFLE[2]
+        ):
+            grouped.setdefault((pair, connection), {})[context] = d.fused(pair, context, connection)
+    for (pair, connection), by_context in grouped.items():
+        rule = _rule(by_context, contexts)
+        (inbound if connection == "multi-inbound" else pairs)[pair] = rule
+    sharing = {
+        p.split("_")[0]: d.fused(p, c, k) for p, k, c in d.decisions if k == "multi-outbound" and c != builders.DUPLICATE
+    }
+    several = any(rule if isinstance(rule, bool) else any(rule.values()) for rule in inbound.values())
+    arms = d.decisions.get(("conv_add", "multi-inbound", builders.ARMS))
+    shuffle = "+".join(_SHUFFLE[:2]) + "_" + _SHUFFLE[2]
+    undecided = [" ".join(filter(None, key)) for key, decision in d.decisions.items() if decision == "undecided"]
+    return FusionRules(
+        provenance=provenance.model_copy(update={"cases": len(d.decisions)}),
+        pairs=pairs,
+        inbound=inbound,
+        multi_inbound=(2 if arms == "separate" else 1) if several else 0,
+        # the branch beside it is the left-most reader: fused means with the right-most
+        multi_outbound=2 if sharing and all(sharing.values()) else 0,
+        sharing=tuple(kind for kind, fused in sharing.items() if fused),
+        sums_overwrite=d.decisions.get(("conv_add", "multi-inbound", builders.SHARED)) == "separate",
+        merges_duplicates=d.fused("relu_relu", builders.DUPLICATE, "multi-outbound"),
+        patterns=(_SHUFFLE,) if d.fused(shuffle) else (),
+        contexts=contexts,
+        undecided=tuple(undecided),
+    )
+
+
+def _in_context(d: _Detection, pair: str, connection: str, context: str, contexts: Contexts) -> bool:
+    """What is known of a pair in a context, or, where it was not asked there, in the one that fuses most."""
+    best = contexts.order[0] if contexts.order else ""
+    asked = (c for c in (context, best, *(c for p, k, c in d.decisions if (p, k) == (pair, connection))))
+    return next((d.fused(pair, c, connection) for c in asked if (pair, connection, c) in d.decisions), False)
+
+
+def _rule(by_context: Mapping[str, bool], contexts: Contexts) -> Rule:
+    """One answer where all contexts agree, else one for each label (or pair of labels)."""
+    labels = contexts.order
+    wanted = {*labels, *(f"{a}|{b}" for a in labels for b in labels)}
+    known = {context: fused for context, fused in by_context.items() if context in wanted}
+    if len(set(known.values())) > 1:
+        return known
+    return next(iter(known.values())) if known else next(iter(by_context.values()))

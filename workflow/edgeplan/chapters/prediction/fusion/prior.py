@@ -1,0 +1,89 @@
+"""Rules of another machine with the same engine, where timing here leaves open what fuses.
+
+What fuses follows from the engine and its version far more than from the machine. So where a prior is given, the rules are the
+prior's, and each clear decision that contradicts it replaces it: at twice the usual confidence, as among hundreds of cases some
+are clear and wrong, or at the usual one where the prior is of another version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from edgeplan.chapters.prediction.fusion.builders import STRUCTURES
+from edgeplan.chapters.prediction.fusion.settings import FusionSettings
+from edgeplan.errors import ParamsError
+from edgeplan.graph.fusion_rules import FusionRules, Rule, read_rules
+
+_SAME_VERSION, _OTHER_VERSION = 2.0, 1.0  # of the confidence that settings ask for
+
+
+def find_prior(names: Iterable[str], engine: str, folder: Path) -> FusionRules | None:
+    """The rules of the first named device with this engine; None where no named device has it.
+
+    Args:
+        names: devices whose rules `folder` holds, one folder each.
+        engine: name of the engine.
+        folder: of the rules that the package ships.
+
+    Raises:
+        ParamsError: no rules of a named device are shipped.
+        FormatError: rules that cannot be read.
+    """
+    for name in names:
+        path = folder / name / "rules.json"
+        if not path.is_file():
+            known = ", ".join(sorted(p.parent.name for p in folder.glob("*/rules.json"))) or "none"
+            raise ParamsError(
+                f"the package ships no fusion rules of a device {name!r}",
+                where="fusion.prior",
+                next_step=f"name devices that it does ({known}), or none: -S 'fusion.prior=[]'",
+            )
+        rules = read_rules(path)
+        if rules.provenance.engine == engine:
+            return rules
+    return None
+
+
+def with_prior(timed: FusionRules, cases: pd.DataFrame, prior: FusionRules, settings: FusionSettings) -> FusionRules:
+    """The prior's rules, replaced where timing here clearly contradicts them.
+
+    Args:
+        timed: what timing alone found.
+        cases: its test cases (`detection.COLUMNS`).
+        prior: rules of the same engine on another machine.
+        settings: of the detection.
+
+    Returns:
+        Rules with the provenance and the undecided cases of `timed`; `provenance.prior` names the prior.
+    """
+    ours, theirs = timed.provenance, prior.provenance
+    factor = _SAME_VERSION if ours.version == theirs.version else _OTHER_VERSION
+    clear = (cases["margin"] - settings.alpha).abs() > factor * settings.confidence * cases["noise"]
+    decided = cases[clear & (cases["decision"] != "undecided")]
+    context = decided["context"].str.removesuffix("small").str.strip()
+    tables: dict[str, dict[str, Rule]] = {"single": dict(prior.pairs), "multi-inbound": dict(prior.inbound)}
+    for (pair, connection, label), part in decided.groupby([decided["pair"], decided["connection"], context]):
+        rules = tables.get(str(connection), {})
+        if pair in rules and label not in STRUCTURES and len(set(part["decision"])) == 1:
+            fused = bool(part["decision"].iloc[0] == "fused")
+            rules[pair] = _replaced(rules[pair], str(label), prior.contexts.order, fused=fused)
+    named = f"{theirs.device}, {theirs.engine} {theirs.version}"
+    return prior.model_copy(
+        update={
+            "provenance": ours.model_copy(update={"prior": named}),
+            "pairs": tables["single"],
+            "inbound": tables["multi-inbound"],
+            "undecided": timed.undecided,
+        }
+    )
+
+
+def _replaced(rule: Rule, label: str, order: Sequence[str], *, fused: bool) -> Rule:
+    """A rule that says `fused` in a context and in others what it said."""
+    if not label:
+        return fused
+    known = rule if isinstance(rule, dict) else dict.fromkeys((*order, *(f"{a}|{b}" for a in order for b in order)), rule)
+    return {**known, label: fused} if label in known else rule

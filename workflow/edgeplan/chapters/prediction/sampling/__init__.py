@@ -1,0 +1,1 @@
+"""Which kernels are measured: adaptive sampling, and what it is held against."""

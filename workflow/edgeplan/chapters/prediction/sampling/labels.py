@@ -1,0 +1,156 @@
+"""From measured carriers to labelled kernels.
+
+Counters inflate small nodes and miss what happens between nodes, so that their sum is not the time of the plain run. The
+relation is fitted on the carriers themselves, `plain = call + scale x sum(nodes) + overhead x nodes`, and each carrier's
+remainder is spread over its nodes by how far each may be wrong: the unit of the counters, and a share of its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import lsq_linear
+
+from edgeplan.engines.base import EngineNode
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernels import make_kernel
+from edgeplan.measurement.records import Measurement
+from edgeplan.predictors.kernel_tables import reorder_config
+
+#: A label is never below this: even an empty node costs its dispatch.
+_LEAST_US = 0.05
+#: Engines count whole microseconds: a node whose counter reads nothing took half of one, as far as can be known.
+_UNREAD_US = 0.5
+#: A carrier whose counters miss its plain time by more than this is left out of the fit (not of the labels).
+_OUTLIER = 0.25
+_REMAINDER = (-0.2, 0.25)
+#: Standard errors of a counted time: of rounding to whole microseconds, and of what varies in proportion.
+_ROUNDING_US = 0.29
+_PROPORTIONAL = 0.025
+_FIT_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CounterModel:
+    """How counted node times relate to plain time, in microseconds: `call` per inference, `overhead` per node."""
+
+    call: float
+    scale: float
+    overhead: float
+
+
+def _counted(measurement: Measurement) -> npt.NDArray[np.float64]:
+    """Node times as counted, microseconds (nodes,); what the counters cannot resolve at half their unit."""
+    counted = measurement.node_latency_us
+    return np.where(counted > 0, counted, _UNREAD_US)
+
+
+def fit_counters(measurements: Sequence[Measurement]) -> CounterModel:
+    """Fit the counter model on profiled carriers, by least squares on relative residuals, outliers dropped."""
+    plain = np.array([m.latency_us for m in measurements])
+    design = np.array([[1.0, _counted(m).sum(), len(m.nodes)] for m in measurements])
+    keep = np.ones(len(plain), dtype=bool)
+    solution = np.array([0.0, 1.0, 0.0])
+    for _ in range(_FIT_ROUNDS):
+        weight = 1.0 / plain[keep]
+        fit = lsq_linear(design[keep] * weight[:, None], plain[keep] * weight, bounds=([0.0, 0.5, -5.0], [200.0, 1.5, 5.0]))
+        solution = fit.x
+        keep = np.abs(design @ solution / plain - 1) < _OUTLIER
+        if keep.sum() < len(solution):
+            break
+    return CounterModel(*(float(v) for v in solution))
+
+
+def node_labels(measurement: Measurement, counters: CounterModel) -> npt.NDArray[np.float64]:
+    """Time of each node as it counts in the plain run, microseconds (nodes,)."""
+    labels = np.maximum(_counted(measurement) * counters.scale + counters.overhead, _LEAST_US)
+    low, high = (bound * labels.sum() for bound in _REMAINDER)
+    remainder = float(np.clip(measurement.latency_us - counters.call - labels.sum(), low, high))
+    variance = standard_error_us(labels) ** 2
+    while abs(remainder) > _LEAST_US:  # again for what nodes at the least label could not give
+        before = labels.sum()
+        labels = np.maximum(labels + remainder * variance / variance.sum(), _LEAST_US)
+        taken = labels.sum() - before
+        variance = np.where(labels > _LEAST_US, variance, 0.0)
+        remainder -= taken
+        if not variance.any() or abs(taken) < _LEAST_US:
+            break
+    return np.asarray(labels)
+
+
+def standard_error_us(labels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """How far labels may be off, microseconds: by the rounding of the counters, and by a share of their time."""
+    return np.hypot(_ROUNDING_US, _PROPORTIONAL * labels)
+
+
+def plain_layouts(graphs: Sequence[Graph], measurements: Sequence[Measurement]) -> dict[str, str]:
+    """Layout of graph inputs by rank: the layout read by the first node that reads an input."""
+    found: dict[str, str] = {}
+    for graph, m in zip(graphs, measurements, strict=True):
+        for node in m.nodes:
+            read = node.tensor if node.is_reorder else graph.by_name[node.members[0]].inputs[0]
+            if read in graph.inputs and node.input_layout:
+                found.setdefault(str(len(graph.shape(graph.inputs[0]))), node.input_layout)
+                break
+    return found
+
+
+def label_rows(
+    graph: Graph, measurement: Measurement, counters: CounterModel, plain: Mapping[str, str]
+) -> list[dict[str, object]]:
+    """One row per kernel and layout conversion of a profiled carrier (columns: see docs/design.md, training table)."""
+    merged = _merge(measurement.nodes, node_labels(measurement, counters))
+    layouts: dict[str, str] = {name: plain.get(str(len(graph.shape(name))), "") for name in graph.inputs}
+    for node, _ in merged:
+        if node.members:
+            for output in make_kernel(graph, node.members).outputs:
+                layouts[output] = node.output_layout
+    rows: list[dict[str, object]] = []
+    for node, latency in merged:
+        if node.members:
+            kernel = make_kernel(graph, node.members)
+            config = kernel.config
+            before = {layouts.get(i, "") for i in kernel.inputs}
+            state = before.pop() if len(before) == 1 else "mixed"
+            implementation = node.implementation
+        elif node.tensor in graph.tensors and node.input_layout != node.output_layout:
+            config = reorder_config(graph.tensors[node.tensor])
+            state, implementation = node.input_layout, f"{node.input_layout}>{node.output_layout}"
+        else:
+            continue
+        rows.append(
+            {
+                "subject": measurement.subject,
+                "mode": "in_situ",
+                "kind": config.kind,
+                "type": config.type,
+                "config": config.to_json(),
+                "implementation": implementation,
+                "input_state": state,
+                "input_layout": node.input_layout,
+                "output_layout": node.output_layout,
+                "latency_us": float(latency),
+                "noise": measurement.noise,
+            }
+        )
+    return rows
+
+
+def _merge(nodes: Sequence[EngineNode], latencies: npt.NDArray[np.float64]) -> list[tuple[EngineNode, float]]:
+    """Engine nodes that share operators (one operator run as two nodes) become one; the last one's layout counts."""
+    merged: list[tuple[EngineNode, float]] = []
+    place: dict[str, int] = {}
+    for node, latency in zip(nodes, latencies, strict=True):
+        index = next((place[m] for m in node.members if m in place), None)
+        if index is None:
+            place |= dict.fromkeys(node.members, len(merged))
+            merged.append((node, float(latency)))
+        else:
+            first, time = merged[index]
+            members = tuple(dict.fromkeys((*first.members, *node.members)))
+            place |= dict.fromkeys(members, index)
+            merged[index] = (replace(first, members=members, output_layout=node.output_layout), time + float(latency))
+    return merged

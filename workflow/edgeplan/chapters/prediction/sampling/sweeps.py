@@ -1,0 +1,71 @@
+"""Fixed convolutions: how latency follows one dimension (Figures 7 and 8), and whether Conv costs what Conv++bn++relu does.
+
+They are measured inside small carriers like everything else, under a sampler name of their own, and never trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgeplan.chapters.prediction.sampling.prior import TABLE5_KERNELS, TABLE5_SIZES
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernels import KernelConfig
+
+SWEEP, CONV_CHECK = "sweep", "conv_check"
+_OUT_CHANNELS = range(16, 97)
+#: (channels, size, kernel) at which Conv, Conv++bn and Conv++bn++relu are compared; the first is the paper's (section 6).
+_CHECKED = (
+    (32, 56, 1),
+    (32, 56, 3),
+    (64, 56, 3),
+    (30, 56, 3),
+    (64, 28, 3),
+    (66, 28, 3),
+    (128, 28, 1),
+    (256, 14, 3),
+    (512, 7, 3),
+)
+
+
+def _graph(channels: int, size: int, out: int, kernel: int, tail: str = "bn relu") -> Graph:
+    """One convolution behind a pointwise one; an image is read directly, as a stem reads it."""
+    b = GraphBuilder(f"sweep-{channels}-{size}-{out}-{kernel}", (1, channels, size, size))
+    x = b.input if channels <= 3 else b.conv_bn(b.input, channels, 1)  # noqa: PLR2004  an image
+    x = b.conv(x, out, kernel)
+    if "bn" in tail:
+        x = b.bn(x)
+    if "relu" in tail:
+        x = b.relu(x)
+    return b.build(b.maxpool(x, 3, 1, 1) if size > 2 else x)  # noqa: PLR2004
+
+
+def sweep_graphs() -> Iterator[Graph]:
+    """Carriers of the sweeps of Figures 7 and 8."""
+    for kernel in TABLE5_KERNELS:
+        yield _graph(3, 224, 32, kernel)
+    for size in TABLE5_SIZES:
+        yield _graph(64, size, 64, 3)
+    for out in _OUT_CHANNELS:
+        yield _graph(32, 112, out, 3)
+
+
+def check_graphs() -> Iterator[Graph]:
+    """Carriers of the comparison of Conv with what is fused behind it."""
+    for channels, size, kernel in _CHECKED:
+        for tail in ("", "bn", "relu", "bn relu"):
+            yield _graph(channels, size, channels, kernel, tail)
+
+
+def sweep_of(config: KernelConfig) -> tuple[str, int] | None:
+    """The sweep a convolution belongs to and its place in it, by the dimensions the figures fix."""
+    found = (config.in_channels, config.in_height, config.out_channels, config.kernel_h)
+    match found:
+        case (3, 224, 32, kernel):
+            return "kernel_size", kernel
+        case (64, size, 64, 3):
+            return "input_size", size
+        case (32, 112, out, 3):
+            return "out_channels", out
+        case _:
+            return None

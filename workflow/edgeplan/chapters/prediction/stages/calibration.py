@@ -1,0 +1,60 @@
+"""Stage `calibration`: whole models of a seed of their own, on which predictions and their intervals are calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import islice
+from pathlib import Path
+
+import pandas as pd
+
+from edgeplan.chapters.prediction.models import graphs
+from edgeplan.chapters.prediction.settings import Params
+from edgeplan.chapters.prediction.whole_models import measure_shuffled, open_bench
+from edgeplan.devices.config import load_device
+from edgeplan.measurement.records import Subject
+from edgeplan.support.frames import write_parquet
+from edgeplan.zoo import FAMILIES, Family, VariantSpec, variants
+
+
+def calibrating_models(params: Params) -> pd.DataFrame:
+    """As many variants of each family as asked for, none of which is evaluated.
+
+    Returns:
+        model_id, family, spec (JSON) of each model.
+    """
+    rows = []
+    for family in FAMILIES.values():
+        evaluated = {s.choices for s in variants(family, params.zoo.variants_per_family, params.zoo.seed)}
+        rows += [
+            {"model_id": f"{family.id}-calibrating-{spec.index:05d}", "family": family.id, "spec": spec.to_json()}
+            for spec in _others(family, evaluated, params)
+        ]
+    return pd.DataFrame(rows)
+
+
+def _others(family: Family, evaluated: Collection[tuple[object, ...]], params: Params) -> list[VariantSpec]:
+    wanted = params.calibration.variants_per_family
+    # So many hold enough that are not evaluated, even if all that are were among them.
+    drawn = variants(family, wanted + len(evaluated), params.calibration.seed)
+    return list(islice((spec for spec in drawn if spec.choices not in evaluated), wanted))
+
+
+def measure_calibration(params: Params, *, device: Path, rows: Path, models: Path) -> None:
+    """Measure the calibrating models as the evaluated ones are, once."""
+    file = load_device(device)
+    table = calibrating_models(params)
+    subjects = [Subject(graph) for graph in graphs(table)]
+    with open_bench(params, file, rows) as bench:
+        bench.limit(params.calibration.stage_seconds)
+        found = measure_shuffled(bench, subjects, params.seed, 0, "models for the intervals")
+    measured = [m for m in found if m is not None]
+    write_parquet(
+        table[[m is not None for m in found]].assign(
+            measured_ms=[m.latency_us / 1e3 for m in measured],
+            noise=[m.noise for m in measured],
+            seconds=[round(m.seconds, 3) for m in measured],
+            measured_at_s=[m.measured_at[0] for m in measured],
+        ),
+        models,
+    )

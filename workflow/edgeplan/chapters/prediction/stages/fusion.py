@@ -1,0 +1,138 @@
+"""Stage `fusion`: what the engine of a device fuses, found by timing alone, and held against the engine's own report."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pandas as pd
+
+from edgeplan.chapters.prediction.fusion.builders import skipped_pairs
+from edgeplan.chapters.prediction.fusion.detection import detect
+from edgeplan.chapters.prediction.fusion.prior import find_prior, with_prior
+from edgeplan.chapters.prediction.fusion.verification import COLUMNS as VERIFICATION_COLUMNS
+from edgeplan.chapters.prediction.fusion.verification import verify
+from edgeplan.chapters.prediction.models import graphs, read_models
+from edgeplan.chapters.prediction.settings import Params
+from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.engines.base import EngineNode
+from edgeplan.engines.registry import engine_protocol
+from edgeplan.graph.fusion_rules import Provenance
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.bench import Bench
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.records import Measurement, Subject, graph_digest
+from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
+from edgeplan.support.rounding import nine_digits
+from edgeplan.workspace import SHIPPED
+
+
+class ExecutedNodes:
+    """What an engine runs for each model, asked once and kept beside the rows: loading hundreds of models takes minutes.
+
+    Args:
+        device: the device.
+        folder: its row store.
+        key: key of the rows (engine, version, settings, machine); the digest of the mapping is added to it.
+    """
+
+    def __init__(self, device: DeviceFile, folder: Path, key: str) -> None:
+        self._engine = device.load_engine()
+        self._path = folder / f"executed-{key}-{engine_protocol('mapping', device.engine).name}.parquet"
+        self._known: dict[str, str] = {}
+        if self._path.is_file():
+            known = read_parquet(self._path, "graph", "members", next_step=KEPT)
+            self._known.update(zip(known["graph"], known["members"], strict=True))
+        self._asked: dict[str, str] = {}
+
+    @property
+    def tells(self) -> bool:
+        """Whether the engine reports its nodes at all."""
+        return self._engine.reports_nodes
+
+    def ask(self, models: Iterable[Graph]) -> None:
+        """Load every model that is not known yet. Nothing is timed, so all cores take part."""
+        with machine_lock():
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(self, models))
+
+    def __call__(self, graph: Graph) -> list[EngineNode]:
+        """The nodes of a model, with their members only."""
+        digest = graph_digest(graph)
+        if digest not in self._known:
+            with (
+                tempfile.TemporaryDirectory(prefix="edgeplan-verify-") as folder,
+                self._engine.load_profiled(save_onnx(graph, Path(folder) / "model.onnx"), graph) as session,
+            ):
+                nodes, _ = session.profile([])  # what it would run shows without a run
+            self._known[digest] = json.dumps([node.members for node in nodes], separators=(",", ":"))
+        self._asked[digest] = self._known[digest]
+        return [EngineNode(str(i), "", "", tuple(members)) for i, members in enumerate(json.loads(self._asked[digest]))]
+
+    def save(self) -> None:
+        """Keep what was asked for, in an order that does not depend on which thread answered first."""
+        kept = pd.DataFrame(sorted(self._asked.items()), columns=["graph", "members"])
+        write_parquet(kept, self._path)
+
+
+def detect_fusion(
+    params: Params,
+    *,
+    device: Path,
+    models: Path,
+    rows: Path,
+    rules: Path,
+    test_cases: Path,
+    skipped: Path,
+    verification: Path,
+) -> None:
+    """Detect the rules, write them with their test cases and the pairs not tested, and verify them over the whole zoo.
+
+    Rules are written as they stand with the prior, where there is one. The verification is of what timing alone found, with
+    the counts of what is written beside it where there is a prior. It covers every base model and every evaluated variant; a
+    black-box engine leaves it empty.
+    """
+    file = load_device(device)
+    with Bench(file, params.measurement, rows) as bench:
+        bench.limit(params.fusion.stage_seconds)
+
+        def measure(subjects: Sequence[Graph], repeat: int) -> list[Measurement | None]:
+            return bench.measure_in_time([Subject(g) for g in subjects], repeat, "fusion test cases")
+
+        provenance = Provenance(
+            device=file.name,
+            engine=file.engine,
+            version=str(bench.store.identity["engine_version"]),
+            alpha=params.fusion.alpha,
+            measurements=bench.store.key,
+        )
+        found, cases = detect(measure, params.fusion, provenance)
+        # known only now: before, a first run has measured nothing
+        date = time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at()))
+        found = found.model_copy(update={"provenance": found.provenance.model_copy(update={"date": date})})
+    prior = find_prior(params.fusion.prior, file.engine, SHIPPED)
+    used = found if prior is None else with_prior(found, cases, prior, params.fusion)
+    used.write(rules)
+    floats = cases.select_dtypes("float").columns  # their last digits depend on the machine that computes them
+    cases[floats] = cases[floats].map(nine_digits)
+    write_csv(cases, test_cases)
+    write_csv(pd.DataFrame(list(skipped_pairs().items()), columns=["pair", "reason"]), skipped)
+    executed = ExecutedNodes(file, rows, bench.store.key)
+    if executed.tells:
+        table = read_models(models, bases=True, variants=True)
+        executed.ask(graphs(table))
+        frame = verify(found, graphs(table), executed)
+        if prior is not None:
+            known = verify(used, graphs(table), executed)
+            frame = frame.assign(fused_with_prior=known["fused_by_rules"], true_with_prior=known["true_positive"])
+        executed.save()
+    else:
+        frame = pd.DataFrame(columns=list(VERIFICATION_COLUMNS))
+    write_csv(frame, verification)

@@ -1,0 +1,75 @@
+"""Stage `transfer` (Table 11): predictors of one device tried on another, beside the rebuilt ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from edgeplan.chapters.prediction.evaluation.dates import of_device
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
+from edgeplan.chapters.prediction.settings import Params
+from edgeplan.reporting.table import write_table
+from edgeplan.support.frames import read_document, read_parquet
+
+#: Columns of the evaluated models that are read of both devices.
+_PREDICTED = ("model_id", "family", "macs", "predicted_ms")
+
+
+def transfer(params: Params, *, source: Path, target: Path, csv: Path) -> None:
+    """Hold the predictions made for one device against the models measured on another, over the models both evaluated.
+
+    Where there is nothing to compare, or the two devices were measured on different machines, the table holds a note.
+
+    Args:
+        params: names the two devices.
+        source: folder `evaluation` of the device whose predictors are tried: models.parquet, environment.json, dates.json.
+        target: the same of the device that they are tried on.
+        csv: Table 11.
+
+    Raises:
+        FormatError: a document cannot be read.
+    """
+    names = params.transfer
+    predicted = read_parquet(source / "models.parquet", *_PREDICTED)
+    measured = read_parquet(target / "models.parquet", *_PREDICTED, "measured_ms")
+    both = measured.merge(predicted, on=["model_id", "family", "macs"], suffixes=("", "_source"))
+    frame = pd.DataFrame(
+        {
+            "family": both["family"],
+            "measured_ms": both["measured_ms"],
+            "transferred_ms": both["predicted_ms_source"],
+            "rebuilt_ms": both["predicted_ms"],
+        }
+    )
+    table = TABLES["table_11"]
+    caption = f"{table.caption} Source {names.source}, target {names.target}, {len(frame)} models of both."
+    folders = {names.source: source, names.target: target}
+    note = different_machines({name: read_document(folder / "environment.json") for name, folder in folders.items()})
+    if frame.empty:  # the two devices were evaluated with other params
+        note = "the two devices were evaluated on no common model: run both with the same params"
+    made = pd.DataFrame({"note": [note]}) if note else table.function(Evidence(device=names.target, transfer=frame))
+    dates = ((names.source, source, ("fusion", "sampling")), (names.target, target, ("fusion", "sampling", "truth")))
+    text = "; ".join(of_device(name, read_document(folder / "dates.json"), stages) for name, folder, stages in dates)
+    write_table(made, csv.with_suffix(""), table.title, caption, text)
+
+
+def different_machines(environments: Mapping[str, Mapping[str, Any]]) -> str:
+    """What is wrong where devices were measured on different machines, or do not say on which; "" where on one.
+
+    Args:
+        environments: captured environment of each device, by its name.
+    """
+    prints = [about.get("fingerprint") for about in environments.values()]
+    if None not in prints and len(set(prints)) == 1:
+        return ""
+    told = "; ".join(
+        f"{name} on {about.get('cpu', 'an unknown processor')}, {about.get('cores', 'unknown')} cores, fingerprint "
+        f"{about.get('fingerprint', 'not recorded')}"
+        for name, about in environments.items()
+    )
+    again = " and ".join(f"make reproduce DEVICE={name}" for name in environments)
+    return f"no figures, since the two devices were not measured on one machine: {told}. Measure both on one: {again}"

@@ -1,0 +1,76 @@
+"""Stage `zoo`: base models, variants, and the prior distribution."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from edgeplan.chapters.prediction.paper import TABLE_2
+from edgeplan.chapters.prediction.sampling.prior import ConvShape, conv_shapes
+from edgeplan.chapters.prediction.settings import Params
+from edgeplan.graph.cost import graph_macs, graph_memory_access_bytes, graph_parameters
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernels import KernelConfig
+from edgeplan.support.frames import write_csv, write_parquet
+from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
+
+
+def _row(graph: Graph, model_id: str, family: str, index: int, spec: str) -> dict[str, object]:
+    return {
+        "model_id": model_id,
+        "family": family,
+        "index": index,
+        "spec": spec,
+        "macs": graph_macs(graph),
+        "parameters": graph_parameters(graph),
+        "memory_bytes": graph_memory_access_bytes(graph),
+        "operators": len(graph.operators),
+    }
+
+
+def _prior_row(shape: ConvShape, count: int) -> dict[str, object]:
+    kind = "dwconv" if shape.depthwise else "conv"
+    out = -(-shape.size // shape.stride)
+    config = KernelConfig(
+        kind,
+        kind,
+        in_channels=shape.in_channels,
+        in_height=shape.size,
+        in_width=shape.size,
+        out_channels=shape.out_channels,
+        out_height=out,
+        out_width=out,
+        kernel_h=shape.kernel,
+        kernel_w=shape.kernel,
+        stride_h=shape.stride,
+        stride_w=shape.stride,
+        groups=shape.in_channels if shape.depthwise else 1,
+    )
+    return {"kind": kind, "config": config.to_json(), "count": count}
+
+
+def build_zoo(params: Params, *, models: Path, prior: Path, costs: Path) -> None:
+    """Write the table of models, the prior's configurations, and the families' average costs beside Table 2."""
+    rows = []
+    for family in FAMILIES.values():
+        rows.append(_row(family.base(), f"{family.id}-base", family.id, -1, ""))
+        rows += [
+            _row(build_variant(spec), f"{family.id}-{spec.index:05d}", family.id, spec.index, spec.to_json())
+            for spec in variants(family, params.zoo.variants_per_family, params.zoo.seed)
+        ]
+    table = pd.DataFrame(rows)
+    write_parquet(table, models)
+    shapes = conv_shapes(build() for build in prior_models().values())
+    write_parquet(pd.DataFrame([_prior_row(s, n) for s, n in sorted(shapes.items())]), prior)
+    variant_rows = table[table["index"] >= 0].groupby("family", sort=False)
+    mean = (variant_rows["macs"].mean() / 1e6).round(1)
+    frame = pd.DataFrame(
+        {
+            "family": [FAMILIES[f].paper_name for f in mean.index],
+            "variants": variant_rows.size().to_numpy(),
+            "mean_flops_m": mean.to_numpy(),
+            "paper_flops_m": [TABLE_2[f].flops_m for f in mean.index],
+        }
+    )
+    write_csv(frame, costs)

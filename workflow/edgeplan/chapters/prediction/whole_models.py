@@ -1,0 +1,32 @@
+"""Measuring whole models, plain and unprofiled: those that are evaluated and those that calibrate the intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from edgeplan.chapters.prediction.settings import Params
+from edgeplan.devices.config import DeviceFile
+from edgeplan.measurement.bench import Bench
+from edgeplan.measurement.records import Measurement, Subject
+
+
+def open_bench(params: Params, device: DeviceFile, rows: Path) -> Bench:
+    """A bench whose blocks of one model lie at least `truth.min_gap_seconds` apart."""
+    settings = params.measurement.model_copy(update={"min_gap_seconds": params.truth.min_gap_seconds})
+    return Bench(device, settings, rows)
+
+
+def measure_shuffled(
+    bench: Bench, subjects: Sequence[Subject], seed: int, repeat: int, description: str
+) -> list[Measurement | None]:
+    """Measurements in the order of the subjects, made in a seeded order of its own; None where the time did not suffice.
+
+    A batch is gone through block by block. Family by family, one of small models would be through within seconds, and the
+    blocks of a model would meet the same moment of the machine; large models among them keep its blocks apart.
+    """
+    order = list(range(len(subjects)))
+    Random(f"{seed}/truth").shuffle(order)  # noqa: S311  not cryptography
+    measured = bench.measure_in_time([subjects[i] for i in order], repeat, description)
+    return [m for _, m in sorted(zip(order, measured, strict=True), key=lambda pair: pair[0])]

@@ -1,0 +1,60 @@
+"""The chapters, in the order of the report. A new one is a folder and a line of `_CHAPTERS`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+
+from edgeplan.chapters.base import DEVICES, Chapter, Stage
+
+#: Folders beside this module, each with a `chapter.py`.
+_CHAPTERS = (
+    "prediction",
+    "cold_start",
+)
+
+#: Every chapter by name.
+CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
+    {name: import_module(f"edgeplan.chapters.{name}.chapter").CHAPTER for name in _CHAPTERS}
+)
+
+
+#: Belongs to no chapter: one page a device, and the figures of merit of all chapters in one file.
+REPORT = Stage(
+    name="report",
+    function="edgeplan.report.stage:write_report",
+    targets=DEVICES,
+    inputs={
+        "environment": "results/{device}/evaluation/environment.json",
+        "transfer": "results/transfer/table_11.csv",
+    },
+    paths={
+        "tables": "results/{device}/tables",
+        "figures": "results/{device}/figures",
+        "chapters": "results/{device}/chapters",
+        "remarks": "docs/remarks",
+    },
+    reads=("results/{device}/chapters", "results/{device}/figures", "results/{device}/tables", "docs/remarks"),
+    outputs={"report": "results/{device}/report.html", "metrics": "results/{device}/metrics.json"},
+    metrics=("results/{device}/metrics.json",),
+    cached=("results/{device}/report.html",),
+)
+
+#: Every stage that Snakemake builds, in the order in which they build on each other.
+STAGES: tuple[Stage, ...] = (*(stage for chapter in CHAPTERS.values() for stage in chapter.stages), REPORT)
+
+
+def parts_of_report(device: str, params: Mapping[str, object]) -> list[str]:
+    """What the report of a device takes in: the figures of merit and the pages that chapters wrote of it."""
+    return [
+        path.format(**target)
+        for chapter in CHAPTERS.values()
+        if chapter.merged_by == REPORT.name
+        for stage in chapter.stages
+        if stage.targets is not None
+        for target in stage.targets.of(params)
+        if target.get("device") == device
+        for path in stage.outputs.values()
+        if path.startswith("results/{device}/chapters/")
+    ]

@@ -1,0 +1,188 @@
+"""The command line: it prints what the functions of `edgeplan.api` return."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgeplan.cli import compile as cli_compile
+from edgeplan.cli import device as cli_device
+from edgeplan.cli import export as cli_export
+from edgeplan.cli import measure as cli_measure
+from edgeplan.cli import plan as cli_plan
+from edgeplan.cli import run as cli_run
+from edgeplan.errors import EdgeplanError
+from edgeplan.terminal import CLOSED, ending, escaped, prepare, say, show
+from edgeplan.workspace import WorkspaceOption
+from edgeplan.writable import expected
+
+if TYPE_CHECKING:
+    from edgeplan.prediction import Prediction
+
+app = typer.Typer(
+    help="Measure kernels and models on a device, predict the latency of any model there, and plan and run cold starts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+device_app = typer.Typer(help="Look at devices.", no_args_is_help=True)
+app.add_typer(device_app, name="device")
+cli_plan.register(app)
+
+_Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")]
+_Results = Annotated[Path | None, typer.Option(help="Folder of the results; without, that of the workspace, then the shipped.")]
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="ONNX file of static shape.")],
+    device: _Device = "cpu-onnxruntime",
+    results: _Results = None,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    partial: Annotated[bool, typer.Option(help="Report what can be predicted when some kernels have no predictor.")] = False,
+) -> None:
+    """Predict the latency of a model on a device, with its interval and the cost of each kernel."""
+    from edgeplan.api import predict as predict_model  # noqa: PLC0415  `edgeplan --help` should not wait for onnx
+
+    found = predict_model(model, device, results=results, partial=partial)
+    document = prediction_document(found)
+    _warn_of_unfamiliar(found.unfamiliar)
+    _warn_of_stand_ins(found.stand_ins)
+    if as_json:
+        say(json.dumps(document, indent=2))
+        return
+    if found.about:
+        say(found.about)
+    _print_prediction(document)
+
+
+def prediction_document(found: Prediction) -> dict[str, Any]:
+    """A prediction as `--json` prints it."""
+    document = asdict(found)
+    document["missing"] = list(found.missing)
+    document["unfamiliar"] = [{"name": name, "why": why} for name, why in found.unfamiliar]
+    document["stand_ins"] = [{"name": name, "kind": kind, "predicted_as": other} for name, kind, other in found.stand_ins]
+    document["kernels"] = list(document["kernels"])
+    del document["about"]  # for people
+    return document
+
+
+def _print_prediction(found: dict[str, object]) -> None:
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    def name(text: object) -> str:
+        return escape(escaped(str(text)))  # of a file that may hold anything: square brackets are no markup here
+
+    latency = (
+        f"{name(found['model'])} on {found['device']}: [bold]{found['latency_ms']:.3f} ms[/bold] "
+        f"({100 * found['interval']:.0f} % interval {found['low_ms']:.3f} to {found['high_ms']:.3f} ms)"  # type: ignore[operator]
+    )
+    lines = [latency]
+    if found["coverage"] != 1.0:
+        without = ", ".join(found["missing"])  # type: ignore[arg-type]
+        lines.append(f"covers {100 * found['coverage']:.1f} % of the kernels; without: {name(without)}")  # type: ignore[operator]
+    table = Table("kernel", "type", "implementation", box=None, pad_edge=False)
+    table.add_column("ms", justify="right")
+    table.add_column("share", justify="right")
+    for kernel in found["kernels"]:  # type: ignore[attr-defined]
+        share = f"{100 * kernel['share']:.1f} %"
+        table.add_row(name(kernel["name"]), kernel["type"], kernel["implementation"], f"{kernel['latency_ms']:.4f}", share)
+    if found["call_ms"]:  # part of the latency: without it the lines do not add up to the whole
+        share = f"{100 * found['call_ms'] / found['latency_ms']:.1f} %"  # type: ignore[operator]
+        table.add_row("(call)", "", "", f"{found['call_ms']:.4f}", share)
+    show(*lines, table)
+
+
+def _warn_of_stand_ins(found: Sequence[tuple[str, str, str]]) -> None:
+    """On the error stream: which kernels are predicted as another kind, a line for each kind."""
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for name, kind, other in found:
+        nodes.setdefault((kind, other), []).append(name)
+    for (kind, other), names in nodes.items():
+        shown = ", ".join(escaped(name) for name in names[:3])
+        told = f"warning: nothing of kind {kind} was measured on this device: {shown}"
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004
+        say(f"{told}{more} predicted as {other} of the same sizes; the interval is wider for that", err=True)
+
+
+def _warn_of_unfamiliar(found: Sequence[tuple[str, str]]) -> None:
+    """On the error stream, as warnings are: what the interval does not cover, a line for each reason."""
+    nodes: dict[str, list[str]] = {}
+    for name, why in found:
+        nodes.setdefault(why, []).append(name)
+    for why, names in nodes.items():
+        shown = ", ".join(escaped(name) for name in names[:3])
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004
+        told = f"warning: unlike anything measured on this device ({why}): {shown}{more}"
+        say(f"{told}; the prediction of these kernels is a guess that the interval does not cover", err=True)
+
+
+@device_app.command("check")
+def device_check(
+    name: Annotated[str, typer.Argument(help="Name of a device, or path of a device file.")],
+    seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="How long to watch the machine.")] = 10.0,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
+) -> None:
+    """Report engine, versions, cores, clock behaviour and noise, and whether figures from this machine can be trusted."""
+    from edgeplan.devices.check import check_device, report_lines  # noqa: PLC0415
+
+    found = check_device(name, seconds)
+    for line in report_lines(found):
+        say(line)
+    if not found.trusted:
+        raise typer.Exit(7)
+
+
+cli_device.register(device_app)
+cli_measure.register(app)
+cli_run.register(app)
+cli_export.register(app)
+cli_compile.register(app)
+
+
+def main() -> None:
+    """Run the command line; errors a user can mend end with their message and exit code."""
+    prepare()
+    output, code = sys.stdout, 0
+    try:
+        app()
+    except EdgeplanError as error:
+        code = _told(error)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
+        if sys.stdout is not output:  # what typer does when the reader has left
+            code = CLOSED
+    except OSError as error:
+        if (full := ending(output, suspected=True)) is None:
+            if (message := expected(error)) is None:
+                raise
+            code = _told(message)
+        else:
+            sys.exit(_unwritten(*full))
+    if (full := ending(output)) is not None:
+        code = _unwritten(*full)
+    sys.exit(code)
+
+
+def _told(error: EdgeplanError) -> int:
+    """Print an error. Returns its exit code."""
+    with suppress(OSError):  # nobody can be told where the error stream is full or closed
+        say(f"error: {error}", err=True)
+    return error.exit_code
+
+
+def _unwritten(message: str, code: int) -> int:
+    """Print why the output did not take what was printed, if anybody has to know. Returns the exit code."""
+    with suppress(OSError):
+        if message:
+            say(message, err=True)
+    return code

@@ -1,0 +1,108 @@
+"""The command that measures a model on this machine and prints what was predicted beside it: `edgeplan measure`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgeplan.terminal import escaped, say, show
+from edgeplan.workspace import WorkspaceOption
+
+if TYPE_CHECKING:
+    from edgeplan.comparison import Measured
+
+#: Noise of blocks, and share of waiting, beyond which a figure is called noisy.
+_NOISY, _WAITED = 0.05, 0.02
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(measure)
+
+
+def measure(
+    model: Annotated[Path, typer.Argument(help="ONNX file of static shape.")],
+    device: Annotated[
+        str, typer.Option("--device", "-d", help="Name of a device file in config/devices, or a path to one.")
+    ] = "cpu-onnxruntime",
+    seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="About how long to measure.")] = 20.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows; without, that of the workspace.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Folder of the results, for predictors; likewise.")] = None,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
+) -> None:
+    """Measure a model on this machine, and print what was predicted for it beside what it took."""
+    from edgeplan.api import measure as measure_model  # noqa: PLC0415  `edgeplan --help` should not wait for the engines
+
+    found = measure_model(model, device, seconds=seconds, results=results, rows=rows)
+    if as_json:
+        say(json.dumps(measured_document(found), indent=2))
+        return
+    _print(found)
+
+
+def measured_document(found: Measured) -> dict[str, object]:
+    """A measurement as `--json` prints it."""
+    from edgeplan.cli.commands import prediction_document  # noqa: PLC0415  which imports this module
+
+    kernels = [{**asdict(kernel), "deviation": kernel.deviation} for kernel in found.kernels]
+    prediction = None if found.prediction is None else prediction_document(found.prediction)
+    judged = {"deviation": found.deviation, "inside_interval": found.inside}
+    return {**asdict(found), "prediction": prediction, **judged, "kernels": kernels}
+
+
+def _print(found: Measured) -> None:
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    lines = [escape(escaped(line)) for line in headlines(found)]
+    if not found.kernels:
+        show(*lines)
+        return
+    table = Table("kernel", "type", box=None, pad_edge=False)
+    for title in ("predicted ms", "measured ms", "deviation"):
+        table.add_column(title, justify="right")
+    for kernel in found.kernels:
+        times = ("" if ms is None else f"{ms:.4f}" for ms in (kernel.predicted_ms, kernel.measured_ms))
+        deviation = "" if kernel.deviation is None else f"{100 * kernel.deviation:+.1f} %"
+        table.add_row(escape(escaped(kernel.name)), escape(kernel.type), *times, deviation)
+    show(*lines, table)
+
+
+def headlines(found: Measured) -> Iterator[str]:
+    """The measurement without its kernels, line by line."""
+    yield f"{found.model} on {found.device}"
+    noisy = ": noisy, trust it no further" if found.noise > _NOISY else ""
+    yield f"measured    {found.latency_ms:.3f} ms, blocks differ by +-{100 * found.noise:.1f} %{noisy}"
+    yield f"            as run: least {found.least_ms:.3f} ms, median {found.median_ms:.3f} ms"
+    yield f"            the machine was {found.slowness:.2f} times as slow as when quiet, which is divided out"
+    if found.waited > _WAITED:
+        yield f"noise       other work had the processor for {100 * found.waited:.0f} % of the time: the model alone takes less"
+    prediction = found.prediction
+    if prediction is None:
+        yield f"predicted   {found.without_prediction}"
+        yield f"            to have predictions: {found.next_step}"
+    else:
+        yield (
+            f"predicted   {prediction.latency_ms:.3f} ms ({100 * prediction.interval:.0f} % interval "
+            f"{prediction.low_ms:.3f} to {prediction.high_ms:.3f} ms)"
+        )
+        if found.deviation is None:
+            missing = ", ".join(prediction.missing)
+            yield f"            covers {100 * prediction.coverage:.1f} % of the kernels; without: {missing}"
+        else:
+            where = "inside" if found.inside else "outside"
+            yield f"deviation   {100 * found.deviation:+.1f} %; the measured latency is {where} the interval"
+        if found.other_machine:
+            yield f"            the predictions are for another machine ({found.other_machine}), not for this one;"
+            yield f"            for this one: make reproduce DEVICE={found.device}"
+        if prediction.unfamiliar:
+            names = ", ".join(dict.fromkeys(name for name, _ in prediction.unfamiliar[:3]))
+            yield f"            {len(prediction.unfamiliar)} kernels unlike anything measured, such as {names}: a guess"
+    if found.without_kernels:
+        yield f"kernels     {found.without_kernels}"

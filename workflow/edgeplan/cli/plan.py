@@ -1,0 +1,176 @@
+"""The command line of cold starts: `edgeplan plan cold-start`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgeplan.errors import ParamsError
+from edgeplan.terminal import say
+from edgeplan.workspace import WorkspaceOption
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgeplan.planning.document import Plan
+    from edgeplan.planning.profile import Profile
+    from edgeplan.runtime.linked import LinkedProgram
+
+_MB = 1e6
+
+plan_app = typer.Typer(help="Plan how to run a model.", no_args_is_help=True)
+
+
+class OnNoise(StrEnum):
+    """What becomes of noisy measurements."""
+
+    keep = "keep"
+    refuse = "refuse"
+
+
+class Costs(StrEnum):
+    """Where the costs of a plan come from."""
+
+    profiled = "profiled"
+    predicted = "predicted"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.add_typer(plan_app, name="plan")
+
+
+@plan_app.callback()
+def _plan() -> None:
+    """Plan how to run a model."""
+
+
+@plan_app.command("cold-start")
+def plan_cold_start(
+    model: Annotated[Path, typer.Argument(help="ONNX file of static shape.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the plan to.")],
+    device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = "cpu-onednn",
+    costs: Annotated[Costs, typer.Option(help="Measure this model, or predict from others.")] = Costs.profiled,
+    planner: Annotated[
+        str, typer.Option(help="optimal, evicted (for weights on the disk), nnv12, warm, K, K+C or K+C+P.")
+    ] = "optimal",
+    layouts: Annotated[
+        str, typer.Option(help="Home layouts to plan, separated by commas; without, those that may be best, thoroughly all.")
+    ] = "",
+    continuous: Annotated[
+        bool,
+        typer.Option(
+            help="More inferences follow the first: idle cores prepare the kernels that are fastest when warm for them."
+        ),
+    ] = False,
+    reprofile: Annotated[bool, typer.Option(help="nnv12: measure what it tries again while it plans.")] = False,
+    cache_limit: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MB",
+            help="Most MB of weights in the cache; beyond it the largest are transformed at every start, which is slower.",
+        ),
+    ] = None,
+    on_noise: Annotated[
+        OnNoise,
+        typer.Option(help="On a busy machine: keep what is measured and say how noisy it is, or refuse to plan from it."),
+    ] = OnNoise.keep,
+    budget_seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=86400,
+            help="Seconds of measuring, beyond which only what must be known is measured; 0: unbounded and thorough. "
+            "20 without, unbounded where noise is refused.",
+        ),
+    ] = None,
+    accept_noise: Annotated[bool, typer.Option(hidden=True, help="As --on-noise keep, which is the default.")] = False,
+    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows; without, that of the workspace.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Folder of the results, for predictors; likewise.")] = None,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
+) -> None:
+    """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when."""
+    from edgeplan.api import plan_cold_start as plan  # noqa: PLC0415  `edgeplan --help` should not wait for numpy and onnx
+
+    if accept_noise and on_noise == OnNoise.refuse:
+        raise ParamsError("noise is either accepted or refused", where="--accept-noise", next_step="leave the option out")
+    made = plan(
+        model,
+        output,
+        device,
+        costs=costs.value,
+        planner=planner,
+        layouts=tuple(filter(None, layouts.split(","))),
+        continuous=continuous,
+        reprofile=reprofile,
+        cache_limit=cache_limit,
+        on_noise=on_noise.value,
+        budget_seconds=budget_seconds,
+        rows=rows,
+        results=results,
+    )
+    for line in [*summary(made.plan, made.profiles, made.folder), cache_line(made.plan, made.program, made.limit_bytes)]:
+        say(line)
+
+
+def cache_line(plan: Plan, program: LinkedProgram, limit_bytes: int | None) -> str:
+    """The cache that was written, and what its limit left out of it.
+
+    Args:
+        plan: the plan, which knows no limit.
+        program: what was built from it.
+        limit_bytes: most bytes of weights in the cache; None without a limit.
+    """
+    from edgeplan.planning.profile import SOURCES  # noqa: PLC0415  see `plan_cold_start`
+
+    steps = zip(plan.source, program.steps, strict=True)
+    left_out = [step.weight_bytes for source, step in steps if SOURCES[source].startswith("cached") and not step.cached]
+    line = f"  weight cache    {program.cache_bytes / _MB:.2f} MB, "
+    if limit_bytes is None:
+        return line + "no limit"
+    line += f"limit {limit_bytes / _MB:.2f} MB: "
+    if not left_out:
+        return line + "everything planned is in it"
+    return line + (
+        f"{sum(left_out) / _MB:.2f} MB of weights ({len(left_out)} steps) left out, transformed at every start: "
+        "the prediction does not hold"
+    )
+
+
+def noise_line(plan: Plan) -> str:
+    """How much of what a plan was made from other work disturbed each time; it is no measure of how far off the plan is."""
+    if plan.costs == "predicted":
+        return "nothing was measured"
+    if not plan.noise:
+        return "none: every stage of every kernel was measured at least once with no disturbance seen"
+    return (
+        f"{100 * plan.noise:.1f} % of the kernels' stages, or of the starts, were disturbed by other work each time, whatever "
+        "they cost and whether the plan has them; for others, plan again on a quiet machine with --on-noise refuse"
+    )
+
+
+def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
+    """What a user wants to know about a plan."""
+    from edgeplan.profiling.frame import remaining_table  # noqa: PLC0415
+
+    table = remaining_table(profiles, disk=plan.disk is not None).set_index("layout").loc[plan.layout]
+    n = len(plan.steps)
+    widen = "from the first step on" if plan.widen_from == 0 else f"from step {plan.widen_from} of {n} on"
+    others = sum(cold != later for cold, later in zip(plan.implementation, plan.later, strict=False))
+    disk = plan.disk
+    state = "warm" if disk is None else f"evicted: {disk.mb_per_s:.0f} MB/s, {disk.latency_ms:.2f} ms until the first byte"
+    return [
+        f"{plan.model}: {plan.makespan_ms:.2f} ms predicted ({plan.costs} costs, planner {plan.planner}: {plan.note})",
+        f"  page cache      {state}",
+        f"  bound           {plan.lower_bound_ms:.2f} ms, gap {100 * plan.gap:.2f} % for these costs and this order",
+        f"  layout          {plan.layout}",
+        f"  all cores       {'never' if plan.widen_from == n else widen}",
+        f"  later runs      {f'{others} of {n} steps switch kernels' if plan.later else 'with the kernels of the first one'}",
+        f"  cached weights  {plan.cache_bytes / _MB:.1f} MB of {plan.read_bytes / _MB:.1f} MB read, by the plan",
+        f"  candidates      {table['remaining']} of {table['candidates']} undominated, {table['remaining_mean']:.1f} a step",
+        f"  noise           {noise_line(plan)}",
+        f"  written to      {path}",
+    ]

@@ -1,0 +1,101 @@
+"""The commands of cold starts: `edgeplan run`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgeplan.errors import ParamsError
+from edgeplan.terminal import say
+from edgeplan.workspace import WorkspaceOption
+
+_MB = 1e6
+_TABLE_ROWS = 10  # inferences that are shown one by one
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(run)
+
+
+def run(
+    folder: Annotated[Path, typer.Argument(help="Plan folder, from `edgeplan plan cold-start`.")],
+    given: Annotated[
+        Path | None,
+        typer.Option("--input", "-i", help="Inputs: .npz, by name, or .npy of a single one; random ones without."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the outputs to, .npz.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Compare the outputs with ONNX Runtime's on the same inputs.")] = False,
+    model: Annotated[
+        Path | None, typer.Option(help="With --check: the ONNX file, where it has moved since it was planned.")
+    ] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="A fresh process for each run.")] = False,
+    evicted: Annotated[bool, typer.Option("--evicted", help="With --cold: drop the plan's files from the page cache.")] = False,
+    repeat: Annotated[int, typer.Option(min=1, max=10_000, help="How many runs.")] = 1,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            "-d",
+            help="The device it was planned for, whose cores to take: its name, or path of its file. "
+            "Without, the first processors this process may use.",
+        ),
+    ] = "",
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
+) -> None:
+    """Run a plan: its cold start, and warm runs after it; or cold starts only, each in a fresh process.
+
+    Of a plan made with --continuous, idle cores prepare the kernels that later inferences switch to.
+    """
+    from edgeplan.api import run as run_plan  # noqa: PLC0415  `edgeplan --help` should not wait for the runtime
+    from edgeplan.chapters.cold_start.tensors import require_npz, write_outputs  # noqa: PLC0415  likewise
+
+    if output is not None:
+        if cold:
+            raise ParamsError(
+                "the outputs of a fresh process stay there", where="--output", next_step="leave out --cold, or --output"
+            )
+        require_npz(output)
+    found = run_plan(folder, given, repeat=repeat, device=device, check=check, model=model, cold=cold, evicted=evicted)
+    program = found.program
+    say(
+        f"{program.model}: {program.step_count} steps, layout {program.layout}, {program.threads} threads, "
+        f"weight cache {program.cache_bytes / _MB:.1f} MB"
+    )
+    _report("cold", found.cold_ms)
+    if found.stages_ms:
+        say("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in found.stages_ms.items()))
+    if found.continuous and not cold:
+        for line in switch_table([*found.cold_ms, *found.warm_ms]):
+            say(line)
+    _report("warm", found.warm_ms)
+    if output is not None:
+        write_outputs(output, found.outputs)
+        say(f"outputs: {', '.join(found.outputs)} in {output}")
+    if found.difference is not None:
+        say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
+        found.require_checked()
+
+
+def switch_table(times_ms: Sequence[float]) -> list[str]:
+    """The inferences of a plan with kernels for later runs, how long each took.
+
+    Args:
+        times_ms: by inference, the cold start first.
+    """
+    kernels = ("cold", "warm, what was left of them prepared first", *["warm"] * len(times_ms))
+    rows = zip(times_ms[:_TABLE_ROWS], kernels, strict=False)
+    lines = ["inference        ms  kernels", *(f"{k:>9}  {ms:>8.2f}  {name}" for k, (ms, name) in enumerate(rows, start=1))]
+    if len(times_ms) > _TABLE_ROWS:
+        lines.append(f"          and {len(times_ms) - _TABLE_ROWS} more, warm")
+    return lines
+
+
+def _report(what: str, times_ms: Sequence[float]) -> None:
+    if times_ms:
+        middle = f", median {statistics.median(times_ms):.2f} ms of {len(times_ms)}" if len(times_ms) > 1 else ""
+        say(f"{what}: {min(times_ms):.2f} ms{middle}")

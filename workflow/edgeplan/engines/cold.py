@@ -1,0 +1,104 @@
+"""What a setting offers to be measured cold."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+from edgeplan.errors import ModelError
+from edgeplan.measurement.process.inputs import Array
+from edgeplan.measurement.process.job import Artefact
+
+
+class UnsupportedError(Exception):
+    """A setting cannot run a model, or its engine is not installed; the message is the one-line reason for the results."""
+
+
+class ColdSession(ABC):
+    """A model opened cold. Opening is the constructor's work and is timed, so inputs are handed over ready."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """One inference, complete when it returns."""
+
+    @abstractmethod
+    def outputs(self) -> Mapping[str, Array]:
+        """Outputs of the last run in the order and shapes of the ONNX model. Not timed."""
+
+    def stages_ms(self) -> Mapping[str, float]:
+        """Finer parts of opening and of the first run, where the engine tells; measured without slowing the run."""
+        return {}
+
+
+class Baseline(ABC):
+    """One setting of one engine.
+
+    The worker calls, in this order: `load_library` (not timed), `prepare_inputs` (not timed), `open` and the session's first
+    run (timed). `prepare` runs in a process of its own, once a model and thread count.
+    """
+
+    @abstractmethod
+    def load_library(self, threads: int) -> None:
+        """Import the engine and create its environment: what a program pays once, whatever the model.
+
+        Raises:
+            UnsupportedError: the engine is not installed.
+        """
+
+    @abstractmethod
+    def version(self) -> str:
+        """Version of the engine, once its library is loaded."""
+
+    def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
+        """Build offline, in `folder`, what `open` loads; by default the ONNX file itself.
+
+        Raises:
+            UnsupportedError: the setting cannot run this model.
+        """
+        del inputs, folder, threads
+        return Artefact(main=model, files=model_files(model))
+
+    def prepare_inputs(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The inputs in the layout the engine takes; made before the clock starts."""
+        return inputs
+
+    @abstractmethod
+    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
+        """Open the model. Timed, as is the session's first run."""
+
+
+def model_files(model: Path) -> tuple[Path, ...]:
+    """The ONNX file and the files of external data that it names, in the order of their names; all lie in its folder.
+
+    Raises:
+        ModelError: one of them cannot be read, or lies elsewhere.
+    """
+    from edgeplan.graph.external_data import external_file, external_locations
+    from edgeplan.graph.model_file import read_model
+
+    return (model, *(external_file(model, name, 0, "a tensor") for name in external_locations(read_model(model))))
+
+
+def beside(path: Path, model: Path, folder: Path) -> Path:
+    """Where a file of a model goes in another folder: as far below it as it lies below the model's; made ready for it."""
+    place = folder / path.relative_to(model.parent)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def model_outputs(model: Path) -> dict[str, tuple[int, ...]]:
+    """Names and static shapes of the outputs of an ONNX file, in its order.
+
+    Raises:
+        ModelError: a shape is dynamic.
+    """
+    import onnx
+
+    found = {}
+    for output in onnx.load(model, load_external_data=False).graph.output:
+        shape = tuple(axis.dim_value for axis in output.type.tensor_type.shape.dim)
+        if not all(shape):
+            raise ModelError(f"output {output.name!r} has no static shape", where=str(model), next_step="fix the input shape")
+        found[output.name] = shape
+    return found

@@ -1,0 +1,66 @@
+"""What the registry knows of an engine before anything of it is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from edgeplan.engines.cold import Baseline
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of an engine that is started cold, and what it is in the tables.
+
+    Attributes:
+        cls: its class as `module:Class`; imported only in the process that measures or prepares it.
+        engine: the engine, by the name of its distribution.
+        title: for tables.
+        stores_work: whether its offline step stores work that the default repeats at every start (an optimised graph, compiled
+            kernels, transformed weights); the "cached" settings of the tables.
+        stock: whether it is an engine as shipped; ours is not.
+    """
+
+    cls: str
+    engine: str
+    title: str
+    stores_work: bool = False
+    stock: bool = True
+
+    def create(self) -> Baseline:
+        """An instance of the setting's class, imported now."""
+        created: Baseline = imported(self.cls)()
+        return created
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """An engine: each face is named, none is imported.
+
+    Attributes:
+        name: by which device files ask for it.
+        install: the command that installs it.
+        session: its subclass of `engines.base.Engine` as `module:Class`; "" where it is started cold alone.
+        settings: what it offers to be started cold, by name.
+        protocols: names of its measuring protocols, by face ("measure", "mapping", "cold"). Engines of this package have
+            theirs in `support.protocols`.
+    """
+
+    name: str
+    install: str
+    session: str = ""
+    settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
+    protocols: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def imported(name: str) -> Any:
+    """What `module:attribute` names.
+
+    Raises:
+        ImportError: the module, or something that it imports, is not there.
+    """
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,13 @@
+"""ncnn: started cold."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from edgeplan.engines.description import Description, Setting
+
+ENGINE = Description(
+    "ncnn",
+    "pip install 'edgeplan[baselines]'",
+    settings=MappingProxyType({"ncnn": Setting("edgeplan.engines.ncnn.cold:Ncnn", "ncnn", "ncnn")}),
+)

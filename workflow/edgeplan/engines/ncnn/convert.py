@@ -1,0 +1,113 @@
+"""ONNX to ncnn by pnnx, ncnn's own converter: a program, run in a folder of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import EncodeError
+from onnx import helper, numpy_helper
+
+from edgeplan.engines.cold import UnsupportedError, model_files
+
+_SECONDS = 600
+#: What pnnx says of an operator for which it knows no ncnn layer; it writes a file all the same, which ncnn then refuses.
+_UNKNOWN = "todo "
+_STEPS_BATCH_DIRECTIONS = [0, 2, 1, 3]
+_JOINED = [0, 0, -1]
+
+
+def convert(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path) -> tuple[Path, Path]:
+    """Write ncnn's `.param` and `.bin` of an ONNX model, f32, into `folder`.
+
+    Raises:
+        UnsupportedError: the converter is not installed, fails, takes too long, or knows no layer for an operator.
+    """
+    program = _pnnx()
+    param, weights = folder / "model.ncnn.param", folder / "model.ncnn.bin"
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        work = Path(made)
+        shapes = ",".join(f"[{','.join(map(str, shape))}]f32" for shape in inputs.values())
+        command = [program, str(_source(model, work)), "fp16=0", f"inputshape={shapes}"]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=_SECONDS, cwd=work, check=False)  # noqa: S603  no shell
+        except subprocess.TimeoutExpired as error:
+            raise UnsupportedError(f"pnnx did not convert the model within {_SECONDS} s") from error
+        said = (done.stdout + done.stderr).decode(errors="replace").splitlines()
+        unknown = sorted({line.removeprefix(_UNKNOWN).strip() for line in said if line.startswith(_UNKNOWN)})
+        if unknown:
+            raise UnsupportedError(f"pnnx knows no ncnn layer for {', '.join(unknown)}")
+        if done.returncode != 0 or not (work / param.name).is_file():
+            raise UnsupportedError(f"pnnx could not convert the model (exit code {done.returncode})")
+        for path in (param, weights):
+            (work / path.name).replace(path)
+    return param, weights
+
+
+def converter_version() -> str:
+    """Version of the converter; "unknown" where it was not installed as a package."""
+    try:
+        return version("pnnx")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _source(model: Path, work: Path) -> Path:
+    """The model in the working folder, since pnnx writes beside its input; with LSTMs in the one form that pnnx knows.
+
+    It is one file: pnnx crashes on external data.
+
+    Raises:
+        UnsupportedError: of more than one file, and more than a protobuf message can hold.
+    """
+    source = work / "model.onnx"
+    external = len(model_files(model)) > 1
+    proto = onnx.load(model)
+    if _join_directions(proto.graph) or external:
+        try:
+            source.write_bytes(proto.SerializeToString())
+        except (ValueError, EncodeError) as error:
+            raise UnsupportedError("pnnx reads models of up to 2 GB") from error
+    else:
+        source.symlink_to(model.resolve())
+    return source
+
+
+def _join_directions(graph: onnx.GraphProto) -> bool:
+    """Join the directions of LSTMs as PyTorch's exporter does: swapped behind the batch, then a reshape to [0, 0, -1].
+
+    pnnx finds LSTMs by that reshape. One to another shape keeps its place behind it and sees the same elements.
+    """
+    writers = {name: node for node in graph.node for name in node.output}
+    joined = False
+    for index, node in reversed(list(enumerate(graph.node))):
+        swap = writers.get(node.input[0]) if node.op_type == "Reshape" else None
+        lstm = writers.get(swap.input[0]) if swap is not None and swap.op_type == "Transpose" else None
+        if swap is None or lstm is None or lstm.op_type != "LSTM" or _order(swap) != _STEPS_BATCH_DIRECTIONS:
+            continue
+        name = f"{lstm.name or lstm.output[0]}.joined"
+        graph.initializer.append(numpy_helper.from_array(np.array(_JOINED, np.int64), f"{name}.shape"))
+        graph.node.insert(index, helper.make_node("Reshape", [node.input[0], f"{name}.shape"], [name], name=name))
+        node.input[0] = name
+        joined = True
+    return joined
+
+
+def _order(transpose: onnx.NodeProto) -> list[int]:
+    return next((list(a.ints) for a in transpose.attribute if a.name == "perm"), [])
+
+
+def _pnnx() -> str:
+    """The converter's program. It is found without importing its package, which wants torch; the program does not."""
+    spec = find_spec("pnnx")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        program = Path(folder) / "pnnx"
+        if program.is_file():
+            return str(program)
+    raise UnsupportedError("ncnn's converter is not installed: pip install --no-deps pnnx")

@@ -1,0 +1,151 @@
+"""The package's own runtime on oneDNN, as an engine like the others: f32, the likely fastest kernel of every step.
+
+The option `layout` of a device file fixes the home layout of activations: `nhwc` (the default), `blocked16` or `nchw`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter_ns
+
+import numpy as np
+
+from edgeplan.engines.base import (
+    Array,
+    Engine,
+    EngineNode,
+    EngineSettings,
+    ProfiledSession,
+    Session,
+    Times,
+    random_inputs,
+)
+from edgeplan.errors import DeviceError
+from edgeplan.graph.ir import Graph
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.executable import Prepared
+from edgeplan.runtime.layouts import HOMES, NHWC
+from edgeplan.runtime.library import open_library
+from edgeplan.runtime.program import Program, default_program
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.steps import Step
+
+_NS_PER_US = 1000.0
+
+
+class Onednn(Engine):
+    """oneDNN through its C API."""
+
+    name = "onednn"
+    reports_nodes = True
+
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(settings)
+        self._dnnl = Dnnl()  # raises where the library, which is no Python module, is missing
+
+    @classmethod
+    def version(cls) -> str:
+        return open_library()[1].version
+
+    def load(self, model: Path, graph: Graph) -> Session:
+        return _DnnlSession(self._sequential(model, graph), graph)
+
+    def load_profiled(self, model: Path, graph: Graph) -> ProfiledSession:
+        return _DnnlProfiledSession(self._sequential(model, graph), graph)
+
+    def _sequential(self, model: Path, graph: Graph) -> SequentialSession:
+        options = dict(self.settings.options)
+        home = options.pop("layout", NHWC)
+        if options or home not in HOMES:
+            raise DeviceError(
+                f"unknown options of engine 'onednn': {dict(self.settings.options)}",
+                where="the device file, field options",
+                next_step=f"the only option is layout, one of {', '.join(HOMES)}",
+            )
+        program = default_program(self._dnnl, model, graph, home, threads=self.settings.threads)
+        return SequentialSession(self._dnnl, program, model.parent, self.settings.threads)
+
+
+class _DnnlSession(Session):
+    def __init__(self, session: SequentialSession, graph: Graph) -> None:
+        self._session = session
+        self._inputs = random_inputs(graph)
+
+    def run(self) -> None:
+        self._session.bind(self._inputs)
+        self._session.execute()
+
+    def outputs(self) -> Mapping[str, Array]:
+        return self._session.outputs()
+
+
+class _DnnlProfiledSession(_DnnlSession, ProfiledSession):
+    """Times every C call."""
+
+    def __init__(self, session: SequentialSession, graph: Graph) -> None:
+        super().__init__(session, graph)
+        self._nodes, self._columns = _nodes(session.program, session.steps)
+        self._runs: list[list[int]] = []
+
+    def run(self) -> None:
+        session = self._session
+        session.bind(self._inputs)
+        execute, stream = session.worker.dnnl.execute, session.worker.stream.value
+        session.worker.dnnl.set_threads(session.threads)
+        marks = [perf_counter_ns()]
+        for prepared in session.steps:
+            for primitive, count, arguments in prepared.calls:
+                session.worker.dnnl.check(execute(primitive, stream, count, arguments), "dnnl_primitive_execute")
+                marks.append(perf_counter_ns())
+        self._runs.append(marks)
+
+    def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
+        runs = np.array(self._runs, dtype=np.int64).reshape(len(self._runs), len(self._columns) + 1)  # also without a run
+        spans = np.diff(runs, axis=1) / _NS_PER_US
+        times = np.zeros((len(blocks), len(self._nodes)))
+        for row, (start, stop) in enumerate(blocks):
+            typical = np.median(spans[start:stop], axis=0)
+            np.add.at(times[row], self._columns, typical)
+        return self._nodes, times
+
+
+def _nodes(program: Program, prepared: Sequence[Prepared]) -> tuple[tuple[EngineNode, ...], list[int]]:
+    """The executed nodes, and for each C call the node it belongs to.
+
+    A step whose own work is one primitive or several (a split) is one node; each conversion around it is a node of its own.
+    """
+    nodes: list[EngineNode] = []
+    columns: list[int] = []
+    for step, choice, ready in zip(program.steps, program.choices, prepared, strict=True):
+        given = choice.variant.source if choice.kernel != "reorder" else program.home
+        written = choice.variant.output if choice.kernel != "reorder" else program.home
+        own = -1
+        for call, tensor in enumerate(ready.converts):
+            if tensor and not _own_work(step):
+                before = after = program.layouts[tensor]
+                if tensor in step.outputs:
+                    before = written
+                else:
+                    after = given if tensor in step.inputs else written  # else a sum's, in the buffer of the result
+                nodes.append(
+                    EngineNode(f"{step.name}/reorder_{call}", "Reorder", "reorder", (), _original(tensor), before, after)
+                )
+                columns.append(len(nodes) - 1)
+                continue
+            if own < 0:
+                implementation = f"{step.kind}.{choice.kernel}"
+                nodes.append(EngineNode(step.name, step.kind, implementation, step.members, "", given, written))
+                own = len(nodes) - 1
+            columns.append(own)
+    return tuple(nodes), columns
+
+
+def _own_work(step: Step) -> bool:
+    """Whether moving values is what the step is for."""
+    return bool(step.members) and step.kind in ("split", "transpose", "reshape")
+
+
+def _original(tensor: str) -> str:
+    """The activation of the graph that an activation of the program stands for."""
+    return tensor.removesuffix(":kept")

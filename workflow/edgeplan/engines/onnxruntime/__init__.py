@@ -1,0 +1,25 @@
+"""ONNX Runtime: measured by node, and started cold."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from edgeplan.engines.description import Description, Setting
+
+_COLD = "edgeplan.engines.onnxruntime.cold"
+ENGINE = Description(
+    "onnxruntime",
+    "pip install onnxruntime",
+    "edgeplan.engines.onnxruntime.session:OnnxRuntime",
+    MappingProxyType(
+        {
+            "onnxruntime": Setting(f"{_COLD}:OnnxRuntimeDefault", "onnxruntime", "ONNX Runtime"),
+            "onnxruntime-optimised": Setting(
+                f"{_COLD}:OnnxRuntimeOptimised", "onnxruntime", "ONNX Runtime, optimised", stores_work=True
+            ),
+            "onnxruntime-prepacked": Setting(
+                f"{_COLD}:OnnxRuntimePrepacked", "onnxruntime", "ONNX Runtime, packed", stores_work=True
+            ),
+        }
+    ),
+)

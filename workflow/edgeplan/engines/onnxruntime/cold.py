@@ -1,0 +1,84 @@
+"""ONNX Runtime, CPU execution provider, f32: its default, and what it offers for a faster start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError
+from edgeplan.measurement.process.inputs import Array
+from edgeplan.measurement.process.job import Artefact
+
+_ERRORS_ONLY = 3
+
+
+class OnnxRuntimeDefault(Baseline):
+    """The ONNX file, opened with all graph optimisations."""
+
+    def load_library(self, threads: int) -> None:
+        del threads
+        try:
+            import onnxruntime as ort
+        except ImportError as error:
+            raise UnsupportedError(f"onnxruntime is not installed: {error}") from error
+        self._ort = ort
+        ort.set_default_logger_severity(_ERRORS_ONLY)  # creates the environment
+
+    def version(self) -> str:
+        return str(self._ort.__version__)
+
+    def _options(self, threads: int) -> Any:
+        options = self._ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = self._ort.ExecutionMode.ORT_SEQUENTIAL
+        return options
+
+    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
+        return _Session(
+            self._ort.InferenceSession(str(artefact.main), self._options(threads), ["CPUExecutionProvider"]), inputs
+        )
+
+
+class OnnxRuntimeOptimised(OnnxRuntimeDefault):
+    """The optimised model, saved once with its weights as external data, opened with the optimisations off."""
+
+    #: Whether the weights are saved in the layouts the kernels pack them into.
+    prepacked = False
+
+    def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
+        del inputs
+        optimised, weights = folder / "optimised.onnx", folder / "weights.bin"
+        options = self._options(threads)
+        options.optimized_model_filepath = str(optimised)
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", weights.name)
+        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+        if self.prepacked:
+            options.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
+        self._ort.InferenceSession(str(model), options, ["CPUExecutionProvider"])
+        files = tuple(path for path in (optimised, weights) if path.is_file())
+        return Artefact(main=optimised, files=files, note="blocked layouts of this machine: not portable")
+
+    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
+        options = self._options(threads)
+        options.graph_optimization_level = self._ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return _Session(self._ort.InferenceSession(str(artefact.main), options, ["CPUExecutionProvider"]), inputs)
+
+
+class OnnxRuntimePrepacked(OnnxRuntimeOptimised):
+    """The same, with the packed weights saved too."""
+
+    prepacked = True
+
+
+class _Session(ColdSession):
+    def __init__(self, session: Any, inputs: Mapping[str, Array]) -> None:
+        self._session, self._inputs = session, inputs
+        self._outputs: list[Array] = []
+
+    def run(self) -> None:
+        self._outputs = self._session.run(None, self._inputs)
+
+    def outputs(self) -> Mapping[str, Array]:
+        return dict(zip((o.name for o in self._session.get_outputs()), self._outputs, strict=True))

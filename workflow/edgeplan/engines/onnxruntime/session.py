@@ -1,0 +1,119 @@
+"""ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from edgeplan.engines.base import Array, Engine, EngineNode, ProfiledSession, Session, Times, random_inputs
+from edgeplan.engines.onnxruntime.nodes import map_nodes
+from edgeplan.graph.ir import Graph
+
+_ERRORS_ONLY = 3
+_EVENT_SUFFIX = "_kernel_time"
+
+
+class OnnxRuntime(Engine):
+    """ONNX Runtime, CPU execution provider, f32."""
+
+    name = "onnxruntime"
+    reports_nodes = True
+
+    @classmethod
+    def version(cls) -> str:
+        return str(ort.__version__)
+
+    def _options(self) -> ort.SessionOptions:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = self.settings.threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+        options.log_severity_level = _ERRORS_ONLY
+        for key, value in self.settings.options.items():
+            options.add_session_config_entry(key, value)
+        return options
+
+    def load(self, model: Path, graph: Graph) -> Session:
+        return _OrtSession(ort.InferenceSession(str(model), self._options(), providers=["CPUExecutionProvider"]), graph)
+
+    def load_profiled(self, model: Path, graph: Graph) -> ProfiledSession:
+        options = self._options()
+        options.enable_profiling = True
+        folder = tempfile.TemporaryDirectory(prefix="edgeplan-ort-")
+        optimised = Path(folder.name) / "optimised.onnx"
+        options.profile_file_prefix = str(Path(folder.name) / "profile")
+        options.optimized_model_filepath = str(optimised)
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
+        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+        session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        nodes = list(onnx.load(optimised, load_external_data=False).graph.node)
+        (Path(folder.name) / "weights.bin").unlink(missing_ok=True)
+        return _OrtProfiledSession(session, graph, nodes, folder)
+
+
+class _OrtSession(Session):
+    def __init__(self, session: ort.InferenceSession, graph: Graph) -> None:
+        self._session = session
+        self._names = [o.name for o in session.get_outputs()]
+        self._binding = session.io_binding()
+        self._inputs = random_inputs(graph)
+        for name, value in self._inputs.items():
+            self._binding.bind_cpu_input(name, value)
+        for name in self._names:
+            self._binding.bind_output(name)
+
+    def run(self) -> None:
+        self._session.run_with_iobinding(self._binding)
+
+    def outputs(self) -> Mapping[str, Array]:
+        return dict(zip(self._names, self._binding.copy_outputs_to_cpu(), strict=True))
+
+
+class _OrtProfiledSession(_OrtSession, ProfiledSession):
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        graph: Graph,
+        nodes: Sequence[onnx.NodeProto],
+        folder: tempfile.TemporaryDirectory[str],
+    ) -> None:
+        super().__init__(session, graph)
+        self._graph, self._nodes, self._folder = graph, nodes, folder
+
+    def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
+        events = json.loads(Path(self._session.end_profiling()).read_text())
+        durations: dict[str, list[float]] = defaultdict(list)
+        for event in events:
+            if event.get("cat") == "Node" and event["name"].endswith(_EVENT_SUFFIX):
+                durations[event["name"].removesuffix(_EVENT_SUFFIX)].append(float(event["dur"]))
+        nodes = map_nodes(self._graph, self._nodes)
+        counted = _rename_unnamed(durations, {n.name for n in nodes})
+        times = np.zeros((len(blocks), len(nodes)))
+        for column, node in enumerate(nodes):
+            # durations are whole microseconds: the mean of the faster half has a finer grain than the minimum
+            series = counted.get(node.name, [])
+            for row, (start, stop) in enumerate(blocks):
+                fast = np.sort(series[start:stop])[: max(1, (stop - start + 1) // 2)]
+                times[row, column] = fast.mean() if len(fast) else 0.0
+        return nodes, times
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
+def _rename_unnamed(durations: Mapping[str, list[float]], known: set[str]) -> dict[str, list[float]]:
+    """Counters of unnamed nodes are called `<type>_<index>`; give them the names `_with_names` gives, in order of index."""
+    renamed = {name: series for name, series in durations.items() if name in known}
+    seen: Counter[str] = Counter()
+    unnamed = [name.rpartition("_") for name in durations if name not in known]
+    for op_type, _, index in sorted((u for u in unnamed if u[2].isdigit()), key=lambda u: int(u[2])):
+        renamed[f"{op_type}@{seen[op_type]}"] = durations[f"{op_type}_{index}"]
+        seen[op_type] += 1
+    return renamed

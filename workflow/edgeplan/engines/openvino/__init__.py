@@ -1,0 +1,20 @@
+"""OpenVINO: measured by node, and started cold."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from edgeplan.engines.description import Description, Setting
+
+_COLD = "edgeplan.engines.openvino.cold"
+ENGINE = Description(
+    "openvino",
+    "pip install 'edgeplan[openvino]'",
+    "edgeplan.engines.openvino.session:OpenVino",
+    MappingProxyType(
+        {
+            "openvino": Setting(f"{_COLD}:OpenVino", "openvino", "OpenVINO"),
+            "openvino-cached": Setting(f"{_COLD}:OpenVinoCached", "openvino", "OpenVINO, model cache", stores_work=True),
+        }
+    ),
+)

@@ -1,0 +1,156 @@
+"""The engines edgeplan knows: its own, one folder each, and those that other packages bring.
+
+Another package brings one by an entry point of the group `edgeplan.engines` that names a
+`Description`. Its own engines are looked up first, so that nothing is searched for where they do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TypeVar
+
+from edgeplan.engines.base import Engine
+from edgeplan.engines.description import Description, Setting, imported
+from edgeplan.errors import DeviceError
+from edgeplan.support.protocols import Protocol, protocol
+
+log = logging.getLogger(__name__)
+#: The group of entry points by which other packages bring engines.
+GROUP = "edgeplan.engines"
+#: Engines of this package: a folder each, whose `ENGINE` describes it. In the order of the tables.
+_OWN = ("onnxruntime", "openvino", "mnn", "ncnn", "litert", "onednn")
+T = TypeVar("T")
+
+
+@cache
+def _own() -> Mapping[str, Description]:
+    return {name: import_module(f"edgeplan.engines.{name}").ENGINE for name in _OWN}
+
+
+@cache
+def _brought() -> Mapping[str, Description]:
+    """Engines of other packages; one that cannot be imported is left out with a warning, and takes no other's name."""
+    found: dict[str, Description] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            described = point.load()
+        except Exception as error:  # noqa: BLE001  whatever another package raises must not end ours
+            log.warning("engine %s is left out: %s cannot be loaded: %s", point.name, point.value, error)
+            continue
+        if not isinstance(described, Description) or described.name in {*_own(), *found}:
+            why = "another engine has that name" if isinstance(described, Description) else "it is no Description"
+            log.warning("engine %s of %s is left out: %s", point.name, point.value, why)
+            continue
+        found[described.name] = described
+    return found
+
+
+class _Registered(Mapping[str, T]):
+    """What descriptions hold, by name; engines of other packages are searched for only where their own do not have it."""
+
+    def _part(self, engines: Mapping[str, Description]) -> Mapping[str, T]:
+        raise NotImplementedError
+
+    def __getitem__(self, name: str) -> T:
+        own = self._part(_own())
+        return own[name] if name in own else self._part(_brought())[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._part(_own())
+        yield from self._part(_brought())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class _Engines(_Registered[Description]):
+    def _part(self, engines: Mapping[str, Description]) -> Mapping[str, Description]:
+        return {name: found for name, found in engines.items() if found.session}
+
+
+class _Settings(_Registered[Setting]):
+    def _part(self, engines: Mapping[str, Description]) -> Mapping[str, Setting]:
+        return {name: found for described in engines.values() for name, found in described.settings.items()}
+
+
+class _Owners(_Registered[Description]):
+    def _part(self, engines: Mapping[str, Description]) -> Mapping[str, Description]:
+        return {name: described for described in engines.values() for name in described.settings}
+
+
+#: Engines that models and kernels are measured on, by the name device files use.
+ENGINES: Mapping[str, Description] = _Engines()
+#: What is started cold, by name.
+SETTINGS: Mapping[str, Setting] = _Settings()
+#: The engine of each setting.
+_OWNERS: Mapping[str, Description] = _Owners()
+
+
+def engine_class(name: str) -> type[Engine]:
+    """The engine of that name.
+
+    Raises:
+        DeviceError: there is no such engine, or it is not installed.
+    """
+    if name not in ENGINES:
+        raise DeviceError(f"unknown engine {name!r}", next_step="known engines: " + ", ".join(ENGINES))
+    described = ENGINES[name]
+    try:
+        found: type[Engine] = imported(described.session)
+    except ImportError as error:
+        raise DeviceError(
+            f"engine {name!r} is not installed: {error}",
+            where=f"import of {described.session.partition(':')[0]}",
+            next_step=described.install,
+        ) from error
+    return found
+
+
+def setting(name: str) -> Setting:
+    """The setting of that name.
+
+    Raises:
+        DeviceError: there is no such setting.
+    """
+    if name not in SETTINGS:
+        raise DeviceError(f"unknown setting {name!r}", next_step="known settings: " + ", ".join(SETTINGS))
+    return SETTINGS[name]
+
+
+def engine_protocol(face: str, engine: str) -> Protocol:
+    """The protocol by which a face of an engine is measured.
+
+    Args:
+        face: "measure", "mapping" or "cold".
+        engine: its name.
+
+    Raises:
+        DeviceError: the engine names none.
+    """
+    described = None if engine in _own() else _brought().get(engine)
+    if described is not None and face in described.protocols:
+        return Protocol(described.protocols[face], ())
+    return protocol(f"{face}/{engine}")
+
+
+def owner(name: str) -> Description:
+    """The engine that a setting is of.
+
+    Raises:
+        DeviceError: there is no such setting.
+    """
+    setting(name)
+    return _OWNERS[name]
+
+
+def setting_protocol(name: str) -> Protocol:
+    """The protocol by which cold starts of a setting are timed.
+
+    Raises:
+        DeviceError: there is no such setting, or its engine names no protocol.
+    """
+    return engine_protocol("cold", owner(name).name)

@@ -1,1 +1,0 @@
-"""Metrics, the paper's tables and figures, and the report: pure functions from tables to tables."""

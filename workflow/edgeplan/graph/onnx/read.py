@@ -1,0 +1,192 @@
+"""ONNX files, which are untrusted, to graphs.
+
+A file is looked through (`onnx_contents`), held against ONNX's schemas and its shape inference (`onnx_shapes`), and brought to
+the forms that the graph knows (`onnx_forms`); the graph is held against what kernels take for granted (`checks`). What passes
+is safe to compute with: nothing behind this border checks a model again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from edgeplan.errors import ModelError
+from edgeplan.graph.checks import check_graph
+from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
+from edgeplan.graph.model_file import read_model
+from edgeplan.graph.onnx.constants import constant_values
+from edgeplan.graph.onnx.contents import TRANSPARENT, Contents, contents_of
+from edgeplan.graph.onnx.forms import FORMS
+from edgeplan.graph.onnx.old_softmax import over_one_axis
+from edgeplan.graph.onnx.opsets import modern
+from edgeplan.graph.onnx.shapes import check_nodes, inferred, no_static_shape
+
+#: Which inputs of an operator are constants that the graph keeps as attributes.
+_CONSTANT_INPUTS = MappingProxyType(
+    {
+        "Reshape": ("", "shape"),
+        "Split": ("", "split"),
+        "Clip": ("", "min", "max"),
+        "ReduceMean": ("", "axes"),
+        "Squeeze": ("", "axes"),
+        "Unsqueeze": ("", "axes"),
+        "Resize": ("", "roi", "scales", "sizes"),
+    }
+)
+_INTEGER_ROLES = frozenset({"shape", "split", "axes", "sizes"})
+#: The same of a `Resize` before opset 11.
+_OPSET_10_RESIZE = ("", "scales")
+#: Operators for which it matters where among the activations a weight stands.
+_ORDERED = frozenset({"Concat", "Gemm", "MatMul"})
+
+
+def load_onnx(path: Path) -> Graph:
+    """Read a static-shape ONNX file.
+
+    Args:
+        path: the model file; of external files only constants that decide shapes are read, weights need not be there.
+
+    Raises:
+        ModelError: the file is missing, corrupt, truncated or of an opset that is not known, it contradicts itself, a shape is
+            dynamic, or an operator or a form of it is not known.
+    """
+    return from_onnx(read_model(path), str(path), path)
+
+
+def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None) -> Graph:
+    """A graph from an ONNX model, whose shapes are inferred here.
+
+    Args:
+        model: the model; it is not changed.
+        source: where it comes from, for messages.
+        path: its file, beside which external data lie; small constants are read from there.
+
+    Raises:
+        ModelError: as `load_onnx`.
+    """
+    contents = contents_of(model, source)
+    check_nodes(contents, source)
+    contents = modern(
+        contents, lambda known, nodes: inferred(known, nodes, _values(nodes, known, path, source), source), source
+    )
+    alias: dict[str, str] = {}
+    read = {name for n in contents.nodes for name in n.input} | set(contents.outputs)
+    nodes = []
+    for given in contents.nodes:
+        for place, name in enumerate(given.input):
+            given.input[place] = alias.get(name, name)
+        form = FORMS.get(given.op_type)
+        node = form(given, contents.constants, read, source) if form else given
+        if node.op_type in TRANSPARENT:
+            alias[node.output[0]] = node.input[0]
+        nodes.append(node)
+    values = _values(nodes, contents, path, source)
+    tensors = inferred(contents, nodes, values, source)
+    operators = tuple(
+        op
+        for node in nodes
+        if node.op_type not in TRANSPARENT
+        for op in over_one_axis(_operator(node, contents, values, tensors, source), contents.opset, tensors)
+    )
+    outputs = tuple(alias.get(name, name) for name in contents.outputs)
+    graph = Graph(contents.name, operators, tuple(i.name for i in contents.inputs), outputs, MappingProxyType(tensors))
+    if not any(op.outputs and set(op.outputs) & set(outputs) for op in operators):
+        raise ModelError("the model computes nothing", where=source, next_step="export the model again")
+    check_graph(graph, source)
+    return graph
+
+
+def _values(nodes: Iterable[onnx.NodeProto], contents: Contents, path: Path | None, source: str) -> dict[str, npt.NDArray[Any]]:
+    """Values of the constants that decide shapes or that the graph keeps."""
+    found: dict[str, npt.NDArray[Any]] = {}
+    for node in nodes:
+        for role, name in zip(_roles(node), node.input, strict=False):
+            if not role or not name:
+                continue
+            if name not in contents.constants:
+                raise ModelError(
+                    f"{node.op_type} whose {role} is no constant",
+                    where=f"{source}, node {node.name!r}",
+                    next_step="fix the input shape and fold constants",
+                )
+            if name not in found:
+                found[name] = constant_values(name, contents.constants[name], path, source)
+            integers, several = role in _INTEGER_ROLES, node.op_type == "Clip" and found[name].size != 1
+            if several or (integers and found[name].dtype != np.int64):
+                raise ModelError(
+                    f"{node.op_type} whose {role} is {found[name].size} numbers of type {found[name].dtype}",
+                    where=f"{source}, node {node.name!r}",
+                    next_step="export it with " + ("64-bit integers" if integers else "one number for each bound"),
+                )
+    return found
+
+
+def _roles(node: onnx.NodeProto) -> tuple[str, ...]:
+    if node.op_type == "Resize" and len(node.input) == len(_OPSET_10_RESIZE):
+        return _OPSET_10_RESIZE
+    return _CONSTANT_INPUTS.get(node.op_type, ())
+
+
+def _attribute(attribute: onnx.AttributeProto) -> Attribute:
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, float):
+        return float(str(np.float32(value)))  # files hold single precision: 1e-05 is read as it was written, not 9.99999975e-06
+    if isinstance(value, int):
+        return value
+    return tuple(value)
+
+
+def _operator(
+    node: onnx.NodeProto,
+    contents: Contents,
+    values: Mapping[str, npt.NDArray[Any]],
+    tensors: Mapping[str, Tensor],
+    source: str,
+) -> Operator:
+    attributes: dict[str, Attribute] = {a.name: _attribute(a) for a in node.attribute}
+    inputs: list[str] = []
+    weights: list[str] = []
+    roles, places = _roles(node), []
+    for position, name in enumerate(node.input):
+        role = roles[position] if position < len(roles) else ""
+        if role and name:
+            numbers = tuple(v.item() for v in np.ravel(values[name]))  # all: what is left out makes unequal operators equal
+            attributes[role] = numbers[0] if node.op_type == "Clip" else numbers
+        elif name in contents.constants:
+            places.append(len(inputs) + len(weights))
+            weights.append(name)
+        elif name:
+            inputs.append(name)
+    where = f"{source}, operator {node.name!r}"
+    if not inputs:
+        raise ModelError(f"{node.op_type} reads constants alone", where=where, next_step="fold constants")
+    if inputs[0] not in tensors:
+        raise no_static_shape(inputs[0], None, where)
+    if node.op_type in _ORDERED and places and places[0] < len(inputs):
+        attributes["constants"] = tuple(places)
+    attributes |= _meant(node, tensors[inputs[0]].shape, attributes, where)
+    outputs = tuple(o for o in node.output if o)
+    return Operator(node.name, node.op_type, tuple(inputs), outputs, tuple(weights), MappingProxyType(attributes))
+
+
+def _meant(node: onnx.NodeProto, shape: tuple[int, ...], given: Mapping[str, Attribute], where: str) -> dict[str, Attribute]:
+    """Attributes that the graph spells out where ONNX's defaults depend on the shape or on the opset."""
+    if node.op_type == "Transpose" and "perm" not in given:
+        return {"perm": tuple(reversed(range(len(shape))))}
+    if node.op_type == "Resize" and len(node.input) == len(_OPSET_10_RESIZE):
+        scales = given["scales"]
+        assert isinstance(scales, tuple)  # noqa: S101  `_operator` has read it
+        if min(scales) < 1 < max(scales) and given.get("mode", "nearest") == "nearest":
+            next_step = "export with opset 13 or later"
+            raise ModelError("Resize of opset 10 that shrinks one axis and enlarges another", where=where, next_step=next_step)
+        # as ONNX Runtime reads it; the specification leaves the pixel open
+        return {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil" if min(scales) < 1 else "floor"}
+    return {}

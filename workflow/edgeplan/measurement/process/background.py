@@ -1,0 +1,44 @@
+"""A background load on one core: a process that is busy for a share of the time (NNV12 section 4.2, Figure 11)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+_PERIOD_SECONDS = 0.005  # shorter than the cold starts of the smallest models
+
+
+def keep_busy(core: int, percent: int) -> None:
+    """Keep a core busy for that share of each period, until the parent process ends."""
+    os.sched_setaffinity(0, {core})
+    parent = os.getppid()
+    busy = _PERIOD_SECONDS * percent / 100
+    while os.getppid() == parent:  # a killed parent leaves no load behind
+        start = time.perf_counter()
+        while time.perf_counter() - start < busy:
+            pass
+        if percent < 100:  # noqa: PLR2004  else it never leaves the core, not even to be put behind others
+            time.sleep(_PERIOD_SECONDS - busy)
+
+
+@contextlib.contextmanager
+def background_load(core: int, percent: int) -> Iterator[None]:
+    """Load a core while the block runs; 0 % starts nothing."""
+    if percent == 0:
+        yield
+        return
+    command = [sys.executable, "-m", "edgeplan.measurement.process.background", str(core), str(percent)]
+    process = subprocess.Popen(command)  # noqa: S603  our own interpreter and module, no shell
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    keep_busy(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,147 @@
+"""A fresh process for every run: cold inference is measured where nothing of the model, the engine or its caches is left."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from types import TracebackType
+from typing import Self, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from edgeplan.errors import EdgeplanError
+from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
+from edgeplan.support.subprocesses import ending, environment
+
+__all__ = ["ColdRunError", "Forks", "environment", "prepare_offline", "run_cold"]
+
+_Result = TypeVar("_Result", PrepareResult, RunResult, OnceResult)
+_STDERR_LINES = 6
+
+
+class ColdRunError(EdgeplanError):
+    """A worker crashed, hung or answered nonsense."""
+
+    exit_code = 10
+
+    @property
+    def reason(self) -> str:
+        """One line for a table: what happened, and the last thing the worker said."""
+        first, *rest = self.what.splitlines()
+        return f"{first}: {' '.join(rest[-1].split())}" if rest else first
+
+
+def run_cold(job: RunJob, timeout_seconds: float = 300.0) -> RunResult:
+    """Measure one cold run in a fresh process.
+
+    Raises:
+        ColdRunError: the worker crashed, hung or answered nonsense; its last words on stderr are in the message.
+    """
+    return _work(job, RunResult, f"cold run of {job.setting} on {job.artefact.main.name}", timeout_seconds)
+
+
+def prepare_offline(job: PrepareJob, timeout_seconds: float = 900.0) -> PrepareResult:
+    """Build what a setting loads, in a process of its own: converters crash, and leave libraries and threads behind.
+
+    Raises:
+        ColdRunError: as for `run_cold`.
+    """
+    return _work(job, PrepareResult, f"preparing {job.setting} for {job.model.name}", timeout_seconds)
+
+
+def _work(job: BaseModel, result: type[_Result], what: str, timeout_seconds: float) -> _Result:
+    command = [sys.executable, "-m", "edgeplan.measurement.process.worker"]
+    try:
+        done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
+            command,
+            input=job.model_dump_json().encode(),
+            capture_output=True,
+            timeout=timeout_seconds,
+            env=environment(),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ColdRunError(
+            f"{what}: no result within {timeout_seconds:g} s{_last_words(error.stderr)}",
+            next_step="raise the time limit, or leave the setting out",
+        ) from error
+    if done.returncode != 0:
+        raise ColdRunError(
+            f"{what}: the process {ending(done.returncode)}{_last_words(done.stderr)}",
+            next_step="leave the setting out, or mend what its engine complains of",
+        )
+    try:
+        return result.model_validate_json(done.stdout)
+    except ValidationError as error:
+        raise ColdRunError(
+            f"{what}: the answer does not fit its schema: {error.errors()[0]['msg']}{_last_words(done.stderr)}",
+            next_step="this is a mistake in the setting's code: run its tests",
+        ) from error
+
+
+class Forks:
+    """Fresh processes, forked from one that has imported everything: to import takes seconds, to fork none.
+
+    The first job waits for the imports. Use it as a context manager.
+    """
+
+    def __init__(self) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._process is not None:
+            self._process.communicate()  # nothing more is asked: it ends
+        self._said.close()
+
+    def run_cold(self, job: RunJob) -> RunResult:
+        """As `run_cold`, of our own runtime.
+
+        Raises:
+            ColdRunError: the process failed or answered nonsense.
+        """
+        return self._ask(job, RunResult)
+
+    def first_execution_ms(self, job: OnceJob) -> float:
+        """How much longer the first execution of a step takes than its second, in ms of processor time.
+
+        Raises:
+            ColdRunError: as `run_cold`.
+        """
+        return self._ask(job, OnceResult).time_ms
+
+    def open(self) -> None:
+        """Start the process that is forked; the first job does it where nobody did."""
+        if self._process is None:
+            command = [sys.executable, "-m", "edgeplan.measurement.process.worker", "--fork"]
+            self._process = subprocess.Popen(  # noqa: S603  our own interpreter and module, no shell
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, env=environment()
+            )
+
+    def _ask(self, job: BaseModel, result: type[_Result]) -> _Result:
+        self.open()
+        assert self._process is not None  # noqa: S101  it was started
+        assert self._process.stdin is not None  # noqa: S101  it is a pipe
+        assert self._process.stdout is not None  # noqa: S101  likewise
+        answer = b""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(job.model_dump_json().encode() + b"\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        try:
+            return result.model_validate_json(answer)
+        except ValidationError as error:
+            self._said.seek(0)
+            raise ColdRunError(
+                f"a job failed in a fresh process{_last_words(self._said.read())}", next_step="run the same command again"
+            ) from error
+
+
+def _last_words(stderr: bytes | None) -> str:
+    lines = [line for line in (stderr or b"").decode(errors="replace").splitlines() if line.strip()][-_STDERR_LINES:]
+    return "".join(f"\n    {line}" for line in lines)

@@ -1,0 +1,264 @@
+"""The plan document: which candidate, where and when, for every step; small, since a cold start pays for reading it.
+
+What belongs to a step stands in parallel arrays; implementations and sources are positions in short lists of names; places
+follow from the queues.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+
+from edgeplan.errors import FormatError
+from edgeplan.planning.machine import MAIN, core_name
+from edgeplan.planning.profile import SOURCES, Disk
+from edgeplan.support.files import write_text
+
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(min_length=1)]
+_ROUGH_MS = 1e-6  # times are rounded to this in the document
+_ROUGH_GAP = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a plan is for: it must not be executed on anything else.
+
+    Attributes:
+        model: name of the model file.
+        model_sha256: hash of its contents, external data included.
+        library, library_version: of the kernels.
+        isa: instruction set that the library uses.
+        machine: fingerprint of the machine.
+        threads: cores that execute.
+    """
+
+    model: str
+    model_sha256: str
+    library: str
+    library_version: str
+    isa: str
+    machine: str
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a plan; `place` is "main" or "prepare:<queue>"."""
+
+    name: str
+    implementation: str
+    source: str
+    place: str
+
+
+def _gap_of(times: dict[str, Any]) -> float:
+    makespan, bound = times["makespan_ms"], times["lower_bound_ms"]
+    return float(makespan / bound - 1) if bound > 0 else 0.0
+
+
+class Plan(BaseModel):
+    """A cold start, planned.
+
+    Attributes:
+        format_version: version of this document.
+        model, model_sha256, library, library_version, isa, machine, threads: see `Target`.
+        planner: who planned.
+        costs: whether they were profiled or predicted.
+        note: how the planner searched.
+        layout: home layout of 4-D activations.
+        equal_cores: whether preparing cores join the execution from `widen_from` on.
+        little_ratio: a little core waits until its preparation has taken this many times its own duration; 1 on real chips and
+            equal cores.
+        steps: names, in order of execution.
+        implementations, implementation: names, and for each step the position of its own.
+        source: for each step its position in `SOURCES`.
+        later: for each step the position of the implementation that later runs switch to (section 3.5), prepared by cores with
+            nothing else to do; none where later runs keep the kernels of the cold start.
+        main: steps prepared by the main core, in order.
+        queues: steps prepared by each preparing core, in order.
+        widen_from: first step executed on all cores, after all preparations; the number of steps if none is.
+        makespan_ms: predicted.
+        lower_bound_ms: proven for the costs, contention factors included, and this order of execution; over all layouts that
+            were planned.
+        gap: relative distance of the makespan to the bound, 0 if the bound is 0. It follows from the two: documents without it
+            are of before it stood in them, one that contradicts them is refused.
+        planning_ms: time taken to plan.
+        read_bytes, cache_bytes: read from disk in a cold start, stored beside the model.
+        noise: share of what the profile measured that was seen to be disturbed each time, 0 to 1: of the stages of all
+            candidates, the plan's or not and whatever they cost, or of the starts, whichever is larger. How far off costs are
+            it does not say. Left out of the document where it is 0, as documents of before it was kept leave it out.
+        disk_mb_per_s, disk_latency_ms: of the disk that weights were planned to come from; None for weights in memory.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    format_version: Literal[1] = 1
+    model: Name
+    model_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    library: Name
+    library_version: Name
+    isa: Name
+    machine: Name
+    threads: Positive
+    planner: Name
+    costs: Literal["profiled", "predicted"]
+    note: str
+    layout: Name
+    equal_cores: bool
+    little_ratio: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    steps: Annotated[tuple[Name, ...], Field(min_length=1)]
+    implementations: tuple[str, ...]
+    implementation: tuple[Count, ...]
+    source: tuple[Count, ...]
+    later: tuple[Count, ...] = ()
+    main: tuple[Count, ...]
+    queues: tuple[tuple[Count, ...], ...]
+    widen_from: Count
+    makespan_ms: Milliseconds
+    lower_bound_ms: Milliseconds
+    # No computed field: a strict document that may hold one needs a validator before all, which takes no arrays for tuples.
+    gap: Annotated[float, Field(allow_inf_nan=False)] = Field(default_factory=_gap_of)
+    planning_ms: Milliseconds
+    read_bytes: Count
+    cache_bytes: Count
+    disk_mb_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    disk_latency_ms: Milliseconds | None = None
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        document: dict[str, Any] = serialise(self)
+        if not self.noise:
+            document.pop("noise", None)
+        return document
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Plan:
+        n = len(self.steps)
+        self._check_kernels(n)
+        placed = sorted([*self.main, *(k for queue in self.queues for k in queue)])
+        if placed != list(range(n)):
+            raise ValueError("main, queues: each step is prepared once")
+        if self.widen_from > n or (self.widen_from < n and not self.equal_cores):
+            raise ValueError("widen_from: at most the number of steps, which it is unless cores are equal")
+        if self.makespan_ms < self.lower_bound_ms - _ROUGH_MS:
+            raise ValueError("makespan_ms: below lower_bound_ms")
+        if abs(self.gap - _gap_of(self.__dict__)) > _ROUGH_GAP:
+            raise ValueError("gap: not that of makespan_ms and lower_bound_ms")
+        if (self.disk_mb_per_s is None) != (self.disk_latency_ms is None):
+            raise ValueError("disk_mb_per_s, disk_latency_ms: both or none")
+        return self
+
+    def _check_kernels(self, n: int) -> None:
+        if len(self.implementation) != n or len(self.source) != n:
+            raise ValueError("implementation, source: one for each step")
+        if len(self.later) not in (0, n):
+            raise ValueError("later: one for each step, or none")
+        for name, listed in (("implementation", self.implementation), ("later", self.later)):
+            if max(listed, default=-1) >= len(self.implementations):
+                raise ValueError(f"{name}: not listed under implementations")
+        if max(self.source) >= len(SOURCES):
+            raise ValueError(f"source: 0 to {len(SOURCES) - 1}, for {', '.join(SOURCES)}")
+
+    @property
+    def disk(self) -> Disk | None:
+        """Where the weights were planned to come from, if not from memory."""
+        if self.disk_mb_per_s is None or self.disk_latency_ms is None:
+            return None
+        return Disk(self.disk_mb_per_s, self.disk_latency_ms)
+
+    @property
+    def target(self) -> Target:
+        """What the plan is for."""
+        names = (self.model, self.model_sha256, self.library, self.library_version, self.isa, self.machine)
+        return Target(*names, self.threads)
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """Preparing core of each step, `MAIN` for the main core."""
+        places = [MAIN] * len(self.steps)
+        for q, queue in enumerate(self.queues):
+            for k in queue:
+                places[k] = q
+        return tuple(places)
+
+    @property
+    def warm(self) -> tuple[str, ...]:
+        """Names of the implementations that later runs switch to, by step; none where they keep those of the cold start."""
+        return tuple(self.implementations[i] for i in self.later)
+
+    def with_later(self, names: Sequence[str]) -> Plan:
+        """The same plan with implementations for later runs, one a step; the cold start stays as it is."""
+        known = sorted({*self.implementations, *names})
+        chosen = [known.index(self.implementations[i]) for i in self.implementation]
+        positions = {"implementation": tuple(chosen), "later": tuple(known.index(name) for name in names)}
+        return Plan.model_validate({**self.model_dump(), "implementations": tuple(known), **positions})
+
+    def step(self, k: int) -> Step:
+        """Step `k` in words."""
+        implementation, source = self.implementations[self.implementation[k]], SOURCES[self.source[k]]
+        return Step(self.steps[k], implementation, source, core_name(self.places[k]))
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write a plan, atomically and without white space."""
+    write_text(path, json.dumps(plan.model_dump(mode="json"), separators=(",", ":")) + "\n")
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan.
+
+    Raises:
+        FormatError: missing, not JSON, of another format version, or not fitting; it names the field.
+    """
+    again = "plan the model again: edgeplan plan cold-start"
+    try:
+        return Plan.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise FormatError(f"cannot read the plan: {error.strerror}", where=str(path), next_step=again) from error
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in error.errors())
+        raise FormatError(f"the plan does not fit: {problems}", where=str(path), next_step=again) from error
+
+
+def check_fits(plan: Plan, target: Target, steps: tuple[str, ...], where: str = "") -> None:
+    """Check that a plan is for this model, library and machine.
+
+    Args:
+        plan: to be executed.
+        target: what is there.
+        steps: names of the steps that the model has here; () to leave them unchecked.
+        where: the plan's path, for the message.
+
+    Raises:
+        FormatError: names every difference.
+    """
+    fields = ("model_sha256", "library", "library_version", "isa", "machine", "threads")
+    pairs = [(name, getattr(plan, name), getattr(target, name)) for name in fields]
+    differences = [f"{name} is {there}, the plan is for {planned}" for name, planned, there in pairs if planned != there]
+    if steps and steps != plan.steps:
+        k = next((k for k, (a, b) in enumerate(zip(steps, plan.steps, strict=False)) if a != b), None)
+        what = (
+            f"{len(steps)}, the plan has {len(plan.steps)}" if k is None else f"not those of the plan: step {k} is {steps[k]}"
+        )
+        differences.append(f"steps are {what}")
+    if differences:
+        next_step = "plan the model again on this machine: edgeplan plan cold-start"
+        raise FormatError(f"the plan is for something else: {'; '.join(differences)}", where=where, next_step=next_step)

@@ -1,0 +1,228 @@
+"""The machine model: what a schedule of one kernel combination costs, and when everything runs (NNV12 section 3.2).
+
+Equal cores: before step `widen_from` execution runs on the main core(s) while the others prepare; from that step on it uses all
+cores, and all preparations are finished by then. Asymmetric chips: big cores always execute, little cores prepare; `widen_from`
+is the number of steps. Nothing is preempted. The main core executes the next step when it is prepared, else takes its next own
+preparation, else waits.
+
+Since own preparations wait for nothing, the main core is idle only after the last of them. So the makespan of a schedule is
+exactly
+
+    max(main work,
+        finish(k) + executions of steps >= k, for each k < widen_from,
+        last finish + executions of steps >= widen_from)
+
+with finish(k) the end of preparation k on its queue: main preparations need no clever order, and on a single queue the order of
+steps is best (its tails, the executions still to come, shrink with k: Jackson's rule).
+
+What is paid before all of it (`Profile.start_ms`) is the same for every schedule: it is added to makespans and bounds once they
+are found (`planner.Outcome`), and is in no `Costs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.planning.events import EARLY, EXECUTE, LATE, Work, finished_ms
+from edgeplan.planning.profile import BIG, LITTLE, Disk, Profile, execute_ms, prepare_ms
+
+MAIN = -1
+_ROUNDING_MS = 1e-9
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A profile as arrays, shape (steps, candidates of the richest step), ms; absent candidates cost infinity.
+
+    Attributes:
+        main: preparation on the main core while others work.
+        queue: preparation on a preparing core.
+        narrow: execution while others prepare.
+        wide: execution on all cores, after all preparations; None where execution never widens (asymmetric chips).
+        alone_prepare, alone_execute: the same on the main core (execution on all big cores) when nothing overlaps.
+        queues: number of preparing cores.
+    """
+
+    main: Floats
+    queue: Floats
+    narrow: Floats
+    wide: Floats | None
+    alone_prepare: Floats
+    alone_execute: Floats
+    queues: int
+
+    @cached_property
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Which candidates exist."""
+        return np.isfinite(self.main)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return len(self.main)
+
+    def widenings(self) -> range:
+        """The steps from which execution can widen."""
+        return range(self.steps, self.steps + 1) if self.wide is None else range(self.steps + 1)
+
+    def execution(self, widen_from: int) -> Floats:
+        """Execution by step and candidate when it widens there."""
+        if self.wide is None:
+            return self.narrow
+        return np.where(np.arange(self.steps)[:, None] < widen_from, self.narrow, self.wide)
+
+
+def costs_of(profile: Profile) -> Costs:
+    """The costs of a profile on its machine, contention included."""
+    shape = (len(profile.layers), max(len(layer.candidates) for layer in profile.layers))
+    arrays = [np.full(shape, np.inf) for _ in range(6)]
+    core = BIG if profile.equal else LITTLE
+    all_cores = profile.big_cores
+    for k, layer in enumerate(profile.layers):
+        for o, c in enumerate(layer.candidates):
+            values = (
+                sum(prepare_ms(profile, c, BIG, overlapped=True, main=True)),
+                sum(prepare_ms(profile, c, core, overlapped=True)),
+                execute_ms(profile, c, profile.narrow, overlapped=True),
+                execute_ms(profile, c, all_cores, overlapped=False),
+                sum(prepare_ms(profile, c, BIG, overlapped=False)),
+                execute_ms(profile, c, all_cores, overlapped=False),
+            )
+            for array, value in zip(arrays, values, strict=True):
+                array[k, o] = value
+    main, queue, narrow, wide, alone_prepare, alone_execute = arrays
+    return Costs(main, queue, narrow, wide if profile.equal else None, alone_prepare, alone_execute, profile.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A kernel combination with its placement.
+
+    Attributes:
+        choice: position of the chosen candidate, by step.
+        place: preparing core by step, `MAIN` for the main core.
+        widen_from: first step executed on all cores; the number of steps if none is.
+    """
+
+    choice: tuple[int, ...]
+    place: tuple[int, ...]
+    widen_from: int
+
+    def queue(self, place: int) -> tuple[int, ...]:
+        """The steps prepared at a place, in order."""
+        return tuple(k for k, p in enumerate(self.place) if p == place)
+
+
+def sequential(costs: Costs, choice: tuple[int, ...]) -> Schedule:
+    """Everything one after the other: prepare on the main core, execute on all cores that execute."""
+    return Schedule(choice, (MAIN,) * costs.steps, costs.steps if costs.wide is None else 0)
+
+
+def makespans_ms(costs: Costs, choice: Ints, place: Ints) -> Floats:
+    """Exact makespans by the closed form above, one for each of `costs.widenings()`."""
+    rows, n = np.arange(costs.steps), costs.steps
+    finish = np.zeros(n)
+    prepare = costs.queue[rows, choice]
+    for q in range(costs.queues):
+        mine = place == q
+        finish[mine] = np.cumsum(prepare[mine])
+    on_main = place == MAIN
+    narrow = np.append(0.0, np.cumsum(costs.narrow[rows, choice]))
+    late = np.maximum.accumulate(np.append(-np.inf, finish - narrow[:-1])) + narrow
+    late = np.maximum(late, narrow + costs.main[rows, choice][on_main].sum())
+    if costs.wide is None:
+        result: Floats = late[-1:]
+    else:
+        wide = np.append(np.cumsum(costs.wide[rows, choice][::-1])[::-1], 0.0)
+        result = np.maximum(late, finish.max(initial=0.0)) + wide
+    if on_main.all():  # nothing overlaps
+        result[0] = costs.alone_prepare[rows, choice].sum() + costs.alone_execute[rows, choice].sum()
+    return result
+
+
+def makespan_ms(costs: Costs, schedule: Schedule) -> float:
+    """Exact makespan of a schedule."""
+    makespans = makespans_ms(costs, np.asarray(schedule.choice), np.asarray(schedule.place))
+    return float(makespans[schedule.widen_from - costs.widenings()[0]])
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One piece of work: a stage of a step on a core, from start to end (ms)."""
+
+    core: str
+    layer: int
+    stage: str
+    start_ms: float
+    end_ms: float
+
+
+def core_name(place: int) -> str:
+    """Name of a core: "main" or "prepare:<queue>"."""
+    return "main" if place == MAIN else f"prepare:{place}"
+
+
+def simulate(profile: Profile, schedule: Schedule, disk: Disk | None = None) -> tuple[float, tuple[Span, ...]]:
+    """Run a schedule on the machine model, event by event, from `Profile.start_ms` on.
+
+    Args:
+        profile: what everything costs.
+        schedule: what to run.
+        disk: where weights come from, in the order of the steps, ahead of everything; without it they are in memory. What waits
+            for it counts as reading.
+
+    Returns:
+        The makespan (ms) and the timeline, for a Gantt picture; an execution on all equal cores has a span on each of them.
+    """
+    chosen = [layer.candidates[o] for layer, o in zip(profile.layers, schedule.choice, strict=True)]
+    n = len(chosen)
+    in_sequence = schedule.widen_from == (0 if profile.equal else n) and set(schedule.place) == {MAIN}
+    overlapped = not in_sequence if disk is None else profile.queues > 0  # else there is no contention
+    together = schedule.widen_from if profile.equal else n
+    arrivals = [0.0] * n  # of weights; what has none waits for none
+    if disk is not None:
+        sizes = np.cumsum([c.read_bytes for c in chosen]).tolist()
+        come = [profile.start_ms + disk.latency_ms + disk.transfer_ms(size) for size in sizes]
+        arrivals = [arrival if c.read_bytes else 0.0 for arrival, c in zip(come, chosen, strict=True)]
+    prepare = []
+    for c, place in zip(chosen, schedule.place, strict=True):
+        core = LITTLE if place != MAIN and not profile.equal else BIG
+        prepare.append(prepare_ms(profile, c, core, overlapped=overlapped, main=place == MAIN))
+    execute = [
+        execute_ms(profile, c, profile.big_cores, overlapped=False)
+        if profile.equal and k >= together
+        else execute_ms(profile, c, profile.narrow, overlapped=overlapped)
+        for k, c in enumerate(chosen)
+    ]
+    spans: list[Span] = []
+
+    def note(lane: int, k: int, part: str, start: float, end: float) -> None:
+        read, create, transform = prepare[k]
+        if part == EXECUTE:
+            places = range(MAIN, profile.queues if profile.equal and k >= together else 0)
+            spans.extend(Span(core_name(place), k, EXECUTE, start, end) for place in places)
+        elif part == EARLY and create > 0:
+            spans.append(Span(core_name(lane - 1), k, "create", start, end))
+        elif part == LATE:
+            read_until = end - transform
+            if read_until > start and (read > 0 or read_until - start > _ROUNDING_MS):
+                spans.append(Span(core_name(lane - 1), k, "read", start, read_until))
+            if transform > 0:
+                spans.append(Span(core_name(lane - 1), k, "transform", read_until, end))
+
+    work = Work(
+        lanes=[schedule.queue(place) for place in range(MAIN, profile.queues)],
+        early=[create for _, create, _ in prepare],
+        late=[read + transform for read, _, transform in prepare],
+        arrivals=arrivals,
+        execute=execute,
+        together=together,
+        start_ms=profile.start_ms,
+    )
+    return finished_ms(work, note), tuple(spans)

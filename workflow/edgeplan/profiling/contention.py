@@ -1,0 +1,155 @@
+"""How much two preparations take from each other, on two cores that really run.
+
+Measured for each model and home layout, for both ways a step is prepared: by compiled code, with weights from the cache or
+without any, and by the interpreter, with weights from the model file. Where kernels are generated or the interpreter is needed,
+two preparations wait for each other; where bytes are moved, they hardly do. What preparing and executing take from each other
+is seen in starts of whole programs (`fresh.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeplan.measurement.preemption import thread_waited_ms
+from edgeplan.measurement.process.interference import LIMIT, MOST_CONTENTION, Interference
+from edgeplan.measurement.process.undisturbed_start import ATTEMPTS
+from edgeplan.profiling.memory import pinned, release_freed
+from edgeplan.profiling.rounds import Rig
+from edgeplan.profiling.settings import Cores
+from edgeplan.runtime.lanes import Lane, Preparation
+from edgeplan.runtime.linked import LinkedProgram
+from edgeplan.runtime.preparation import Executor, Shared
+from edgeplan.runtime.tape_file import tape_of
+
+#: Of each measurement.
+REPEATS = 5
+_MOST_LOST = 0.9  # of a measurement, to waiting for a processor
+_LEAST_LEFT = 0.05  # of a core's speed, when two that prepare get hardly more done than one
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """How many times longer (>= 1) preparing takes beside another preparation, by where the weights come from."""
+
+    cached: float = 1.0
+    raw: float = 1.0
+
+
+def measure_pairs(rig: Rig, cores: Cores, watch: Interference | None, repeats: int = REPEATS) -> Pairs:
+    """Prepare a model on one core, alone and beside another preparation of it, by turns, so that drift meets both alike.
+
+    Args:
+        rig: a model with its first candidates.
+        cores: the first big core, and the first little one, else the second big one.
+        watch: of all cores; what they were disturbed in is measured again. Without it nothing is waited for, and a waiting for
+            a processor is taken off.
+        repeats: of each measurement.
+
+    Returns:
+        Medians of together / alone; 1 where there is one core only.
+    """
+    others = (*cores.little, *cores.big[1:])
+    if not others:
+        return Pairs()
+    trials, where = rig.trials, (others[0], cores.big[0])
+    cached = _pair((_Passes(rig, trials.cached), _Passes(rig, trials.cached)), where, watch, repeats)
+    # to places of their own
+    return Pairs(cached, _pair((_Passes(rig, trials.raw), _Passes(rig, trials.program)), where, watch, repeats))
+
+
+def _pair(pair: tuple[_Passes, _Passes], where: tuple[int, int], watch: Interference | None, repeats: int) -> float:
+    """The factor of the first of two."""
+
+    def alone() -> float:
+        with pinned(where[0]):
+            return pair[0].prepare()
+
+    def together() -> float:
+        return _at_once(*zip(pair, where, strict=True))[0]
+
+    times = [(_undisturbed(alone, watch), _undisturbed(together, watch)) for _ in range(repeats)]
+    usual, slowed = (float(np.median(found)) for found in zip(*times, strict=True))
+    return float(np.clip(slowed / usual, 1.0, MOST_CONTENTION))
+
+
+def _undisturbed(measure: Callable[[], float], watch: Interference | None) -> float:
+    """A measurement during which the processors were free, if there was one; else the last."""
+    if watch is None:
+        return measure()
+    for _ in range(ATTEMPTS):
+        before = watch.wait()
+        found = measure()
+        if max(before, watch.now()) <= LIMIT:
+            break
+    return found
+
+
+def charged(both: float, beside_execution: float) -> float:
+    """The factor on the main core's preparations that makes up for what two preparations take from each other.
+
+    Beside each other they get 2 / `both` of a lone core's work done. The other core goes on at 1 / `beside_execution` in the
+    model, so 2 / `both` - 1 / `beside_execution` is left for the main core.
+    """
+    return float(np.clip(1 / max(2 / both - 1 / beside_execution, _LEAST_LEFT), 1.0, MOST_CONTENTION))
+
+
+def _at_once(*preparing: tuple[_Passes, int]) -> list[float]:
+    """Prepare beside each other, once, each on a processor. Nothing is freed meanwhile, which interrupts: no start does."""
+    together = threading.Barrier(len(preparing))
+
+    def one(passes: _Passes, processor: int) -> float:
+        with pinned(processor):
+            try:
+                return passes.prepare(together)
+            except BaseException:
+                together.abort()
+                raise
+
+    with ThreadPoolExecutor(len(preparing), thread_name_prefix="contention") as pool:
+        made = [pool.submit(one, *each) for each in preparing]
+        problems = [each.exception() for each in made]
+    if found := [problem for problem in problems if problem is not None]:
+        # what one failed at, rather than that the other missed it
+        raise min(found, key=lambda problem: isinstance(problem, threading.BrokenBarrierError))
+    return [each.result() for each in made]
+
+
+class _Passes:
+    """Whole preparations of a model with the first candidate of every step, by the compiled code of a cold start.
+
+    Args:
+        rig: a model with its first candidates.
+        program: what is prepared.
+    """
+
+    def __init__(self, rig: Rig, program: LinkedProgram) -> None:
+        self._rig, self._program, self._tape = rig, program, tape_of(program)
+        self._executor = Executor(rig.dnnl)
+
+    def prepare(self, together: threading.Barrier | None = None) -> float:
+        """Milliseconds of preparing all steps; together with others if they are to begin, and to have ended, at once."""
+        rig = self._rig
+        rig.dnnl.set_threads(1)
+        release_freed()
+        # mapped anew: pages that were seen before cost nothing
+        shared = Shared(rig.dnnl, self._program, rig.folder, memory=rig.memory, tape=self._tape, cache=rig.trials.cache)
+        with shared:
+            lane = Lane(0, shared, ())
+            lane.preparer.own = self._executor.own
+            preparation = Preparation(shared, [lane], stealing=False, continuous=False)
+            if together:
+                together.wait()
+            waited, start = thread_waited_ms(), time.perf_counter()
+            preparation.wait_for_all()
+            elapsed_ms = (time.perf_counter() - start) * 1e3
+            lost = min((thread_waited_ms() - waited) / elapsed_ms, _MOST_LOST)
+            if together:
+                together.wait()
+            (marks,) = preparation.marks
+        return (sum(end - start for _, _, start, end in marks) / 1e6) * (1 - lost)

@@ -1,0 +1,276 @@
+"""What a whole program costs in a fresh process, where every cold start happens, against what was profiled of its steps.
+
+Candidates are profiled one after another, in a process that has prepared and executed the like before. A process that has just
+started meets pages that are not mapped yet, caches that hold something else, and a code generator that nobody has called; but
+it makes all its kernels in a row, where the profiler reads and transforms weights between two of them. So plans of a model are
+started in fresh processes, by turns: each step's candidate of the least work, with weights mapped from the cache and with raw
+ones, on one core first. Each stage's time there over the profile's is a factor on all costs of that stage. The same steps
+prepared on one core beside the execution on another tell, against the start on one core, how much these slow each other down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from edgeplan.planning.document import Plan
+from edgeplan.planning.dominance import pareto
+from edgeplan.planning.machine import MAIN, Schedule, costs_of, makespan_ms
+from edgeplan.planning.optimal import Search
+from edgeplan.planning.outcome import Outcome, document, optimal_outcome
+from edgeplan.planning.profile import BIG, Candidate, Contention, Fresh, Profile, check
+from edgeplan.profiling.check import Check, predicted_ms, start_job
+from edgeplan.profiling.contention import Pairs, charged
+from edgeplan.profiling.settings import Cores
+from edgeplan.profiling.starter import Starter
+from edgeplan.profiling.store import NOISE, Row
+from edgeplan.profiling.target import target_of
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.plan_folder import build_plan_folder
+
+#: Medians over 13 models and their home layouts on a quiet machine.
+_USUAL_FRESH = Fresh(read=1.2, map=0.9, create=0.6, transform=1.0, execute=1.0, wide=1.0)
+_USUAL_CONTENTION = Contention(prepare=1.03, execute=1.01, read=1.03, main=1.8, raw_prepare=1.1, raw_read=1.2, raw_main=4.2)
+Factors = TypeVar("Factors", Fresh, Contention)
+#: Signatures of the rows of whole programs begin with this; the `position` of such a row is the number of steps.
+START = "start-"
+_STAGE, _SCALE = "start", "scale"
+_MOST = 20.0  # a factor beyond this, either way, says that the machine was busy
+_TRIED_SECONDS = 1.0  # of search
+_LEAST_MS = 0.05  # of a stage, for a ratio of it to say anything
+_PREPARING = ("read", "create", "transform")
+_MAPPED, _RAW = "cached_mmap", "raw"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is measured of a whole program.
+
+    Attributes:
+        start_ms: paid before the first step, and for the inputs and outputs.
+        fresh: factors on what was profiled.
+        contention: factors on what overlaps.
+        noise: share of the programs that were disturbed whenever they were started.
+        scale: what the home layout's own plan took over its prediction, relative to the best layout, where that was tried: it
+            tells layouts apart that are predicted alike.
+    """
+
+    start_ms: float
+    fresh: Fresh
+    contention: Contention
+    noise: float = 0.0
+    scale: float = 1.0
+
+
+def start_signature(signed: Sequence[str]) -> str:
+    """The key of a program's row: it stands for all of its steps."""
+    return START + hashlib.sha256(" ".join(signed).encode()).hexdigest()[:18]
+
+
+def start_row(signed: Sequence[str], start: Start) -> Row:
+    """The row of a program: the time of its start, and each factor as a stage of one sample."""
+    stored = {_STAGE: start.start_ms}
+    stored |= {f"{name}_{f.name}": getattr(part, f.name) for name, part in _parts(start) for f in fields(part)}
+    if start.noise:
+        stored[NOISE] = start.noise
+    if start.scale != 1.0:
+        stored[_SCALE] = start.scale
+    samples = {name: (float(np.float32(value)),) for name, value in stored.items()}  # as rows are stored
+    return Row(start_signature(signed), "", len(signed), 0, 0, 0, samples, time.time())
+
+
+def start_of(rows: Sequence[Row]) -> Start:
+    """What a program's row says; of several, the medians; of none, a start that costs nothing."""
+    nothing = Start(0.0, Fresh(), Contention())
+    if not rows:
+        return nothing
+
+    def median(stage: str, otherwise: float | None = None) -> float:
+        found = [row.samples_ms[stage][0] if otherwise is None else row.samples_ms.get(stage, (otherwise,))[0] for row in rows]
+        return float(np.median(found))
+
+    fresh, contention = (
+        type(part)(*(median(f"{name}_{field.name}") for field in fields(part))) for name, part in _parts(nothing)
+    )
+    assert isinstance(fresh, Fresh)  # noqa: S101  by the order of the parts
+    assert isinstance(contention, Contention)  # noqa: S101  likewise
+    return Start(median(_STAGE), fresh, contention, median(NOISE, 0.0), median(_SCALE, 1.0))
+
+
+def _parts(start: Start) -> tuple[tuple[str, Fresh | Contention], ...]:
+    return ("fresh", start.fresh), ("contention", start.contention)
+
+
+def measure_start(
+    dnnl: Dnnl,
+    model: Path,
+    profile: Profile,
+    inputs: Mapping[str, tuple[int, ...]],
+    pairs: Pairs,
+    starter: Starter,
+    *,
+    cores: Cores,
+    scratch: Path,
+) -> Start:
+    """Start plans of a model in fresh processes.
+
+    Args:
+        dnnl: the library.
+        model: the model file.
+        profile: of the model under one home layout; its start and its factors are not looked at.
+        inputs: shape of each input.
+        pairs: what two preparations take from each other.
+        starter: starts them.
+        cores: of the device.
+        scratch: folder to write to.
+
+    Raises:
+        ColdRunError: a process failed.
+    """
+    plain = replace(profile, start_ms=0.0, fresh=Fresh(), contention=Contention())
+    cases = {("alone", _MAPPED): replace(plain, big_cores=1) if plain.equal else plain}
+    cases["alone", _RAW] = cases["alone", _MAPPED]
+    if plain.queues:
+        cases |= {("beside", source): plain for source in ((_MAPPED, _RAW) if starter.thorough else (_MAPPED,))}
+    if plain.equal and plain.big_cores > 1:
+        cases["wide", _MAPPED] = plain
+    plans, jobs = {}, {}
+    for (how, source), on in cases.items():
+        plan = plan_of_least(dnnl, model, on, source, beside=how == "beside")
+        folder = scratch / f"start-{profile.layout}-{how}-{source}"
+        build_plan_folder(dnnl, model, plan, folder)
+        plans[how, source] = plan
+        jobs[how, source] = start_job(plan, folder, inputs, cores.all if on.cores > 1 else cores.big[:1])
+    found, noise = starter.start(jobs)
+    checks = {case: Check(profile.model, predicted_ms(on, plans[case]), found[case]) for case, on in cases.items()}
+    fresh, alone = _fresh(checks), checks["alone", _MAPPED].measured_ms
+    start = max(alone["total"] - sum(alone[stage] for stage in (*_PREPARING, "execute")), 0.0)
+    if not plain.queues:
+        return Start(start, drawn(fresh, _USUAL_FRESH, noise), Contention(), noise)
+    contention = _contention(checks, pairs)
+    told = predicted_ms(replace(plain, start_ms=start, fresh=fresh, contention=contention), plans["beside", _MAPPED])
+    left = checks["beside", _MAPPED].measured_ms["total"] - told["total"]
+    fresh = replace(fresh, hand_over_ms=max(left, 0.0) / len(profile.layers))
+    return Start(start, drawn(fresh, _USUAL_FRESH, noise), drawn(contention, _USUAL_CONTENTION, noise), noise)
+
+
+def drawn(found: Factors, usual: Factors, noise: float) -> Factors:
+    """Factors drawn to usual ones by the share of the starts behind them that stayed disturbed.
+
+    Beside other work they say more of that than of the model: a contention of 7 was seen, where quiet machines give 1 to 1.3.
+    """
+
+    def between(measured: float, other: float) -> float:
+        return measured ** (1 - noise) * other**noise if min(measured, other) > 0 else measured * (1 - noise) + other * noise
+
+    return type(found)(*map(between, astuple(found), astuple(usual)))
+
+
+def tried(
+    dnnl: Dnnl,
+    model: Path,
+    profiles: Sequence[Profile],
+    inputs: Mapping[str, tuple[int, ...]],
+    starter: Starter,
+    *,
+    cores: Cores,
+    scratch: Path,
+) -> list[float]:
+    """What the optimal plan of each profile takes over its prediction, started by turns; the least ratio counts as 1.
+
+    Only how they differ is asked for: what slows all of them is the load that happens to be beside them.
+
+    Raises:
+        ColdRunError: a process failed.
+    """
+    jobs, predicted = {}, []
+    search = Search(time_limit_s=_TRIED_SECONDS)
+    for profile in profiles:
+        found = optimal_outcome(pareto(check(profile)), search)
+        target = target_of(model, dnnl, profile.big_cores)
+        plan = document(found, "optimal", target, bound_ms=found.lower_bound_ms or found.makespan_ms)
+        folder = scratch / f"tried-{profile.layout}"
+        build_plan_folder(dnnl, model, plan, folder)
+        jobs[profile.layout] = start_job(plan, folder, inputs, cores.all)
+        predicted.append(plan.makespan_ms)
+    starts, _ = starter.start(jobs)
+    ratios = [starts[p.layout]["total"] / time for p, time in zip(profiles, predicted, strict=True)]
+    return [float(min(ratio / min(ratios), _MOST)) for ratio in ratios]
+
+
+def _fresh(checks: Mapping[tuple[str, str], Check]) -> Fresh:
+    """Measured over profiled, where nothing overlaps."""
+    mapped, raw = checks["alone", _MAPPED], checks["alone", _RAW]
+    execute = _factor(mapped, "execute")
+    wide = checks.get(("wide", _MAPPED))
+    return Fresh(
+        read=_factor(raw, "read"),
+        map=_factor(mapped, "read"),
+        create=_factor(mapped, "create"),
+        transform=_factor(raw, "transform"),
+        execute=execute,
+        wide=_factor(wide, "execute") if wide else execute,
+    )
+
+
+def _factor(checked: Check, stage: str) -> float:
+    """Measured over predicted; 1 where there is next to nothing of the stage."""
+    predicted = checked.predicted_ms[stage]
+    return float(np.clip(checked.measured_ms[stage] / predicted, 1 / _MOST, _MOST)) if predicted > _LEAST_MS else 1.0
+
+
+def _contention(checks: Mapping[tuple[str, str], Check], pairs: Pairs) -> Contention:
+    """Each stage beside the other work over the same stage alone; what is profiled of both cores' classes cancels out."""
+
+    def slower(source: str, *stages: str) -> float:
+        source = source if ("beside", source) in checks else _MAPPED
+        beside, alone = (checks[how, source] for how in ("beside", "alone"))
+        sums = [sum(times[s] for s in stages) for c in (beside, alone) for times in (c.measured_ms, c.predicted_ms)]
+        measured, predicted, measured_alone, predicted_alone = sums
+        if min(predicted, measured_alone, predicted_alone) < _LEAST_MS:
+            return 1.0
+        return float(np.clip(measured / measured_alone * predicted_alone / predicted, 1.0, _MOST))
+
+    return Contention(
+        prepare=slower(_MAPPED, "create"),
+        execute=slower(_MAPPED, "execute"),
+        read=slower(_MAPPED, "read"),
+        main=charged(pairs.cached, slower(_MAPPED, *_PREPARING)),
+        raw_prepare=slower(_RAW, "create", "transform"),
+        raw_read=slower(_RAW, "read"),
+        raw_main=charged(pairs.raw, slower(_RAW, *_PREPARING)),
+    )
+
+
+def plan_of_least(dnnl: Dnnl, model: Path, profile: Profile, source: str, *, beside: bool) -> Plan:
+    """Each step's candidate of the least work with one source of weights.
+
+    Others may have had the profiler's quick look only, and be good in nothing: what they cost says little of those in plans.
+
+    Args:
+        dnnl: the library.
+        model: the model file.
+        profile: of the model.
+        source: of weights.
+        beside: whether everything is prepared beside the execution, or before it by the core that executes.
+    """
+
+    def work_ms(candidate: Candidate) -> float:
+        return sum(candidate.stages_ms(BIG)) + candidate.execute_ms[min(candidate.execute_ms)]
+
+    choice = []
+    for layer in profile.layers:
+        usable = [i for i, c in enumerate(layer.candidates) if c.source in (source, "none")]
+        choice.append(min(usable, key=lambda i: work_ms(layer.candidates[i])))
+    steps = len(choice)
+    place = tuple(k % profile.queues if beside else MAIN for k in range(steps))
+    schedule = Schedule(tuple(choice), place, steps if beside or not profile.equal else 0)
+    makespan = makespan_ms(costs_of(profile), schedule)
+    outcome = Outcome(profile, schedule, makespan, "for calibration")
+    return document(outcome, "calibration", target_of(model, dnnl, profile.big_cores), bound_ms=makespan)

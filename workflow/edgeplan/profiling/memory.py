@@ -1,0 +1,77 @@
+"""Memory as a fresh process meets it: page faults that a long-lived process would not pay again."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from edgeplan.measurement.process.host_memory import back_memory
+from edgeplan.runtime.heaps import grow_heap
+from edgeplan.runtime.memory import HUGE_BYTES, PAGE_BYTES, Region
+
+_PROBE_BYTES = 16 << 20
+_PRIORITY = -10  # nine tenths of a processor beside one process of the usual priority
+
+
+def release_freed() -> None:
+    """Give freed memory back to the system, so that what is allocated next is touched for the first time, as in a cold run."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(ctypes.c_size_t(0))
+        grow_heap()  # a cold run begins with one that has room
+
+
+def first_touch() -> tuple[float, int]:
+    """What first touches of a session's region cost: milliseconds a page, and the bytes of a page (huge ones, if there are)."""
+    back_memory(_PROBE_BYTES)
+    region = Region(_PROBE_BYTES)
+    faults, start = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt, time.perf_counter()
+    region.data[::PAGE_BYTES] = 1
+    elapsed = time.perf_counter() - start
+    faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - faults
+    huge = faults < _PROBE_BYTES // PAGE_BYTES // 2
+    page = HUGE_BYTES if huge else PAGE_BYTES
+    return elapsed * 1e3 * page / _PROBE_BYTES, page
+
+
+@contextlib.contextmanager
+def pinned(*processors: int) -> Iterator[None]:
+    """Pin the calling thread, and those it starts, for a while."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def prioritised() -> Iterator[None]:
+    """Run the calling thread, and threads and processes that it starts, before other work, where the system allows that."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(PermissionError):  # few users may
+        os.setpriority(os.PRIO_PROCESS, 0, min(before, _PRIORITY))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)
+
+
+def stand_in_cache(path: Path, size: int) -> Path:
+    """A file of `size` bytes on the disk, to be read as a cache of transformed weights would be."""
+    chunk = np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.uint8).tobytes()
+    with path.open("wb") as file:
+        left = max(size, PAGE_BYTES)
+        while left > 0:
+            left -= file.write(chunk[:left])
+        file.flush()
+        os.fsync(file.fileno())
+    return path

@@ -1,0 +1,132 @@
+"""What a kernel pays at its first execution in a process: tables that the library generates when they are first needed.
+
+oneDNN's `gemm:jit` generates its matrix kernels then, which takes longer than many a model's whole cold start. A profiling
+process has paid that long before most samples, so each is measured in a fresh process, as processor time: nothing but the
+thread itself counts. The processes are forked from one that has imported everything and executed nothing (`process.Forks`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from edgeplan.graph.ir import Shape
+from edgeplan.measurement.process.child import Forks
+from edgeplan.measurement.process.clock import Clock
+from edgeplan.measurement.process.job import OnceJob
+from edgeplan.planning.profile import kernel_name
+from edgeplan.profiling.store import Row
+from edgeplan.profiling.trials import Trials
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.linked import LinkedStep
+from edgeplan.runtime.linked_file import read_linked, write_linked
+from edgeplan.runtime.plan_folder import PROGRAM_NAME
+from edgeplan.runtime.preparation import Executor, Preparer, Shared
+from edgeplan.runtime.process import prepare_process
+from edgeplan.runtime.steps import Step
+
+#: Signatures of these rows begin with this.
+ONCE = "once-"
+_STAGE, _STEPS_NAME = "once", "steps.jsonl"
+_LEAST_MS = 0.5  # below, it is what cold caches do, and in every first execution
+
+
+def work_of(step: Step, shapes: Mapping[str, Shape]) -> str:
+    """What a kernel of a step does: the step's kind, where a product of a single row is apart.
+
+    The library runs that one by other code, which generates nothing at its first execution.
+    """
+    one_row = step.kind == "fc" and math.prod(shapes[step.outputs[0]][:-1]) == 1
+    return f"{step.kind}-row" if one_row else step.kind
+
+
+def kernel_of(work: str, implementation: str) -> str:
+    """The kernel of a candidate, whatever layouts it converts from and to; a name means different code for other work."""
+    return f"{work} {kernel_name(implementation)}"
+
+
+def once_ms(rows: Iterable[Row]) -> Mapping[str, float]:
+    """Kernel -> milliseconds of its first execution in a process, of those rows that are about it."""
+    return {row.implementation: row.samples_ms[_STAGE][0] for row in rows if row.signature.startswith(ONCE)}
+
+
+def measure_once(
+    trials: Trials,
+    known: Collection[str],
+    scratch: Path,
+    clock: Clock,
+    forks: Forks,
+    wanted: Collection[tuple[str, str]] | None = None,
+) -> list[Row]:
+    """Measure the kernels of a model that are not known yet, each by the candidate with the least weights.
+
+    Args:
+        trials: the candidates.
+        known: kernels that were measured.
+        scratch: folder to write to.
+        clock: of the machine.
+        forks: where they are executed.
+        wanted: signatures and implementations of the candidates whose kernels matter; None for all.
+
+    Raises:
+        ColdRunError: a process failed.
+    """
+    program = trials.subject.program
+    smallest: dict[str, tuple[int, int, int]] = {}
+    for index, group in trials.group.items():
+        for position, implementation in enumerate(group.implementations):
+            kernel = kernel_of(work_of(program.steps[index], program.shapes), implementation.name)
+            if kernel not in known and (wanted is None or (group.digest, implementation.name) in wanted):
+                candidate = (group.sizes[position].weights, index, position)
+                smallest[kernel] = min(smallest.get(kernel, candidate), candidate)
+    if not smallest:
+        return []
+    folder = scratch / f"once-{trials.program.layout}"
+    folder.mkdir(exist_ok=True)
+    write_linked(trials.program, folder / PROGRAM_NAME)
+    chosen = {kernel: (index, trials.step(index, position, 1)) for kernel, (_, index, position) in sorted(smallest.items())}
+    lines = [msgspec.json.encode(chosen_step) for chosen_step in chosen.values()]
+    (folder / _STEPS_NAME).write_bytes(b"\n".join(lines))
+    times_ms = []
+    for number in range(len(chosen)):
+        before = clock.now()
+        time_ms = forks.first_execution_ms(OnceJob(folder=folder, number=number))
+        times_ms.append(time_ms / clock.slowness(before, clock.now()))
+    now = time.time()
+    return [
+        Row(ONCE + kernel, kernel, 0, 0, 0, 0, {_STAGE: (_stored(time_ms),)}, now)
+        for kernel, time_ms in zip(chosen, times_ms, strict=True)
+    ]
+
+
+def _stored(time_ms: float) -> float:
+    return float(np.float32(time_ms)) if time_ms >= _LEAST_MS else 0.0  # as rows are stored
+
+
+def first_execution_ms(folder: Path, number: int) -> float:
+    """How much longer the first execution of a step takes than the second, in this process.
+
+    Args:
+        folder: of the program and its steps, see `measure_once`.
+        number: of the step.
+    """
+    program = read_linked(folder / PROGRAM_NAME)
+    line = (folder / _STEPS_NAME).read_bytes().splitlines()[number]
+    index, step = msgspec.json.decode(line, type=tuple[int, LinkedStep])
+    dnnl = Dnnl()
+    prepare_process(dnnl)
+    dnnl.warm_up(1)
+    with Shared(dnnl, program, folder) as shared:
+        shared.memory.data[: program.arena_bytes] = 0
+        preparer, executor = Preparer(shared), Executor(dnnl)
+        calls = preparer.prepare(index, step, [])
+        start = time.thread_time()
+        executor.execute(calls)
+        first = time.thread_time()
+        executor.execute(calls)
+        return 1e3 * ((first - start) - (time.thread_time() - first))

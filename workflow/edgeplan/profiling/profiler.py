@@ -1,0 +1,330 @@
+"""Profiling a model: what the row store lacks is measured, the rest is read."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from edgeplan.engines.base import random_inputs
+from edgeplan.graph.ir import Graph
+from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.process.child import Forks
+from edgeplan.measurement.process.clock import NOMINAL_SECONDS, Clock, calibrate
+from edgeplan.measurement.process.inputs import Array
+from edgeplan.measurement.process.interference import PRODUCTS, Interference
+from edgeplan.measurement.references import References
+from edgeplan.planning.profile import Fresh, Profile
+from edgeplan.profiling.contention import REPEATS, Pairs, measure_pairs
+from edgeplan.profiling.fresh import Start, measure_start, start_of, start_row, start_signature, tried
+from edgeplan.profiling.measure import measure, work_ms
+from edgeplan.profiling.memory import first_touch, pinned, prioritised
+from edgeplan.profiling.once import measure_once, once_ms
+from edgeplan.profiling.profiles import profile_of
+from edgeplan.profiling.rounds import Rig
+from edgeplan.profiling.settings import Cores, ProfileSettings
+from edgeplan.profiling.starter import Starter
+from edgeplan.profiling.store import Constants, ProfileStore, Row, identity
+from edgeplan.profiling.subjects import signatures, subject, touched_pages
+from edgeplan.progress import progress
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.process import prepare_process
+from edgeplan.runtime.steps import Lowered
+from edgeplan.runtime.weights import WeightLocation, locate_weights
+
+_THOUSANDTHS = 1000
+#: How long to wait while another process is measuring on this machine.
+LOCK_SECONDS = 600.0
+_STEPS_SHARE = 0.6  # of the budget; the rest is for whole programs
+_NOMINAL_SHARE = 0.05
+_CLEARLY = 1.3  # times the work of another layout
+_FEW_PAIRS, _STARTS, _TRIALS = 3, 2, 5  # of profiles that are not thorough
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model to be profiled."""
+
+    name: str
+    dnnl: Dnnl
+    path: Path
+    lowered: Lowered
+    weights: Mapping[str, WeightLocation]
+    inputs: Mapping[str, Array]
+
+
+def profile_model(
+    dnnl: Dnnl,
+    model: Path,
+    graph: Graph,
+    settings: ProfileSettings,
+    *,
+    cores: Cores,
+    name: str,
+    store: ProfileStore | None = None,
+    layouts: Sequence[str] = HOMES,
+    budget: Budget | None = None,
+    lock_timeout_seconds: float = LOCK_SECONDS,
+) -> tuple[Profile, ...]:
+    """Profile a model under every home layout; only what the store lacks is measured.
+
+    Args:
+        dnnl: the library.
+        model: the model file; its weights are read while measuring.
+        graph: its graph.
+        settings: how to measure.
+        cores: of the device.
+        name: of the model.
+        store: rows measured before; None keeps nothing.
+        layouts: home layouts.
+        budget: of the measuring; that of the settings without one.
+        lock_timeout_seconds: how long to wait while another process is measuring on this machine.
+
+    Returns:
+        One profile for each home layout, in the order of `layouts`.
+
+    Raises:
+        ModelError: operators that the runtime lacks (all are named, nothing is measured), or a damaged file.
+        NoiseError: noise is refused and the machine is too busy; what was stored before is kept.
+        BusyError: another process is measuring on this machine, and did not end in time.
+        FormatError: a stored file is damaged.
+        StoreError: rows could not be stored.
+    """
+    lowered = lower(graph)
+    known = _Model(name, dnnl, model, lowered, locate_weights(model, lowered), random_inputs(graph))
+    rows = store or ProfileStore(None, identity(dnnl.info, settings, cores))
+    signed = {home: signatures(dnnl, lowered, home) for home in layouts}
+    missing = [home for home in layouts if not is_known(rows, signed[home])]
+    constants = rows.constants()
+    if missing or constants is None:
+        with machine_lock(lock_timeout_seconds):
+            budget = budget or Budget.of(settings.budget_seconds)  # the wait for the machine takes none of it
+            prepare_process(dnnl)
+            constants = _Measuring(known, rows, settings, cores, budget).go(missing or list(layouts)[:1])
+        rows.merge()
+    starts = [_stored_start(rows, signed[home]) for home in layouts]
+    profiles = [_profile(known, home, rows, settings, cores, constants, s) for home, s in zip(layouts, starts, strict=True)]
+    return pooled(profiles, [start.scale for start in starts])
+
+
+def is_known(rows: ProfileStore, signed: Sequence[str]) -> bool:
+    """Whether a model was profiled under a home layout, by the signatures of its steps."""
+    return all(map(rows.known, (*signed, start_signature(signed))))
+
+
+def _stored_start(rows: ProfileStore, signed: Sequence[str]) -> Start:
+    signature = start_signature(signed)
+    return start_of(rows.rows(signature) if rows.known(signature) else ())
+
+
+def pooled(profiles: Sequence[Profile], scales: Sequence[float] = ()) -> tuple[Profile, ...]:
+    """The profiles of a model with the medians over its home layouts of what is measured once for each layout.
+
+    Layouts differ less in these than one measurement from the next, and a planner compares layouts. The factor on creation is
+    each layout's own: unequal steps share conversions and descriptors too, which the profiler makes for each anew, and how much
+    they share is a matter of the layout. So is the scale of each layout, which its costs are multiplied by.
+    """
+
+    def medians(found: Sequence[Any]) -> Any:
+        names = [field.name for field in fields(found[0])]
+        return type(found[0])(*(statistics.median(getattr(one, name) for one in found) for name in names))
+
+    contention, fresh = medians([p.contention for p in profiles]), medians([p.fresh for p in profiles])
+    start = statistics.median(p.start_ms for p in profiles)
+    found = []
+    for profile, scale in zip(profiles, scales or [1.0] * len(profiles), strict=True):
+        own = replace(fresh, create=profile.fresh.create)
+        own = Fresh(*(scale * value for value in astuple(own)))
+        found.append(replace(profile, contention=contention, fresh=own, start_ms=scale * start))
+    return tuple(found)
+
+
+def _profile(
+    model: _Model,
+    home: str,
+    rows: ProfileStore,
+    settings: ProfileSettings,
+    cores: Cores,
+    constants: Constants,
+    start: Start,
+) -> Profile:
+    """The profile of a model under a home layout whose steps are stored, with what a fresh process pays."""
+    signed = signatures(model.dnnl, model.lowered, home)
+    pages = touched_pages(model.dnnl, model.lowered, home, constants.page_bytes)
+    steps = [
+        (step, signature, count * constants.touch_ms_per_page)
+        for step, signature, count in zip(model.lowered.steps, signed, pages, strict=True)
+    ]
+    return profile_of(
+        model.name,
+        home,
+        steps,
+        model.lowered.shapes,
+        {signature: rows.rows(signature) for signature in signed},
+        settings,
+        cores,
+        start.contention,
+        touch_ms_per_byte=constants.touch_ms_per_byte,
+        start_ms=start.start_ms,
+        once_ms=once_ms(rows.all_rows()),
+        fresh=start.fresh,
+        start_noise=start.noise,
+    )
+
+
+class _Measuring:
+    """Measures the missing rows of home layouts, and what the machine's constants lack, within a budget.
+
+    The rows of all layouts come first, since what is known of one tells whether another is worth more than a look; then whole
+    programs are started.
+    """
+
+    def __init__(self, model: _Model, store: ProfileStore, settings: ProfileSettings, cores: Cores, budget: Budget) -> None:
+        self._model, self._store, self._settings, self._cores, self._budget = model, store, settings, cores, budget
+        self._pairs: dict[str, Pairs] = {}
+        self._looked: set[str] = set()  # layouts that are clearly worse
+
+    def go(self, layouts: Sequence[str]) -> Constants:
+        """Measure."""
+        settings, cores, model = self._settings, self._cores, self._model
+        with ExitStack() as stack:
+            self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeplan-profile-")))
+            stack.enter_context(prioritised())
+            self._forks = stack.enter_context(Forks())
+            self._forks.open()  # it imports while this process links
+            with pinned(cores.big[0]):
+                references = References()
+                # The big cores alone: one load takes longer on a little core, which is no disturbance.
+                watch = Interference(cores.big, PRODUCTS) if settings.strict else None
+                constants = self._store.constants() or self._constants(references, watch)
+                self._clock = Clock(references, constants.nominal, watch, settings.reference_runs)
+            self._of_starts = replace(self._clock, watch=Interference(cores.all) if settings.strict else None)
+            advance = stack.enter_context(progress(f"profiling {model.path.name}", _THOUSANDTHS * len(layouts)))
+            self._steps(layouts, advance)
+            starts: dict[str, Start] = {}
+            for home in sorted(layouts, key=self._work_ms):
+                starts[home] = self._start(home, constants, starts)
+            if not settings.thorough:
+                self._try(starts, constants)
+            for home, start in starts.items():
+                if not self._store.known(start_signature(self._signed(home))):
+                    self._store.add([start_row(self._signed(home), start)])
+        return constants
+
+    def _try(self, starts: dict[str, Start], constants: Constants) -> None:
+        """Start the plans of the layouts that come into question: what decides between them is measured, not summed up."""
+        model, homes = self._model, [home for home in starts if home not in self._looked]
+        if len(homes) < 2 or all(self._store.known(start_signature(self._signed(home))) for home in homes):  # noqa: PLR2004
+            return
+        plain = [replace(starts[home], scale=1.0) for home in homes]
+        made = [
+            _profile(model, home, self._store, self._settings, self._cores, constants, start)
+            for home, start in zip(homes, plain, strict=True)
+        ]
+        starter = Starter(self._of_starts, self._forks, _TRIALS, 0, Budget())
+        found = tried(model.dnnl, model.path, pooled(made), self._shapes, starter, cores=self._cores, scratch=self._scratch)
+        for home, start, scale in zip(homes, plain, found, strict=True):
+            starts[home] = replace(start, scale=scale)
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: values.shape for name, values in self._model.inputs.items()}
+
+    def _constants(self, references: References, watch: Interference | None) -> Constants:
+        runs = self._settings.reference_runs
+        seconds = min(NOMINAL_SECONDS, _NOMINAL_SHARE * self._budget.left_s)
+        nominal = calibrate(references, runs, seconds)
+        clock = Clock(references, nominal, watch, runs)
+        before = clock.now()
+        touch_ms, page_bytes = min(first_touch() for _ in range(5))
+        touch_ms /= clock.slowness(before, clock.now())
+        constants = Constants(
+            nominal_compute_us=nominal.compute_us,
+            nominal_bandwidth_us=nominal.bandwidth_us,
+            touch_ms_per_page=touch_ms,
+            page_bytes=page_bytes,
+        )
+        self._store.keep_constants(constants)
+        return constants
+
+    def _steps(self, layouts: Sequence[str], advance: Callable[[int], None]) -> None:
+        """The steps of all layouts; the first ones, which are the likely ones, may take most of the time."""
+        budget = self._budget.part(_STEPS_SHARE)
+        for number, home in enumerate(layouts):
+            part = budget.part(1 / (len(layouts) - number))
+            model, evicted = self._model, self._settings.page_cache == "evicted"
+            found = subject(model.dnnl, model.lowered, home, model.weights, len(self._cores.big))
+            classes, big = self._cores.classes, self._cores.big
+            rig = Rig(
+                model.dnnl, found, model.path, model.inputs, classes=classes, big=big, scratch=self._scratch, evicted=evicted
+            )
+            with rig:
+                self._layout(rig, home, part, advance)
+
+    def _layout(self, rig: Rig, home: str, budget: Budget, advance: Callable[[int], None]) -> None:
+        settings, store, thorough = self._settings, self._store, self._settings.thorough
+        signed = self._signed(home)
+        missing = [group for group in rig.subject.groups if not store.known(group.digest)]
+        others = [self._work_ms(other) for other in HOMES if other != home and all(map(store.known, self._signed(other)))]
+
+        def promising(rows: Sequence[Row]) -> bool:
+            """Whether a layout is not clearly worse than another one, by the quick look."""
+            new = {row.signature for row in rows}
+            by_signature = {name: [row for row in rows if row.signature == name] for name in new}
+            work = work_ms([by_signature.get(name) or store.rows(name) for name in signed])
+            if thorough or not others or work <= _CLEARLY * min(others):
+                return True
+            self._looked.add(home)
+            return False
+
+        if missing:
+            rows = measure(rig, missing, settings, self._clock, advance, budget, promising)
+            last = f"first:{rig.widths[-1]}"
+            wanted = None if thorough else {(r.signature, r.implementation) for r in rows if last in r.samples_ms}
+            known = once_ms(store.all_rows())
+            store.add([*rows, *measure_once(rig.trials, known, self._scratch, self._clock, self._forks, wanted)])
+        best = thorough or self._work_ms(home) <= min(others, default=math.inf)  # only that one is started in every way
+        if best and not store.known(start_signature(signed)):
+            self._pairs[home] = measure_pairs(rig, self._cores, self._of_starts.watch, REPEATS if thorough else _FEW_PAIRS)
+
+    def _signed(self, home: str) -> tuple[str, ...]:
+        return signatures(self._model.dnnl, self._model.lowered, home)
+
+    def _work_ms(self, home: str) -> float:
+        return work_ms([self._store.rows(signature) for signature in self._signed(home)])
+
+    def _start(self, home: str, constants: Constants, starts: Mapping[str, Start]) -> Start:
+        """Whole programs of a layout; unless profiles are thorough, only the most promising one is started in every way."""
+        model, settings, store, signed = self._model, self._settings, self._store, self._signed(home)
+        if store.known(start_signature(signed)):
+            return _stored_start(store, signed)
+        known = None if settings.thorough else next(iter(starts.values()), None)
+        if known is not None:  # their own plans tell layouts apart
+            return replace(known, scale=1.0)
+        starter = Starter(
+            self._of_starts,
+            self._forks,
+            max(settings.blocks // 2, 1) if settings.thorough else _STARTS,
+            settings.retries,
+            self._budget,
+            settings.thorough,
+        )
+        profile = _profile(model, home, store, settings, self._cores, constants, start_of(()))
+        return measure_start(
+            model.dnnl,
+            model.path,
+            profile,
+            self._shapes,
+            self._pairs.get(home, Pairs()),
+            starter,
+            cores=self._cores,
+            scratch=self._scratch,
+        )

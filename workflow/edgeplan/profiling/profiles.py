@@ -1,0 +1,145 @@
+"""Rows to profiles: the costs that the planners see."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from edgeplan.graph.ir import Shape
+from edgeplan.planning.profile import BIG, Candidate, Contention, Fresh, Layer, Profile, check
+from edgeplan.profiling.once import kernel_of, work_of
+from edgeplan.profiling.settings import Cores, ProfileSettings
+from edgeplan.profiling.store import Row
+from edgeplan.runtime.steps import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a step pays besides what was measured of it.
+
+    Attributes:
+        work: what its kernels do (`once.work_of`).
+        share: part of the full creation that is paid; the rest at the price of an equal step's.
+        arena_ms: execution, for pages of the arena that it is the first to write.
+        weights_ms_per_byte: preparation, for the memory its weights are written to; mapped weights need none.
+        once_ms: execution, for kernels whose first execution in a process takes longer. Any step may be the first.
+    """
+
+    work: str = ""
+    share: float = 1.0
+    arena_ms: float = 0.0
+    weights_ms_per_byte: float = 0.0
+    once_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+Pick = Callable[[Sequence[float]], float]
+_PICK: Mapping[str, Pick] = MappingProxyType({"median": statistics.median, "min": min})
+
+
+def profile_of(
+    name: str,
+    layout: str,
+    steps: Sequence[tuple[Step, str, float]],
+    shapes: Mapping[str, Shape],
+    rows: Mapping[str, Sequence[Row]],
+    settings: ProfileSettings,
+    cores: Cores,
+    contention: Contention,
+    *,
+    touch_ms_per_byte: float = 0.0,
+    start_ms: float = 0.0,
+    once_ms: Mapping[str, float] = MappingProxyType({}),
+    fresh: Fresh | None = None,
+    start_noise: float = 0.0,
+) -> Profile:
+    """The profile of a model under one home layout.
+
+    Args:
+        name: of the model.
+        layout: home layout.
+        steps: each with its signature and the milliseconds of touching arena pages first.
+        shapes: of the activations.
+        rows: the candidates of every signature.
+        settings: for the statistic and how shared creations are charged.
+        cores: of the device.
+        contention: measured factors.
+        touch_ms_per_byte: of memory that transformed weights are written to for the first time.
+        start_ms: what is paid before any step is prepared.
+        once_ms: by kernel, what its first execution in a process costs besides.
+        fresh: factors on the costs in a fresh process; none without.
+        start_noise: share of the starts behind these factors that stayed disturbed.
+    """
+    layers = []
+    for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps], settings.charge), strict=True):
+        charge = Charge(work_of(step, shapes), share, touch_ms, touch_ms_per_byte, once_ms)
+        found = [c for row in rows[signature] for c in candidates_of(row, settings, cores, charge)]
+        layers.append(Layer(step.name, step.members, tuple(found)))
+    big, little = len(cores.big), len(cores.little)
+    noise = max(statistics.fmean(row.noise for _, signature, _ in steps for row in rows[signature]), start_noise)
+    ratio, found_fresh = cores.little_ratio, fresh or Fresh()
+    return check(Profile(name, layout, big, little, ratio, tuple(layers), contention, start_ms, found_fresh, noise))
+
+
+def shares(signed: Sequence[str], charge: str) -> list[float]:
+    """Which part of a full creation each step pays; the rest it pays at the price of a primitive that is there already.
+
+    Charged to the first of equal steps alone, a planner could choose a quickly created kernel for that one and seem to get the
+    others' nearly for free. Spread evenly, nothing is gained by such a split; what stays is that the first of them really pays
+    more, and the others less, than the timeline shows.
+    """
+    met: set[str] = set()
+    found = []
+    for signature in signed:
+        found.append(1.0 / signed.count(signature) if charge == "even" else float(signature not in met))
+        met.add(signature)
+    return found
+
+
+def candidates_of(row: Row, settings: ProfileSettings, cores: Cores, charge: Charge) -> tuple[Candidate, ...]:
+    """The candidates of a row: its implementation with each source of its weights.
+
+    Args:
+        row: what was measured.
+        settings: for the statistic.
+        cores: whose classes and widths count.
+        charge: what is paid besides.
+    """
+    pick = _PICK[settings.statistic]
+
+    def cost(stage: str) -> float | None:
+        times = row.samples_ms.get(stage)
+        return float(pick(times)) if times else None
+
+    def by_class(stage: str) -> dict[str, float]:
+        found = {core: cost(f"{stage}:{core}") for core in cores.classes}
+        again = cost(f"{stage}_again:{BIG}")
+        full = found[BIG]
+        discount = (1 - charge.share) * (full - min(full, again)) / full if full and again is not None else 0.0
+        return {core: (time or 0.0) * (1 - discount) for core, time in found.items()}
+
+    extra = charge.arena_ms + charge.once_ms.get(kernel_of(charge.work, row.implementation), 0.0)
+    execute = {width: _execution_ms(row, pick, "first", width) + extra for width in cores.widths}
+    warm = {width: _execution_ms(row, pick, "warm", width) for width in cores.widths}
+    create, transform, nothing = by_class("create"), by_class("transform"), dict.fromkeys(cores.classes, 0.0)
+    name, scratch = row.implementation, row.scratch_bytes
+    if not row.weight_bytes:
+        return (Candidate(name, "none", nothing, create, nothing, execute, 0, 0, scratch, warm),)
+    size = row.weight_bytes
+    touched = size * charge.weights_ms_per_byte
+    transform, copied = _more(transform, touched), _more(by_class("cached_read"), touched)
+    return (
+        Candidate(name, "raw", by_class("read"), create, transform, execute, row.raw_bytes, 0, scratch, warm),
+        Candidate(name, "cached_read", copied, create, nothing, execute, size, size, scratch, warm),
+        Candidate(name, "cached_mmap", by_class("cached_mmap"), create, nothing, execute, size, size, scratch, warm),
+    )
+
+
+def _more(times: Mapping[str, float], extra: float) -> dict[str, float]:
+    return {core: time + extra for core, time in times.items()}
+
+
+def _execution_ms(row: Row, pick: Pick, which: str, width: int) -> float:
+    """The first execution at a width, or a warm one; what had a quick look only is taken to be as slow there as on one core."""
+    return float(pick(row.samples_ms.get(f"{which}:{width}") or row.samples_ms[f"{which}:1"]))

@@ -1,0 +1,1 @@
+"""The report of a device: the pages that the chapters' tables and figures are shown in."""

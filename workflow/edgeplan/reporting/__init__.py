@@ -1,0 +1,1 @@
+"""What tables, figures and reports of all chapters are made with."""

@@ -1,0 +1,74 @@
+"""How a table is written and read back."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.reporting.metrics import require
+from edgeplan.support.files import write_text
+from edgeplan.support.frames import read_csv
+
+
+def cell_text(value: Any) -> str:
+    """A cell as people read it: four significant digits, nothing for a missing value."""
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if value is None:
+        return ""
+    if not isinstance(value, float | np.floating):
+        return str(value)
+    number = float(value)
+    if math.isnan(number):
+        return ""
+    digits = max(0, 3 - math.floor(math.log10(abs(number)))) if number and math.isfinite(number) else 0
+    text = f"{number:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A table in Markdown; numbers are aligned to the right."""
+
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    rules = ["---:" if pd.api.types.is_numeric_dtype(frame[c]) else "---" for c in frame.columns]
+    rows = [[cell_text(v) for v in row] for row in frame.itertuples(index=False, name=None)]
+    return "\n".join([line([str(c) for c in frame.columns]), "|" + "|".join(rules) + "|", *(line(row) for row in rows)]) + "\n"
+
+
+def write_table(frame: pd.DataFrame, path_stem: Path, title: str, caption: str, measured_at: str) -> tuple[Path, Path]:
+    """Write a table as csv (for programs, with a column `measured_at`) and md (for people).
+
+    Args:
+        frame: the table.
+        path_stem: path without suffix.
+        title: one line.
+        caption: what it shows.
+        measured_at: when its measurements were made, as text.
+
+    Returns:
+        The two files.
+    """
+    # A stem may hold a dot (a device name): `with_suffix` would cut there.
+    csv, md = (path_stem.with_name(f"{path_stem.name}.{suffix}") for suffix in ("csv", "md"))
+    text = frame.assign(measured_at=measured_at).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    write_text(csv, text)
+    write_text(md, f"# {title}\n\n{caption}\n\n{markdown(frame)}\nMeasured: {measured_at}\n")
+    return csv, md
+
+
+def read_table(csv: Path) -> tuple[pd.DataFrame, str]:
+    """A table that `write_table` wrote, and when it was measured.
+
+    Raises:
+        FormatError: it cannot be read, or does not tell when it was measured.
+    """
+    # Only an empty cell is missing: a cell may well read "none".
+    frame = read_csv(csv, keep_default_na=False, na_values=[""], dtype={"measured_at": str})
+    require(frame, ("measured_at",), str(csv))
+    return frame.drop(columns="measured_at"), next(iter(frame["measured_at"]), "")

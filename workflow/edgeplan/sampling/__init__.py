@@ -1,1 +1,0 @@
-"""Choosing which kernels to measure, and measuring them."""

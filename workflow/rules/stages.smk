@@ -1,0 +1,90 @@
+"""A rule for each stage that the chapters declare (workflow/edgeplan/chapters/*/chapter.py)."""
+
+
+include: "common.smk"
+
+
+from edgeplan.chapters.base import expanded
+from edgeplan.chapters.registry import REPORT, STAGES, parts_of_report
+
+
+def is_fixed(stage):
+    """Whether a stage has one target, which its outputs do not name."""
+    names = stage.targets.wildcards if stage.targets else ()
+    return not any(
+        f"{{{name}}}" in path for path in stage.outputs.values() for name in names
+    )
+
+
+def pattern(stage, path):
+    """A path of a stage as Snakemake takes it."""
+    return next(expanded(path, stage.targets, config)) if is_fixed(stage) else path
+
+
+def patterns(stage, paths):
+    """Paths of a stage by name."""
+    return {name: pattern(stage, path) for name, path in paths.items()}
+
+
+def inputs_of(stage):
+    """What a stage reads; the report of a device what the chapters wrote of it, too."""
+    gathered = (
+        {"parts": lambda wildcards: parts_of_report(wildcards.device, config)}
+        if stage is REPORT
+        else {}
+    )
+    return patterns(stage, stage.inputs) | gathered
+
+
+def outputs_of(stage):
+    """What a stage writes; what it renews stays until there is something to put in its place."""
+    found = patterns(stage, stage.outputs)
+    return (
+        {name: update(path) for name, path in found.items()} if stage.renews else found
+    )
+
+
+def log_of(stage):
+    """Where a stage logs to: a file for each target."""
+    names = () if is_fixed(stage) else stage.targets.wildcards
+    return f"work/logs/{'-'.join([stage.name, *(f'{{{name}}}' for name in names)])}.log"
+
+
+def all_of(stage):
+    """What a stage writes for all of its targets."""
+    return [
+        path
+        for output in stage.outputs.values()
+        for path in expanded(output, stage.targets, config)
+    ]
+
+
+wildcard_constraints:
+    **{
+        name: "[a-z0-9]+(-[a-z0-9]+)*"
+        for stage in STAGES
+        if stage.targets
+        for name in stage.targets.wildcards
+    },
+
+
+for stage in STAGES:
+
+    rule:
+        name:
+            stage.name
+        input:
+            **inputs_of(stage),
+        output:
+            **outputs_of(stage),
+        log:
+            log_of(stage),
+        threads: workflow.cores if stage.all_cores else 1
+        resources:
+            device=1 if stage.rows else 0,
+        params:
+            **patterns(stage, stage.folders),
+            function=stage.function,
+            sections=sections(stage.params),
+        script:
+            "../scripts/stage.py"
