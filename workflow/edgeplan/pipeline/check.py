@@ -11,6 +11,7 @@ import yaml
 from edgeplan.devices.config import DEVICE_FOLDER, load_device
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.params import Params, load_params
+from edgeplan.workspace import shipped_kernels
 
 
 def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> Params:
@@ -18,7 +19,7 @@ def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> Params:
 
     Raises:
         ParamsError: a key is misspelt or missing, or a value is out of range.
-        DeviceError: a device has no file in the folder `devices`, or one that does not fit.
+        DeviceError: a device has no file in the folder `devices`, or one that does not fit; nothing is shipped of a prior one.
     """
     params = load_params(path)
     for place, name in _named(params):
@@ -32,6 +33,8 @@ def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> Params:
                 f"`dvc exp run` with --temp or --queue takes only files that git knows: git add {file}",
             )
         load_device(file)
+    for name in params.training.prior:
+        shipped_kernels(name)
     return params
 
 

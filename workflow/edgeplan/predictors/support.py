@@ -1,0 +1,135 @@
+"""What a prior has for one predictor, and how much of it the predictor takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.predictors.boosting import Fitted, Parameters, default_parameters, fit, parameters_for
+from edgeplan.predictors.correction import correct
+from edgeplan.predictors.labels import Floats, Labels, group_folds
+from edgeplan.predictors.settings import TrainingSettings
+from edgeplan.rounding import nine_digits_each
+
+#: Weights of a further row over the mean of own rows that are tried, where own rows are few.
+_SHARES = (0.1, 1.0)
+#: Own rows from which on a further row weighs less than half of that.
+_MANY = 300
+#: By what share errors of held-out rows have to fall for the prior to be taken.
+_GAIN = 0.02
+_LARGEST = 1.0  # errors of log latency count up to this
+
+
+@dataclass(frozen=True)
+class Support:
+    """What a prior has for the rows of one predictor.
+
+    Attributes:
+        said: log latency (us) of the own rows by each prior device (n, devices).
+        matrix: features of further kernels, as the trees see them (m, features).
+        further: log latency (us) of these by each prior device (m, devices).
+        implementation: of these (m,).
+        share: weight of a further kernel over the mean weight of own rows, where these are few.
+    """
+
+    said: Floats
+    matrix: Floats
+    further: Floats
+    implementation: npt.NDArray[Any]
+    share: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    def take(self, rows: npt.NDArray[Any]) -> Support:
+        """With the own rows at `rows` (positions or a mask)."""
+        return replace(self, said=self.said[rows])
+
+    def of(self, implementation: str) -> Support | None:
+        """With the further kernels of an implementation, no longer told by its code; None if there are none."""
+        here = self.implementation == implementation
+        if not here.any():
+            return None
+        matrix = self.matrix[here].copy()
+        matrix[:, -1] = -1.0
+        return replace(self, matrix=matrix, further=self.further[here], implementation=self.implementation[here])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """How a predictor is trained.
+
+    Attributes:
+        parameters: of its trees.
+        support: what it takes of the prior; None: nothing.
+        held_out: latency of every row (us) by a model that saw no row of its subject (n,); NaN with a single subject.
+    """
+
+    parameters: Parameters
+    support: Support | None
+    held_out: Floats
+
+
+def choose(labels: Labels, matrix: Floats, settings: TrainingSettings, support: Support | None) -> Chosen:
+    """Parameters of the trees, and as much of the prior as lowers the errors of held-out rows the most."""
+    parameters = parameters_for(labels, matrix, settings)
+    best = Chosen(parameters, None, cross_validate(labels, matrix, parameters, settings))
+    least = (1 - _GAIN) * _error(best.held_out, labels)
+    if support is None or not np.isfinite(least):
+        return best
+    parameters = default_parameters(len(labels) + len(support))
+    for share in _SHARES:
+        tried = replace(support, share=share)
+        held_out = cross_validate(labels, matrix, parameters, settings, tried)
+        if (error := _error(held_out, labels)) < least:
+            best, least = Chosen(parameters, tried, held_out), error
+    return best
+
+
+def cross_validate(
+    labels: Labels,
+    matrix: Floats,
+    parameters: Mapping[str, float | int | str],
+    settings: TrainingSettings,
+    support: Support | None = None,
+) -> Floats:
+    """Latency of every row (us) as predicted by a model that saw no row of its subject (n,); NaN with a single subject."""
+    folds = group_folds(labels.group, settings.folds, settings.seeds[0])
+    result = np.full(len(labels), np.nan)
+    for number in range(int(folds.max()) + 1):
+        train, held = np.flatnonzero(folds != number), np.flatnonzero(folds == number)
+        if len(train):
+            seen = support.take(train) if support else None
+            fitted = fit_supported(labels.take(train), matrix[train], parameters, settings.seeds[:1], seen)
+            result[held] = fitted.predict(matrix[held])
+    return result
+
+
+def fit_supported(
+    labels: Labels,
+    matrix: Floats,
+    parameters: Mapping[str, float | int | str],
+    seeds: tuple[int, ...],
+    support: Support | None,
+) -> Fitted:
+    """Train on own rows, and on further ones with what the prior, corrected by these own rows, says of them."""
+    if support is None or not support.share:
+        return fit(labels, matrix, parameters, seeds)
+    corrected = correct(support.said, matrix, labels.latency, labels.weight, seeds[0])
+    latency = nine_digits_each(corrected(support.further, support.matrix))
+    share = support.share * _MANY / (_MANY + len(labels))
+    weight = np.full(len(support), share * float(labels.weight.mean()))
+    return fit(labels.with_further(latency, weight), np.vstack([matrix, support.matrix]), parameters, seeds)
+
+
+def _error(held_out: Floats, labels: Labels) -> float:
+    """Weighted mean error of held-out rows, of the logarithm of latency; infinite without any."""
+    known = np.isfinite(held_out)
+    if not known.any():
+        return np.inf
+    rest = np.minimum(np.abs(np.log(held_out[known] / labels.latency[known])), _LARGEST)
+    return float(np.average(rest, weights=labels.weight[known]))
