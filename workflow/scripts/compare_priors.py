@@ -32,6 +32,7 @@ from edgeplan.predictors.training_rows import FURTHER, LACKING, trained_on
 from edgeplan.workspace import KERNELS, SHIPPED
 
 _NETWORK = "network"
+_QUICK_TRIALS = 4
 _ABOUT = ("device", "engine", "engine_version", "measured_at", "call_us", "plain_layouts")
 
 
@@ -45,6 +46,8 @@ def main() -> None:
     asked = parser.parse_args()
     folder = asked.results / asked.device
     settings = load_params(Path("params.yaml")).training
+    if asked.carriers:
+        settings = settings.model_copy(update={"trials": _QUICK_TRIALS, "seeds": settings.seeds[:1]})
     document = read_document(folder / "measurements/sampling.json", "mode", *_ABOUT)
     table = read_parquet(folder / "measurements/kernels.parquet")
     frozen = (table["mode"] == document["mode"]) & (table["sampler"] == "frozen")

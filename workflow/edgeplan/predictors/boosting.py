@@ -46,6 +46,8 @@ _MEDIUM: Mapping[str, float | int | str] = {
     "extra_trees": True,
 }
 _HUBER: Mapping[str, Any] = {"objective": "huber", "alpha": 0.15}  # alpha: where errors of log latency count linearly
+#: Own rows and a prior's: many, of which most are alike.
+_MIXED: Mapping[str, float | int | str] = {**_MEDIUM, "num_iterations": 300, "learning_rate": 0.1}
 #: A correction of what is nearly right.
 SHALLOW: Mapping[str, float | int | str] = {**_SMALL, "num_leaves": 8, "min_data_in_leaf": 8}
 _FIXED: Mapping[str, Any] = {
@@ -112,14 +114,18 @@ def fit_work(matrix: Floats, latency: Floats, weight: Floats) -> Floats:
 
 def parameters_for(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Parameters:
     """Parameters of the trees: tuned where there are rows enough, regularised defaults elsewhere."""
-    if len(labels) < TUNED_ROWS or settings.trials == 0:
-        return default_parameters(len(labels))
+    if len(labels) < FEW_ROWS:
+        return {}
+    if len(labels) < TUNED_ROWS:
+        return dict(_SMALL)
+    if settings.trials == 0:
+        return dict(_MEDIUM)
     return _tune(labels, matrix, settings)
 
 
-def default_parameters(rows: int) -> Parameters:
-    """Regularised parameters for so many rows."""
-    return {} if rows < FEW_ROWS else dict(_SMALL if rows < TUNED_ROWS else _MEDIUM)
+def mixed_parameters(rows: int) -> Parameters:
+    """Parameters for so many own rows and rows of a prior together."""
+    return dict(_SMALL if rows < TUNED_ROWS else _MIXED)
 
 
 def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | str], seeds: tuple[int, ...]) -> Fitted:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.frames import read_parquet
@@ -84,7 +85,13 @@ class Prior:
             np.column_stack([matrix, *extra]),
             further[:, known],
             kernels["implementation"].to_numpy(dtype=object),
+            self._expected(own["implementation"], known),
         )
+
+    def _expected(self, implementation: pd.Series, among: npt.NDArray[np.bool_]) -> Floats:
+        """How much each prior device is trusted: as much as it knows implementations of the own rows; equally if none does."""
+        known = np.array([implementation.isin([*p.card.implementations]).mean() for p in self.predictors])[among]
+        return np.asarray(known / known.sum() if known.any() else np.full(len(known), 1 / len(known)), dtype=np.float64)
 
 
 def shipped_prior(names: Sequence[str], folder: Path = SHIPPED) -> Prior | None:
