@@ -91,7 +91,7 @@ def _first(own: pd.DataFrame, carriers: int, networks: int) -> pd.DataFrame:
 def _judged(
     predictor: DevicePredictor, held_out: pd.DataFrame, models: KernelTables, measured_ms: np.ndarray
 ) -> dict[str, float]:
-    frozen = held_out[held_out["split"] == "frozen"]
+    frozen = held_out[held_out["split"] == "frozen"].astype({"predicted_us": float, "measured_us": float})
     error = np.abs(np.log(frozen["predicted_us"] / frozen["measured_us"]))
     sums = frozen.groupby("subject")[["predicted_us", "measured_us"]].sum()
     of_carriers = np.abs(np.log(sums["predicted_us"] / sums["measured_us"]))
