@@ -22,12 +22,11 @@ from edgeplan.rounding import nine_digits_each
 _SHARE = 3.0
 #: Own rows from which on a further row weighs less than half of that.
 _MANY = 300
-#: How much larger errors of held-out rows may become. Where own rows are networks and carriers of few kinds, most held-out ones have
-#: near relatives among the others, which kernels of other models lack: errors of frozen kernels fell nearly everywhere where those
-#: of held-out rows rose a little.
+#: How much larger errors of held-out rows may become. Most of these have near relatives among the other own rows, which
+#: kernels of other models lack: errors of frozen kernels fell nearly everywhere where those of held-out rows rose a little.
 _TOLERANCE = 1.1
 #: Octaves from which on a row is as much unlike those of other subjects as any.
-_UNLIKE, _ALIKE = 2.0, 0.1
+_UNLIKE = 2.0
 _LARGEST = 1.0  # errors of log latency count up to this
 
 
@@ -93,7 +92,9 @@ def choose(labels: Labels, matrix: Floats, settings: TrainingSettings, support: 
     if support is None or not np.isfinite(best.held_out).any():
         return best
     distance = nearest_of_others(places(lambda name: labels.matrix[:, FEATURES.index(name)]), labels.group)
-    weight = labels.weight * np.clip(distance, _ALIKE, _UNLIKE)
+    weight = labels.weight * np.minimum(distance, _UNLIKE)
+    if not weight[np.isfinite(best.held_out)].any():
+        weight = labels.weight
     parameters, tried = mixed_parameters(len(labels) + len(support)), replace(support, share=_SHARE)
     held_out = cross_validate(labels, matrix, parameters, settings, tried)
     harms = _error(held_out, labels, weight) > _TOLERANCE * _error(best.held_out, labels, weight)
