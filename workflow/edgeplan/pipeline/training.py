@@ -194,15 +194,7 @@ def _train_all(
     with TemporaryDirectory(prefix="edgeplan-training-") as folder, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         largest_first = sorted(asked, key=lambda name: -len(asked[name]))
         started = {
-            pool.submit(
-                _train,
-                Path(folder) / str(number),
-                asked[name],
-                params,
-                about,
-                black_box=name == ISOLATED,
-                prior=name == _DEVICE,
-            ): name
+            pool.submit(_train, Path(folder) / str(number), asked[name], params, about, name): name
             for number, name in enumerate(largest_first)
         }
         with progress(f"{about['device']}: kernels trained on", sum(len(rows) for rows in asked.values())) as advance:

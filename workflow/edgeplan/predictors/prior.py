@@ -26,7 +26,7 @@ from edgeplan.predictors.features import FEATURES, features
 from edgeplan.predictors.labels import Floats, Labels
 from edgeplan.predictors.layouts import UNKNOWN
 from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.predictors.sizes import nearest_row, places
+from edgeplan.predictors.sizes import Places, nearest_row, places
 from edgeplan.predictors.support import Support
 from edgeplan.workspace import SHIPPED, shipped_kernels
 
@@ -75,7 +75,7 @@ class Prior:
         matrix = features([KernelConfig.from_json(text) for text in kernels["config"]])
         kernels = _as_on(own, labels.matrix, kernels, matrix)
         said, further = self.says(own), self.says(kernels)
-        known = np.isfinite(said).all(axis=0) & np.isfinite(further).all(axis=0)
+        known = np.isfinite(np.vstack([said, further])).all(axis=0)
         if not known.any():
             return None
         none = {"input_layout": float(UNKNOWN), "implementation": -1.0}
@@ -140,6 +140,9 @@ def _chosen(kernels: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
 
 def _as_on(own: pd.DataFrame, own_matrix: Floats, kernels: pd.DataFrame, matrix: Floats) -> pd.DataFrame:
     """Kernels as the device would run them: as they are, or as it runs its kernel nearest in size."""
-    at = [places(lambda name, m=m: m[:, FEATURES.index(name)]) for m in (matrix, own_matrix)]
-    like = own[_HOW].iloc[nearest_row(*at)].set_axis(kernels.index)
+
+    def at(of: Floats) -> Places:
+        return places(lambda name: of[:, FEATURES.index(name)])
+
+    like = own[_HOW].iloc[nearest_row(at(matrix), at(own_matrix))].set_axis(kernels.index)
     return kernels.assign(**kernels[_HOW].where(_known(kernels, own), like))

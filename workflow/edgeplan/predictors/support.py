@@ -23,8 +23,8 @@ _SHARE = 3.0
 #: Own rows from which on a further row weighs less than half of that.
 _MANY = 300
 #: How much larger errors of held-out rows may become. Most of these have near relatives among the other own rows, which
-#: kernels of other models lack: errors of frozen kernels fell nearly everywhere where those of held-out rows rose a little (ONNX Runtime's
-#: convolutions: by 14 %, of frozen ones from 25 to 21 %), and rose where these rose more (24 %; 34 to 44 %, of other engines).
+#: kernels of other models lack: where held-out convolutions of ONNX Runtime became worse by 14 %, frozen ones fell from 25 to
+#: 21 %; where depthwise ones, by other engines, became worse by 24 %, frozen ones rose from 34 to 44.
 _TOLERANCE = 1.2
 #: Octaves from which on a row is as much unlike those of other subjects as any.
 _UNLIKE = 2.0
