@@ -75,7 +75,7 @@ class Prior:
         matrix = features([KernelConfig.from_json(text) for text in kernels["config"]])
         kernels = _as_on(own, labels.matrix, kernels, matrix)
         said, further = self.says(own), self.says(kernels)
-        known = np.isfinite(np.vstack([said, further])).all(axis=0)
+        known = np.asarray(np.isfinite(np.vstack([said, further])).all(axis=0))
         if not known.any():
             return None
         none = {"input_layout": float(UNKNOWN), "implementation": -1.0}
