@@ -14,11 +14,12 @@ import typer
 from edgeplan.errors import DeviceError, ParamsError
 
 VARIABLE = "EDGEPLAN_WORKSPACE"
-#: A folder a shipped device: its device file, and its predictors, distilled.
+#: A folder a shipped device: its device file, its predictors, distilled, and the kernels that they were trained on.
 SHIPPED = Path(__file__).parent / "shipped"
 DEVICE_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _DEVICES, _ROWS, _RESULTS = Path("config/devices"), Path("data/rows"), Path("results")
 _PREDICTORS = "card.json"
+KERNELS = "kernels.parquet"
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,23 @@ class Workspace:
                 next_step=f"known devices: {', '.join(sorted(known))}; or name the path of a device file",
             )
         return known[name]
+
+
+def shipped_kernels(name: str, folder: Path = SHIPPED, *, where: str = "training.prior") -> Path:
+    """File of the kernels that the shipped predictors of a device were trained on.
+
+    Raises:
+        DeviceError: none are shipped of this device.
+    """
+    path = folder / name / KERNELS
+    if not (DEVICE_NAME.fullmatch(name) and path.is_file() and (path.parent / _PREDICTORS).is_file()):
+        known = ", ".join(sorted(p.parent.name for p in folder.glob(f"*/{KERNELS}"))) or "none"
+        raise DeviceError(
+            f"the package ships no kernels of a device {name!r} to learn from",
+            where=where,
+            next_step=f"name devices that it does ({known}), or none: -S '{where}=[]'",
+        )
+    return path
 
 
 def is_path(name_or_path: str | Path) -> bool:

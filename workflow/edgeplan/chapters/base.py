@@ -140,6 +140,7 @@ class Chapter:
         merged_by: the stage that merges its figures of merit (`results/<target>/chapters/<name>.json`) into
             `results/<target>/metrics.json` and takes its part into `results/<target>/report.html`.
         named_devices: where else in params.yaml devices are named; each has to have a file.
+        shipped_devices: where devices are named that stages learn from; each has to be shipped with its kernels.
         estimate: `module:function` from params and engines to seconds by part of a run.
     """
 
@@ -153,6 +154,7 @@ class Chapter:
     figures: str = ""
     merged_by: str = "report"
     named_devices: tuple[Targets, ...] = ()
+    shipped_devices: tuple[Targets, ...] = ()
     estimate: str = ""
 
 

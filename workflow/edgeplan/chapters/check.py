@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from edgeplan.chapters.base import DEVICES, ChapterParams
+from edgeplan.chapters.base import DEVICES, ChapterParams, Targets
 from edgeplan.chapters.registry import CHAPTERS
 from edgeplan.devices.config import DEVICE_FOLDER, load_device
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.params import load_params
+from edgeplan.workspace import shipped_kernels
 
 
 def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> ChapterParams:
@@ -20,10 +21,12 @@ def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> ChapterParams:
 
     Raises:
         ParamsError: a key is misspelt or missing, or a value is out of range.
-        DeviceError: a device has no file in the folder `devices`, or one that does not fit.
+        DeviceError: a device has no file in the folder `devices`, or one that does not fit; nothing is shipped of a prior one.
     """
     params = load_params(path)
-    for place, name in _named(params):
+    for place, name in _named(
+        params, (DEVICES, *(targets for chapter in CHAPTERS.values() for targets in chapter.named_devices))
+    ):
         file = devices / f"{name}.yaml"
         if not file.is_file():
             known = ", ".join(sorted(p.stem for p in devices.glob("*.yaml"))) or "none"
@@ -34,6 +37,8 @@ def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> ChapterParams:
                 f"`dvc exp run` with --temp or --queue takes only files that git knows: git add {file}",
             )
         load_device(file)
+    for place, name in _named(params, (targets for chapter in CHAPTERS.values() for targets in chapter.shipped_devices)):
+        shipped_kernels(name, where=place)
     return params
 
 
@@ -53,11 +58,10 @@ def refuse_overlay(config: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def _named(params: ChapterParams) -> Iterator[tuple[str, str]]:
-    """Every device that is named, and under which key."""
+def _named(params: ChapterParams, places: Iterable[Targets]) -> Iterator[tuple[str, str]]:
+    """Every device that is named in some places, and under which key."""
     written = params.model_dump()
-    places = dict.fromkeys((DEVICES, *(targets for chapter in CHAPTERS.values() for targets in chapter.named_devices)))
-    for targets in places:
+    for targets in dict.fromkeys(places):
         for target in targets.of(written):
             for wildcard, name in target.items():
                 yield targets.path if len(target) == 1 else f"{targets.path}.{wildcard}", name

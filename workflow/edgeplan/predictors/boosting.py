@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from edgeplan.predictors.features import work_terms
 from edgeplan.predictors.labels import Floats, Labels, group_folds
@@ -47,6 +46,10 @@ _MEDIUM: Mapping[str, float | int | str] = {
     "extra_trees": True,
 }
 _HUBER: Mapping[str, Any] = {"objective": "huber", "alpha": 0.15}  # alpha: where errors of log latency count linearly
+#: Own rows and a prior's: many, of which most are alike.
+_MIXED: Mapping[str, float | int | str] = {**_MEDIUM, "num_iterations": 300, "learning_rate": 0.1}
+#: A correction of what is nearly right.
+SHALLOW: Mapping[str, float | int | str] = {**_SMALL, "num_leaves": 8, "min_data_in_leaf": 8}
 _FIXED: Mapping[str, Any] = {
     "bagging_freq": 1,
     "deterministic": True,
@@ -120,6 +123,11 @@ def parameters_for(labels: Labels, matrix: Floats, settings: TrainingSettings) -
     return _tune(labels, matrix, settings)
 
 
+def mixed_parameters(rows: int) -> Parameters:
+    """Parameters for so many own rows and rows of a prior together."""
+    return dict(_SMALL if rows < TUNED_ROWS else _MIXED)
+
+
 def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | str], seeds: tuple[int, ...]) -> Fitted:
     """Train on all rows; `matrix` holds the trees' features (n, features)."""
     import lightgbm  # noqa: PLC0415  training alone needs it
@@ -131,7 +139,7 @@ def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | s
         data = lightgbm.Dataset(matrix, constant, free_raw_data=False)
         boosters = [lightgbm.train({**_FIXED, "objective": "l2", "min_data_in_leaf": 1}, data, 1)]
     else:
-        boosters = [_boost(matrix, ratio, labels.weight, parameters, seed) for seed in seeds]
+        boosters = [boost(matrix, ratio, labels.weight, parameters, seed) for seed in seeds]
 
     def mean(rows: Floats) -> Floats:
         return np.asarray(np.mean([b.predict(rows) for b in boosters], axis=0), dtype=np.float64)
@@ -139,20 +147,8 @@ def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | s
     return Fitted(work, merge_texts([b.model_to_string() for b in boosters]), mean)
 
 
-def cross_validate(
-    labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | str], settings: TrainingSettings
-) -> npt.NDArray[np.float64]:
-    """Latency of every row (us) as predicted by a model that saw no row of its subject (n,); NaN with a single subject."""
-    folds = group_folds(labels.group, settings.folds, settings.seeds[0])
-    result = np.full(len(labels), np.nan)
-    for number in range(int(folds.max()) + 1):
-        train, held = np.flatnonzero(folds != number), np.flatnonzero(folds == number)
-        if len(train):
-            result[held] = fit(labels.take(train), matrix[train], parameters, settings.seeds[:1]).predict(matrix[held])
-    return result
-
-
-def _boost(matrix: Floats, ratio: Floats, weight: Floats, parameters: Mapping[str, float | int | str], seed: int) -> Any:
+def boost(matrix: Floats, ratio: Floats, weight: Floats, parameters: Mapping[str, float | int | str], seed: int) -> Any:
+    """Trees that predict `ratio` from the features."""
     import lightgbm  # noqa: PLC0415
 
     data = lightgbm.Dataset(matrix, ratio, weight=weight, params={"verbosity": -1}, free_raw_data=False)

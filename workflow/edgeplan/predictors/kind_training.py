@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.predictors.boosting import Parameters, cross_validate, fit, parameters_for
+from edgeplan.predictors.boosting import Parameters
 from edgeplan.predictors.card import Dispatch, Regressor
 from edgeplan.predictors.dispatch import learn_dispatch
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.labels import Floats, Labels
 from edgeplan.predictors.latency import together
+from edgeplan.predictors.prior import Prior
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.sizes import nearest_of_others, packed, places, usual
+from edgeplan.predictors.support import Support, choose, fit_supported
 from edgeplan.support.rounding import nine_digits
 
 _LEAST_HALF_WIDTH = 1e-3
@@ -35,6 +37,7 @@ class Kind:
         beyond, error: how far the sizes of each row lie beyond what is near to samples of other subjects (octaves), and its
             error out of fold over the half width of the interval on that side; NaN without (n,).
         parameters: tuned parameters by implementation.
+        support: what is taken of a prior, by implementation.
     """
 
     regressors: list[Regressor]
@@ -44,9 +47,18 @@ class Kind:
     beyond: Floats
     error: Floats
     parameters: dict[str, Parameters]
+    support: dict[str, Support | None]
 
 
-def train_kind(kind: str, labels: Labels, matrix: Floats, reads: Floats, settings: TrainingSettings) -> Kind:
+def train_kind(
+    kind: str,
+    labels: Labels,
+    matrix: Floats,
+    reads: Floats,
+    settings: TrainingSettings,
+    prior: Prior | None = None,
+    layouts: Mapping[str, float] | None = None,
+) -> Kind:
     """Train one kind: its dispatch, a predictor of all its rows, and one of each implementation that has rows enough.
 
     Args:
@@ -55,12 +67,15 @@ def train_kind(kind: str, labels: Labels, matrix: Floats, reads: Floats, setting
         matrix: features of the trees, with the code of the input state (n, features).
         reads: code of the layout each row reads (n,).
         settings: how to train.
+        prior: knowledge of other devices.
+        layouts: codes of layouts, by which `matrix` and `reads` know them; needed with a prior.
     """
     names = labels.column("implementation")
     told = sorted(set(names) - {""})
     # The reorder inserted is known by its two layouts; no state has to be learnt for it.
     learnt = learn_dispatch(kind, labels, matrix, settings) if kind != "reorder" else None
-    result = Kind([], {}, None, np.full(len(labels), np.nan), np.full(len(labels), np.nan), np.full(len(labels), np.nan), {})
+    unknown = np.full(len(labels), np.nan)
+    result = Kind([], {}, None, unknown, unknown.copy(), unknown.copy(), {}, {})
     if learnt:
         result.dispatch = learnt[0]
         if learnt[0].file:
@@ -69,11 +84,13 @@ def train_kind(kind: str, labels: Labels, matrix: Floats, reads: Floats, setting
     matrix = matrix.copy()
     matrix[:, -2] = reads
     matrix[:, -1] = [told.index(n) if n else -1 for n in names]
+    codes = {"input_layout": layouts or {}, "implementation": {name: float(i) for i, name in enumerate(told)}}
+    support = prior.support(kind, labels, codes) if prior else None
     parts = [n for n in told if (names == n).sum() >= settings.min_rows_per_implementation]
     if parts != told or (names == "").any() or not told or len(told) > 1:
-        _train_part(result, kind, "", np.arange(len(labels)), labels, matrix, settings)
+        _train_part(result, kind, "", np.arange(len(labels)), labels, matrix, settings, support)
     for name in parts:
-        _train_part(result, kind, name, np.flatnonzero(names == name), labels, matrix, settings)
+        _train_part(result, kind, name, np.flatnonzero(names == name), labels, matrix, settings, support)
     return result
 
 
@@ -85,20 +102,24 @@ def _train_part(
     labels: Labels,
     matrix: Floats,
     settings: TrainingSettings,
+    support: Support | None,
 ) -> None:
     """Train on some rows of a kind; predictors of implementations come after that of the kind and are averaged with it."""
     part, seen = labels.take(rows), matrix[rows].copy()
     codes: tuple[str, ...] = ()
     if implementation:
         seen[:, -1] = -1.0
+        support = support.of(implementation) if support else None
     else:
         codes = tuple(sorted(set(part.column("implementation")) - {""}))
-    parameters = parameters_for(part, seen, settings)
-    held_out = together(result.out_of_fold[rows], cross_validate(part, seen, parameters, settings))
-    fitted = fit(part, seen, parameters, settings.seeds)
+    chosen = choose(part, seen, settings, support.take(rows) if support else None)
+    parameters = chosen.parameters
+    held_out = together(result.out_of_fold[rows], chosen.held_out)
+    fitted = fit_supported(part, seen, parameters, settings.seeds, chosen.support)
     file = file_name(kind, implementation, result.texts)
     result.texts[file] = fitted.text
     result.parameters[implementation] = parameters
+    result.support[implementation] = chosen.support
     better = np.isfinite(held_out)
     result.out_of_fold[rows[better]] = held_out[better]
     residual = np.log(part.latency / held_out)[better]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edgeplan.errors import FormatError, PredictionError
 from edgeplan.graph.element_types import NEXT_STEP, of_type, whole_type
 from edgeplan.predictors.card import Card
-from edgeplan.predictors.configs import Integers
+from edgeplan.predictors.configs import ConfigTable, Integers
 from edgeplan.predictors.familiarity import unfamiliar
 from edgeplan.predictors.features import FEATURES, LABELLED_TYPES, WORK_TERMS
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
@@ -146,6 +146,10 @@ class DevicePredictor:
             name = tables.models[tables.tensor_model[tensor]]
             raise _no_predictor((_REORDER, ""), name, f"tensor {tensor}", self.card.device)
         return self._total(tables, layouts, costs)
+
+    def latency_us(self, configs: ConfigTable, implementation: Integers, reads: Integers) -> Floats:
+        """Latency of kernels on their own, without factors of whole models, us (n,): see `Evaluator.latency`."""
+        return self._evaluator.latency(configs, implementation, reads)[0]
 
     def without_factors(self) -> DevicePredictor:
         """These predictors with plain sums over kernels."""

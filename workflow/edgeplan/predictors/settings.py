@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from edgeplan.workspace import DEVICE_NAME
+
 
 class TrainingSettings(BaseModel):
     """How predictors are trained.
@@ -17,6 +19,7 @@ class TrainingSettings(BaseModel):
         interval: nominal coverage of the intervals.
         seeds: the first seeds folds and tuning; models of all seeds are averaged. The pipeline keeps their number and derives
             their values from its own seed.
+        prior: shipped devices whose kernels the predictors of a device also learn from (`edgeplan.predictors.prior`).
         resolved_us: labels of at least this many microseconds are those that the samplers are also compared on alone.
     """
 
@@ -27,4 +30,5 @@ class TrainingSettings(BaseModel):
     min_rows_per_implementation: Annotated[int, Field(ge=2)] = 30
     interval: Annotated[float, Field(gt=0.5, lt=1)] = 0.9
     seeds: Annotated[tuple[int, ...], Field(min_length=1, max_length=10)] = (0,)
+    prior: Annotated[tuple[Annotated[str, Field(pattern=DEVICE_NAME.pattern)], ...], Field(max_length=20)] = ()
     resolved_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0

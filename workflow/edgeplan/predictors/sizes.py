@@ -76,6 +76,13 @@ def nearest(asked: Places, known: Places) -> Floats:
     return np.asarray(found / _PER_OCTAVE, dtype=np.float64)
 
 
+def nearest_row(asked: Places, known: Places) -> Integers:
+    """Position of the known place nearest to each (n,)."""
+    from scipy.spatial import cKDTree  # noqa: PLC0415  as above
+
+    return np.asarray(cKDTree(known.astype(np.float64)).query(asked.astype(np.float64))[1], dtype=np.int64)
+
+
 def nearest_of_others(at: Places, subject: Integers) -> Floats:
     """Distance of each sample to the nearest one of another subject, octaves (n,); infinite where there is none."""
     found = np.full(len(at), np.inf)

@@ -18,6 +18,7 @@ from edgeplan.predictors.kind_training import Kind, file_name, train_kind
 from edgeplan.predictors.labels import Floats, Labels, read_labels
 from edgeplan.predictors.latency import state_names
 from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.predictors.prior import Prior
 from edgeplan.predictors.quality import quality_of
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.sizes import growth
@@ -38,6 +39,7 @@ def train_predictor(
     plain_layouts: Mapping[str, str],
     measured_at: str,
     exclude_samplers: Collection[str] = ("frozen",),
+    prior: Prior | None = None,
 ) -> tuple[DevicePredictor, pd.DataFrame]:
     """Train one predictor per kernel kind, and one per implementation with enough rows.
 
@@ -52,6 +54,7 @@ def train_predictor(
         plain_layouts: layout of graph inputs and outputs by rank.
         measured_at: date of the measurements.
         exclude_samplers: samplers whose rows are never trained on; those of "frozen" are reported on.
+        prior: knowledge of other devices, of which each predictor takes what lowers its errors on held-out rows.
 
     Returns:
         The predictors, and held-out kernels: subject, kind, type, config, measured_us, predicted_us, forest_us, split ("test"
@@ -69,13 +72,13 @@ def train_predictor(
     if not len(kept):
         raise FormatError("every labelled kernel is excluded from training", where="training table", next_step="sample kernels")
     frozen = np.flatnonzero((labels.frame["sampler"] == "frozen").to_numpy()) if "frozen" in exclude_samplers else kept[:0]
-    kind_of = labels.column("kind")
+    kind_of, layouts = labels.column("kind"), {name: float(i) for i, name in enumerate(states)}
     kinds: dict[str, Kind] = {}
     quality = []
     out_of_fold = np.full(len(labels), np.nan)
     for kind in sorted(set(kind_of[kept])):
         here = kept[kind_of[kept] == kind]
-        trained = train_kind(kind, labels.take(here), matrix[here], reads[here], settings)
+        trained = train_kind(kind, labels.take(here), matrix[here], reads[here], settings, prior, layouts)
         kinds[kind] = trained
         out_of_fold[here] = trained.out_of_fold
         quality.append(quality_of(trained, labels, (matrix, reads), here, frozen[kind_of[frozen] == kind], settings))

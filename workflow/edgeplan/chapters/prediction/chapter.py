@@ -90,7 +90,7 @@ TRAINING = Stage(
         "samplers": f"{_PREDICTORS}/samplers.csv",
     },
     paths={"predictors": _PREDICTORS},
-    reads=(f"{_RESULTS}/measurements",),
+    reads=(f"{_RESULTS}/measurements", "workflow/edgeplan/shipped"),  # the prior, where params name one
     writes=(_PREDICTORS,),
     cached=(_PREDICTORS,),
     all_cores=True,
@@ -194,5 +194,6 @@ CHAPTER = Chapter(
     tables="edgeplan.chapters.prediction.evaluation.table_registry:TABLES",
     figures="edgeplan.chapters.prediction.evaluation.figures:FIGURES",
     named_devices=(Targets("truth.repeat"), _UNSEEN, _TRANSFER),
+    shipped_devices=(Targets("fusion.prior"), Targets("training.prior")),
     estimate="edgeplan.chapters.prediction.estimate:estimate",
 )

@@ -1,4 +1,4 @@
-"""What the package ships of a device: its file, its fusion rules, and its predictors, distilled."""
+"""What the package ships of a device: file, fusion rules, distilled predictors, and the kernels that they learnt from."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from edgeplan.chapters.prediction.model_tables import kernels_of
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.predictors.distilled import TREES, load_distilled, save_distilled
 from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.predictors.prior import COLUMNS
+from edgeplan.predictors.training_rows import trained_on
 from edgeplan.support.files import write_atomically
-from edgeplan.support.frames import read_parquet
+from edgeplan.support.frames import read_document, read_parquet, write_parquet
+from edgeplan.workspace import KERNELS
 
 MAX_BYTES = 4_900_000
 #: Greatest median change of the latency of a model.
@@ -46,6 +50,13 @@ class Distilled:
         )
 
 
+def _sampled(measurements: Path) -> pd.DataFrame:
+    """The distinct kernels that the predictors were trained on: never a frozen one, nor one of a whole model."""
+    mode = str(read_document(measurements / "sampling.json", "mode")["mode"])
+    table = read_parquet(measurements / "kernels.parquet", "mode", "sampler", "subject", *COLUMNS)
+    return table.loc[trained_on(table, mode), list(COLUMNS)].drop_duplicates("config", ignore_index=True)
+
+
 def distil(device: Path, results: Path, models: Path, folder: Path) -> Distilled:
     """Write what the package ships of a device.
 
@@ -63,6 +74,7 @@ def distil(device: Path, results: Path, models: Path, folder: Path) -> Distilled
         save_distilled(predictor, folder, tolerance)
         if (folder / TREES).stat().st_size <= MAX_BYTES:
             break
+    write_parquet(_sampled(results / "measurements"), folder / KERNELS)
     copies = {
         folder / device.name: device,
         folder / "rules.json": results / "fusion" / "rules.json",

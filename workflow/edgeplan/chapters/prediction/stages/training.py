@@ -196,7 +196,7 @@ def _train_all(
     with TemporaryDirectory(prefix="edgeplan-training-") as folder, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         largest_first = sorted(asked, key=lambda name: -len(asked[name]))
         started = {
-            pool.submit(_train, Path(folder) / str(number), asked[name], params, about, black_box=name == ISOLATED): name
+            pool.submit(_train, Path(folder) / str(number), asked[name], params, about, name): name
             for number, name in enumerate(largest_first)
         }
         with progress(f"{about['device']}: kernels trained on", sum(len(rows) for rows in asked.values())) as advance:
@@ -207,8 +207,11 @@ def _train_all(
 
 
 def _train(
-    folder: Path, rows: pd.DataFrame, params: Params, about: Mapping[str, Any], *, black_box: bool = False
+    folder: Path, rows: pd.DataFrame, params: Params, about: Mapping[str, Any], name: str
 ) -> tuple[DevicePredictor, pd.DataFrame]:
+    settings, black_box = _settings(params), name == ISOLATED
+    if name != _DEVICE:  # what is compared tells of own rows alone
+        settings = settings.model_copy(update={"prior": ()})
     told = {
         "device": str(about["device"]),
         "engine": str(about["engine"]),
@@ -217,4 +220,4 @@ def _train(
         "plain_layouts": {} if black_box else dict(about["plain_layouts"]),
         "measured_at": str(about["measured_at"]),
     }
-    return train_in_process(folder, rows, _settings(params), told)
+    return train_in_process(folder, rows, settings, told)
