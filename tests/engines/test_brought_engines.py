@@ -169,12 +169,11 @@ def test_an_engine_without_a_protocol_is_not_measured(folder: Path) -> None:
 def test_a_command_that_needs_our_engines_alone_looks_for_no_others() -> None:
     """Reading the entry points of everything that is installed takes longer than a prediction."""
     code = (
-        "import importlib.metadata as m\n"
-        "def refuse(**_):\n    raise AssertionError\n"
-        "m.entry_points = refuse\n"
         "from edgeplan.devices.config import load_device\n"
-        "from edgeplan.engines.registry import engine_class, setting\n"
-        "load_device('cpu-onnxruntime'); engine_class('onnxruntime'); setting('onnxruntime')\n"
+        "from edgeplan.engines import registry\n"
+        "def refuse(**_):\n    raise AssertionError\n"
+        "registry.entry_points = refuse\n"
+        "load_device('cpu-onnxruntime'); registry.engine_class('onnxruntime'); registry.setting('onnxruntime')\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, ItemsView, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ from evaluation_evidence import full_evidence
 from law_of_latency import ABOUT, SETTINGS, rows
 
 from edgeplan.chapters.prediction.evaluation.tables import write_tables
+from edgeplan.chapters.registry import STAGES
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.predictors.training import train_predictor
@@ -32,62 +33,17 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "workflow/scripts"
 RESULTS = Path("results/dev")
 Damage = Callable[[Path, str], str]
+
+
 #: Inputs, outputs and params of the stages' rules, for the device `dev`.
-RULES: dict[str, dict[str, dict[str, object]]] = {
-    "training": {
-        "input": {
-            "kernels": RESULTS / "measurements/kernels.parquet",
-            "summary": RESULTS / "measurements/sampling.json",
-            "rules": RESULTS / "fusion/rules.json",
-            "calibration": RESULTS / "calibration/models.parquet",
-        },
-        "output": {"card": RESULTS / "new/card.json", "quality": RESULTS / "new/q.parquet", "samplers": RESULTS / "new/s.csv"},
-    },
-    "sampling": {
-        "input": {"device": "config/dev.yaml", "prior": "data/zoo/prior.parquet", "rules": RESULTS / "fusion/rules.json"},
-        "output": {"kernels": RESULTS / "new/kernels.parquet", "summary": RESULTS / "new/sampling.json"},
-        "params": {"rows": "data/rows/dev/sampling"},
-    },
-    "truth": {
-        "input": {"device": "config/dev.yaml", "models": "data/zoo/models.parquet"},
-        "output": {"truth": RESULTS / "new/truth.parquet", "environment": RESULTS / "new/environment.json"},
-        "params": {"rows": "data/rows/dev/truth"},
-    },
-    "evaluation": {
-        "input": {"models": "data/zoo/models.parquet"},
-        "output": {"metrics": RESULTS / "chapters/prediction.json"},
-        "params": {"rows": "data/rows/dev"},
-    },
-    "transfer": {
-        "input": {
-            "source": RESULTS / "evaluation/models.parquet",
-            "target": RESULTS / "evaluation/models.parquet",
-        },
-        "output": {"csv": "results/transfer/table_11.csv"},
-    },
-    "cold_tables": {
-        "input": {"runs": RESULTS / "cold/runs.parquet"},
-        "output": {"metrics": RESULTS / "chapters/cold_start.json"},
-        "params": {"remarks": "remarks"},
-    },
-    "report": {
-        "input": {"environment": RESULTS / "evaluation/environment.json", "transfer": "results/transfer/table_11.csv"},
-        "output": {"metrics": RESULTS / "metrics.json", "report": RESULTS / "report.html"},
-        "params": {
-            "tables": RESULTS / "tables",
-            "figures": RESULTS / "figures",
-            "chapters": RESULTS / "chapters",
-            "remarks": "remarks",
-        },
-    },
-}
-
-
 class Files(SimpleNamespace):
     """Files of a rule: by name, and one after the other."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(vars(self).values())
+
+    def items(self) -> ItemsView[str, str]:
+        return vars(self).items()
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +52,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     results, zoo, chapter, cold = folder / RESULTS, folder / "data/zoo", full_evidence(), cold_evidence()
     shutil.copy(ROOT / "params.yaml", folder)
-    (folder / "config").mkdir()
-    (folder / "config/dev.yaml").write_text(yaml.safe_dump({"format_version": 1, "name": "dev", "engine": "onnxruntime"}))
+    (folder / "config/devices").mkdir(parents=True)
+    (folder / "config/devices/dev.yaml").write_text(
+        yaml.safe_dump({"format_version": 1, "name": "dev", "engine": "onnxruntime"})
+    )
     write_parquet(chapter.frame("zoo").assign(spec="{}"), zoo / "models.parquet")
     write_parquet(chapter.frame("prior"), zoo / "prior.parquet")
     labelled = rows(100)
@@ -134,11 +92,21 @@ def workspace(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return folder
 
 
-def run(stage: str) -> None:
+def run(name: str) -> None:
     """Run the script of a stage as Snakemake does."""
-    rule = {part: Files(**RULES[stage].get(part, {})) for part in ("input", "output", "params")}
-    snakemake = SimpleNamespace(**rule, log=["logs/stage.log"], wildcards=SimpleNamespace(device="dev"))
-    runpy.run_path(str(SCRIPTS / f"{stage}.py"), init_globals={"snakemake": snakemake})
+    (stage,) = (stage for stage in STAGES if stage.name == name)
+
+    def given(paths: Mapping[str, str]) -> dict[str, str]:
+        return {key: path.format(device="dev", source="dev", target="dev") for key, path in paths.items()}
+
+    snakemake = SimpleNamespace(
+        input=Files(**given(stage.inputs)),
+        output=Files(**given(stage.outputs)),
+        params=Files(function=stage.function, sections=stage.params, **given(stage.folders)),
+        log=["logs/stage.log"],
+        wildcards=Files(device="dev"),
+    )
+    runpy.run_path(str(SCRIPTS / "stage.py"), init_globals={"snakemake": snakemake})
 
 
 def files(folder: Path) -> dict[Path, bytes]:
@@ -226,8 +194,8 @@ def test_tables_from_before_they_told_a_version_are_read(workspace: Path, stage:
     pd.read_parquet(path).to_parquet(path, index=False)
     assert b"edgeplan_table" not in pq.read_schema(path).metadata
     run(stage)
-    assert all(Path(str(output)).is_file() for output in RULES[stage]["output"].values())
-    assert workspace == Path.cwd()
+    (declared,) = (one for one in STAGES if one.name == stage)
+    assert all((workspace / path.format(device="dev")).is_file() for path in declared.outputs.values())
 
 
 def test_a_written_table_is_the_same_every_time_and_reads_back(tmp_path: Path) -> None:

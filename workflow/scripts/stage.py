@@ -3,8 +3,7 @@
 Logging, the check of params.yaml, and errors that end with their message are the same for all.
 """
 
-from __future__ import annotations
-
+# Snakemake puts its own lines before these: no import from __future__ may follow them.
 import logging
 import sys
 from collections.abc import Iterator

@@ -8,7 +8,7 @@ from pathlib import Path
 from edgeplan.chapters.cold_start.evaluation.evidence import read_cold_evidence
 from edgeplan.chapters.cold_start.evaluation.figures import make_cold_figures
 from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
-from edgeplan.chapters.cold_start.evaluation.tables import make_cold_tables, table_captions, write_cold_tables
+from edgeplan.chapters.cold_start.evaluation.tables import make_cold_tables, table_notes, write_cold_tables
 from edgeplan.report.cold_report import render_chapter, render_page
 from edgeplan.report.stage import remarks_of
 from edgeplan.support.files import write_atomically, write_json, write_text
@@ -27,7 +27,7 @@ def write_cold_start(*, device: str, measured: Path, chapters: Path, remarks: Pa
     evidence = read_cold_evidence(device, measured)
     measured_at = str(evidence.environment.get("measured_at", "unknown"))
     tables, figures, metrics = make_cold_tables(evidence), make_cold_figures(evidence), cold_metrics(evidence)
-    write_cold_tables(tables, table_captions(evidence), measured / "tables", measured_at)
+    write_cold_tables(tables, table_notes(evidence), measured / "tables", measured_at)
     write_csv(evidence.plans, measured / "tables" / "plans.csv")
     for name, data in figures.items():
         write_atomically(measured / "figures" / f"{name}.png", partial(Path.write_bytes, data=data))

@@ -41,14 +41,14 @@ def markdown(frame: pd.DataFrame) -> str:
     return "\n".join([line([str(c) for c in frame.columns]), "|" + "|".join(rules) + "|", *(line(row) for row in rows)]) + "\n"
 
 
-def write_table(frame: pd.DataFrame, path_stem: Path, title: str, caption: str, measured_at: str) -> tuple[Path, Path]:
+def write_table(frame: pd.DataFrame, path_stem: Path, title: str, note: str, measured_at: str) -> tuple[Path, Path]:
     """Write a table as csv (for programs, with a column `measured_at`) and md (for people).
 
     Args:
         frame: the table.
         path_stem: path without suffix.
         title: one line.
-        caption: what it shows.
+        note: what the data say of it besides; its caption stands in the report.
         measured_at: when its measurements were made, as text.
 
     Returns:
@@ -58,7 +58,8 @@ def write_table(frame: pd.DataFrame, path_stem: Path, title: str, caption: str, 
     csv, md = (path_stem.with_name(f"{path_stem.name}.{suffix}") for suffix in ("csv", "md"))
     text = frame.assign(measured_at=measured_at).to_csv(index=False, float_format="%.6g", lineterminator="\n")
     write_text(csv, text)
-    write_text(md, f"# {title}\n\n{caption}\n\n{markdown(frame)}\nMeasured: {measured_at}\n")
+    said = f"{note}\n\n" if note else ""
+    write_text(md, f"# {title}\n\n{said}{markdown(frame)}\nMeasured: {measured_at}\n")
     return csv, md
 
 

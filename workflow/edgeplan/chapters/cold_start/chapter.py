@@ -39,7 +39,7 @@ COLD_TABLES = Stage(
         "page": f"{_MEASURED}/report.html",
     },
     paths={"measured": _MEASURED, "chapters": _CHAPTERS, "remarks": "docs/remarks"},
-    reads=("docs/remarks",),
+    reads=("docs/remarks", "workflow/edgeplan/chapters/cold_start/captions"),
     writes=(f"{_MEASURED}/tables",),
     plots=(f"{_MEASURED}/figures",),
     cached=(f"{_CHAPTERS}/cold_start.html", f"{_MEASURED}/report.html"),

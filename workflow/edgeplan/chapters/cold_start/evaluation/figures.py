@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +17,7 @@ from edgeplan.chapters.cold_start.evaluation import tables_runs as runs
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.tables_continuous import figure_14, mode_over_without, shown_models
 from edgeplan.chapters.cold_start.evaluation.tables_stages import STAGES, NotMeasuredError, figure_06, figure_09, focus, title
+from edgeplan.reporting.captions import caption
 from edgeplan.reporting.drawing import (
     INK,
     MARKERS,
@@ -210,68 +212,67 @@ def _gantt(e: ColdEvidence) -> Any:
     return gantt(spans, model)
 
 
+_CAPTIONS = Path(__file__).parents[1] / "captions/figures"
+
+
 @dataclass(frozen=True, slots=True)
 class ColdPicture:
     """A figure: stem of its file, one line, what is drawn, what draws it, and what the measurements add to the caption."""
 
     id: str
     title: str
-    caption: str
     function: Callable[[ColdEvidence], Any]
     told: words.Words = words.nothing
+
+    @property
+    def caption(self) -> str:
+        """What is drawn, as its file says it."""
+        return caption(_CAPTIONS, self.id)
 
 
 _ALL = (
     ColdPicture(
         "cold_gantt",
         "A cold start, planned and measured",
-        "What runs where and when; both on the same scale. The plan has profiled costs, whatever the machine's speed in the "
-        "measured start, which is one of a process of its own and not among those of the tables.",
         _gantt,
     ),
     ColdPicture(
         "cold_figure_08",
         "Cold latency of stock engines over our own",
-        "Above 1 our plan starts sooner; the dash is the lower bound (paper: Fig. 8).",
         speed,
     ),
     ColdPicture(
         "cold_figure_02",
         "Cold over warm",
-        "A mark a model, by engine (paper: Fig. 2, 1.5 to 12.7 on CPUs).",
         cold_over_warm,
         words.own_optimal,
     ),
     ColdPicture(
         "cold_figure_06",
         "Stages by the number of cores",
-        "Page cache warm; memory allocation is part of the other stages (paper: Fig. 6).",
         stages,
         words.widths,
     ),
-    ColdPicture("cold_figure_09", "Cold latency by the number of cores", "Page cache warm (paper: Fig. 9).", cores),
+    ColdPicture("cold_figure_09", "Cold latency by the number of cores", cores),
     ColdPicture(
         "cold_figure_11",
         "Background load",
-        "Slow-down while one core is busy; which of our threads runs there is the scheduler's choice (paper: Fig. 11).",
         load,
         words.load_runs,
     ),
     ColdPicture(
         "cold_figure_13",
         "Ablation",
-        "K: kernels, C: caching, P: pipeline; page cache warm (paper: Fig. 13).",
         ablation,
         words.sequences("warm", "K", "K+C"),
     ),
     ColdPicture(
         "cold_figure_14",
         "Continuous inference",
-        "The first inferences of a process, page cache warm (paper: Fig. 14).",
         continuous,
         words.continuous,
     ),
-    ColdPicture("cold_predicted", "Predicted and measured", "Every executed plan; the band is +-15 %.", predicted),
+    ColdPicture("cold_predicted", "Predicted and measured", predicted),
 )
 
 #: Every figure by id, in the order of the report.

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.errors import FormatError
+from edgeplan.reporting.captions import caption
 from edgeplan.reporting.metrics import require
 from edgeplan.support.frames import read_csv, read_document, read_parquet
 
@@ -115,6 +116,9 @@ class Evidence:
         return frame if len(frame) else None
 
 
+_CAPTIONS = Path(__file__).parents[1] / "captions"
+
+
 @dataclass(frozen=True, slots=True)
 class Shown:
     """A table or figure that the evaluation can make.
@@ -122,7 +126,6 @@ class Shown:
     Attributes:
         id: stem of its files.
         title: one line.
-        caption: what is shown, in which units, from which part of the paper.
         function: makes it.
         needs: parts of `Evidence` it cannot be made without.
         columns: columns of `Evidence.models` it cannot be made without.
@@ -131,11 +134,15 @@ class Shown:
 
     id: str
     title: str
-    caption: str
     function: Callable[[Evidence], Any]
     needs: tuple[str, ...]
     columns: tuple[str, ...] = ()
     note: Callable[[Evidence], str] | None = None
+
+    @property
+    def caption(self) -> str:
+        """What is shown, in which units, from which part of the paper. Read from its file."""
+        return caption(_CAPTIONS / ("figures" if self.id.startswith("figure_") else "tables"), self.id)
 
     def possible(self, evidence: Evidence) -> bool:
         """Whether everything it needs is there."""

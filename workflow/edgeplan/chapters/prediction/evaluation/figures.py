@@ -17,32 +17,24 @@ _ALL = (
     Shown(
         "figure_06",
         "Where the latency goes",
-        "Predicted latency of the evaluated models by kernel kind, mean share by family. Paper (Fig. 6): Conv and DWConv take "
-        "94.2 %, 91.9 % and 75.5 % on CPU, GPU and VPU.",
         kernels.breakdown,
         ("breakdown", "models"),
     ),
     Shown(
         "figure_07",
         "Conv by kernel size and by input size",
-        "Measured and predicted latency of one Conv while one dimension is swept (paper: Fig. 7, same configurations, curves "
-        "without numbers: latency grows in other ways than linearly, and in steps with the input size).",
         kernels.sizes,
         ("sweeps",),
     ),
     Shown(
         "figure_08",
         "Conv by output channels",
-        "Measured and predicted latency as the output channels are swept: the staircase (paper: Fig. 8, same configuration, "
-        "curves without numbers: steps on its GPU and VPU).",
         kernels.channels,
         ("sweeps",),
     ),
     Shown(
         "figure_09",
         "Accuracy on unseen families",
-        "Share of models within 10 %. FLOPs and FLOPs+MAC are regressions over the other families; the paper's bars are its "
-        "means over five families and three devices (Fig. 9) and, for the operator sum, its CPU (Fig. 11).",
         models.baselines_figure,
         ("models",),
         ("predicted_ms", "macs", "memory_bytes"),
@@ -50,8 +42,6 @@ _ALL = (
     Shown(
         "figure_10",
         "Error by latency",
-        "Signed prediction error in four groups of equal size by measured latency; box: quartiles, whiskers: 5 and 95 %; "
-        "number of models below (paper: Fig. 10, boxes without numbers, of the VPU: large errors below 10 and above 100 ms).",
         models.error_by_latency,
         ("models",),
         ("predicted_ms",),
@@ -59,8 +49,6 @@ _ALL = (
     Shown(
         "figure_11",
         "Operators against kernels",
-        "Share of models within 5 % and 10 % when operators, or kernels, are summed (paper: Fig. 11; +-10 % on the CPU: 91.3 % "
-        "and 99.0 %, operators alone 65.7 % on MobileNetv2s and 48.2 % on NASBench201).",
         models.operators_against_kernels,
         ("models",),
         ("predicted_ms", "operator_sum_ms"),
@@ -68,7 +56,6 @@ _ALL = (
     Shown(
         "figure_scatter",
         "Measured and predicted",
-        "Every evaluated model; the band is +-10 %.",
         models.scatter,
         ("models",),
         ("predicted_ms",),
@@ -76,7 +63,6 @@ _ALL = (
     Shown(
         "figure_errors",
         "Distribution of errors",
-        "Left: signed errors. Right: share of models within a bound; where they were measured a second time, beside that.",
         models.error_distribution,
         ("models",),
         ("predicted_ms",),

@@ -51,8 +51,7 @@ def write_tables(evidence: Evidence, folder: Path, ranges: Mapping[str, str]) ->
     tables = make_tables(evidence)
     notes = {name: note(evidence) for name in tables if (note := TABLES[name].note)}
     for name, frame in tables.items():
-        caption = captioned(TABLES[name], notes)
-        write_table(frame, folder / name, TABLES[name].title, caption, measured(TABLES[name], ranges))
+        write_table(frame, folder / name, TABLES[name].title, notes.get(name, ""), measured(TABLES[name], ranges))
     write_json(folder / NOTES, notes)
     return tables
 

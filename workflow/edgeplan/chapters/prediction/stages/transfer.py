@@ -46,7 +46,7 @@ def transfer(params: Params, *, source: Path, target: Path, csv: Path) -> None:
         }
     )
     table = TABLES["table_11"]
-    caption = f"{table.caption} Source {names.source}, target {names.target}, {len(frame)} models of both."
+    about = f"Source {names.source}, target {names.target}, {len(frame)} models of both."
     folders = {names.source: source, names.target: target}
     note = different_machines({name: read_document(folder / "environment.json") for name, folder in folders.items()})
     if frame.empty:  # the two devices were evaluated with other params
@@ -54,7 +54,7 @@ def transfer(params: Params, *, source: Path, target: Path, csv: Path) -> None:
     made = pd.DataFrame({"note": [note]}) if note else table.function(Evidence(device=names.target, transfer=frame))
     dates = ((names.source, source, ("fusion", "sampling")), (names.target, target, ("fusion", "sampling", "truth")))
     text = "; ".join(of_device(name, read_document(folder / "dates.json"), stages) for name, folder, stages in dates)
-    write_table(made, csv.with_suffix(""), table.title, caption, text)
+    write_table(made, csv.with_suffix(""), table.title, about, text)
 
 
 def different_machines(environments: Mapping[str, Mapping[str, Any]]) -> str:

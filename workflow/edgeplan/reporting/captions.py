@@ -1,0 +1,26 @@
+"""Captions: a text beside the chapter, read when a report is written and by no stage that makes a table or draws a figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgeplan.errors import FormatError
+
+
+def caption(folder: Path, name: str) -> str:
+    """The caption of a table or figure, as one line.
+
+    Args:
+        folder: of the captions, one Markdown file each.
+        name: id of the table or figure.
+
+    Raises:
+        FormatError: there is none.
+    """
+    path = folder / f"{name}.md"
+    try:
+        return " ".join(path.read_text(encoding="utf-8").split())
+    except OSError as error:
+        raise FormatError(
+            f"{name} has no caption", where=str(path), next_step="write what it shows, and in which units"
+        ) from error
