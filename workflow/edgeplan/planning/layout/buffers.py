@@ -28,7 +28,7 @@ class Buffers:
     """Buffers, each alive in `[lower, upper)`; arrays of the same length, one entry a buffer.
 
     Attributes:
-        lower, upper: lifetime, any unit; empty lifetimes are allowed and overlap nothing.
+        lower, upper: lifetime, any unit.
         size: bytes (or any unit), at least 0.
         alignment: offsets are multiples of it, at least 1.
 
@@ -45,7 +45,7 @@ class Buffers:
         if len({len(self.lower), len(self.upper), len(self.size), len(self.alignment)}) != 1:
             raise FormatError("lower, upper, size and alignment differ in length", next_step="give one entry a buffer")
         checks = (
-            ("upper: below lower", self.upper < self.lower),
+            ("upper: not above lower", self.upper <= self.lower),
             ("size: negative", self.size < 0),
             ("alignment: below 1", self.alignment < 1),
             (f"lower, upper: not within +-{LARGEST}", (self.lower < -LARGEST) | (self.upper > LARGEST)),
@@ -111,7 +111,7 @@ def overlapping(all_of: Buffers, offsets: Ints) -> tuple[int, int] | None:
     """
     from bisect import bisect_left, insort  # noqa: PLC0415  a check that is not made in planning
 
-    shown = np.flatnonzero((all_of.size > 0) & (all_of.upper > all_of.lower))
+    shown = np.flatnonzero(all_of.size)
     events = sorted([(int(all_of.lower[k]), 1, int(k)) for k in shown] + [(int(all_of.upper[k]), 0, int(k)) for k in shown])
     live: list[tuple[int, int]] = []
     for _, begins, k in events:
@@ -129,8 +129,7 @@ def overlapping(all_of: Buffers, offsets: Ints) -> tuple[int, int] | None:
 
 def max_live(all_of: Buffers) -> int:
     """Largest sum of sizes that live at one time: no layout is lower."""
-    alive = all_of.upper > all_of.lower
-    times = np.concatenate([all_of.upper[alive], all_of.lower[alive]])
-    changes = np.concatenate([-all_of.size[alive], all_of.size[alive]])
+    times = np.concatenate([all_of.upper, all_of.lower])
+    changes = np.concatenate([-all_of.size, all_of.size])
     order = np.argsort(times, kind="stable")  # what ends at a time ends before what begins then
     return int(np.cumsum(changes[order]).max(initial=0))

@@ -51,7 +51,7 @@ class Graph:
 
 def components(all_of: Buffers, index: Ints) -> Iterator[Ints]:
     """Sets of buffers such that no two of different sets live at the same time; empty ones are in none."""
-    index = index[(all_of.size[index] > 0) & (all_of.upper[index] > all_of.lower[index])]
+    index = index[all_of.size[index] > 0]
     if not len(index):
         return
     index = index[np.argsort(all_of.lower[index], kind="stable")]
@@ -66,7 +66,7 @@ def parts(all_of: Buffers) -> tuple[list[Part], Ints]:
     change places with it. The rest may fall into components again.
 
     Returns:
-        The parts, and offsets of the buffers in none of them (0 for those in parts).
+        The parts, and offsets of the buffers in none of them; -1 for those in parts.
     """
     found: list[Part] = []
     offsets = np.zeros(len(all_of), dtype=np.int64)
@@ -80,6 +80,7 @@ def parts(all_of: Buffers) -> tuple[list[Part], Ints]:
             over_all[:] = True
         if not over_all.any():
             found.append(_part(all_of, index, base))
+            offsets[index] = -1
             continue
         bottom = index[over_all]
         offsets[bottom] = base + np.cumsum(all_of.size[bottom]) - all_of.size[bottom]
@@ -96,12 +97,14 @@ def _part(all_of: Buffers, index: Ints, base: int) -> Part:
     if step > 1:
         # All offsets are multiples of `step`: rounded up, only the topmost buffer of a moment may be shorter.
         rounded = -(-part.size // step) * step
-        bound = max(bound, max_live(Buffers(part.lower, part.upper, rounded, part.alignment)) - int((rounded - part.size).max()))
-    return Part(index, base, base + bound, unit)
+        bound = max(
+            bound, max_live(Buffers(part.lower, part.upper, rounded, part.alignment)) - int((rounded - part.size).max())
+        )
+    return Part(index, base, base + -(-bound // unit) * unit, unit)
 
 
 def pair_count(part: Buffers) -> int:
-    """How many pairs of buffers live at the same time; empty lifetimes not allowed."""
+    """How many pairs of buffers live at the same time."""
     begun = np.searchsorted(np.sort(part.lower), part.lower, side="right").sum()
     ended = np.searchsorted(np.sort(part.upper), part.lower, side="right").sum()
     ties = np.unique(part.lower, return_counts=True)[1]

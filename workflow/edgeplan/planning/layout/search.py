@@ -130,7 +130,8 @@ class PartSearch:
                         self.winner = [o is order for o in self._orders].index(True)
                         return Verdict.fits
                     if result == canonical.EXHAUSTED:
-                        self.lower_bound = capacity + 1
+                        unit, base = self.part.unit, self.part.base
+                        self.lower_bound = base + ((capacity - base) // unit + 1) * unit
                         return Verdict.infeasible
                     if result == canonical.FULL:
                         keep = [k for k, other in enumerate(self._searches) if other is not state]

@@ -1,0 +1,90 @@
+"""Layouts of whole problems: within a capacity, or as low as can be."""
+
+from __future__ import annotations
+
+import time
+
+from edgeplan.planning.layout.buffers import Buffers, Layout, Verdict
+from edgeplan.planning.layout.parts import parts
+from edgeplan.planning.layout.search import Clock, PartSearch
+
+_SHARE = 0.25  # of the time left, for the first try at a capacity
+_HALVINGS = 5  # of the distance between bound and height
+
+
+def solve(all_of: Buffers, capacity: int | None = None, timeout_s: float = 60.0, clock: Clock = time.perf_counter) -> Layout:
+    """Lay buffers out.
+
+    Args:
+        all_of: the buffers.
+        capacity: no buffer may end above it; None for the lowest layout.
+        timeout_s: time for searching; compiling, once on a machine, comes on top.
+        clock: seconds, for the time that is spent.
+
+    Returns:
+        Within a capacity, a layout or none, and whether that is proven. Without one, the lowest layout found and a bound: the
+        verdict is `fits`, or `unknown` if no layout was found at all.
+    """
+    started = clock()
+    deadline = started + timeout_s
+    found, offsets = parts(all_of)
+    floor = int((offsets + all_of.size)[offsets >= 0].max(initial=0))  # of buffers that have their place already
+    bound = max([floor, *(part.lower_bound for part in found)])
+    if capacity is not None and bound > capacity:
+        return Layout(Verdict.infeasible, None, None, bound, capacity, clock() - started)
+    searches = [PartSearch(part, all_of.subset(part.index)) for part in found]
+    for search in searches:
+        search.start(deadline, clock)
+    if capacity is None:
+        _lowest(searches, floor, deadline, clock)
+        verdict = Verdict.unknown if any(search.best is None for search in searches) else Verdict.fits
+    else:
+        verdict = _within(searches, capacity, deadline, clock)
+    bound = max([floor, *(search.lower_bound for search in searches)])
+    if verdict is not Verdict.fits:
+        return Layout(verdict, None, None, bound, capacity, clock() - started)
+    for search in searches:
+        offsets[search.part.index] = search.best
+    height = int((offsets + all_of.size).max(initial=0))
+    return Layout(verdict, offsets, height, bound, capacity, clock() - started)
+
+
+def _within(searches: list[PartSearch], capacity: int, deadline: float, clock: Clock) -> Verdict:
+    """Small parts first; one that takes longer than its share waits until the others are done."""
+    waiting = sorted(searches, key=lambda search: len(search.buffers))
+    while waiting:
+        unknown = []
+        for k, search in enumerate(waiting):
+            now = clock()
+            verdict = search.within(capacity, now + max(deadline - now, 0.0) / (len(waiting) - k), clock)
+            if verdict is Verdict.infeasible:
+                return verdict
+            if verdict is Verdict.unknown:
+                unknown.append(search)
+        if unknown and (clock() >= deadline or not any(search.exact for search in unknown)):
+            return Verdict.unknown
+        waiting = unknown
+    return Verdict.fits
+
+
+def _lowest(searches: list[PartSearch], floor: int, deadline: float, clock: Clock) -> None:
+    """Lower the highest part until it is proven that nothing is lower, or the time is over.
+
+    The bound is tried first, since it is often reached; then capacities half way from there to the height that is known, and so
+    on; then the same again, with more time.
+    """
+    share, halvings = _SHARE, 0
+    while searches and clock() < deadline:
+        bound = max([floor, *(search.lower_bound for search in searches)])
+        search = max(searches, key=lambda s: s.height if s.best is not None else 0)
+        if not search.exact or search.height <= bound:
+            return
+        unit, base = search.part.unit, search.part.base
+        target = search.height - ((search.height - bound) >> halvings)
+        target = base + (min(target, search.height - unit) - base) // unit * unit
+        now = clock()
+        verdict = search.within(max(target, search.lower_bound), now + share * (deadline - now), clock)
+        if verdict is Verdict.unknown:
+            halvings += 1
+            if halvings > _HALVINGS or search.height - target <= unit:
+                share, halvings = min(2 * share, 1.0), 0
