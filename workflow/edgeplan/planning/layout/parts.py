@@ -122,12 +122,12 @@ def graph(part: Buffers) -> Graph:
     first = np.searchsorted(borders, lows, side="right")
     last = np.searchsorted(borders, highs, side="right")
     order = np.argsort(lows, kind="stable")
-    pointer, neighbour = _neighbours(order, lows[order], lows, highs, pair_count(part))
+    pointer, neighbour = _neighbours(order, lows[order], highs, pair_count(part))
     return Graph(first.astype(np.int64), last.astype(np.int64), len(borders), pointer, neighbour)
 
 
 @compiled
-def _neighbours(order: Ints, sorted_lows: Ints, lows: Ints, highs: Ints, pairs: int) -> tuple[Ints, Indices]:
+def _neighbours(order: Ints, sorted_lows: Ints, highs: Ints, pairs: int) -> tuple[Ints, Indices]:
     n = len(order)
     degree = np.zeros(n + 1, dtype=np.int64)
     for a in range(n):
