@@ -76,4 +76,3 @@ def _period(steps: int, compute: Floats, prefix: Floats, live: Floats, budget: f
         whole = max(start + compute[first + steps - 1], needed + prefix[first + steps] / rate)
         best = max(best, whole)
     return best
-

@@ -55,9 +55,7 @@ class Planned:
         return self.predicted_ms / self.lower_bound_ms - 1 if self.lower_bound_ms > 0 else 0.0
 
 
-def plan(
-    workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isolated, timeout_s: float = 10.0
-) -> Planned:
+def plan(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isolated, timeout_s: float = 10.0) -> Planned:
     """Plan the streaming of weights.
 
     Args:
@@ -132,9 +130,7 @@ def _tensor_layouts(workload: Workload, budget: int) -> Iterator[Ints]:
             yield offsets
 
 
-def _best(
-    workload: Workload, reader: Reader, budget: int, mode: Mode, bound: float, layouts: Iterator[Ints]
-) -> Planned | None:
+def _best(workload: Workload, reader: Reader, budget: int, mode: Mode, bound: float, layouts: Iterator[Ints]) -> Planned | None:
     best: Planned | None = None
     for offsets in layouts:
         for placed in _placements(workload, reader, budget, mode, offsets):
