@@ -38,7 +38,9 @@ def test_every_plan_is_sound_and_not_below_its_bound(workload: Workload, reader:
     planned = plan(workload, reader, budget, mode)
     timeline = _run(workload, reader, planned)
     assert_sound(workload, planned.placement, timeline, budget)
-    assert planned.predicted_ms >= _bound(workload, reader, budget, mode) * (1 - 1e-9)
+    simulated = timeline.latency_ms if mode is Mode.isolated else timeline.period_ms
+    assert simulated >= _bound(workload, reader, budget, mode) * (1 - 1e-9)
+    assert planned.predicted_ms == pytest.approx(simulated)
     assert planned.lower_bound_ms >= workload.compute_ms.sum() * (1 - 1e-9)
 
 
@@ -89,11 +91,7 @@ def _optimum(workload: Workload, reader: Reader, budget: int) -> float:
     best = math.inf
     for where in itertools.product(*places, *steps):
         held = [(*block, at) for block, at in zip(blocks, where, strict=True) if block[2] and at >= 0]
-        shares = [
-            (a, b)
-            for a, b in itertools.combinations(held, 2)
-            if a[3] < b[3] + b[2] and b[3] < a[3] + a[2]
-        ]
+        shares = [(a, b) for a, b in itertools.combinations(held, 2) if a[3] < b[3] + b[2] and b[3] < a[3] + a[2]]
         if any(a[0] < b[1] and b[0] < a[1] for a, b in shares):
             continue
         after = np.full(n, -1, dtype=np.int64)
@@ -128,15 +126,15 @@ def test_the_gap_to_the_bound_is_small_on_published_networks(name: str, lanes: i
 def test_planning_again_takes_hundredths_of_a_second(name: str) -> None:
     workload = _NETWORKS[name]
     spent = []
-    for mib in (30, 54, 108, 269):
-        plan(workload, Reader(2.6e6, 2), mib * _MIB)  # compiled, once on a machine
+    for mib, mode in itertools.product((30, 54, 108, 269), Mode):
+        plan(workload, Reader(2.6e6, 2), mib * _MIB, mode)  # compiled, once on a machine
         best = math.inf
         for _ in range(5):
             started = time.process_time()
-            plan(workload, Reader(2.6e6, 2), mib * _MIB)
+            plan(workload, Reader(2.6e6, 2), mib * _MIB, mode)
             best = min(best, time.process_time() - started)
         spent.append(best)
-    assert max(spent) <= 0.1, spent  # about 5 ms on a machine of today; a busy one counts more
+    assert max(spent) <= 0.1, spent  # about 10 ms; memory that others use slows a process down, too
 
 
 def test_what_fits_is_never_read_again() -> None:

@@ -21,13 +21,13 @@ from typing import NamedTuple
 import numpy as np
 
 from edgeplan.compiled import compiled
-from edgeplan.planning.layout.buffers import Ints
+from edgeplan.planning.layout.buffers import Buffers, Ints
 from edgeplan.planning.layout.parts import Graph, Indices
 
 FOUND, EXHAUSTED, PAUSED, FULL = 0, 1, 2, 3
 _FAR = np.int64(2**62)
 _LIST, _LIST_END, _NEXT, _FIRST, _LAST, _BACK, _AGENDA, _TRAIL, _POOL, _HEIGHT, _AGENDAS = range(11)
-_DEPTH, _TRAIL_TOP, _POOL_TOP, _AGENDA_TOP, _NODES = range(5)
+_DEPTH, _TRAIL_TOP, _POOL_TOP, _AGENDA_TOP, NODES = range(5)
 
 
 class State(NamedTuple):
@@ -67,12 +67,12 @@ class State(NamedTuple):
     cover: Ints
 
 
-def begin(graph: Graph, size: Ints, alignment: Ints, order: Ints, room: int) -> State:
+def begin(graph: Graph, part: Buffers, order: Ints, room: int) -> State:
     """A search that has not begun.
 
     Args:
         graph: of the part.
-        size, alignment: of its buffers.
+        part: its buffers.
         order: positions of the buffers, the first to try first.
         room: entries in the trail and in the pool; a search that needs more gives up.
     """
@@ -88,10 +88,10 @@ def begin(graph: Graph, size: Ints, alignment: Ints, order: Ints, room: int) -> 
     pool[:n] = np.arange(n)
     registers = np.array([0, 0, n, 0, 0], dtype=np.int64)
     frames[0, _POOL] = n
-    frames[0, _HEIGHT] = size.min()
+    frames[0, _HEIGHT] = part.size.min()
     return State(
-        size=size[order],
-        alignment=alignment[order],
+        size=part.size[order],
+        alignment=part.alignment[order],
         first=graph.first[order],
         last=graph.last[order],
         pointer=pointer,
@@ -143,10 +143,10 @@ def advance(s: State, capacity: int, nodes: int) -> int:
         if chosen < 0:
             depth = frame[_BACK]
             continue
-        if s.registers[_NODES] >= nodes:
+        if s.registers[NODES] >= nodes:
             s.registers[_DEPTH] = depth
             return PAUSED
-        s.registers[_NODES] += 1
+        s.registers[NODES] += 1
         frame[_NEXT] = at + 1 - frame[_LIST]
         room = frame[_LIST_END] - frame[_LIST]
         if s.registers[_TRAIL_TOP] + 3 * n > len(s.trail) or s.registers[_POOL_TOP] + 2 * room > len(s.pool):

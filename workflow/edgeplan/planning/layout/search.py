@@ -1,9 +1,9 @@
-"""A layout of one part within a capacity: several exact searches that differ in how they break ties, in turns."""
+"""A layout of one part within a capacity: exact searches that differ in how they break ties, in turns."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,34 +14,32 @@ from edgeplan.planning.layout.parts import Graph, Part, graph, pair_count
 
 #: Beyond these a part is laid out by greedy heuristics alone.
 _PAIRS = 25_000_000
-_ROOM = 20_000_000
-_FIRST_NODES = 1000
+_ROOM = 20_000_000  # entries of the trail and the pool of a search
+_MOST_BUFFERS = 20_000
+_STEP = 1000  # decisions between two looks at the clock
 _STEPS_PER_S = 300_000_000  # of a sweep, at the least
+_SEARCHES = 24  # at the same time
+_SPREAD = 0.35  # of the keys of random orders
 Clock = Callable[[], float]
 
 
-def _preorders(part: Buffers, network: Graph) -> list[Ints]:
-    """Orders for breaking ties, the ones that differ most first."""
-    length = (part.upper - part.lower).astype(float)
-    area = part.size * length
-    crowd = _crowd(part, network).astype(float)
-    keys = (
-        (-part.size, -area, -crowd),
-        (-crowd, -area),
-        (-area, -length),
-        (-crowd, -length, -part.size),
-        (-area, -part.size),
-    )
-    return [np.lexsort((part.lower, *key)) for key in keys]
+@dataclass(eq=False)
+class Attempt:
+    """A search with its own order: its buffers are `order`, permuted."""
 
+    order: Ints
+    state: canonical.State
 
-def _crowd(part: Buffers, network: Graph) -> Ints:
-    """The largest load in the lifetime of each buffer."""
-    change = np.zeros(network.sections + 1, dtype=np.int64)
-    np.add.at(change, network.first, part.size)
-    np.add.at(change, network.last, -part.size)
-    load = np.cumsum(change)
-    return np.array([load[a:b].max() for a, b in zip(network.first, network.last, strict=True)], dtype=np.int64)
+    @property
+    def nodes(self) -> int:
+        """Decisions so far."""
+        return int(self.state.registers[canonical.NODES])
+
+    def offsets(self) -> Ints:
+        """What was found, by buffer."""
+        found = np.empty(len(self.order), dtype=np.int64)
+        found[self.order] = self.state.offset
+        return found
 
 
 @dataclass
@@ -61,22 +59,16 @@ class PartSearch:
     best: Ints | None = None
     height: int = 0
     lower_bound: int = 0
-    nodes: int = 0
     _graph: Graph | None = None
-    _searches: list[canonical.State] = field(default_factory=list)
+    _attempts: list[Attempt] = field(default_factory=list)
+    _fresh: Iterator[Ints] = field(default_factory=lambda: iter(()))
     _capacity: int = -1
-    _budget: int = _FIRST_NODES
+    _budget: int = _STEP
 
     @property
     def exact(self) -> bool:
         """Whether the part is small enough for an exact search."""
-        return self._graph is not None
-
-    def keep(self, offsets: Ints) -> None:
-        """Keep a layout, offsets from the base on, if it is the lowest."""
-        height = int((offsets + self.buffers.size).max()) + self.part.base
-        if self.best is None or height < self.height:
-            self.best, self.height = offsets + self.part.base, height
+        return self._graph is not None and len(self.buffers) <= _MOST_BUFFERS
 
     def start(self, deadline: float, clock: Clock = time.perf_counter) -> None:
         """Lay the part out greedily."""
@@ -85,11 +77,11 @@ class PartSearch:
             order = np.argsort(self.buffers.lower, kind="stable")
             limit = int(max(deadline - clock(), 0.1) * _STEPS_PER_S)
             if (found := greedy.sweep(self.buffers, order, limit)) is not None:
-                self.keep(found)
+                self._keep(found)
             return
         self._graph = graph(self.buffers)
         for order in greedy.orders(self.buffers).values():
-            self.keep(greedy.first_fit(self._graph, self.buffers, order))
+            self._keep(greedy.first_fit(self._graph, self.buffers, order))
             if self.height <= self.lower_bound or clock() > deadline:
                 return
 
@@ -99,44 +91,81 @@ class PartSearch:
             return Verdict.fits
         if capacity < self.lower_bound:
             return Verdict.infeasible
-        network = self._graph
-        if network is None:
+        if not self.exact:
             return Verdict.unknown
         if capacity != self._capacity:
-            n = len(self.buffers)
-            room = min(4 * n * n + 8 * n, _ROOM)
-            fresh = _preorders(self.buffers, network)
-            states = [canonical.begin(network, self.buffers.size, self.buffers.alignment, order, room) for order in fresh]
-            self._searches, self._orders = states, fresh
-            self._capacity, self._budget = capacity, _FIRST_NODES
+            self._capacity, self._budget, self._attempts = capacity, _STEP, []
+            self._fresh = _orders(self.buffers, self._network)
         return self._in_turns(capacity, deadline, clock)
 
+    @property
+    def _network(self) -> Graph:
+        if self._graph is None:
+            raise RuntimeError("the part is not laid out yet")
+        return self._graph
+
+    def _keep(self, offsets: Ints) -> None:
+        height = int((offsets + self.buffers.size).max()) + self.part.base
+        if self.best is None or height < self.height:
+            self.best, self.height = offsets + self.part.base, height
+
     def _in_turns(self, capacity: int, deadline: float, clock: Clock) -> Verdict:
-        while self._searches:
-            for state, order in list(zip(self._searches, self._orders, strict=True)):
-                left = self._budget
-                while left > 0:
+        """All searches go on until they have made as many decisions; then more join, and the number doubles."""
+        while True:
+            while len(self._attempts) < min(_SEARCHES, 3 * self._budget.bit_length() - 24):
+                self._attempts.append(self._attempt(next(self._fresh)))
+            for attempt in list(self._attempts):
+                while attempt.nodes < self._budget:
                     if clock() > deadline:
                         return Verdict.unknown
-                    step = min(left, _FIRST_NODES)
-                    before = int(state.registers[4])
-                    result = canonical.advance(state, capacity - self.part.base, before + step)
-                    self.nodes += int(state.registers[4]) - before
-                    left -= step
+                    nodes = min(attempt.nodes + _STEP, self._budget)
+                    result = canonical.advance(attempt.state, capacity - self.part.base, nodes)
                     if result == canonical.FOUND:
-                        offsets = np.empty(len(order), dtype=np.int64)
-                        offsets[order] = state.offset
-                        self.keep(offsets)
-                        self.winner = [o is order for o in self._orders].index(True)
+                        self._keep(attempt.offsets())
                         return Verdict.fits
                     if result == canonical.EXHAUSTED:
                         unit, base = self.part.unit, self.part.base
                         self.lower_bound = base + ((capacity - base) // unit + 1) * unit
                         return Verdict.infeasible
                     if result == canonical.FULL:
-                        keep = [k for k, other in enumerate(self._searches) if other is not state]
-                        self._searches = [self._searches[k] for k in keep]
-                        self._orders = [self._orders[k] for k in keep]
+                        self._attempts.remove(attempt)
                         break
             self._budget *= 2
-        return Verdict.unknown
+
+    def _attempt(self, order: Ints) -> Attempt:
+        n = len(order)
+        room = min(n * n + 16 * n, _ROOM)
+        return Attempt(order, canonical.begin(self._network, self.buffers, order, room))
+
+
+def _orders(part: Buffers, network: Graph) -> Iterator[Ints]:
+    """Orders for breaking ties, those that find most first, then endless variations of them."""
+    length = (part.upper - part.lower).astype(float)
+    size = part.size.astype(float)
+    area = size * length
+    sections = (network.last - network.first).astype(float)
+    crowd = _crowd(part, network).astype(float)
+    keys = (
+        (crowd, area),
+        (crowd, length, area),
+        (sections, area),
+        (length, crowd, area),
+        (size, area),
+        (crowd, sections, size),
+    )
+    for key in keys:
+        yield np.lexsort((part.lower, *(-values for values in reversed(key))))
+    rng = np.random.default_rng(0)
+    while True:
+        for first in (area, length, sections * size, crowd):
+            noise = np.exp(_SPREAD * rng.standard_normal((2, len(part))))
+            yield np.lexsort((part.lower, -area * noise[1], -first * noise[0]))
+
+
+def _crowd(part: Buffers, network: Graph) -> Ints:
+    """The largest load in the lifetime of each buffer."""
+    change = np.zeros(network.sections + 1, dtype=np.int64)
+    np.add.at(change, network.first, part.size)
+    np.add.at(change, network.last, -part.size)
+    load = np.cumsum(change)
+    return np.array([load[a:b].max() for a, b in zip(network.first, network.last, strict=True)], dtype=np.int64)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 
-from edgeplan.planning.layout.buffers import Buffers, Layout, Verdict
-from edgeplan.planning.layout.parts import parts
+import numpy as np
+
+from edgeplan.planning.layout import greedy
+from edgeplan.planning.layout.buffers import Buffers, Ints, Layout, Verdict, max_live
+from edgeplan.planning.layout.parts import Part, parts
 from edgeplan.planning.layout.search import Clock, PartSearch
 
 _SHARE = 0.25  # of the time left, for the first try at a capacity
+_MOST_BUFFERS = 200_000  # beyond them greedy layouts are all there is time for
 _HALVINGS = 5  # of the distance between bound and height
 
 
@@ -25,28 +30,73 @@ def solve(all_of: Buffers, capacity: int | None = None, timeout_s: float = 60.0,
         Within a capacity, a layout or none, and whether that is proven. Without one, the lowest layout found and a bound: the
         verdict is `fits`, or `unknown` if no layout was found at all.
     """
+    _compile()
     started = clock()
     deadline = started + timeout_s
+    bound = max_live(all_of)
+
+    def layout(verdict: Verdict, offsets: Ints | None) -> Layout:
+        height = None if offsets is None else int((offsets + all_of.size).max(initial=0))
+        return Layout(verdict, offsets, height, bound, capacity, clock() - started)
+
+    if capacity is not None and bound > capacity:
+        return layout(Verdict.infeasible, None)
+    # Many problems need no more than this, and all at once is much faster than part by part.
+    quick = _greedily(all_of, bound if capacity is None else capacity, deadline, clock)
+    if quick is not None and (quick + all_of.size).max(initial=0) <= (bound if capacity is None else capacity):
+        return layout(Verdict.fits, quick)
+    greedy_alone = Verdict.fits if capacity is None and quick is not None else Verdict.unknown
+    if len(all_of) > _MOST_BUFFERS:
+        return layout(greedy_alone, quick if greedy_alone is Verdict.fits else None)
+
     found, offsets = parts(all_of)
     floor = int((offsets + all_of.size)[offsets >= 0].max(initial=0))  # of buffers that have their place already
+    searches = [PartSearch(part, all_of.subset(part.index)) for part in found]
     bound = max([floor, *(part.lower_bound for part in found)])
     if capacity is not None and bound > capacity:
-        return Layout(Verdict.infeasible, None, None, bound, capacity, clock() - started)
-    searches = [PartSearch(part, all_of.subset(part.index)) for part in found]
+        return layout(Verdict.infeasible, None)
     for search in searches:
         search.start(deadline, clock)
     if capacity is None:
         _lowest(searches, floor, deadline, clock)
-        verdict = Verdict.unknown if any(search.best is None for search in searches) else Verdict.fits
+        verdict = greedy_alone if any(search.best is None for search in searches) else Verdict.fits
     else:
         verdict = _within(searches, capacity, deadline, clock)
     bound = max([floor, *(search.lower_bound for search in searches)])
     if verdict is not Verdict.fits:
-        return Layout(verdict, None, None, bound, capacity, clock() - started)
+        return layout(verdict, None)
+    if any(search.best is None for search in searches):
+        return layout(verdict, quick)
     for search in searches:
         offsets[search.part.index] = search.best
-    height = int((offsets + all_of.size).max(initial=0))
-    return Layout(verdict, offsets, height, bound, capacity, clock() - started)
+    return layout(verdict, offsets)
+
+
+@cache
+def _compile() -> None:
+    """Run everything once, so that no search pays for compiling."""
+    tiny = Buffers(
+        *(np.array(values, dtype=np.int64) for values in ([0, 1, 0, 3, 2], [2, 4, 3, 5, 5], [3, 2, 1, 3, 2], [1] * 5))
+    )
+    order = np.argsort(tiny.lower, kind="stable")
+    greedy.sweep(tiny, order, len(order) ** 2)
+    attempt = PartSearch(Part(order, 0, 0, 1), tiny)
+    attempt.start(np.inf)
+    attempt.within(1, np.inf)
+
+
+def _greedily(all_of: Buffers, enough: int, deadline: float, clock: Clock) -> Ints | None:
+    """The lowest of a few greedy layouts, or the first that is low enough; None if there is no time for any."""
+    offsets = np.zeros(len(all_of), dtype=np.int64)
+    shown = np.flatnonzero(all_of.size)
+    if not len(shown):
+        return offsets
+    search = PartSearch(Part(shown, 0, enough, 1), all_of.subset(shown))
+    search.start(deadline, clock)
+    if search.best is None:
+        return None
+    offsets[shown] = search.best
+    return offsets
 
 
 def _within(searches: list[PartSearch], capacity: int, deadline: float, clock: Clock) -> Verdict:

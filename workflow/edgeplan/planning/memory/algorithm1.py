@@ -40,6 +40,23 @@ def place(workload: Workload, budget: int) -> Placement | None:
     return placement(workload, tensor_offset, weight_offset, after)
 
 
+def at_both_ends(workload: Workload, budget: int) -> Ints | None:
+    """Its layout of activations, for all tensors; None where there is none."""
+    tensors = workload.tensors
+    ranges = (tensors.size, tensors.lower, tensors.upper, tensors.alignment)
+    address = _all_at_both_ends(*ranges, workload.by_begin, budget)
+    return address if (address >= 0).all() else None
+
+
+@compiled
+def _all_at_both_ends(size: Ints, lower: Ints, upper: Ints, alignment: Ints, by_begin: Ints, budget: int) -> Ints:
+    address = np.full(len(size), -1, dtype=np.int64)
+    for t in by_begin:
+        if not _both_ends(address, size, lower, upper, t, alignment[t], budget):
+            break
+    return address
+
+
 @compiled
 def _algorithm(
     weights: Ints, unit: int, lower: Ints, upper: Ints, size: Ints, alignment: Ints, by_begin: Ints, budget: int

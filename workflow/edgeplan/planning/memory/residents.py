@@ -10,7 +10,7 @@ import numpy.typing as npt
 from edgeplan.planning.memory.simulate import Timeline
 from edgeplan.planning.memory.workload import Workload
 
-_SHARES = (1.0, 0.95, 0.9, 0.8, 0.7, 0.55, 0.4, 0.2)
+_SHARES = (0.98, 0.93, 0.85, 0.7, 0.4)
 
 
 def stalls_ms(timeline: Timeline) -> npt.NDArray[np.float64]:

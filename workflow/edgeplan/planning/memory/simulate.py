@@ -36,10 +36,9 @@ class Timeline:
 
     @property
     def period_ms(self) -> float:
-        """Mean time between inferences, over the second half of them."""
-        ends = self.step_end[:, -1]
-        half = len(ends) // 2
-        return float((ends[-1] - ends[half]) / (len(ends) - 1 - half)) if len(ends) - 1 > half else float(ends[-1])
+        """Mean time from a step to the same of the next inference, over the second half of them; of the step with the longest."""
+        starts = self.step_start[len(self.step_start) // 2 :]
+        return float(((starts[-1] - starts[0]) / (len(starts) - 1)).max())
 
 
 def run(workload: Workload, reader: Reader, placement: Placement, inferences: int = 1) -> Timeline:
@@ -81,10 +80,7 @@ def _run(
             if offset[k] >= 0 and not stays:
                 lane = np.argmin(free)
                 issued = max(issued, free[lane])
-                if after[k] >= 0:
-                    issued = max(issued, step_end[m, after[k]])
-                else:
-                    issued = max(issued, step_end[m - 1, again[k]])
+                issued = max(issued, step_end[m, after[k]] if after[k] >= 0 else step_end[m - 1, again[k]])
                 free[lane] = issued + weights[k] / rate
                 ready = max(ready, free[lane])
                 load_start[m, k], load_end[m, k] = issued, free[lane]
