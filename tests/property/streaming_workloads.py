@@ -52,7 +52,7 @@ class Network:
 
 
 def vgg19() -> Workload:
-    """VGG-19 (arXiv 1409.1556, table 1, column E) at about 380 ms, fully connected layers at 25 GB/s."""
+    """VGG-19 (arXiv 1409.1556, table 1, column E) at about 380 ms."""
     network = Network(macs_per_ms=54e6, bytes_per_ms=25e6)
     side, channels = 224, 3
     x = network.tensor(channels * side * side)
@@ -108,7 +108,7 @@ def workloads(draw: st.DrawFn, steps: int = 12, tensors: int = 12, largest: int 
 
 
 def assert_sound(workload: Workload, placement: Placement, timeline: Timeline, budget: int) -> None:
-    """Nothing overlaps, at any time of any inference; nothing is used before it is loaded; nothing is out of the arena."""
+    """Nothing overlaps at any time, is used before it is loaded, or is out of the arena."""
     tensors, inferences = workload.tensors, len(timeline.step_end)
     held = []  # what, from when to when (ms), from address to address
     for m in range(inferences):

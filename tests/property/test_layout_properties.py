@@ -1,4 +1,4 @@
-"""Properties of layouts: nothing that lives at the same time overlaps, and what is proven agrees with trying everything."""
+"""Properties of layouts: nothing overlaps, and what is proven agrees with trying everything."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def problems(draw: st.DrawFn, most: int = 14, largest: int = 9, alignments: tupl
 
 
 def hard(seed: int, count: int = 60, capacity: int = 256, steps: int = 40) -> Buffers:
-    """Rectangles that fill an arena completely: cut at random, so a layout exists and none is lower."""
+    """Rectangles that fill an arena: cut at random, so a layout exists and none is lower."""
     rng = np.random.default_rng(seed)
     pieces = [(0, steps, 0, capacity)]
     while len(pieces) < count:
@@ -60,7 +60,7 @@ def assert_laid_out(all_of: Buffers, offsets: np.ndarray, capacity: int) -> None
 
 
 def _least_by_trying(all_of: Buffers) -> int:
-    """The least height over all orders of placing one buffer after the other at the lowest address: one of them is a best."""
+    """The least height over all orders of placing each at its lowest address."""
     order = [k for k in range(len(all_of)) if all_of.size[k]]
     best = [sum(int(s + a) for s, a in zip(all_of.size, all_of.alignment, strict=True))]
 

@@ -1,4 +1,4 @@
-"""Properties of streaming plans: sound at every moment, bounded from below, near to the bound, and planned fast."""
+"""Properties of streaming plans: sound at every moment, near to the bound, planned fast."""
 
 import itertools
 import math
@@ -82,7 +82,7 @@ def test_no_address_at_all_beats_the_bound(workload: Workload, reader: Reader, e
 
 
 def _optimum(workload: Workload, reader: Reader, budget: int) -> float:
-    """The least latency over all addresses: each load begins when what lies in its place has been used."""
+    """The least latency over all addresses, each load as early as its place is free."""
     tensors, n = workload.tensors, workload.steps
     places = [range(0, budget - int(size) + 1, int(unit)) for size, unit in zip(tensors.size, tensors.alignment, strict=True)]
     steps = [range(0, budget - int(w) + 1, workload.weight_alignment) if w else (-1,) for w in workload.weight_bytes]

@@ -27,7 +27,7 @@ def plan_layout(
     ] = None,
     timeout: Annotated[float, typer.Option(min=0, max=86400, help="Seconds to search.")] = 60.0,
 ) -> None:
-    """Lay out buffers of known lifetimes [lower, upper) such that none that live at the same time overlap."""
+    """Lay out buffers of known lifetimes [lower, upper): none that live at the same time overlap."""
     from edgeplan.planning.layout import csv_files  # noqa: PLC0415  `edgeplan --help` should not wait for numba
     from edgeplan.planning.layout.solve import solve  # noqa: PLC0415  likewise
 
@@ -58,10 +58,12 @@ def summary(found: Layout, count: int, path: Path, output: Path) -> list[str]:
 
 
 def _failure(found: Layout, path: Path, output: Path, timeout: float) -> InfeasibleError | UndecidedError:
+    from edgeplan.planning.layout.buffers import Verdict  # noqa: PLC0415  see `plan_layout`
+
     command = f"edgeplan plan layout {path} -o {output}"
-    if found.capacity is None or found.capacity >= found.lower_bound:
+    if found.verdict is Verdict.unknown:
         what = f"{found.verdict}: whether the buffers fit is undecided after {found.seconds:.1f} s"
-        given = "" if found.capacity is None else f" --capacity {found.capacity}"
-        return UndecidedError(what, where=str(path), next_step=f"{command}{given} --timeout {max(600, round(10 * timeout))}")
+        more = f" --capacity {found.capacity} --timeout {max(600, round(10 * timeout))}"
+        return UndecidedError(what, where=str(path), next_step=command + more)
     what = f"{found.verdict}: capacity {found.capacity}, the least is {found.lower_bound} or more"
     return InfeasibleError(what, where=str(path), next_step=f"look for the least: {command}")

@@ -1,1 +1,1 @@
-"""Static memory planning: where buffers of known lifetimes lie, so that none that live at the same time overlap."""
+"""Static memory planning: addresses for buffers whose lifetimes are known."""

@@ -70,7 +70,7 @@ class Layout:
     """What was found.
 
     Attributes:
-        verdict: about `capacity` where one was given; without one a layout is always found, unless no time was left for any.
+        verdict: about `capacity`; `fits` without one.
         offsets: one a buffer; None without a layout.
         height: largest end of a buffer; None without a layout.
         lower_bound: no layout is lower, proven.
@@ -103,7 +103,7 @@ def buffers(lower: object, upper: object, size: object, alignment: object = None
 
 
 def overlapping(all_of: Buffers, offsets: Ints) -> tuple[int, int] | None:
-    """Two buffers that live at the same time and share memory, None if there are none; O(n log n) and one pass a moment.
+    """Two buffers that live at the same time and share memory; None if there are none.
 
     Args:
         all_of: the buffers.

@@ -1,17 +1,20 @@
-"""Exact search for a layout within a capacity, after MiniMalloc (Moffitt, ASPLOS 2023), with stronger inference.
+"""Exact search for a layout within a capacity.
 
-Only layouts in which no buffer can fall are searched, and each is built in one order alone: by offset, then by position. So a
-buffer is placed right above the highest of its neighbours that are placed, and what could have been placed before and was not
-(it is skipped) has to be blocked later. Beyond the rules of the paper:
+It follows MiniMalloc (Moffitt, ASPLOS 2023), with stronger inference. Only layouts in which no
+buffer can fall are searched, and each is built in one order alone: by offset, then by position. So
+a buffer is placed right above the highest of its neighbours that are placed, and what could have
+been placed before and was not (it is skipped) has to be blocked later. Beyond the rules of the
+paper:
 
-* A skipped buffer k fits below what is still to come unless a neighbour is placed at an offset below hard[k] + size[k]. In a
-  layout where nothing can fall there is one, and k lies above it. Without such a neighbour the branch is dead; with them, k
-  lies at the least end among them or above (`low`).
-* In every section of time the buffers to come, each from its `low` on, take at least as much as one machine takes for jobs with
-  release dates in that order.
+* A skipped buffer k fits below what is still to come unless a neighbour is placed at an offset
+  below hard[k] + size[k]. In a layout where nothing can fall there is one, and k lies above it.
+  Without such a neighbour the branch is dead; with them, k lies at the least end among them or
+  above (`low`).
+* In every section of time the buffers to come, each from its `low` on, take at least as much as one
+  machine takes for jobs with release dates in that order.
 
-Where the buffers to come fall apart in time, the components are searched one after the other; when one has no layout, the
-search goes back to the buffer whose placing made it a component.
+Where the buffers to come fall apart in time, the components are searched one after the other; when
+one has no layout, the search goes back to the buffer whose placing made it a component.
 """
 
 from __future__ import annotations
@@ -40,10 +43,12 @@ class State(NamedTuple):
         offset: of the placed buffers, -1 of the others.
         hard: the highest end of placed neighbours, aligned.
         low: lower bound of the offset of a buffer to come, at least `hard`.
-        trail, old: what was changed, buffer + n * kind, and its value before; kinds are `hard`, `low` and `offset`.
+        trail, old: what was changed, buffer + n * kind, and its value before; kinds are `hard`,
+            `low` and `offset`.
         pool: lists of the buffers to come, sorted by `low`.
         frames: one row a decision, columns `_LIST` to `_AGENDAS`.
-        agenda: components that wait, rows of list, list end, first, last section, frame to go back to, next component.
+        agenda: components that wait, rows of list, list end, first, last section, frame to go back
+            to, next component.
         registers: depth, tops of trail, pool and agenda, nodes.
         level, cover: scratch, one entry a section.
     """
@@ -111,7 +116,7 @@ def begin(graph: Graph, part: Buffers, order: Ints, room: int) -> State:
 
 
 @compiled
-def advance(s: State, capacity: int, nodes: int) -> int:
+def advance(s: State, capacity: int, nodes: int) -> int:  # noqa: C901  one loop of a search, in compiled code
     """Search on.
 
     Args:
@@ -223,8 +228,8 @@ def _place(s: State, k: int, capacity: int) -> bool:
 
 
 @compiled
-def _skip(s: State, frame: Ints, chosen_at: int, capacity: int) -> bool:
-    """What comes before the placed buffer in the list comes later, above something that blocks it."""
+def _skip(s: State, frame: Ints, chosen_at: int, capacity: int) -> bool:  # noqa: C901  likewise
+    """Candidates before the placed one come later, each above something that blocks it."""
     n = len(s.size)
     offset = s.low[s.pool[chosen_at]]
     changed = True
@@ -295,7 +300,11 @@ def _bounded(s: State, start: int, end: int, first: int, last: int, capacity: in
 
 @compiled
 def _split(s: State, start: int, end: int, first: int, last: int, back: int, after: int) -> int:
-    """Put the components of a list on the agenda. Returns the first, or what comes after if there is none; -1 for nothing."""
+    """Put the components of a list on the agenda.
+
+    Returns:
+        The first, or what comes after if there is none; -1 for nothing.
+    """
     if start == end:
         return after
     crossing = s.cover  # borders between sections

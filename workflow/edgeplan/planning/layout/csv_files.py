@@ -1,4 +1,4 @@
-"""The common CSV of static memory planning: id, lower, upper, size and, if wanted, alignment; a layout adds offset."""
+"""The common CSV of static memory planning: id, lower, upper, size, alignment; and offset."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _integers(name: str, at: int, body: Sequence[tuple[int, list[str]]], path: P
 
 
 def write(table: Table, offsets: Ints, path: Path) -> None:
-    """Write the rows with their offsets, atomically; a column of offsets that is there already is replaced.
+    """Write the rows with their offsets, atomically; offsets that are there already are replaced.
 
     Raises:
         StoreError: it cannot be written.

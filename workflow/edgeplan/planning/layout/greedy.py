@@ -51,6 +51,20 @@ def _first_fit(pointer: Ints, neighbour: Indices, size: Ints, alignment: Ints, o
     return offset
 
 
+def stack(part: Buffers) -> Ints:
+    """Offsets one above the other; only different components share memory. O(n log n)."""
+    order = np.argsort(part.lower, kind="stable")
+    reached = np.maximum.accumulate(part.upper[order])
+    begins = np.concatenate([[True], part.lower[order][1:] >= reached[:-1]]) if len(order) else np.zeros(0, dtype=np.bool_)
+    unit = int(np.lcm.reduce(np.unique(part.alignment))) if len(order) else 1
+    rounded = -(-part.size[order] // unit) * unit
+    ends = np.cumsum(rounded)
+    base = np.maximum.accumulate(np.where(begins, ends - rounded, 0))
+    offset = np.empty(len(order), dtype=np.int64)
+    offset[order] = ends - rounded - base
+    return offset
+
+
 def sweep(part: Buffers, order: Ints, limit: int) -> Ints | None:
     """Offsets by placing in order of begin, for parts with too many neighbours to list; O(n live).
 

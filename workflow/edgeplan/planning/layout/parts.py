@@ -1,4 +1,4 @@
-"""Independent parts of a problem: components in time, buffers below all others, sections of time, neighbours."""
+"""Independent parts of a problem, and who lives beside whom in one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Graph:
     Attributes:
         first, last: half-open range of sections of each buffer, shape (buffers,).
         sections: how many there are; each is a largest set of buffers that live at one time.
-        pointer, neighbour: buffers that overlap buffer k in time are `neighbour[pointer[k]:pointer[k + 1]]`.
+        pointer, neighbour: buffers that overlap buffer k in time are
+            `neighbour[pointer[k]:pointer[k + 1]]`.
     """
 
     first: Ints
@@ -50,7 +51,7 @@ class Graph:
 
 
 def components(all_of: Buffers, index: Ints) -> Iterator[Ints]:
-    """Sets of buffers such that no two of different sets live at the same time; empty ones are in none."""
+    """Sets of buffers, no two of different sets alive at the same time; none of size 0."""
     index = index[all_of.size[index] > 0]
     if not len(index):
         return
@@ -62,8 +63,8 @@ def components(all_of: Buffers, index: Ints) -> Iterator[Ints]:
 def parts(all_of: Buffers) -> tuple[list[Part], Ints]:
     """Take a problem apart.
 
-    A buffer that overlaps all others of its component lies at the bottom without loss of generality: what is below it may
-    change places with it. The rest may fall into components again.
+    A buffer that overlaps all others of its component lies at the bottom without loss of
+    generality: what is below it may change places with it. The rest may fall into components again.
 
     Returns:
         The parts, and offsets of the buffers in none of them; -1 for those in parts.

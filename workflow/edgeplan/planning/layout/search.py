@@ -1,4 +1,4 @@
-"""A layout of one part within a capacity: exact searches that differ in how they break ties, in turns."""
+"""A layout of one part: exact searches that differ in how they break ties, in turns."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _MOST_BUFFERS = 20_000
 _STEP = 1000  # decisions between two looks at the clock
 _STEPS_PER_S = 300_000_000  # of a sweep, at the least
 _SEARCHES = 24  # at the same time
+_NEVER = 2**62  # the height without a layout
 _SPREAD = 0.35  # of the keys of random orders
 Clock = Callable[[], float]
 
@@ -49,15 +50,15 @@ class PartSearch:
     Attributes:
         part: which buffers, from which address on.
         buffers: they.
-        best: offsets of the lowest layout known, base included; None if there is none.
+        best: offsets of the lowest layout known, base included.
         height: of it.
         lower_bound: proven, base included.
     """
 
     part: Part
     buffers: Buffers
-    best: Ints | None = None
-    height: int = 0
+    best: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    height: int = _NEVER
     lower_bound: int = 0
     _graph: Graph | None = None
     _attempts: list[Attempt] = field(default_factory=list)
@@ -76,6 +77,7 @@ class PartSearch:
         if pair_count(self.buffers) > _PAIRS:
             order = np.argsort(self.buffers.lower, kind="stable")
             limit = int(max(deadline - clock(), 0.1) * _STEPS_PER_S)
+            self._keep(greedy.stack(self.buffers))
             if (found := greedy.sweep(self.buffers, order, limit)) is not None:
                 self._keep(found)
             return
@@ -87,7 +89,7 @@ class PartSearch:
 
     def within(self, capacity: int, deadline: float, clock: Clock = time.perf_counter) -> Verdict:
         """Search for a layout that is no higher than `capacity`, for as long as there is time."""
-        if self.best is not None and self.height <= capacity:
+        if self.height <= capacity:
             return Verdict.fits
         if capacity < self.lower_bound:
             return Verdict.infeasible
@@ -106,11 +108,11 @@ class PartSearch:
 
     def _keep(self, offsets: Ints) -> None:
         height = int((offsets + self.buffers.size).max()) + self.part.base
-        if self.best is None or height < self.height:
+        if height < self.height:
             self.best, self.height = offsets + self.part.base, height
 
     def _in_turns(self, capacity: int, deadline: float, clock: Clock) -> Verdict:
-        """All searches go on until they have made as many decisions; then more join, and the number doubles."""
+        """All searches make as many decisions; then more join, and the number doubles."""
         while True:
             while len(self._attempts) < min(_SEARCHES, 3 * self._budget.bit_length() - 24):
                 self._attempts.append(self._attempt(next(self._fresh)))

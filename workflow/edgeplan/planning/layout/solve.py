@@ -27,8 +27,8 @@ def solve(all_of: Buffers, capacity: int | None = None, timeout_s: float = 60.0,
         clock: seconds, for the time that is spent.
 
     Returns:
-        Within a capacity, a layout or none, and whether that is proven. Without one, the lowest layout found and a bound: the
-        verdict is `fits`, or `unknown` if no layout was found at all.
+        Within a capacity, a layout or none, and whether that is proven; without one, the lowest
+        layout found and a bound.
     """
     _compile()
     started = clock()
@@ -42,12 +42,12 @@ def solve(all_of: Buffers, capacity: int | None = None, timeout_s: float = 60.0,
     if capacity is not None and bound > capacity:
         return layout(Verdict.infeasible, None)
     # Many problems need no more than this, and all at once is much faster than part by part.
-    quick = _greedily(all_of, bound if capacity is None else capacity, deadline, clock)
-    if quick is not None and (quick + all_of.size).max(initial=0) <= (bound if capacity is None else capacity):
+    enough = bound if capacity is None else capacity
+    quick = _greedily(all_of, enough, deadline, clock)
+    if (quick + all_of.size).max(initial=0) <= enough:
         return layout(Verdict.fits, quick)
-    greedy_alone = Verdict.fits if capacity is None and quick is not None else Verdict.unknown
     if len(all_of) > _MOST_BUFFERS:
-        return layout(greedy_alone, quick if greedy_alone is Verdict.fits else None)
+        return layout(Verdict.fits, quick) if capacity is None else layout(Verdict.unknown, None)
 
     found, offsets = parts(all_of)
     floor = int((offsets + all_of.size)[offsets >= 0].max(initial=0))  # of buffers that have their place already
@@ -59,14 +59,10 @@ def solve(all_of: Buffers, capacity: int | None = None, timeout_s: float = 60.0,
         search.start(deadline, clock)
     if capacity is None:
         _lowest(searches, floor, deadline, clock)
-        verdict = greedy_alone if any(search.best is None for search in searches) else Verdict.fits
-    else:
-        verdict = _within(searches, capacity, deadline, clock)
+    verdict = Verdict.fits if capacity is None else _within(searches, capacity, deadline, clock)
     bound = max([floor, *(search.lower_bound for search in searches)])
     if verdict is not Verdict.fits:
         return layout(verdict, None)
-    if any(search.best is None for search in searches):
-        return layout(verdict, quick)
     for search in searches:
         offsets[search.part.index] = search.best
     return layout(verdict, offsets)
@@ -85,16 +81,14 @@ def _compile() -> None:
     attempt.within(1, np.inf)
 
 
-def _greedily(all_of: Buffers, enough: int, deadline: float, clock: Clock) -> Ints | None:
-    """The lowest of a few greedy layouts, or the first that is low enough; None if there is no time for any."""
+def _greedily(all_of: Buffers, enough: int, deadline: float, clock: Clock) -> Ints:
+    """The lowest of a few greedy layouts, or the first that is low enough."""
     offsets = np.zeros(len(all_of), dtype=np.int64)
     shown = np.flatnonzero(all_of.size)
     if not len(shown):
         return offsets
     search = PartSearch(Part(shown, 0, enough, 1), all_of.subset(shown))
     search.start(deadline, clock)
-    if search.best is None:
-        return None
     offsets[shown] = search.best
     return offsets
 
@@ -120,13 +114,13 @@ def _within(searches: list[PartSearch], capacity: int, deadline: float, clock: C
 def _lowest(searches: list[PartSearch], floor: int, deadline: float, clock: Clock) -> None:
     """Lower the highest part until it is proven that nothing is lower, or the time is over.
 
-    The bound is tried first, since it is often reached; then capacities half way from there to the height that is known, and so
-    on; then the same again, with more time.
+    The bound is tried first, since it is often reached; then capacities half way from there to the
+    height that is known, and so on; then the same again, with more time.
     """
     share, halvings = _SHARE, 0
     while searches and clock() < deadline:
         bound = max([floor, *(search.lower_bound for search in searches)])
-        search = max(searches, key=lambda s: s.height if s.best is not None else 0)
+        search = max(searches, key=lambda s: s.height)
         if not search.exact or search.height <= bound:
             return
         unit, base = search.part.unit, search.part.base

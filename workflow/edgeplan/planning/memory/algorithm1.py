@@ -1,10 +1,12 @@
 """The planner of FlexNN (MobiCom 2024), section 3.3.2, Algorithm 1, as written: the baseline.
 
-Lines of the listing: activations first, at both ends of the buffer (PLANACTIVATIONS); then layer by layer weights where they can be
-allocated earliest (PRELOADWEIGHTS) and intermediates in what is left (PLANINTERMEDIATES); if that fails both again with the weights
-allocated in their own layer (PLANNOPRELOAD); if that fails, too, an error. The paper leaves open which end an activation goes to and
-which address among several: here the end from which it reaches less far into the middle, and the lowest address. It allows loads in
-any order; they are issued in the order of their layers, as everywhere here.
+Lines of the listing: activations first, at both ends of the buffer (PLANACTIVATIONS); then layer by
+layer weights where they can be allocated earliest (PRELOADWEIGHTS) and intermediates in what is
+left (PLANINTERMEDIATES); if that fails both again with the weights allocated in their own layer
+(PLANNOPRELOAD); if that fails, too, an error. The paper leaves open which end an activation goes to
+and which address among several: here the end from which it reaches less far into the middle, and
+the lowest address. It allows loads in any order; they are issued in the order of their layers, as
+everywhere here.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from edgeplan.planning.memory.workload import Placement, Workload, placement
 
 
 def place(workload: Workload, budget: int) -> Placement | None:
-    """Plan by Algorithm 1. Tensors that live in one step alone are its intermediates, the others its activations.
+    """Plan by Algorithm 1; tensors that live in one step alone are its intermediates.
 
     Returns:
         None where the algorithm returns an error.
@@ -134,7 +136,7 @@ def _both_ends(address: Ints, size: Ints, start: Ints, end: Ints, block: int, un
 
 @compiled
 def _preload(address: Ints, size: Ints, start: Ints, end: Ints, block: int, layer: int, unit: int, budget: int) -> int:
-    """Place weights where they can be allocated earliest. Returns their address, -1 if there is none."""
+    """Place weights where they can be allocated earliest; -1 if there is no address."""
     low, high = 0, layer
     if _lowest(address, size, start, end, block, high, unit, budget) < 0:
         return -1

@@ -1,12 +1,13 @@
 """What no plan can beat: for these steps and slices, in this order, within a budget.
 
-With e_i the earliest start of step i, c_i its compute time, A_i the bytes of tensors alive in it, W(i..k) the weights of steps i to
-k, B the budget and r the bandwidth:
+With e_i the earliest start of step i, c_i its compute time, A_i the bytes of tensors alive in it,
+W(i..k) the weights of steps i to k, B the budget and r the bandwidth:
 
     e_k = max(e_(k-1) + c_(k-1), max over i < k of e_i + (W(i..k) - (B - A_i)) / r)
 
-since when step i begins, at most B - A_i bytes of the weights of steps i to k are in memory; the others are read before step k
-begins. With prefix sums of W the inner maximum is a running one: O(steps).
+since when step i begins, at most B - A_i bytes of the weights of steps i to k are in memory; the
+others are read before step k begins. With prefix sums of W the inner maximum is a running one:
+O(steps).
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from edgeplan.planning.memory.workload import Floats, Reader, Workload
 
 
 def least_bytes(workload: Workload) -> int:
-    """No budget below it is enough: tensors and weights of one step have to be in memory together."""
+    """No budget below it is enough: what a step uses is in memory together."""
     return int((workload.live_bytes + workload.weight_bytes).max())
 
 
 def isolated_ms(workload: Workload, reader: Reader, budget: int) -> float:
-    """Bound of the latency of one inference that begins with memory filled; infinite if the budget is too small."""
+    """Bound of the latency of one inference that begins with memory filled.
+
+    Infinite if the budget is too small.
+    """
     if budget < least_bytes(workload):
         return math.inf
     twice = _twice(workload)
@@ -33,10 +37,11 @@ def isolated_ms(workload: Workload, reader: Reader, budget: int) -> float:
 
 
 def period_ms(workload: Workload, reader: Reader, budget: int) -> float:
-    """Bound of the mean time between inferences that follow each other; infinite if the budget is too small.
+    """Bound of the mean time between inferences that follow each other.
 
-    Counted from step i of one inference to step i of the next, all weights are used once, and what is in memory at first is
-    bounded as in one inference; so the bound of any i holds. O(steps^2).
+    Infinite if the budget is too small. Counted from step i of one inference to step i of the next,
+    all weights are used once, and what is in memory at first is bounded as in one inference; so the
+    bound of any i holds. O(steps^2).
     """
     if budget < least_bytes(workload):
         return math.inf

@@ -91,7 +91,7 @@ def plan(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isol
 
 
 def least(workload: Workload, timeout_s: float = 60.0) -> Layout:
-    """The least budget that is enough, with a layout: tensors, and the weights of each step in its step alone."""
+    """The least budget that is enough, with a layout that loads weights in their own step."""
     return solve(_one_by_one(workload), None, timeout_s)
 
 

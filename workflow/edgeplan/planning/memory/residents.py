@@ -23,8 +23,8 @@ def stalls_ms(timeline: Timeline) -> npt.NDArray[np.float64]:
 def candidates(workload: Workload, budget: int, timeline: Timeline) -> Iterator[npt.NDArray[np.bool_]]:
     """Sets of weights that may be worth keeping, the largest first.
 
-    Weights whose loads hold their step up most for each byte come first, then those of the steps that need most memory at once,
-    which makes room for streaming the rest.
+    Weights whose loads hold their step up most for each byte come first, then those of the steps
+    that need most memory at once, which makes room for streaming the rest.
 
     Args:
         workload: the steps.

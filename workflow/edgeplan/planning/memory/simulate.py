@@ -1,7 +1,8 @@
-"""When steps and loads begin and end, for a placement: the execution model that plans are priced by.
+"""The execution model that plans are priced by: when steps and loads begin and end.
 
-Loads are issued in order of their steps, by the lane that is free first, as soon as the step they wait for has ended; each lane reads
-with its share of the bandwidth. A step begins when the one before has ended and all loads up to its own are done.
+Loads are issued in order of their steps, by the lane that is free first, as soon as the step they
+wait for has ended; each lane reads with its share of the bandwidth. A step begins when the one
+before has ended and all loads up to its own are done.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class Timeline:
     """Inferences that follow each other; ms from the begin of the first, shape (inferences, steps).
 
     Attributes:
-        load_start, load_end: 0 for weights that are in memory at the begin, those of the inference before where they stay.
+        load_start, load_end: 0 for weights that are in memory at the begin, those of the inference
+            before where they stay.
         step_start, step_end: of the computing.
     """
 
@@ -36,7 +38,10 @@ class Timeline:
 
     @property
     def period_ms(self) -> float:
-        """Mean time from a step to the same of the next inference, over the second half of them; of the step with the longest."""
+        """Mean time from a step to the same of the next inference, of the step with the longest.
+
+        Over the second half of the inferences.
+        """
         starts = self.step_start[len(self.step_start) // 2 :]
         return float(((starts[-1] - starts[0]) / (len(starts) - 1)).max())
 

@@ -1,9 +1,10 @@
 """Streaming plans: tensors have their places, then each weight goes where memory is free earliest.
 
-A skyline says of every address which step uses it last so far. In order of execution, the tensors that begin with a step raise it
-until their end; then the step's weights take a window whose highest point is lowest, so that their load waits for the earliest step.
-Loads begin in order, so anything not above what earlier loads wait for is as good; among those the tightest gap is taken.
-O(steps (steps + tensors) log steps), in compiled code.
+A skyline says of every address which step uses it last so far. In order of execution, the tensors
+that begin with a step raise it until their end; then the step's weights take a window whose highest
+point is lowest, so that their load waits for the earliest step. Loads begin in order, so anything
+not above what earlier loads wait for is as good; among those the tightest gap is taken. O(steps
+(steps + tensors) log steps), in compiled code.
 """
 
 from __future__ import annotations
@@ -176,9 +177,9 @@ def _window(begin: Ints, last: Ints, count: int, size: int, unit: int, level: in
                 q += 1
             left = begin[q] - low - size
             if left >= 0:
-                if rule == 1:
+                if rule == LOWEST:
                     return low
-                if rule == 2:
+                if rule == HIGHEST:
                     best = (begin[q] - size) // unit * unit
                 elif left < tightest:
                     best, tightest = low, left

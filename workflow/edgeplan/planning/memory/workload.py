@@ -1,4 +1,4 @@
-"""What is planned: steps in a fixed order, the tensors that live across them, and the weights that are streamed."""
+"""What is planned: steps in order, the tensors that live across them, and their weights."""
 
 from __future__ import annotations
 
@@ -88,10 +88,12 @@ class Placement:
     Attributes:
         tensor_offset: one a tensor.
         weight_offset: one a step, -1 without weights.
-        after: the load of a step begins when this step has ended, -1 for loads that wait for none. Beside weights that stay it
-            never falls from one load to the next, so that counting loads is enough, however many are in flight.
-        again: in the next inference, for steps with `after` -1, the step of the inference before that the load waits for; its
-            own where nothing else uses the memory: then its weights stay, and are never loaded again.
+        after: the load of a step begins when this step has ended, -1 for loads that wait for none.
+            Beside weights that stay it never falls from one load to the next, so that counting
+            loads is enough, however many are in flight.
+        again: in the next inference, for steps with `after` -1, the step of the inference before
+            that the load waits for; its own where nothing else uses the memory: then its weights
+            stay, and are never loaded again.
         height: the largest address in use.
     """
 
