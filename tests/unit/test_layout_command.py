@@ -13,7 +13,7 @@ from edgeplan.planning.layout import csv_files
 from edgeplan.planning.layout.buffers import Verdict, buffers, max_live, overlapping
 from edgeplan.planning.layout.solve import solve
 
-_GOOD = "id,lower,upper,size,note\na,0,3,4,first\nb,3,9,4,\nc,0,9,4,\nd,9,21,4,\ne,0,21,4,last\n"
+_GOOD = "id,lower,upper,size,note\na,0,4,6,first\nb,4,9,3,\nc,2,7,5,\nd,7,12,8,\ne,0,12,2,last\n"
 
 
 def _plan(path: Path, *options: str) -> Path:
@@ -36,14 +36,14 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("options", [[], ["--capacity", "12"], ["--capacity", "1000"]])
+@pytest.mark.parametrize("options", [[], ["--capacity", "13"], ["--capacity", "1000"]])
 def test_rows_keep_their_columns_and_gain_offsets(tmp_path: Path, options: list[str]) -> None:
     output = _plan(_written(tmp_path, _GOOD), *options)
     rows = _rows(output)
     assert [(row["id"], row["note"]) for row in rows] == [("a", "first"), ("b", ""), ("c", ""), ("d", ""), ("e", "last")]
     table = csv_files.read(output)
     assert overlapping(table.buffers, np.array([int(row["offset"]) for row in rows])) is None
-    assert max(int(row["offset"]) + int(row["size"]) for row in rows) <= (int(options[1]) if options else 12)
+    assert max(int(row["offset"]) + int(row["size"]) for row in rows) <= (int(options[1]) if options else 13)
 
 
 def test_what_was_written_can_be_laid_out_again(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_no_buffers_need_no_memory(tmp_path: Path) -> None:
 
 def test_too_small_a_capacity_is_proven_and_nothing_is_written(tmp_path: Path) -> None:
     path = _written(tmp_path, _GOOD)
-    with pytest.raises(InfeasibleError, match="proven infeasible: capacity 11, the least is 12") as error:
-        _plan(path, "--capacity", "11")
+    with pytest.raises(InfeasibleError, match="proven infeasible: capacity 12, the least is 13") as error:
+        _plan(path, "--capacity", "12")
     assert "edgeplan plan layout" in error.value.next_step
     assert not path.with_name("out.csv").exists()
 
