@@ -18,7 +18,8 @@ _ROOM = 20_000_000  # entries of the trail and the pool of a search
 _MOST_BUFFERS = 20_000
 _STEP = 1000  # decisions between two looks at the clock
 _STEPS_PER_S = 300_000_000  # of a sweep, at the least
-_SEARCHES = 24  # at the same time
+_SEARCHES = 24  # at the same time, if there is memory for them
+_SEARCH_BYTES = 1 << 30
 _NEVER = 2**62  # the height without a layout
 _SPREAD = 0.35  # of the keys of random orders
 Clock = Callable[[], float]
@@ -114,7 +115,7 @@ class PartSearch:
     def _in_turns(self, capacity: int, deadline: float, clock: Clock) -> Verdict:
         """All searches make as many decisions; then more join, and the number doubles."""
         while True:
-            while len(self._attempts) < min(_SEARCHES, 3 * self._budget.bit_length() - 24):
+            while len(self._attempts) < min(self._most_attempts(), 3 * self._budget.bit_length() - 24):
                 self._attempts.append(self._attempt(next(self._fresh)))
             for attempt in list(self._attempts):
                 while attempt.nodes < self._budget:
@@ -134,10 +135,16 @@ class PartSearch:
                         break
             self._budget *= 2
 
+    @property
+    def _room(self) -> int:
+        n = len(self.buffers)
+        return min(n * n + 16 * n, _ROOM)
+
+    def _most_attempts(self) -> int:
+        return max(1, min(_SEARCHES, _SEARCH_BYTES // (4 * len(self._network.neighbour) + 16 * self._room)))
+
     def _attempt(self, order: Ints) -> Attempt:
-        n = len(order)
-        room = min(n * n + 16 * n, _ROOM)
-        return Attempt(order, canonical.begin(self._network, self.buffers, order, room))
+        return Attempt(order, canonical.begin(self._network, self.buffers, order, self._room))
 
 
 def _orders(part: Buffers, network: Graph) -> Iterator[Ints]:

@@ -40,7 +40,7 @@ class Timeline:
     def period_ms(self) -> float:
         """Mean time from a step to the same of the next inference, of the step with the longest.
 
-        Over the second half of the inferences.
+        Over the second half of the inferences, of which there are at least three.
         """
         starts = self.step_start[len(self.step_start) // 2 :]
         return float(((starts[-1] - starts[0]) / (len(starts) - 1)).max())
