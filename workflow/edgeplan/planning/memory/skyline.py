@@ -39,10 +39,9 @@ def place(
     pinned = np.zeros(n, dtype=np.bool_) if pinned is None else pinned & (workload.weight_bytes > 0)
     unit = workload.weight_alignment
     rounded = -(-workload.weight_bytes[pinned] // unit) * unit
-    floor = (budget // unit) * unit - int(rounded.sum())
-    if floor < int((tensor_offset + tensors.size).max(initial=0)):
+    limit = budget if not pinned.any() else budget // unit * unit - int(rounded.sum())
+    if limit < int((tensor_offset + tensors.size).max(initial=0)):
         return None
-    limit = floor if pinned.any() else budget
     order = workload.by_begin
     offset, after, placed = _place(
         workload.weight_bytes,
@@ -58,7 +57,7 @@ def place(
     if not placed:
         return None
     if pinned.any():
-        offset[pinned] = floor + np.cumsum(rounded) - rounded
+        offset[pinned] = limit + np.cumsum(rounded) - rounded
         after[pinned] = -1
     return placement(workload, tensor_offset, offset, after)
 
