@@ -279,7 +279,7 @@ def _remaining(s: State, frame: Ints, chosen: int) -> int:
             at -= 1
         s.pool[at] = k
         end += 1
-    return end
+    return int(end)
 
 
 @compiled

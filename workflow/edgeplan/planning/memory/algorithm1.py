@@ -121,7 +121,7 @@ def _highest(address: Ints, size: Ints, start: Ints, end: Ints, block: int, unit
             if beside and address[j] < at + size[block] and at < address[j] + size[j]:
                 at = (address[j] - size[block]) // unit * unit
                 moved = True
-    return max(at, -1)
+    return int(max(at, -1))
 
 
 @compiled

@@ -64,7 +64,7 @@ def _from(first: int, steps: int, compute: Floats, prefix: Floats, live: Floats,
         if k > first:
             start = max(start + compute[k - 1], needed + prefix[k + 1] / rate)
         needed = max(needed, start - (prefix[k] + budget - live[k]) / rate)
-    return start + compute[first + steps - 1]
+    return float(start + compute[first + steps - 1])
 
 
 @compiled

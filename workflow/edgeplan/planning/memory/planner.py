@@ -153,7 +153,8 @@ def _placements(workload: Workload, reader: Reader, budget: int, mode: Mode, off
         if placed is None:
             return  # whether there is a window does not depend on the rule
         yield placed
-    if mode is Mode.back_to_back:
+        if mode is Mode.isolated:
+            continue
         timeline = simulate.run(workload, reader, placed, REPEATS)
         for pinned in residents.candidates(workload, budget, timeline):
             if (kept := skyline.place(workload, offsets, budget, pinned)) is not None:

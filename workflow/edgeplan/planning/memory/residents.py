@@ -8,16 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.planning.memory.simulate import Timeline
-from edgeplan.planning.memory.workload import Workload
+from edgeplan.planning.memory.workload import Floats, Workload
 
 _SHARES = (0.98, 0.93, 0.85, 0.7, 0.4)
 
 
-def stalls_ms(timeline: Timeline) -> npt.NDArray[np.float64]:
+def stalls_ms(timeline: Timeline) -> Floats:
     """How long each step of the last inference waits for its weights."""
     ends = timeline.step_end
     before = np.concatenate([[ends[-2, -1] if len(ends) > 1 else 0.0], ends[-1, :-1]])
-    return timeline.step_start[-1] - before
+    waits: Floats = timeline.step_start[-1] - before
+    return waits
 
 
 def candidates(workload: Workload, budget: int, timeline: Timeline) -> Iterator[npt.NDArray[np.bool_]]:

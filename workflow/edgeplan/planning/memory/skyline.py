@@ -177,7 +177,7 @@ def _window(begin: Ints, last: Ints, count: int, size: int, unit: int, level: in
             left = begin[q] - low - size
             if left >= 0:
                 if rule == LOWEST:
-                    return low
+                    return int(low)
                 if rule == HIGHEST:
                     best = (begin[q] - size) // unit * unit
                 elif left < tightest:

@@ -107,7 +107,8 @@ class Placement:
     def stays(self) -> npt.NDArray[np.bool_]:
         """Steps whose weights are not loaded again in the next inference."""
         own = np.arange(len(self.after))
-        return (self.after < 0) & (self.again == own) & (self.weight_offset >= 0)
+        stays: npt.NDArray[np.bool_] = (self.after < 0) & (self.again == own) & (self.weight_offset >= 0)
+        return stays
 
 
 def placement(workload: Workload, tensor_offset: Ints, weight_offset: Ints, after: Ints) -> Placement:
