@@ -44,6 +44,14 @@ def outputs_of(stage):
     )
 
 
+def folders_of(stage):
+    """Folders that a stage's function is given by name; functions, since folders of inputs are meant, not parts of their names."""
+    return {
+        name: lambda wildcards, path=path: path.format(**wildcards)
+        for name, path in patterns(stage, stage.folders).items()
+    }
+
+
 def log_of(stage):
     """Where a stage logs to: a file for each target."""
     names = () if is_fixed(stage) else stage.targets.wildcards
@@ -83,7 +91,7 @@ for stage in STAGES:
         resources:
             device=1 if stage.rows else 0,
         params:
-            **patterns(stage, stage.folders),
+            **folders_of(stage),
             function=stage.function,
             sections=sections(stage.params),
         script:
