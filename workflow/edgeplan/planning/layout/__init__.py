@@ -1,1 +1,0 @@
-"""Static memory planning: addresses for buffers whose lifetimes are known."""
