@@ -277,7 +277,9 @@ def test_stored_rows_are_those_of_a_readable_protocol(tmp_path: Path, monkeypatc
 
     def measured_by(name: str, *earlier: str) -> None:
         known = replace(present, name=name, earlier=earlier)
-        monkeypatch.setattr(bench_module, "protocol", lambda what: known if what.startswith("measure") else protocol(what))
+        monkeypatch.setattr(
+            bench_module, "engine_protocol", lambda face, engine: known if face == "measure" else protocol(f"{face}/{engine}")
+        )
 
     keys = []
     for name in ("first", "second"):
