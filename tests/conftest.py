@@ -1,8 +1,9 @@
-"""What tests share: examples that are the same every time, and what those of the runtime need."""
+"""What tests share: a place of each worker's own, examples that are the same every time, and what those of the runtime need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import onnx
 import onnxruntime as ort
 import pytest
 from hypothesis import settings
+from threadpoolctl import threadpool_limits
 
+from edgeplan.cli import main
 from edgeplan.cold import process
 from edgeplan.cold.jobs import RunJob, RunResult
 from edgeplan.devices.engines.base import random_inputs
@@ -20,6 +23,7 @@ from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx_export import save_onnx
+from edgeplan.measurement import lock
 from edgeplan.planning.cold_start.plan import Plan
 from edgeplan.planning.cold_start.profile import SOURCES
 from edgeplan.runtime.candidates import default
@@ -179,7 +183,52 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[RunJob]:
     return given
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a command ended with and printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def edgeplan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Runs a command as its entry point does, but in this process: (arguments, folder that it is called from)."""
+
+    def run(*arguments: str, folder: Path | None = None) -> Answer:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["edgeplan", *arguments])
+            if folder is not None:
+                patch.chdir(folder)
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as ended:
+                main()
+        return Answer(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _worker_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A state folder and a machine lock for each worker, which no other one waits for, and a core for its linear algebra."""
+    folder = tmp_path_factory.mktemp("machine")
+    with pytest.MonkeyPatch.context() as patch, threadpool_limits(1, "blas"):
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        patch.setattr(lock, "FOLDER", folder)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_workspace_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line notes a workspace that it is given for what it starts; here that would be the next test."""
     monkeypatch.setenv("EDGEPLAN_WORKSPACE", "")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The tests of a file, which share fixtures, run in one worker."""
+    if config.getoption("dist", "no") == "loadgroup":
+        for item in items:
+            if item.get_closest_marker("xdist_group") is None:
+                item.add_marker(pytest.mark.xdist_group(item.path.stem))

@@ -38,10 +38,7 @@ def folder(dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path
     return build_plan_folder(dnnl, model, plan, tmp_path / "plan")
 
 
-def test_a_plan_is_measured_beside_the_others(
-    folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("edgeplan.measurement.lock.FOLDER", tmp_path)  # a machine lock of the test's own
+def test_a_plan_is_measured_beside_the_others(folder: Path, model: Path, tmp_path: Path) -> None:
     knobs = ColdSettings(settings=("edgeplan",), threads=(2,), repeats=1, warm_runs=2)
     ready = {("resnet18", "edgeplan", 2): prepared(folder)}
     models = [ColdModel("resnet18", model, INPUTS)]

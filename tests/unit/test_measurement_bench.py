@@ -22,7 +22,7 @@ from quick_bench import DEVICE, SETTINGS, measuring_alone, open_bench, subjects 
 from edgeplan.errors import BusyError, FormatError, NoiseError, StoreError
 from edgeplan.measurement import bench as bench_module
 from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench
-from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.lock import lock_path, machine_lock
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.measurement.store import read_rows
 from edgeplan.progress import Spending
@@ -230,7 +230,7 @@ with lock.machine_lock():
 
 def test_a_second_run_waits_for_the_one_that_holds_the_machine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bench = open_bench(tmp_path)
-    command = [sys.executable, "-c", HOLD, str(tmp_path / "test.lock")]
+    command = [sys.executable, "-c", HOLD, str(lock_path())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
