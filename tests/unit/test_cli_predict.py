@@ -170,7 +170,9 @@ def test_a_kernel_unlike_those_measured_is_predicted_with_a_warning(workspace: P
     assert (json.loads(said)["unfamiliar"], warned) == ([], "")
 
 
-def test_a_kernel_of_a_kind_that_was_not_measured_is_predicted_with_a_warning(tmp_path: Path, answer: Answers) -> None:
+def test_a_kernel_of_a_kind_that_was_not_measured_is_predicted_with_a_warning(
+    workspace: Path, tmp_path: Path, answer: Answers
+) -> None:
     model = onnx.load(workspace / "camera.onnx")
     plain = json.loads(predicted(workspace, "--json"))
     for op_type in ("LeakyRelu", "Tanh", "Clip", "Sigmoid", "HardSigmoid"):

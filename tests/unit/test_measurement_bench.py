@@ -141,13 +141,13 @@ def test_a_full_disk_keeps_the_batches_before(tmp_path: Path, monkeypatch: pytes
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(table, where, **options)
 
-    monkeypatch.setattr(pq, "write_table", write)
     bench = open_bench(tmp_path)
-    with pytest.raises(StoreError, match="the disk is full") as caught:
-        bench.measure(subjects(4))
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "write_table", write)
+        with pytest.raises(StoreError, match="the disk is full") as caught:
+            bench.measure(subjects(4))
     assert caught.value.exit_code != 0
     assert "run the same command again" in caught.value.next_step
-    monkeypatch.setattr(pq, "write_table", real)
     assert not list(tmp_path.rglob("*.tmp"))
     with open_bench(tmp_path) as again:
         again.measure(subjects(4))
