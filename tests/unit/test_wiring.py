@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def _module_files(name: str) -> set[Path]:
     return {path for path in found if path.is_file()}
 
 
+@cache
 def _imports(path: Path) -> set[Path]:
     found: set[Path] = set()
     if path == PACKAGE / "__init__.py":
@@ -60,7 +62,7 @@ def _imports(path: Path) -> set[Path]:
 def imported(script: Path) -> set[str]:
     """All files of the package that a script imports, directly or not, relative to the root; not through neutral modules."""
     seen: set[Path] = set()
-    ahead = _imports(script)
+    ahead = set(_imports(script))
     while ahead:
         path = ahead.pop()
         if path not in seen and path.relative_to(PACKAGE).as_posix() not in NEUTRAL:
