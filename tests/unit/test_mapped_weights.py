@@ -83,7 +83,7 @@ def folder(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path) -> Path:
 
 def _runs(folder: Path, when: str, *sizes: int) -> list[str]:
     command = [sys.executable, "-c", _RUNS, str(folder), when, *map(str, sizes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr or f"ended by signal {-done.returncode}"
     return done.stdout.splitlines()
 
