@@ -2,8 +2,8 @@
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
