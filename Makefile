@@ -63,7 +63,7 @@ report: repository environment ## write the report.html of each device from the 
 
 bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and PLANS beside busy loops
 	edgeplan device check $(DEVICE)
-	python -m pytest -m slow -s tests/end_to_end/test_speed.py
+	python -m pytest -m slow -s tests/end_to_end/test_speed.py tests/engines/test_shared_cores.py
 	$(if $(PLANS),python -m edgeplan.cold.shared_cores $(PLANS))
 
 protocols: environment ## note the present sources of measuring protocols, once it is clear that no number changes by them
