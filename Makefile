@@ -46,7 +46,7 @@ tables: repository environment ## rebuild the tables of all devices in params.ya
 
 test: dev-environment ## finish the set-up and run the tests on WORKERS cores (minutes; WORKERS=0: one after the other)
 	@edgeplan compile # once, not in each worker
-	python -m pytest -m "not slow" -n $(WORKERS) --maxprocesses 8 --dist loadgroup
+	python -m pytest -m "not slow" -n $(WORKERS) --maxprocesses 8 --dist loadfile
 
 test-slow: dev-environment ## run the tests that take the tiny profile through the whole pipeline
 	python -m pytest -m slow

@@ -223,12 +223,3 @@ def _worker_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 def _no_workspace_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line notes a workspace that it is given for what it starts; here that would be the next test."""
     monkeypatch.setenv("EDGEPLAN_WORKSPACE", "")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The tests of a file, which share fixtures, run in one worker."""
-    if getattr(config.option, "loadgroup", False):  # what a worker is told of `--dist loadgroup`
-        for item in items:
-            if item.get_closest_marker("xdist_group") is None:
-                item.add_marker(pytest.mark.xdist_group(item.path.stem))
