@@ -5,6 +5,7 @@ VENV ?= .venv
 DEVICE ?= cpu-onnxruntime
 PROFILE ?= quick
 OPTIONS ?=
+WORKERS ?= logical
 PLANS ?=
 SHIPPED := cpu-onednn cpu-onnxruntime cpu-openvino
 
@@ -43,8 +44,9 @@ tables: repository environment ## rebuild the tables of all devices in params.ya
 	dvc repro
 	dvc repro --force --single-item zoo fusion sampling calibration truth evaluation transfer cold_start cold_tables report
 
-test: dev-environment ## finish the set-up and run the tests (minutes)
-	python -m pytest -m "not slow"
+test: dev-environment ## finish the set-up and run the tests on WORKERS cores (minutes; WORKERS=0: one after the other)
+	@edgeplan compile # once, not in each worker
+	python -m pytest -m "not slow" -n $(WORKERS) --maxprocesses 8 --dist loadfile
 
 test-slow: dev-environment ## run the tests that take the tiny profile through the whole pipeline
 	python -m pytest -m slow
@@ -61,7 +63,7 @@ report: repository environment ## write the report.html of each device from the 
 
 bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and PLANS beside busy loops
 	edgeplan device check $(DEVICE)
-	python -m pytest -m slow -s tests/end_to_end/test_speed.py
+	python -m pytest -m slow -s tests/end_to_end/test_speed.py tests/engines/test_shared_cores.py
 	$(if $(PLANS),python -m edgeplan.chapters.cold_start.shared_cores $(PLANS))
 
 protocols: environment ## note the present sources of measuring protocols, once it is clear that no number changes by them

@@ -1,8 +1,9 @@
-"""What tests share: examples that are the same every time, and what those of the runtime need."""
+"""What tests share: a place of each worker's own, examples that are the same every time, and what those of the runtime need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +13,15 @@ import onnx
 import onnxruntime as ort
 import pytest
 from hypothesis import settings
+from threadpoolctl import threadpool_limits
 
+from edgeplan.cli import main
 from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement import lock
 from edgeplan.measurement.process import child as process
 from edgeplan.measurement.process.job import RunJob, RunResult
 from edgeplan.planning.document import Plan
@@ -177,6 +181,42 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[RunJob]:
 
     monkeypatch.setattr(process, "run_cold", spy)
     return given
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command ended with and printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def edgeplan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Runs a command as its entry point does, but in this process: (arguments, folder that it is called from)."""
+
+    def run(*arguments: str, folder: Path | None = None) -> Answer:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["edgeplan", *arguments])
+            if folder is not None:
+                patch.chdir(folder)
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as ended:
+                main()
+        return Answer(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _worker_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A state folder and a machine lock for each worker, which no other one waits for, and a core for its linear algebra."""
+    folder = tmp_path_factory.mktemp("machine")
+    with pytest.MonkeyPatch.context() as patch, threadpool_limits(1, "blas"):
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        patch.setattr(lock, "FOLDER", folder)
+        yield
 
 
 @pytest.fixture(autouse=True)

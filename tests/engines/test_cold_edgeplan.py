@@ -29,22 +29,19 @@ INPUTS = {"input": (1, 3, 224, 224)}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_onnx(COLD_START_MODELS["resnet18"](), tmp_path_factory.mktemp("model") / "resnet18.onnx")
+    return save_onnx(COLD_START_MODELS["squeezenet"](), tmp_path_factory.mktemp("model") / "squeezenet.onnx")
 
 
 @pytest.fixture
 def folder(dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path) -> Path:
-    plan = planned(model, COLD_START_MODELS["resnet18"](), sources=("cached_mmap", "cached_read", "raw"), widen_from=9)
+    plan = planned(model, COLD_START_MODELS["squeezenet"](), sources=("cached_mmap", "cached_read", "raw"), widen_from=9)
     return build_plan_folder(dnnl, model, plan, tmp_path / "plan")
 
 
-def test_a_plan_is_measured_beside_the_others(
-    folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("edgeplan.measurement.lock.FOLDER", tmp_path)  # a machine lock of the test's own
+def test_a_plan_is_measured_beside_the_others(folder: Path, model: Path, tmp_path: Path) -> None:
     knobs = ColdSettings(settings=("edgeplan",), threads=(2,), repeats=1, warm_runs=2)
-    ready = {("resnet18", "edgeplan", 2): prepared(folder)}
-    models = [ColdModel("resnet18", model, INPUTS)]
+    ready = {("squeezenet", "edgeplan", 2): prepared(folder)}
+    models = [ColdModel("squeezenet", model, INPUTS)]
     runs = measure(models, knobs, ArtefactStore(tmp_path / "s"), tmp_path / "j.jsonl", ready=ready).runs
     assert runs["reason"].tolist() == [""] * 2
     assert (runs["output_error"] < 1e-4).all()
@@ -61,7 +58,7 @@ def test_other_modes_run_the_same_plan(folder: Path, setting: str) -> None:
 
 def test_every_file_of_a_start_is_one_that_can_be_evicted(folder: Path, dnnl: Dnnl) -> None:
     """What is not named would stay in memory where the page cache is said to be evicted."""
-    graph, opened = COLD_START_MODELS["resnet18"](), set[Path]()
+    graph, opened = COLD_START_MODELS["squeezenet"](), set[Path]()
 
     def hear(event: str, arguments: tuple[object, ...]) -> None:
         if event == "open" and listening and isinstance(arguments[0], str | bytes | os.PathLike):
@@ -128,7 +125,7 @@ def test_plans_are_not_made_by_the_worker(model: Path, tmp_path: Path) -> None:
 
 
 def test_versions_follow_the_plan(dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path) -> None:
-    graph = COLD_START_MODELS["resnet18"]()
+    graph = COLD_START_MODELS["squeezenet"]()
     one, other = (
         prepared(build_plan_folder(dnnl, model, planned(model, graph, widen_from=w), tmp_path / str(w))) for w in (0, 5)
     )

@@ -176,8 +176,7 @@ def test_a_process_that_hangs_is_ended(model: Path) -> None:
         run_cold(job, timeout_seconds=0.01)
 
 
-def test_a_measuring_goes_on_where_it_was_killed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeplan.measurement.lock.FOLDER", tmp_path)  # a machine lock of the test's own
+def test_a_measuring_goes_on_where_it_was_killed(model: Path, tmp_path: Path) -> None:
     knobs = ColdSettings(settings=("onnxruntime", "openvino-cached"), threads=(1,), states=("cached",), repeats=2, warm_runs=1)
     store, journal = ArtefactStore(tmp_path / "store"), tmp_path / "journal.jsonl"
     models = [ColdModel("tiny", model, INPUTS)]
@@ -197,7 +196,6 @@ def test_a_measuring_goes_on_where_it_was_killed(model: Path, tmp_path: Path, mo
 
 
 def test_what_cannot_run_is_a_row_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeplan.measurement.lock.FOLDER", tmp_path)
     b = GraphBuilder("odd", (1, 8))
     graph = b.build(b.relu(b.input))
     model = save_onnx(graph, tmp_path / "odd.onnx")

@@ -51,7 +51,7 @@ def assert_valid(profile: Profile, schedule: Schedule, spans: tuple[Span, ...]) 
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
-@settings(_quick, max_examples=60)
+@settings(_quick, max_examples=25)
 @given(profile=profiles(steps=9, candidates=4))
 def test_every_plan_respects_dependencies_and_cores(planner: str, profile: Profile) -> None:
     outcome = outcomes([profile], planner, Options(disk=Disk(1e-5, 0.5)))["nhwc"]
@@ -77,7 +77,7 @@ def test_closed_form_is_the_simulated_makespan(data: st.DataObject) -> None:
     assert math.isclose(makespan, makespan_ms(costs_of(profile), schedule), abs_tol=1e-9)
 
 
-@settings(_quick, max_examples=60)
+@settings(_quick, max_examples=25)
 @given(profile=profiles(steps=3, candidates=2))
 def test_bound_and_plan_enclose_the_optimum(profile: Profile) -> None:
     gap = 1e-3

@@ -1,4 +1,4 @@
-"""A small model for plan folders, and what their tests wait for and compare."""
+"""A small model for plan folders, what their tests wait for and compare, and the one place that looks into a session."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import numpy as np
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
+from edgeplan.runtime.cold_executor import ColdSession
+from edgeplan.runtime.lanes import Preparation
+from edgeplan.runtime.preparation import Shared
 
 
 def small_net(width: int = 24) -> Graph:
@@ -32,3 +35,23 @@ def assert_close(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarra
     """Outputs within 1e-4 of the largest magnitude."""
     for name, value in wanted.items():
         assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
+
+
+def shared_of(session: ColdSession) -> Shared:
+    """Files, memory and objects of a session."""
+    return session._shared
+
+
+def preparation_of(session: ColdSession) -> Preparation:
+    """Its lanes, and what they have prepared for later runs."""
+    return session._preparation
+
+
+def kernels_made(shared: Shared) -> int:
+    """How many objects of the library are made by now."""
+    return int(np.count_nonzero(shared.objects.store.states & 0xFF == 2))
+
+
+def started_ns(session: ColdSession) -> int:
+    """When the session was opened, from where its spans count."""
+    return session._start_ns

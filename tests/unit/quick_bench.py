@@ -36,10 +36,9 @@ SETTINGS = MeasurementSettings(
 
 @pytest.fixture(autouse=True)
 def measuring_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A state folder and a lock of the test's own, and references that take no three seconds to settle."""
+    """A state folder of the test's own, and references that take no three seconds to settle."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv(STORED_ROWS_ONLY, raising=False)
-    monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "test.lock")
     monkeypatch.setattr(nominal, "_SECONDS", 0.02)
     affinity = os.sched_getaffinity(0)
     yield

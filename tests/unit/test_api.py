@@ -19,7 +19,6 @@ from edgeplan.cli import measure as cli_measure
 from edgeplan.cli import plan as cli_plan
 from edgeplan.cli import run as cli_run
 from edgeplan.cli.commands import app, predict
-from edgeplan.measurement import lock
 from edgeplan.runtime.dnnl import Dnnl
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +102,6 @@ def test_the_documented_example_runs(
     (tmp_path / "example.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(lock, "lock_path", lambda: tmp_path / "test.lock")
     before = os.sched_getaffinity(0)
     runpy.run_path("example.py")
     assert os.sched_getaffinity(0) == before

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from edgeplan.predictors.card import Regressor
 from edgeplan.predictors.predictor import DevicePredictor
 
 SOURCES = Path(__file__).parents[2] / "workflow"
+Edgeplan = Callable[..., Any]
+Refused = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -37,29 +40,27 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(workspace: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.fspath(SOURCES), "COLUMNS": "200"}
-    return subprocess.run(
-        [sys.executable, "-m", "edgeplan", *arguments],
-        cwd=workspace,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def refused(edgeplan: Edgeplan, workspace: Path) -> Refused:
+    """Holds a command to its error: exit code, and patterns of the message, of where it is and of what to do next."""
+
+    def check(*arguments: str, code: int, message: str, where: str, following: str, folder: Path = workspace) -> None:
+        done = edgeplan(*arguments, folder=folder)
+        check_refusal(done.code, done.out, done.err, code=code, message=message, where=where, following=following)
+
+    return check
 
 
-def refused(workspace: Path, *arguments: str, code: int, message: str, where: str, following: str) -> None:
-    done = run(workspace, *arguments)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    what, *rest = done.stderr.strip().splitlines()
-    assert re.match(rf"error: .*{message}", what), done.stderr
+def check_refusal(ended: int, out: str, err: str, *, code: int, message: str, where: str, following: str) -> None:
+    assert ended == code, err
+    assert "Traceback" not in err
+    assert out == ""
+    what, *rest = err.strip().splitlines()
+    assert re.match(rf"error: .*{message}", what), err
     found = {line.strip().split(":")[0]: line.partition(":")[2].strip() for line in rest}
     if where:
-        assert where in found["where"], done.stderr
-    assert re.search(following, found["next"]), done.stderr
+        assert where in found["where"], err
+    assert re.search(following, found["next"]), err
 
 
 def _plain_model(path: Path, op_type: str, size: int | str) -> None:
@@ -74,19 +75,18 @@ def _plain_model(path: Path, op_type: str, size: int | str) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.95])
-def test_a_truncated_model(workspace: Path, tmp_path: Path, share: float) -> None:
+def test_a_truncated_model(refused: Refused, workspace: Path, tmp_path: Path, share: float) -> None:
     data = (workspace / "good.onnx").read_bytes()
     path = tmp_path / "cut.onnx"
     path.write_bytes(data[: int(share * len(data))])
     message = "(not a readable ONNX model|the model holds no operators|not an ONNX model but an empty file)"
-    refused(workspace, "predict", str(path), "-d", "dev", code=2, message=message, where=str(path), following="export")
+    refused("predict", str(path), "-d", "dev", code=2, message=message, where=str(path), following="export")
 
 
-def test_a_corrupt_model(workspace: Path, tmp_path: Path) -> None:
+def test_a_corrupt_model(refused: Refused, tmp_path: Path) -> None:
     path = tmp_path / "text.onnx"
     path.write_text("this is no model " * 20)
     refused(
-        workspace,
         "predict",
         str(path),
         "-d",
@@ -98,11 +98,10 @@ def test_a_corrupt_model(workspace: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_dynamic_shape(workspace: Path, tmp_path: Path) -> None:
+def test_a_dynamic_shape(refused: Refused, tmp_path: Path) -> None:
     path = tmp_path / "dynamic.onnx"
     _plain_model(path, "Relu", "height")
     refused(
-        workspace,
         "predict",
         str(path),
         "-d",
@@ -114,20 +113,18 @@ def test_a_dynamic_shape(workspace: Path, tmp_path: Path) -> None:
     )
 
 
-def test_an_unknown_operator(workspace: Path, tmp_path: Path) -> None:
+def test_an_unknown_operator(refused: Refused, tmp_path: Path) -> None:
     path = tmp_path / "unknown.onnx"
     _plain_model(path, "Cosh", 8)
     message = r"unknown operator: Cosh \(node 'odd'\)"
-    refused(workspace, "predict", str(path), "-d", "dev", code=2, message=message, where=str(path), following="known operators")
+    refused("predict", str(path), "-d", "dev", code=2, message=message, where=str(path), following="known operators")
 
 
-def test_a_missing_model(workspace: Path) -> None:
-    refused(
-        workspace, "predict", "none.onnx", "-d", "dev", code=2, message="no model file", where="", following="check the path"
-    )
+def test_a_missing_model(refused: Refused) -> None:
+    refused("predict", "none.onnx", "-d", "dev", code=2, message="no model file", where="", following="check the path")
 
 
-def test_a_device_without_predictors(workspace: Path, tmp_path: Path) -> None:
+def test_a_device_without_predictors(refused: Refused, workspace: Path, tmp_path: Path) -> None:
     file = tmp_path / "config/devices/phone.yaml"
     file.parent.mkdir(parents=True)
     file.write_text("{format_version: 1, name: phone, engine: onnxruntime}")
@@ -135,30 +132,38 @@ def test_a_device_without_predictors(workspace: Path, tmp_path: Path) -> None:
     message = "no predictors of device 'phone'"
     following = "make reproduce DEVICE=phone, in a checkout of edgeplan or use one of: .*cpu-onnxruntime"
     for device in ("phone", str(file)):
-        refused(tmp_path, "predict", model, "-d", device, code=5, message=message, where="phone", following=following)
+        refused("predict", model, "-d", device, code=5, message=message, where="phone", following=following, folder=tmp_path)
 
 
-def test_predictors_left_in_the_cache_are_trained_from_what_is_there(workspace: Path, tmp_path: Path) -> None:
+def test_predictors_left_in_the_cache_are_trained_from_what_is_there(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "phone/measurements").mkdir(parents=True)
     arguments = ("predict", "good.onnx", "-d", "phone", "--results", str(tmp_path))
-    refused(workspace, *arguments, code=5, message="no predictors", where="phone", following="dvc repro training@phone")
+    refused(*arguments, code=5, message="no predictors", where="phone", following="dvc repro training@phone")
 
 
-def test_a_device_that_does_not_exist_is_not_to_be_reproduced(workspace: Path, tmp_path: Path) -> None:
+def test_a_device_that_does_not_exist_is_not_to_be_reproduced(refused: Refused, workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "config/devices").mkdir(parents=True)
     model = str(workspace / "good.onnx")
     refused(
-        tmp_path, "predict", model, "-d", "phone", code=3, message="unknown device 'phone'", where="config", following="known"
+        "predict",
+        model,
+        "-d",
+        "phone",
+        code=3,
+        message="unknown device 'phone'",
+        where="config",
+        following="known",
+        folder=tmp_path,
     )
 
 
-def test_predictors_that_lack_a_kernel(workspace: Path) -> None:
+def test_predictors_that_lack_a_kernel(refused: Refused) -> None:
     message = "no predictor for kernels of kind"
-    refused(workspace, "predict", "good.onnx", "-d", "dev", code=9, message=message, where="node", following="partial")
+    refused("predict", "good.onnx", "-d", "dev", code=9, message=message, where="node", following="partial")
 
 
 @pytest.mark.parametrize("kind", ["lstm", "resize", "resize_linear"])
-def test_a_kind_that_no_predictor_knows_is_named_with_its_node(workspace: Path, tmp_path: Path, kind: str) -> None:
+def test_a_kind_that_no_predictor_knows_is_named_with_its_node(refused: Refused, tmp_path: Path, kind: str) -> None:
     b = GraphBuilder("net", (4, 1, 8) if kind == "lstm" else (1, 4, 8, 8))
     if kind == "lstm":
         y = b.lstm(b.input, 3, bidirectional=True, name="odd")
@@ -166,13 +171,13 @@ def test_a_kind_that_no_predictor_knows_is_named_with_its_node(workspace: Path, 
         y = b.upsample(b.input, mode="linear" if kind == "resize_linear" else "nearest", name="odd")
     path = save_onnx(b.build(b.activation(y, "sigmoid")), tmp_path / "net.onnx")
     message = f"no predictor for kernels of kind {kind}"
-    refused(workspace, "predict", str(path), "-d", "dev", code=9, message=message, where="node odd", following="partial")
+    refused("predict", str(path), "-d", "dev", code=9, message=message, where="node odd", following="partial")
 
 
-def test_what_is_covered_can_still_be_asked_for(workspace: Path) -> None:
-    done = run(workspace, "predict", "good.onnx", "-d", "dev", "--partial", "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+def test_what_is_covered_can_still_be_asked_for(edgeplan: Edgeplan, workspace: Path) -> None:
+    done = edgeplan("predict", "good.onnx", "-d", "dev", "--partial", "--json", folder=workspace)
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
     assert document["coverage"] == 0.0
     assert document["latency_ms"] == pytest.approx(0.005)
     assert len(document["missing"]) == 6
@@ -187,7 +192,9 @@ def test_what_is_covered_can_still_be_asked_for(workspace: Path) -> None:
         ("fusion/rules.json", {"format_version": 9}, "fusion rules does not fit: format_version"),
     ],
 )
-def test_results_of_another_format(workspace: Path, tmp_path: Path, file: str, changes: dict[str, Any], message: str) -> None:
+def test_results_of_another_format(
+    refused: Refused, workspace: Path, tmp_path: Path, file: str, changes: dict[str, Any], message: str
+) -> None:
     for path in (workspace / "results/dev").rglob("*.*"):
         target = tmp_path / "dev" / path.relative_to(workspace / "results/dev")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +202,7 @@ def test_results_of_another_format(workspace: Path, tmp_path: Path, file: str, c
     spoilt = tmp_path / "dev" / file
     spoilt.write_text(json.dumps({**json.loads(spoilt.read_text()), **changes}))
     arguments = ("predict", "good.onnx", "-d", "dev", "--results", str(tmp_path))
-    refused(workspace, *arguments, code=5, message=message, where=str(spoilt), following=".")
+    refused(*arguments, code=5, message=message, where=str(spoilt), following=".")
 
 
 @pytest.mark.parametrize("file", ["../../elsewhere.txt", "/etc/a.txt", "a.txt/../b"])
@@ -204,12 +211,12 @@ def test_a_card_names_no_file_outside_its_folder(file: str) -> None:
         Regressor(kind="conv", file=file, work=(), rows=0)
 
 
-def test_results_that_are_no_json(workspace: Path, tmp_path: Path) -> None:
+def test_results_that_are_no_json(refused: Refused, tmp_path: Path) -> None:
     card = tmp_path / "dev/predictors/card.json"
     card.parent.mkdir(parents=True)
     card.write_text("{")
     arguments = ("predict", "good.onnx", "-d", "dev", "--results", str(tmp_path))
-    refused(workspace, *arguments, code=5, message="not valid JSON", where=str(card), following="again")
+    refused(*arguments, code=5, message="not valid JSON", where=str(card), following="again")
 
 
 @pytest.mark.parametrize(
@@ -221,36 +228,39 @@ def test_results_that_are_no_json(workspace: Path, tmp_path: Path) -> None:
         ({"cores": [9999]}, "core 9999 does not exist"),
     ],
 )
-def test_a_device_file_that_does_not_fit(workspace: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_a_device_file_that_does_not_fit(
+    edgeplan: Edgeplan, workspace: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     path = tmp_path / "dev.yaml"
     path.write_text(yaml.safe_dump({"format_version": 1, "name": "dev", "engine": "onnxruntime", **changes}))
-    done = run(workspace, "device", "check", str(path), "--seconds", "1")
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 3, done.stderr
-    assert re.match(rf"error: .*{message}", done.stderr)
-    assert "next:" in done.stderr
+    done = edgeplan("device", "check", str(path), "--seconds", "1", folder=workspace)
+    assert "Traceback" not in done.err
+    assert done.code == 3, done.err
+    assert re.match(rf"error: .*{message}", done.err)
+    assert "next:" in done.err
 
 
-def test_an_unknown_device(workspace: Path) -> None:
+def test_an_unknown_device(refused: Refused) -> None:
     arguments = ("device", "check", "nosuch")
-    refused(
-        workspace, *arguments, code=3, message="unknown device 'nosuch'", where="ships", following="known devices: cpu-onednn"
-    )
+    refused(*arguments, code=3, message="unknown device 'nosuch'", where="ships", following="known devices: cpu-onednn")
 
 
-def test_an_engine_that_is_not_installed(tmp_path: Path) -> None:
+def test_an_engine_that_is_not_installed_as_a_process_tells_it(tmp_path: Path) -> None:
     (tmp_path / "onnxruntime.py").write_text("raise ImportError('No module named onnxruntime')\n")  # found before the real one
     device = {"format_version": 1, "name": "dev", "engine": "onnxruntime", "threads": 1, "cores": [0]}
     (tmp_path / "dev.yaml").write_text(yaml.safe_dump(device))
+    command = [sys.executable, "-m", "edgeplan", "device", "check", "dev.yaml"]
+    environment = os.environ | {"PYTHONPATH": os.fspath(SOURCES)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     message, following = "engine 'onnxruntime' is not installed", "pip install"
-    refused(tmp_path, "device", "check", "dev.yaml", code=3, message=message, where="", following=following)
+    check_refusal(done.returncode, done.stdout, done.stderr, code=3, message=message, where="", following=following)
 
 
 @pytest.mark.parametrize(
     "arguments", [("predict",), ("predict", "a.onnx", "--nosuch"), ("device", "check", "x", "--seconds", "0")]
 )
-def test_arguments_that_do_not_fit(workspace: Path, arguments: tuple[str, ...]) -> None:
-    done = run(workspace, *arguments)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "Usage" in done.stderr
+def test_arguments_that_do_not_fit(edgeplan: Edgeplan, workspace: Path, arguments: tuple[str, ...]) -> None:
+    done = edgeplan(*arguments, folder=workspace)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert "Usage" in done.err

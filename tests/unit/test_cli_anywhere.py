@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -18,6 +19,7 @@ from edgeplan.terminal import CLOSED, escaped
 
 ROOT = Path(__file__).parents[2]
 MODEL = "m.onnx"
+Edgeplan = Callable[..., Any]
 
 
 @pytest.fixture
@@ -50,12 +52,6 @@ def run(
     )
 
 
-def predicted(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
-    assert done.returncode == 0, done.stderr
-    document: dict[str, object] = json.loads(done.stdout)
-    return document
-
-
 def test_shipped_predictors_answer_anywhere_and_say_whose_machine_they_are_of(folder: Path) -> None:
     done = run(folder, "predict", MODEL, HOME="/nonexistent", XDG_STATE_HOME=None)
     assert done.returncode == 0, done.stderr
@@ -66,39 +62,38 @@ def test_shipped_predictors_answer_anywhere_and_say_whose_machine_they_are_of(fo
 
 
 @pytest.mark.parametrize("way", ["upwards", "option", "environment"])
-def test_a_workspace_is_found(folder: Path, way: str) -> None:
+def test_a_workspace_is_found(folder: Path, edgeplan: Edgeplan, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     device = folder / "space s/config/devices/phone.yaml"
     device.parent.mkdir(parents=True)
     device.write_text("{format_version: 1, name: phone, engine: onnxruntime}")
-    inner = folder / "space s/a/b"
+    inner, root = folder / "space s/a/b", str(folder / "space s")
     inner.mkdir(parents=True)
-    model, root = str(folder / MODEL), str(folder / "space s")
-    done = {
-        "upwards": lambda: run(inner, "predict", model, "-d", "phone"),
-        "option": lambda: run(folder, "predict", model, "-d", "phone", "--workspace", root),
-        "environment": lambda: run(folder, "predict", model, "-d", "phone", EDGEPLAN_WORKSPACE=root),
-    }[way]()
-    assert done.returncode == 5, done.stderr
-    assert f"where: {folder / 'space s/results/phone/predictors'}" in done.stderr
+    if way == "environment":
+        monkeypatch.setenv("EDGEPLAN_WORKSPACE", root)
+    options = ("--workspace", root) if way == "option" else ()
+    done = edgeplan("predict", str(folder / MODEL), "-d", "phone", *options, folder=inner if way == "upwards" else folder)
+    assert done.code == 5, done.err
+    assert f"where: {folder / 'space s/results/phone/predictors'}" in done.err
 
 
 @pytest.mark.parametrize("named", ["none", MODEL])
-def test_a_workspace_that_is_none_is_told(folder: Path, named: str) -> None:
-    for done in (
-        run(folder, "predict", MODEL, "--workspace", named),
-        run(folder, "predict", MODEL, EDGEPLAN_WORKSPACE=named),
-    ):
-        assert done.returncode == 4, done.stderr
-        assert "folder" in done.stderr.splitlines()[0]
+def test_a_workspace_that_is_none_is_told(
+    folder: Path, edgeplan: Edgeplan, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    by_option = edgeplan("predict", MODEL, "--workspace", named, folder=folder)
+    monkeypatch.setenv("EDGEPLAN_WORKSPACE", named)
+    for done in (by_option, edgeplan("predict", MODEL, folder=folder)):
+        assert done.code == 4, done.err
+        assert "folder" in done.err.splitlines()[0]
 
 
-def test_a_device_is_given_by_name_or_by_the_path_of_its_file(folder: Path) -> None:
+def test_a_device_is_given_by_name_or_by_the_path_of_its_file(folder: Path, edgeplan: Edgeplan) -> None:
     path = str(ROOT / "config/devices/cpu-openvino.yaml")
-    by_name, by_path = (predicted(run(folder, "predict", MODEL, "--json", "-d", d)) for d in ("cpu-openvino", path))
-    assert by_name == by_path
+    by_name, by_path = (edgeplan("predict", MODEL, "--json", "-d", d, folder=folder) for d in ("cpu-openvino", path))
+    assert json.loads(by_name.out) == json.loads(by_path.out)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_names_reach_no_terminal_unescaped(folder: Path, encoding: str) -> None:
     done = run(folder, "predict", MODEL, PYTHONIOENCODING=encoding)
     assert done.returncode == 0, done.stderr
@@ -115,7 +110,7 @@ def test_escapes_are_of_all_that_steers_a_terminal() -> None:
     assert escaped("a\nb\x07", "\n") == "a\nb\\x07"
 
 
-@pytest.mark.parametrize("arguments", [("predict", MODEL), ("predict", MODEL, "--json"), ("export",), ("--help",)])
+@pytest.mark.parametrize("arguments", [("predict", MODEL), ("export",), ("--help",)])
 def test_an_output_that_is_full_or_closed(folder: Path, arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         done = run(folder, *arguments, output=full.fileno())
@@ -131,26 +126,44 @@ def test_an_output_that_is_full_or_closed(folder: Path, arguments: tuple[str, ..
     assert (done.returncode, done.stderr) == (1 if arguments == ("--help",) else CLOSED, "")
 
 
+_FILE = ("is a file, not a folder", "name a folder")
+_ASK = "choose another folder with {0}, or ask for write permission"
+
+
 @pytest.mark.parametrize(
     ("option", "target", "what", "following"),
     [
-        ("-o", "file", "is a file, not a folder", "name a folder"),
-        ("-o", "file/plan", "is a file, not a folder", "name a folder"),
-        ("-o", "readonly/plan", "Permission denied", "choose another folder with -o, or ask for write permission"),
+        ("-o", "file", *_FILE),
+        ("-o", "file/plan", *_FILE),
         ("--rows", "file", "is a file, not a folder", "--rows"),
-        ("--rows", "readonly/rows", "Permission denied", "choose another folder with --rows, or ask for write permission"),
+        ("-o", "readonly/plan", "Permission denied", _ASK.format("-o")),
+        ("--rows", "readonly/rows", "Permission denied", _ASK.format("--rows")),
         ("XDG_STATE_HOME", "readonly", "Permission denied", "XDG_STATE_HOME"),
     ],
 )
-def test_folders_are_tried_before_measuring(folder: Path, option: str, target: str, what: str, following: str) -> None:
+def test_folders_are_tried_before_measuring(
+    folder: Path,
+    edgeplan: Edgeplan,
+    monkeypatch: pytest.MonkeyPatch,
+    option: str,
+    target: str,
+    what: str,
+    following: str,
+) -> None:
     (folder / "file").touch()
     (folder / "readonly").mkdir(mode=0o555)
     given = {"-o": "plan", "--rows": "rows", "XDG_STATE_HOME": "state"} | {option: target}
     state = str(folder / given.pop("XDG_STATE_HOME"))
-    options = [text for pair in given.items() for text in pair]
-    done = run(folder, "plan", "cold-start", MODEL, *options, user=True, XDG_STATE_HOME=state)
-    assert done.returncode == 6, done.stderr
-    first, _, last = done.stderr.splitlines()
+    arguments = ["plan", "cold-start", MODEL, *(text for pair in given.items() for text in pair)]
+    if "readonly" in target:
+        refused = run(folder, *arguments, user=True, XDG_STATE_HOME=state)
+        code, err = refused.returncode, refused.stderr
+    else:
+        monkeypatch.setenv("XDG_STATE_HOME", state)
+        done = edgeplan(*arguments, folder=folder)
+        code, err = done.code, done.err
+    assert code == 6, err
+    first, _, last = err.splitlines()
     assert first.startswith("error: cannot write: ")
     assert what in first
     assert following in last

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from edgeplan.cli import app, main
+from edgeplan.cli import app
 from edgeplan.errors import EdgeplanError, ModelError, StoreError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.zoo import prior_models
@@ -37,19 +38,10 @@ def test_without_a_name_the_models_are_listed() -> None:
     ],
 )
 def test_what_cannot_be_exported_is_told(
-    arguments: list[str],
-    error: type[EdgeplanError],
-    what: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], error: type[EdgeplanError], what: str, tmp_path: Path, edgeplan: Callable[..., Any]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["edgeplan", "export", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == error.exit_code
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {what}")
-    assert "next:" in said
+    done = edgeplan("export", *arguments, folder=tmp_path)
+    assert done.code == error.exit_code
+    assert done.err.startswith(f"error: {what}")
+    assert "next:" in done.err
     assert list(tmp_path.iterdir()) == []

@@ -29,7 +29,7 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
-from edgeplan.measurement import lock, nominal
+from edgeplan.measurement import nominal
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
@@ -43,10 +43,9 @@ FIELDS = {"model", "device", "latency_ms", "noise", "waited", "prediction", "dev
 
 @pytest.fixture(autouse=True)
 def measuring_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A workspace, state folder and lock of the test's own, and references that take no three seconds to settle."""
+    """A workspace and state folder of the test's own, and references that take no three seconds to settle."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(lock, "lock_path", lambda: tmp_path / "test.lock")
     monkeypatch.setattr(nominal, "_SECONDS", 0.02)
     write_model(tmp_path / "camera.onnx")
     device()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,10 +15,11 @@ from law_of_latency import ABOUT, conv, law, relu, trained_once, without_samples
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
-from edgeplan.cli import app, main
+from edgeplan.cli import app
 from edgeplan.errors import PredictionError
 from edgeplan.graph.fusion_rules import FusionRules
 
+Answers = Callable[..., tuple[int, str, str]]
 FIRST, SECOND = "backbone/block_a/Conv2D", "conv_4"
 #: Name, type and engine's implementation of each line, as the law dispatches them; the second convolution has no name.
 LINES = [
@@ -116,42 +118,32 @@ def test_the_table_has_the_same_numbers_and_adds_up(workspace: Path) -> None:
     assert sum(float(row[-1].removesuffix(" %")) for row in cells) == pytest.approx(100, abs=0.05 * len(cells))
 
 
-def test_a_kernel_without_a_predictor_ends_the_command_with_its_node(
-    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, results = str(write_model(tmp_path / "pooled.onnx", pooled=True)), str(workspace / "results")
-    monkeypatch.setattr(sys, "argv", ["edgeplan", "predict", model, "--device", "bench", "--results", results])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == PredictionError.exit_code
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("error: device bench has no predictor for kernels of kind maxpool\n")
-    assert "node neck/shrink" in said.err
-    monkeypatch.setattr(sys, "argv", [*sys.argv, "--partial", "--json"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    found = json.loads(capsys.readouterr().out)
+@pytest.fixture
+def answer(workspace: Path, edgeplan: Callable[..., Any]) -> Callable[..., tuple[int, str, str]]:
+    """What `predict` says of a file: exit code, output, errors."""
+
+    def ask(path: Path, *more: str) -> tuple[int, str, str]:
+        done = edgeplan("predict", str(path), "--device", "bench", "--results", str(workspace / "results"), *more)
+        return done.code, done.out, done.err
+
+    return ask
+
+
+def test_a_kernel_without_a_predictor_ends_the_command_with_its_node(tmp_path: Path, answer: Answers) -> None:
+    model = write_model(tmp_path / "pooled.onnx", pooled=True)
+    code, said, error = answer(model)
+    assert (code, said) == (PredictionError.exit_code, "")
+    assert error.startswith("error: device bench has no predictor for kernels of kind maxpool\n")
+    assert "node neck/shrink" in error
+    code, said, _ = answer(model, "--partial", "--json")
+    assert code == 0
+    found = json.loads(said)
     assert found["missing"] == ["neck/shrink"]
     assert found["coverage"] == pytest.approx(1 - 1 / (len(found["kernels"]) + 1))
     assert sum(k["latency_ms"] for k in found["kernels"]) + found["call_ms"] == pytest.approx(found["latency_ms"])
 
 
-def _answer(
-    workspace: Path, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *more: str
-) -> tuple[int, str, str]:
-    arguments = ["predict", str(path), "--device", "bench", "--results", str(workspace / "results"), *more]
-    monkeypatch.setattr(sys, "argv", ["edgeplan", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr()
-    return int(ended.value.code or 0), said.out, said.err
-
-
-def test_half_precision_is_no_number_but_an_error(
-    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_half_precision_is_no_number_but_an_error(tmp_path: Path, answer: Answers) -> None:
     kinds = {"half": TensorProto.FLOAT16, "full": TensorProto.FLOAT}
     nodes = [helper.make_node("Relu", [name], [f"{name}_out"], name=f"{name}_relu") for name in kinds]
     inputs = [helper.make_tensor_value_info(name, kind, [1, 16, 28, 28]) for name, kind in kinds.items()]
@@ -159,36 +151,34 @@ def test_half_precision_is_no_number_but_an_error(
     path = tmp_path / "mixed.onnx"
     body = helper.make_graph(nodes, "mixed", inputs, outputs)
     onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    code, said, error = _answer(workspace, path, monkeypatch, capsys)
+    code, said, error = answer(path)
     assert (code, said) == (PredictionError.exit_code, "")
     assert "no predictor for kernels of element type float16" in error
     assert "node half_relu" in error
     assert "export the model in float32" in error
-    code, said, _ = _answer(workspace, path, monkeypatch, capsys, "--partial", "--json")
+    code, said, _ = answer(path, "--partial", "--json")
     found = json.loads(said)
     assert (code, found["missing"], found["coverage"]) == (0, ["half_relu"], 0.5)
 
 
-def test_a_kernel_unlike_those_measured_is_predicted_with_a_warning(
-    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, said, warned = _answer(workspace, write_model(tmp_path / "grouped.onnx", groups=4), monkeypatch, capsys, "--json")
+def test_a_kernel_unlike_those_measured_is_predicted_with_a_warning(workspace: Path, tmp_path: Path, answer: Answers) -> None:
+    code, said, warned = answer(write_model(tmp_path / "grouped.onnx", groups=4), "--json")
     why = "groups 4, measured 1"
     assert (code, json.loads(said)["unfamiliar"]) == (0, [{"name": FIRST, "why": why}])
     assert warned.startswith(f"warning: unlike anything measured on this device ({why}): {FIRST}; ")
-    _, said, warned = _answer(workspace, workspace / "camera.onnx", monkeypatch, capsys, "--json")
+    _, said, warned = answer(workspace / "camera.onnx", "--json")
     assert (json.loads(said)["unfamiliar"], warned) == ([], "")
 
 
 def test_a_kernel_of_a_kind_that_was_not_measured_is_predicted_with_a_warning(
-    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workspace: Path, tmp_path: Path, answer: Answers
 ) -> None:
     model = onnx.load(workspace / "camera.onnx")
     plain = json.loads(predicted(workspace, "--json"))
     for op_type in ("LeakyRelu", "Tanh", "Clip", "Sigmoid", "HardSigmoid"):
         model.graph.node[0].op_type = op_type
         onnx.save(model, tmp_path / "camera.onnx")
-        code, said, warned = _answer(workspace, tmp_path / "camera.onnx", monkeypatch, capsys, "--json")
+        code, said, warned = answer(tmp_path / "camera.onnx", "--json")
         found = json.loads(said)
         kind = found["kernels"][0]["type"]
         assert (code, found["coverage"]) == (0, 1.0)
@@ -198,13 +188,11 @@ def test_a_kernel_of_a_kind_that_was_not_measured_is_predicted_with_a_warning(
         assert warned.startswith(f"warning: nothing of kind {kind} was measured on this device: stem act predicted as relu")
 
 
-def test_names_in_a_model_are_not_taken_for_markup(
-    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_in_a_model_are_not_taken_for_markup(tmp_path: Path, answer: Answers) -> None:
     model = onnx.load(write_model(tmp_path / "a[bold].onnx", pooled=True))
     model.graph.node[0].name, model.graph.node[-1].name = "[/red]", "[/bold]"
     onnx.save(model, tmp_path / "a[bold].onnx")
-    code, said, _ = _answer(workspace, tmp_path / "a[bold].onnx", monkeypatch, capsys, "--partial")
+    code, said, _ = answer(tmp_path / "a[bold].onnx", "--partial")
     assert code == 0
     assert said.startswith("a[bold].onnx on bench")
     assert "without: [/bold]" in said

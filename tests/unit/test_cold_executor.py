@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cold_session_support import assert_close, small_net, wait_while
+from cold_session_support import assert_close, kernels_made, preparation_of, shared_of, small_net, started_ns, wait_while
 
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import FormatError, ModelError
@@ -97,25 +97,21 @@ class _WeightsOnTheirWay:
     """Stands for a disk that brings nothing before all kernels are made, and then, after a while, everything."""
 
     def __init__(self, shared: Shared, kernels: int) -> None:
-        store = shared.objects.store
-        store.flags[words.ARRIVED] = 0
+        flags = shared.objects.store.flags
+        flags[words.ARRIVED] = 0
         self.arrived_ns = 0
 
         def bring() -> None:
-            wait_while(lambda: _made(store) < kernels)
+            wait_while(lambda: kernels_made(shared) < kernels)
             time.sleep(0.02)
             self.arrived_ns = time.perf_counter_ns()
-            store.flags[words.ARRIVED] = shared.program.step_count
+            flags[words.ARRIVED] = shared.program.step_count
 
         self._thread = threading.Thread(target=bring)
         self._thread.start()
 
     def end(self) -> None:
         self._thread.join()
-
-
-def _made(store: words.Store) -> int:
-    return int(np.count_nonzero(store.states & 0xFF == 2))
 
 
 @pytest.mark.parametrize("stealing", [True, False])
@@ -131,7 +127,7 @@ def test_kernels_are_made_while_weights_are_on_their_way(
     folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
     with ColdSession(dnnl, folder, threads=2) as session:
         session.run(random_inputs(graph))
-        kernels = _made(session._shared.objects.store)
+        kernels = kernels_made(shared_of(session))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cold_executor, "reading_ahead", lambda shared, _: _WeightsOnTheirWay(shared, kernels))
         with ColdSession(dnnl, folder, threads=2, stealing=stealing) as session:
@@ -140,7 +136,7 @@ def test_kernels_are_made_while_weights_are_on_their_way(
     assert isinstance(on_their_way, _WeightsOnTheirWay)
     for core, own in (("main", plan.main), ("prepare:0", plan.queues[0])) if not stealing else ():
         first = min(s.start_ms for s in spans if s.core == core and s.stage == "read")
-        assert first * 1e6 + session._start_ns >= on_their_way.arrived_ns, "weights are not touched before they have come"
+        assert first * 1e6 + started_ns(session) >= on_their_way.arrived_ns, "weights are not touched before they have come"
         assert set(own) <= {s.layer for s in spans if s.core == core and s.stage == "create" and s.start_ms < first}
 
 
@@ -186,15 +182,15 @@ def test_kernels_are_made_before_files_are_open(
 
     def late(self: Shared) -> None:
         if self.objects.store.flags[words.ARRIVED] == 0:
-            wait_while(lambda: not _made(self.objects.store), 20)
-            made.append(_made(self.objects.store))
+            wait_while(lambda: not kernels_made(self), 20)
+            made.append(kernels_made(self))
             opened_ns.append(time.perf_counter_ns())
         real(self)
 
     monkeypatch.setattr(Shared, "open_files", late)
     with ColdSession(dnnl, folder, threads=2) as session:
         assert_close(session.run(random_inputs(graph)), wanted)
-        fetched = [s.start_ms * 1e6 + session._start_ns for s in session.spans() if s.stage == "read"]
+        fetched = [s.start_ms * 1e6 + started_ns(session) for s in session.spans() if s.stage == "read"]
     assert made[0] > 0
     assert min(fetched) >= opened_ns[0]
 
@@ -230,7 +226,7 @@ def test_asymmetric_cores_wait(
     folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
     with ColdSession(dnnl, folder, threads=1, stealing=False) as session:
         assert_close(session.run(random_inputs(graph)), wanted)
-        lane = session._preparation.marks[1]
+        lane = preparation_of(session).marks[1]
     by_step = {k: [m for m in lane if m[1] == k] for k in plan.queues[0]}
     for marks in by_step.values():
         work = sum(end - start for _, _, start, end in marks[:-1]) if len(marks) > 1 else 1

@@ -42,9 +42,9 @@ def test_a_look_is_a_time_and_leaves_the_caller_where_it_was(load: str) -> None:
 
 
 def test_free_processors_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interference.time, "sleep", lambda _: pytest.fail("waited"))
-    _told(monkeypatch, 310.0)
+    left = _told(monkeypatch, 310.0, 1.0)
     assert wait_until_free((0, 1), 300.0) == pytest.approx(310 / 300)
+    assert left == [1.0], "one look is enough"
 
 
 def test_disturbed_processors_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,19 +54,16 @@ def test_disturbed_processors_are_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_waiting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interference, "WAIT_SECONDS", 0.05)
     _told(monkeypatch, 570.0)
-    assert wait_until_free((0, 1), 300.0) == pytest.approx(1.9)
+    assert wait_until_free((0, 1), 300.0, seconds=0.05) == pytest.approx(1.9)
 
 
 def test_what_is_usual_is_the_least_though_most_looks_were_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interference, "_PAUSE_SECONDS", 0.0)
     _told(monkeypatch, *[570.0] * 7, 300.0, 310.0, 570.0)
     assert Interference((0, 1)).usual_us == 310.0, "of the slower processor"
 
 
 def test_what_is_usual_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interference, "_PAUSE_SECONDS", 0.0)
     _told(monkeypatch, 300.0)
     watch = Interference((0, 1))
     assert (watch.usual_us, watch.now()) == (300.0, 1.0)

@@ -126,7 +126,7 @@ def test_disturbed_candidates_are_come_back_to_while_there_is_time(
     dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first rounds are disturbed, those after them are not: nothing of the noise stays in the steps' rows."""
-    settings = QUICK.model_copy(update={"blocks": 2, "retries": 4})
+    settings = QUICK.model_copy(update={"blocks": 2, "retries": 4, "thorough": False})
     original, made = measure.quiet_round, []
 
     def first_disturbed(*arguments: object) -> object:
@@ -153,7 +153,7 @@ _DISTURBED_ROUNDS = 2
 
 def test_refused_noise_is_an_error(dnnl: Dnnl, tmp_path: Path) -> None:
     model = save_onnx(tiny(), tmp_path / "tiny.onnx")
-    strict = QUICK.model_copy(update={"on_noise": "refuse", "max_noisy_share": 0.0, "max_drift": 1e-9})
+    strict = QUICK.model_copy(update={"on_noise": "refuse", "thorough": False, "max_noisy_share": 0.0, "max_drift": 1e-9})
     with pytest.raises(NoiseError, match="--on-noise keep"):
         profile_model(dnnl, model, tiny(), strict, cores=cores(), name="tiny", layouts=("nhwc",))
 

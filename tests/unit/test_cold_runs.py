@@ -144,7 +144,6 @@ def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(attempts, "run_cold", run_cold)
     monkeypatch.setattr("edgeplan.measurement.process.interference.together_us", lambda *_: 300.0)
-    monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "lock")
     knobs = ColdSettings(settings=("onnxruntime",), threads=(1,), states=("cached",), repeats=1)
     found = runs.measure([ColdModel("m", model, {"x": (1,)})], knobs, Store(), tmp_path / "runs.jsonl")  # type: ignore[arg-type]
     assert found.runs[["cold_ms", "reason"]].to_numpy().tolist() == [[3.0, ""]]

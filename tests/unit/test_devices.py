@@ -221,8 +221,7 @@ def test_a_machine_without_an_id_is_given_one(tmp_path: Path, monkeypatch: pytes
 
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A device in tmp_path, a lock of the test's own, and a quiet machine."""
-    monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "test.lock")
+    """A device in tmp_path, and a quiet machine."""
     monkeypatch.setattr(check, "environment", lambda: environment() | {"load_1min": 0.1})
     monkeypatch.setattr(check, "_WINDOW_SECONDS", 0.001)
     return _file(tmp_path)

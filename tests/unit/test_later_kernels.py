@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cold_session_support import assert_close, small_net, wait_while
+from cold_session_support import assert_close, preparation_of, small_net, wait_while
 
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
@@ -17,7 +17,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked_file import read_reserve
+from edgeplan.runtime.linked_file import read_linked, read_reserve
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.preparation import Preparer
 
@@ -45,10 +45,10 @@ def test_later_runs_use_their_own_kernels(
         assert_close(session.run(random_inputs(graph)), wanted)
         for _ in range(2):
             assert_close(session.run(random_inputs(graph)), wanted)
-        assert not session._preparation.unfinished
+        assert not preparation_of(session).unfinished
         reserve = read_reserve(folder / "reserve.json", session.program)
         expected = {k for k, step in enumerate(reserve.later) if step is not None}
-        assert set(session._preparation.later) == expected
+        assert set(preparation_of(session).later) == expected
         assert {reserve.later[k].implementation for k in expected} <= set(names)  # type: ignore[union-attr]
 
 
@@ -58,7 +58,7 @@ def test_the_timeline_stays_when_later_kernels_are_prepared(dnnl: Dnnl, planned:
         for _ in range(2):
             session.run(random_inputs(graph))
         spans = session.spans()
-        assert session._preparation.later
+        assert preparation_of(session).later
         assert {s.layer for s in spans if s.stage != "execute"} == set(range(session.program.step_count))
 
 
@@ -68,30 +68,32 @@ def test_kernels_for_later_runs_are_prepared_between_runs(
     folder, _ = _with_later_kernels(dnnl, planned, graph, model, widen_from=3)  # from there on no core is idle
     with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
         session.run(random_inputs(graph))
-        wait_while(lambda: session._preparation.working)
-        assert session._preparation.later
-        assert not session._preparation.unfinished
-        before = dict(session._preparation.later)
+        wait_while(lambda: preparation_of(session).working)
+        assert preparation_of(session).later
+        assert not preparation_of(session).unfinished
+        before = dict(preparation_of(session).later)
         assert_close(session.run(random_inputs(graph)), wanted)
-        assert session._preparation.later == before
+        assert preparation_of(session).later == before
 
 
 def test_the_last_kernel_of_a_later_run_that_fails_between_runs_fails_the_next_one(
     dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=3), model.parent / "plan")
+    reserve = read_reserve(folder / "reserve.json", read_linked(folder / "program.json"))
+    *_, last = (k for k, step in enumerate(reserve.later) if step is not None)
     real = Preparer.prepare
 
     def failing(self: Preparer, index: int, *given: Any) -> int:
-        if not session._preparation._ahead:
+        if index == last:
             raise DeviceError("no such kernel")
         return real(self, index, *given)
 
     monkeypatch.setattr(Preparer, "prepare", failing)
     with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
         session.run(random_inputs(graph))
-        wait_while(lambda: session._preparation.working)
-        assert not session._preparation.unfinished
+        wait_while(lambda: preparation_of(session).working)
+        assert not preparation_of(session).unfinished
         for _ in range(2):
             with pytest.raises(DeviceError, match="no such kernel"):
                 session.run(random_inputs(graph))
@@ -118,7 +120,7 @@ def test_the_first_outputs_do_not_wait_for_kernels_of_later_runs(
     with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
         assert_close(session.run(random_inputs(graph)), wanted)
         wait_while(lambda: not asked, 20)
-        assert session._preparation.working
+        assert preparation_of(session).working
         gate.set()
         assert_close(session.run(random_inputs(graph)), wanted)
     assert threading.get_ident() not in asked
@@ -134,12 +136,12 @@ def test_no_kernel_of_a_later_run_is_begun_before_the_first_outputs(
 
     class Late(ColdSession):
         def _run_cold(self) -> None:
-            wait_while(lambda: self._preparation.working)  # the lane steals all there is to prepare
+            wait_while(lambda: preparation_of(self).working)  # the lane steals all there is to prepare
             super()._run_cold()
-            asked.append(self._preparation._left_ahead is not None or bool(self._preparation.later))
+            asked.append(bool(preparation_of(self).later))
 
     with Late(dnnl, folder, threads=2, continuous=True) as session:
         session.run(random_inputs(graph))
-        wait_while(lambda: session._preparation.unfinished)
+        wait_while(lambda: preparation_of(session).unfinished)
         assert asked == [False]
-        assert session._preparation.later
+        assert preparation_of(session).later

@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pandas as pd
 import pytest
 import yaml
+from cold_session_support import preparation_of
 from cold_start_instances import layouts
 from tiny_profiled import tiny
 from typer.testing import CliRunner
@@ -198,7 +199,7 @@ def test_runs_switch_to_the_warm_kernels(planned: tuple[Path, dict[str, str]], m
 
     def spy(session: ColdSession, inputs: Arrays) -> Arrays:
         outputs = real(session, inputs)
-        ran.append((inputs, outputs, set(session._preparation.later) if ran else set()))
+        ran.append((inputs, outputs, set(preparation_of(session).later) if ran else set()))
         return outputs
 
     monkeypatch.setattr(ColdSession, "run", spy)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cold_session_support import shared_of
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
@@ -82,7 +83,7 @@ def folder(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path) -> Path:
 
 def _runs(folder: Path, when: str, *sizes: int) -> list[str]:
     command = [sys.executable, "-c", _RUNS, str(folder), when, *map(str, sizes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr or f"ended by signal {-done.returncode}"
     return done.stdout.splitlines()
 
@@ -168,7 +169,7 @@ def test_kernels_of_later_runs_are_checked_though_they_were_prepared_between_two
     with _session(folder, continuous=True) as session:
         session.run(_zeros(session))
         session._copying = True  # a lane was still at work when the run ended
-        session._shared.raw._used.add(0)
+        shared_of(session).raw._used.add(0)
         os.utime(folder.parent / "net.onnx")
         with pytest.raises(ModelError, match="changed while they were in use"):
             session.run(_zeros(session))

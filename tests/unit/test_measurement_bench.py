@@ -22,7 +22,7 @@ from quick_bench import DEVICE, SETTINGS, measuring_alone, open_bench, subjects 
 from edgeplan.errors import BusyError, FormatError, NoiseError, StoreError
 from edgeplan.measurement import bench as bench_module
 from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench
-from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.lock import lock_path, machine_lock
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.measurement.store import read_rows
 from edgeplan.progress import Spending
@@ -141,13 +141,13 @@ def test_a_full_disk_keeps_the_batches_before(tmp_path: Path, monkeypatch: pytes
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(table, where, **options)
 
-    monkeypatch.setattr(pq, "write_table", write)
     bench = open_bench(tmp_path)
-    with pytest.raises(StoreError, match="the disk is full") as caught:
-        bench.measure(subjects(4))
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "write_table", write)
+        with pytest.raises(StoreError, match="the disk is full") as caught:
+            bench.measure(subjects(4))
     assert caught.value.exit_code != 0
     assert "run the same command again" in caught.value.next_step
-    monkeypatch.setattr(pq, "write_table", real)
     assert not list(tmp_path.rglob("*.tmp"))
     with open_bench(tmp_path) as again:
         again.measure(subjects(4))
@@ -230,7 +230,7 @@ with lock.machine_lock():
 
 def test_a_second_run_waits_for_the_one_that_holds_the_machine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bench = open_bench(tmp_path)
-    command = [sys.executable, "-c", HOLD, str(tmp_path / "test.lock")]
+    command = [sys.executable, "-c", HOLD, str(lock_path())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cold_session_support import shared_of
 from plan_starts import start_right
 
 from edgeplan.errors import FormatError, ModelError
@@ -113,7 +114,7 @@ def test_a_copied_folder_works_and_its_cache_stays_checked(
         start_right(dnnl, copy, graph, wanted)
         assert len(hashed) == 1
     with ColdSession(dnnl, copy, threads=2) as session:
-        assert session._shared.cache.trusted == (-1, 0)
+        assert shared_of(session).cache.trusted == (-1, 0)
 
 
 def test_a_stamp_that_may_not_show_the_next_change_is_not_noted(

@@ -240,7 +240,7 @@ def test_a_process_killed_while_caching_leaves_nothing_that_matters(
     if how == "run":
         (folder / "weights.cache").unlink()
     done = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(model), str(folder), how], capture_output=True, check=False, timeout=120
+        [sys.executable, "-c", _KILLED, str(model), str(folder), how], capture_output=True, check=False, timeout=500
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     assert len(list(folder.rglob("*.tmp"))) == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cold_session_support import shared_of
 from plan_starts import run_right
 
 from edgeplan.errors import StoreError
@@ -77,9 +78,6 @@ def test_a_right_run_ends_well_though_its_cache_cannot_be_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     (folder / "weights.cache").unlink()
-    released: list[Shared] = []
-    close = Shared.close
-    monkeypatch.setattr(Shared, "close", lambda shared: (released.append(shared), close(shared))[1])
 
     def fail(*_: object) -> None:
         raise error
@@ -87,7 +85,7 @@ def test_a_right_run_ends_well_though_its_cache_cannot_be_kept(
     monkeypatch.setattr(weight_cache, "drop_leftovers", fail)
     with ColdSession(dnnl, folder, threads=2) as session:
         run_right(session, graph, wanted)
-    assert released == [session._shared]
+    assert not shared_of(session).objects.store.handles.any(), "all is released"
     assert "could not be built again" in caplog.text
     assert str(error).splitlines()[0] in caplog.text
 
@@ -104,9 +102,9 @@ def test_all_is_released_whatever_comes(
     monkeypatch.setattr(cold_executor, "renew", interrupted)
     with pytest.raises(KeyboardInterrupt):
         session.close()
-    assert session._shared.cache.descriptor == -1
-    assert not session._shared.raw.descriptors
-    assert not session._shared.objects.store.handles.any()
+    assert shared_of(session).cache.descriptor == -1
+    assert not shared_of(session).raw.descriptors
+    assert not shared_of(session).objects.store.handles.any()
 
 
 def test_a_folder_that_is_gone_by_the_end_of_a_run(
@@ -150,7 +148,7 @@ def test_of_two_sessions_that_miss_the_cache_one_writes_it(
     with ColdSession(dnnl, folder, threads=2) as session:
         run_right(session, graph, wanted)
         assert session.cache_problem == ""
-        assert session._shared.cache.trusted[0] >= 0
+        assert shared_of(session).cache.trusted[0] >= 0
 
 
 # Builds a plan and stops within, until a line comes in.

@@ -15,7 +15,17 @@ from edgeplan.measurement import bench as bench_module
 from edgeplan.measurement.bench import STORED_ROWS_ONLY
 
 
-def test_cores_and_load_are_kept_with_the_rows_but_decide_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commits of the checkout, the present one last."""
+    found = ["one"]
+    monkeypatch.setattr(bench_module, "source_commit", lambda: found[-1])
+    return found
+
+
+def test_cores_and_load_are_kept_with_the_rows_but_decide_none(
+    tmp_path: Path, commits: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stored() -> Any:
         (path,) = (tmp_path / "w" / "rows" / "dev").glob("*.json")
         return json.loads(path.read_text())["environment"]
@@ -23,8 +33,6 @@ def test_cores_and_load_are_kept_with_the_rows_but_decide_none(tmp_path: Path, m
     loads = iter([1.5, 0.7, 3.25])
     monkeypatch.setattr(os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
     monkeypatch.setattr(bench_module, "environment", lambda: {"cpu": "x"})
-    commits = ["one"]
-    monkeypatch.setattr(bench_module, "source_commit", lambda: commits[-1])
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(4))  # two batches
     assert stored() == {
@@ -41,8 +49,8 @@ def test_cores_and_load_are_kept_with_the_rows_but_decide_none(tmp_path: Path, m
     assert stored()["commits"] == ["one", "two"]
 
 
-def test_rows_beside_those_of_an_unknown_commit_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_module, "source_commit", lambda: "one")
+@pytest.mark.usefixtures("commits")
+def test_rows_beside_those_of_an_unknown_commit_say_so(tmp_path: Path) -> None:
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(1))
     (path,) = (tmp_path / "w" / "rows" / "dev").glob("*.json")
@@ -54,12 +62,11 @@ def test_rows_beside_those_of_an_unknown_commit_say_so(tmp_path: Path, monkeypat
     assert json.loads(path.read_text())["environment"]["commits"] == ["not recorded", "one"]
 
 
-def test_rows_that_a_killed_run_left_in_the_journal_bring_their_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_module, "source_commit", lambda: "one")
+def test_rows_that_a_killed_run_left_in_the_journal_bring_their_commit(tmp_path: Path, commits: list[str]) -> None:
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(2))
     shutil.rmtree(tmp_path / "w")  # the workspace of an experiment that is gone
-    monkeypatch.setattr(bench_module, "source_commit", lambda: "two")
+    commits.append("two")
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(4))
         assert bench.measured == 2

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -71,7 +72,7 @@ def test_a_tape_tells_what_its_objects_are_made_from(program: LinkedProgram, fol
     assert "_compiled" not in vars(read)
 
 
-@pytest.mark.parametrize("tenth", range(11))
+@pytest.mark.parametrize("tenth", [0, 3, 7, 10])
 def test_a_damaged_tape_is_refused(program: LinkedProgram, folder: Path, tmp_path: Path, tenth: int) -> None:
     content = bytearray((folder / "program.tape").read_bytes())
     cut = tmp_path / "cut.tape"
@@ -87,7 +88,7 @@ def test_a_damaged_tape_is_refused(program: LinkedProgram, folder: Path, tmp_pat
         read_tape(cut, program)
 
 
-@pytest.mark.parametrize("words", [0, 1, 2, 6, 8, 20])
+@pytest.mark.parametrize("words", [0, 1, 6, 8])
 def test_a_forged_head_is_refused(program: LinkedProgram, folder: Path, tmp_path: Path, words: int) -> None:
     content = bytearray((folder / "program.tape").read_bytes())
     content[8 * words : 8 * words + 8] = (1 << 40).to_bytes(8, "little")
@@ -98,68 +99,100 @@ def test_a_forged_head_is_refused(program: LinkedProgram, folder: Path, tmp_path
         read_tape(forged, msgspec.structs.replace(program, tape_sha256=digest))
 
 
-def _first(tape: TapeArrays, role: int) -> tuple[int, int]:
-    rows, columns = np.nonzero(tape.tape.roles == role)
-    return int(rows[0]), int(columns[0])
+def _refused(tape: TapeArrays) -> bool:
+    try:
+        check(tape)
+    except ValueError:
+        return True
+    return False
 
 
-def _set(name: str, role: int, value: int) -> Callable[[TapeArrays], None]:
-    """Change the kind or the value of the first argument of a kind."""
-
-    def change(tape: TapeArrays) -> None:
-        getattr(tape.tape, name)[_first(tape, role)] = value
-
-    return change
+_FAR, _OVERFLOWING = 1 << 30, (1 << 63) - 1
+_OUTSIDE = (-1, _FAR, _OVERFLOWING)
+_REFERENCES = (words.HANDLE, words.RESULT, words.CONSTANT, words.SCRATCH, words.MEMORY)
+_ROLES = (words.NUMBER, *_REFERENCES, words.ENGINE, 99)
+Places = list[tuple[int, ...]]
 
 
-def _word(name: str, row: int, value: int) -> Callable[[TapeArrays], None]:
-    def change(tape: TapeArrays) -> None:
-        getattr(tape if name == "constants" else tape.tape, name)[row] = value
-
-    return change
-
-
-def _record(offset: int, value: int) -> Callable[[TapeArrays], None]:
-    """Change a word of the record of a step with weights."""
-
-    def change(tape: TapeArrays) -> None:
-        step = next(k for k, step in enumerate(tape.program.steps) if step.slots)
-        records, at = tape.tape.records, int(tape.tape.record_starts[step])
-        if offset >= words.HEAD:
-            at += int(records[at + words.HEAD_GROUPS])
-        records[at + offset] = value
-
-    return change
+@pytest.fixture
+def tape(program: LinkedProgram) -> TapeArrays:
+    found = _copy(tape_of(program))
+    check(found)
+    return found
 
 
-def _all_of(*changes: Callable[[TapeArrays], None]) -> Callable[[TapeArrays], None]:
-    return lambda tape: [change(tape) for change in changes] and None
+def _accepted(tape: TapeArrays, array: np.ndarray, places: Places, values: Callable[[int], Iterable[int]]) -> list[Any]:
+    """What is taken though a word is another: place and value. Each word is changed alone."""
+    found = []
+    for place in places:
+        before = array[place]
+        for value in values(int(before)):
+            array[place] = value
+            if value != before and not _refused(tape):
+                found.append((place, value))
+        array[place] = before
+    return found
 
 
-def _record_end(offset: int) -> Callable[[TapeArrays], None]:
-    """Move the primitive of a step's last call, which has two arguments and a scratchpad or none, on by one."""
-
-    def change(tape: TapeArrays) -> None:
-        records, first, last = tape.tape.records, tape.layout.primitive(0)[1], tape.layout.memory(0)[1]
-        counts = range(len(records) + offset, 0, -1)
-        at = next(k - 1 for k in counts if first <= records[k - 1] < last and k + 1 + 2 * records[k] == len(records))
-        records[at] += 1
-
-    return change
+def _arguments(tape: TapeArrays, *roles: int) -> Places:
+    return [tuple(place) for place in np.argwhere(np.isin(tape.tape.roles, roles))]
 
 
-Number = int | Callable[[TapeArrays], int]
+def test_no_argument_leads_outside_or_is_of_another_kind(tape: TapeArrays) -> None:
+    """A number would be a pointer of one's own."""
+    references = _arguments(tape, *_REFERENCES)
+    assert len(references) > 100
+    assert _accepted(tape, tape.tape.values, references, lambda _: _OUTSIDE) == []
+    assert _accepted(tape, tape.tape.roles, references, lambda _: _ROLES) == []
 
 
-def _class(number: int) -> Callable[[TapeArrays], int]:
-    """The last handle of a class: of descriptors, attributes, post-operations, primitives, their descriptors, memories."""
+def test_no_handle_is_of_another_class(tape: TapeArrays) -> None:
+    """Functions take any pointer, and read another object as if it were theirs."""
+    layout = tape.layout
+    attribute, primitive, memory = layout.attribute(0)[1], layout.primitive(0)[1], layout.memory(0)[1]
 
-    def last(tape: TapeArrays) -> int:
-        layout = tape.layout
-        attribute, primitive = layout.attribute(layout.attributes - 1)[1], layout.primitive(layout.primitives - 1)[1]
-        return (layout.descriptors - 1, attribute, attribute + 1, primitive, primitive + 1, layout.handles - 1)[number]
+    def others(handle: int) -> list[int]:
+        """A handle of each other class: descriptors, attributes, post-operations, primitives, their descriptors, memories."""
+        firsts = (0, attribute, attribute + 1, primitive, primitive + 1, memory)
+        begin = max(first for first in (0, attribute, primitive, memory) if first <= handle)
+        own = begin + (handle - begin) % 2 if begin in (attribute, primitive) else begin
+        return [first for first in firsts if first != own]
 
-    return last
+    assert _accepted(tape, tape.tape.values, _arguments(tape, words.HANDLE, words.RESULT), others) == []
+
+
+@pytest.mark.parametrize("name", ["kinds", "starts", "record_starts"])
+def test_no_operation_group_or_step_is_where_there_is_none(tape: TapeArrays, name: str) -> None:
+    array = getattr(tape.tape, name)
+    assert _accepted(tape, array, [(k,) for k in range(len(array))], lambda _: _OUTSIDE) == []
+
+
+def _record(tape: TapeArrays, step: int) -> tuple[list[int], list[int], list[int]]:
+    """Where in the records a step's references stand: of its head as far as its source has them, of its calls, primitives."""
+    records, at = tape.tape.records, int(tape.tape.record_starts[step])
+    own = {words.NO_WEIGHTS: (), words.MAPPED: (words.HEAD_SEGMENT, words.HEAD_BYTES)}
+    weights = own.get(int(records[at]), (words.HEAD_SEGMENT, words.HEAD_BYTES, words.HEAD_PLACE))
+    head = [at + k for k in (words.HEAD_SOURCE, *weights, *range(words.HEAD_GROUPS, words.HEAD))]
+    groups, slots, calls = records[at + words.HEAD_GROUPS : at + words.HEAD_BLOCK].tolist()
+    call = at + words.HEAD + groups + 2 * slots
+    followed, primitives = list(range(at + words.HEAD, call)), []
+    for _ in range(calls):
+        end = call + 2 + 2 * int(records[call + 1])
+        followed += [call, call + 1, *range(call + 3, end, 2)]
+        primitives.append(call)
+        call = end
+    return head, followed, primitives
+
+
+def test_no_record_leads_outside(tape: TapeArrays) -> None:
+    """Nor to a primitive's descriptor where a primitive is wanted."""
+    steps = [_record(tape, step) for step in range(tape.program.step_count)]
+    records = tape.tape.records
+    for head, followed, primitives in steps:
+        assert _accepted(tape, records, [(k,) for k in head], lambda _: _OUTSIDE) == []
+        assert _accepted(tape, records, [(k,) for k in followed], lambda _: (_FAR, _OVERFLOWING)) == []
+        assert _accepted(tape, records, [(k,) for k in primitives], lambda handle: [handle + 1]) == []
+    assert sum(len(primitives) for _, _, primitives in steps) >= tape.program.step_count
 
 
 def _rows(tape: TapeArrays, function: str) -> np.ndarray:
@@ -167,15 +200,16 @@ def _rows(tape: TapeArrays, function: str) -> np.ndarray:
     return np.flatnonzero((functions == NUMBER_OF[function]) & ((kinds == words.CALL) | (kinds == words.ASK)))
 
 
-def _argument(function: str, position: int, given: tuple[int, Number]) -> Callable[[TapeArrays], None]:
-    """Give the last call of a function something else."""
+def _more_than_its_array(tape: TapeArrays) -> None:
+    tape.tape.values[_rows(tape, "dnnl_concat_primitive_desc_create")[-1], 3] += 1
 
-    def change(tape: TapeArrays) -> None:
-        row, (role, value) = _rows(tape, function)[-1], given
-        tape.tape.roles[row, position] = role
-        tape.tape.values[row, position] = value(tape) if callable(value) else value
 
-    return change
+def _none_of_its_array(tape: TapeArrays) -> None:
+    tape.tape.values[_rows(tape, "dnnl_concat_primitive_desc_create")[-1], 3] = 0
+
+
+def _behind_its_array(tape: TapeArrays) -> None:
+    tape.tape.values[_rows(tape, "dnnl_concat_primitive_desc_create")[-1], 5] += 1
 
 
 def _calling(function: str) -> Callable[[TapeArrays], None]:
@@ -206,80 +240,26 @@ def _narrow(tape: TapeArrays) -> None:
     object.__setattr__(tape, "tape", Tape(**fields))
 
 
-_FAR, _OVERFLOWING = 1 << 30, (1 << 63) - 1
+def _constants(tape: TapeArrays) -> None:
+    tape.constants[-1] = 1
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        _set("roles", words.HANDLE, words.NUMBER),  # a pointer of one's own
-        _set("roles", words.CONSTANT, words.NUMBER),
-        _set("roles", words.RESULT, words.HANDLE),
-        _set("roles", words.MEMORY, words.CONSTANT),
-        _set("values", words.HANDLE, _FAR),
-        _set("values", words.RESULT, -1),
-        _set("values", words.CONSTANT, _FAR),
-        _set("values", words.SCRATCH, _FAR),
-        _set("values", words.MEMORY, _FAR),
-        _set("roles", words.NUMBER, 99),
-        _word("kinds", 0, 77),
-        _word("kinds", 0, words.TELL),
-        _word("functions", 0, len(NUMBER_OF)),
-        _word("functions", 0, NUMBER_OF[THREADS]),
-        _word("starts", 0, 1),
-        _word("starts", -1, 0),
-        _word("constants", -1, 1),
-        _word("record_starts", 0, 1),
-        _record(words.HEAD_SOURCE, 9),
-        _record(words.HEAD_SEGMENT, -1),
-        _record(words.HEAD_SEGMENT, _FAR),
-        _record(words.HEAD_BYTES, _FAR),
-        _record(words.HEAD_PLACE, -1),
-        _record(words.HEAD_GROUPS, _FAR),
-        _record(words.HEAD_SLOTS, _FAR),
-        _record(words.HEAD_CALLS, _FAR),
-        _record(words.HEAD_BLOCK, _FAR),
-        _record(words.HEAD, _FAR),  # the first slot's descriptor
-        _record(words.HEAD + 1, -1),  # its offset
-        _record(words.HEAD_SEGMENT, _OVERFLOWING),
-        _all_of(_record(words.HEAD_SOURCE, words.COPIED), _record(words.HEAD_PLACE, _OVERFLOWING)),
-        _record(words.HEAD_SLOTS, _OVERFLOWING // 2 + 1),
-        _record(words.HEAD_SOURCE, words.NO_WEIGHTS),  # whose address would be 0
-        _record_end(-2),  # a primitive's descriptor where a primitive is wanted
-        _argument("dnnl_memory_create", 1, (words.HANDLE, _class(5))),  # handles of other classes
-        _argument("dnnl_memory_create", 1, (words.MEMORY, 0)),
-        _argument("dnnl_memory_create", 2, (words.HANDLE, _class(0))),
-        _argument("dnnl_memory_create", 0, (words.RESULT, _class(0))),
-        _argument("dnnl_primitive_create", 1, (words.HANDLE, _class(3))),
-        _argument("dnnl_primitive_create", 1, (words.HANDLE, lambda tape: tape.layout.primitive(1)[1] + 1)),  # another one's
-        _argument("dnnl_convolution_forward_primitive_desc_create", 3, (words.HANDLE, _class(1))),
-        _argument("dnnl_convolution_forward_primitive_desc_create", 1, (words.HANDLE, _class(0))),
-        _argument("dnnl_primitive_attr_set_post_ops", 1, (words.HANDLE, _class(1))),
-        _argument("dnnl_primitive_attr_set_scratchpad_mode", 0, (words.HANDLE, lambda tape: tape.layout.attribute(0)[1])),
-        _argument("dnnl_primitive_desc_query_md", 0, (words.HANDLE, _class(0))),
-        _argument("dnnl_concat_primitive_desc_create", 3, (words.NUMBER, 3)),  # more than there are in its array
-        _argument("dnnl_concat_primitive_desc_create", 3, (words.NUMBER, 1 << 62)),
-        _argument("dnnl_concat_primitive_desc_create", 3, (words.NUMBER, 0)),
-        _unwritten,
-        _argument("dnnl_concat_primitive_desc_create", 5, (words.SCRATCH, 1)),
-        _calling("dnnl_memory_desc_destroy"),
-        _calling("dnnl_primitive_execute"),
-        _calling("dnnl_memory_set_data_handle"),
-        _twice,
-        _narrow,
+        *map(_calling, ("dnnl_memory_desc_destroy", "dnnl_primitive_execute", "dnnl_memory_set_data_handle", THREADS)),
+        *(_more_than_its_array, _none_of_its_array, _behind_its_array),
+        *(_twice, _unwritten, _narrow, _constants),
     ],
 )
-def test_references_that_lead_nowhere_are_refused(program: LinkedProgram, change: Callable[[TapeArrays], None]) -> None:
-    tape = _copy(tape_of(program))
-    check(tape)
+def test_calls_that_do_not_fit_together_are_refused(tape: TapeArrays, change: Callable[[TapeArrays], None]) -> None:
     change(tape)
-    with pytest.raises(ValueError, match=r"."):
-        check(tape)
+    assert _refused(tape)
 
 
 def test_a_forged_tape_is_named(program: LinkedProgram, tmp_path: Path) -> None:
     tape = _copy(tape_of(program))
-    tape.tape.values[_first(tape, words.HANDLE)] = _FAR
+    tape.tape.values[_arguments(tape, words.HANDLE)[0]] = _FAR
     digest = write_tape(tape, tmp_path / "forged.tape")
     with pytest.raises(FormatError, match="calls do not fit: operation"):
         read_tape(tmp_path / "forged.tape", msgspec.structs.replace(program, tape_sha256=digest))
