@@ -15,7 +15,7 @@ rule cold_tables:
         environment="results/{device}/cold/environment.json",
     output:
         metrics="results/{device}/chapters/cold_start.json",
-        chapter="results/{device}/chapters/cold_start.html",
+        chapter="results/{device}/chapters/cold_start.page.json",
         page="results/{device}/cold/report.html",
     log:
         "work/logs/cold_tables-{device}.log",

@@ -53,7 +53,7 @@ def chapters_of(wildcards):
     return (
         [f"{folder}/prediction.json"]
         + ([f"{folder}/unseen.json"] if unseen else [])
-        + ([f"{folder}/cold_start.json", f"{folder}/cold_start.html"] if cold else [])
+        + ([f"{folder}/cold_start.json", f"{folder}/cold_start.page.json"] if cold else [])
     )
 
 

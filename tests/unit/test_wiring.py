@@ -209,7 +209,7 @@ def test_chapters_are_gathered_by_the_report_alone() -> None:
     writing = {name for name, stage in STAGES.items() if "results/${item}/metrics.json" in _outputs(stage)}
     assert writing == {"report"}
     chapters = {path for stage in STAGES.values() for path in _outputs(stage) if "/chapters/" in path}
-    named = ("prediction.json", "unseen.json", "cold_start.json", "cold_start.html")
+    named = ("prediction.json", "unseen.json", "cold_start.json", "cold_start.page.json")
     assert chapters == {f"results/${{item}}/chapters/{name}" for name in named}
     assert "results/${item}/chapters" in STAGES["report"]["deps"]
 

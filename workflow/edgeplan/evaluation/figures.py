@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from edgeplan.evaluation import figures_kernels as kernels
 from edgeplan.evaluation import figures_models as models
 from edgeplan.evaluation.artifacts import Evidence, Shown
+from edgeplan.evaluation.svg import svg
 from edgeplan.files import write_atomically
-
-_DPI = 110
-
 
 _ALL = (
     Shown(
@@ -91,22 +87,14 @@ _ALL = (
 FIGURES: Mapping[str, Shown] = MappingProxyType({picture.id: picture for picture in _ALL})
 
 
-def png(figure: Any) -> bytes:
-    """A drawn figure as PNG; the same figure always gives the same bytes."""
-    buffer = io.BytesIO()
-    # Without this the file would carry the version of the drawing library.
-    figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None}, pil_kwargs={"optimize": True})
-    return buffer.getvalue()
-
-
 def make_figures(evidence: Evidence) -> dict[str, bytes]:
-    """Every figure whose inputs are there, as PNG by id, in the order of `FIGURES`."""
-    return {name: png(picture.function(evidence)) for name, picture in FIGURES.items() if picture.possible(evidence)}
+    """Every figure whose inputs are there, as SVG by id, in the order of `FIGURES`."""
+    return {name: svg(picture.function(evidence)) for name, picture in FIGURES.items() if picture.possible(evidence)}
 
 
 def write_figures(evidence: Evidence, folder: Path) -> dict[str, bytes]:
     """Draw and write every figure whose inputs are there; returns them by id."""
     figures = make_figures(evidence)
     for name, data in figures.items():
-        write_atomically(folder / f"{name}.png", partial(Path.write_bytes, data=data))
+        write_atomically(folder / f"{name}.svg", partial(Path.write_bytes, data=data))
     return figures

@@ -5,14 +5,16 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from edgeplan.evaluation.chapter import SUFFIX, write_chapter
 from edgeplan.evaluation.cold_evidence import read_cold_evidence
 from edgeplan.evaluation.cold_figures import make_cold_figures
 from edgeplan.evaluation.cold_metrics import cold_metrics
-from edgeplan.evaluation.cold_report import render_chapter, render_page
+from edgeplan.evaluation.cold_report import cold_chapter
 from edgeplan.evaluation.cold_tables import make_cold_tables, table_captions, write_cold_tables
+from edgeplan.evaluation.pages import render_page
 from edgeplan.files import write_atomically, write_json, write_text
 from edgeplan.frames import write_csv
-from edgeplan.pipeline.report import remarks_of
+from edgeplan.pipeline.report import machine_of, remarks_of
 
 
 def write_cold_start(*, device: str, measured: Path, chapters: Path, remarks: Path) -> None:
@@ -30,8 +32,8 @@ def write_cold_start(*, device: str, measured: Path, chapters: Path, remarks: Pa
     write_cold_tables(tables, table_captions(evidence), measured / "tables", measured_at)
     write_csv(evidence.plans, measured / "tables" / "plans.csv")
     for name, data in figures.items():
-        write_atomically(measured / "figures" / f"{name}.png", partial(Path.write_bytes, data=data))
-    chapter = render_chapter(
+        write_atomically(measured / "figures" / f"{name}.svg", partial(Path.write_bytes, data=data))
+    chapter = cold_chapter(
         evidence,
         tables,
         figures,
@@ -40,5 +42,5 @@ def write_cold_start(*, device: str, measured: Path, chapters: Path, remarks: Pa
         measured_at,
     )
     write_json(chapters / "cold_start.json", metrics)
-    write_text(chapters / "cold_start.html", chapter)
-    write_text(measured / "report.html", render_page(device, chapter))
+    write_chapter(chapter, chapters / f"cold_start{SUFFIX}")
+    write_text(measured / "report.html", render_page(device, machine_of(evidence.environment), [chapter]))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from edgeplan.errors import FormatError
-from edgeplan.evaluation.report import write_report as write_page
+from edgeplan.evaluation.chapter import SUFFIX, read_chapter
+from edgeplan.evaluation.pages import render_page
+from edgeplan.evaluation.report import read_prediction_chapter
 from edgeplan.evaluation.tables import read_table
-from edgeplan.files import write_json
+from edgeplan.files import write_json, write_text
 from edgeplan.frames import read_document
 
 
@@ -29,7 +33,8 @@ def write_report(
         device: name of the device.
         tables: of the first chapter.
         figures: of the first chapter.
-        chapters: a JSON document of figures of merit for each chapter, and the further chapters as HTML fragments.
+        chapters: a document of figures of merit for each chapter, and the further chapters as `chapter.write_chapter` wrote
+            them.
         metrics: where the figures of merit of all chapters go.
         environment: environment.json of the first chapter.
         transfer: Table 11; may be absent.
@@ -37,18 +42,27 @@ def write_report(
         report: the page.
     """
     write_json(metrics, merged_metrics(chapters))
-    write_page(
+    prediction = read_prediction_chapter(
         device,
         tables=tables,
         figures=figures,
-        metrics=metrics,
+        metrics=chapters / "prediction.json",
         environment=environment,
         findings=tables / "findings.json",
-        report=report,
         more={"table_11": read_table(transfer)[0]} if transfer.is_file() else {},
         remarks=remarks_of(remarks, device, environment),
-        chapters=[path.read_text() for path in sorted(chapters.glob("*.html"))],
     )
+    further = [read_chapter(path) for path in sorted(chapters.glob(f"*{SUFFIX}"))]
+    write_text(report, render_page(device, machine_of(read_document(environment)), [prediction, *further]))
+
+
+def machine_of(environment: Mapping[str, Any]) -> str:
+    """The machine of a captured environment, as a line; what it does not tell is left out."""
+    versions = " ".join(str(environment[key]) for key in ("engine", "engine_version") if key in environment)
+    sizes = (("cores", "{} cores"), ("memory_gib", "{} GiB"))
+    parts = [environment.get("cpu"), *(text.format(environment[key]) for key, text in sizes if key in environment)]
+    parts += ["virtual" if environment.get("virtualised") else "", versions]
+    return ", ".join(str(part) for part in parts if part)
 
 
 def merged_metrics(chapters: Path) -> dict[str, float]:
@@ -58,7 +72,7 @@ def merged_metrics(chapters: Path) -> dict[str, float]:
         FormatError: a document cannot be read or is of another format version, or two chapters have a figure of the same name.
     """
     merged: dict[str, float] = {}
-    for path in sorted(chapters.glob("*.json")):
+    for path in sorted(set(chapters.glob("*.json")) - set(chapters.glob(f"*{SUFFIX}"))):
         found = read_document(path)
         if merged.keys() & found.keys():
             twice = min(merged.keys() & found.keys())

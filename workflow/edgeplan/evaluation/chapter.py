@@ -1,0 +1,196 @@
+"""What a chapter hands over to the report: values that say what is shown, and no word of how a page is laid out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import TypeAdapter, ValidationError
+
+from edgeplan.errors import FormatError
+from edgeplan.evaluation.summary import Bar
+from edgeplan.evaluation.tables import cell_text
+from edgeplan.files import write_json
+from edgeplan.frames import read_document
+
+PASS, MISS = "pass", "miss"
+#: How the name of a file ends that holds a chapter.
+SUFFIX = ".page.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A figure against its bar: what, its value, its bar and aim as text, and `pass` or `miss`."""
+
+    title: str
+    value: str
+    bar: str
+    aim: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A figure that opens a chapter; `verdict` is `pass`, `miss` or "" (no bar), other texts are "" where there is nothing."""
+
+    title: str
+    value: str
+    verdict: str = ""
+    bar: str = ""
+    aim: str = ""
+    paper: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure: `svg` is a whole document as `svg.svg` writes it."""
+
+    id: str
+    title: str
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with its cells as text; `numeric` says which columns are numbers, `open` whether it is unfolded at first."""
+
+    id: str
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    rows: tuple[tuple[str, ...], ...]
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A chapter of the report.
+
+    Attributes:
+        id: of its place in the page.
+        title: of the chapter.
+        about: what is measured and how it compares with the paper, a sentence or two.
+        measured_at: when, as text.
+        headline: id of the picture that opens the chapter, "" for none.
+        cards: three to five figures that open it.
+        lines: all figures that have a bar.
+        metrics: all figures by name, as text.
+        told: title of the findings.
+        findings: one paragraph each.
+        pictures: in their order, the one that opens the chapter among them.
+        tables: in their order.
+        environment: property and value of the machine that was measured.
+        absent: titles of what was not measured.
+    """
+
+    id: str
+    title: str
+    about: str
+    measured_at: str
+    headline: str
+    cards: tuple[Card, ...]
+    lines: tuple[Line, ...]
+    metrics: tuple[tuple[str, str], ...]
+    told: str
+    findings: tuple[str, ...]
+    pictures: tuple[Picture, ...]
+    tables: tuple[Table, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+    absent: tuple[str, ...] = ()
+
+
+_CHAPTER = TypeAdapter(Chapter)
+
+
+def write_chapter(chapter: Chapter, path: Path) -> None:
+    """Write a chapter for `read_chapter`, atomically."""
+    write_json(path, dataclasses.asdict(chapter))
+
+
+def read_chapter(path: Path) -> Chapter:
+    """Read a chapter that a stage handed over.
+
+    Raises:
+        FormatError: it cannot be read, or does not fit.
+    """
+    try:
+        return _CHAPTER.validate_python(read_document(path))
+    except ValidationError as error:
+        raise FormatError(
+            f"{path.name} is no chapter of a report: {error.errors()[0]['msg']} ({error.errors()[0]['loc']})",
+            where=str(path),
+            next_step="run the stage that writes it again",
+        ) from error
+
+
+def table(name: str, title: str, caption: str, frame: pd.DataFrame, *, unfolded: bool = False) -> Table:
+    """A table with its cells as text."""
+    numeric = tuple(bool(pd.api.types.is_numeric_dtype(frame[c])) for c in frame.columns)
+    rows = tuple(tuple(cell_text(v) for v in row) for row in frame.itertuples(index=False, name=None))
+    return Table(name, title, caption, tuple(str(c) for c in frame.columns), numeric, rows, unfolded)
+
+
+def number(value: float | str, *, share: bool = False) -> str:
+    """A figure as text; a share in percent."""
+    if isinstance(value, str):
+        return value
+    return f"{cell_text(100 * float(value))} %" if share else cell_text(float(value))
+
+
+def metric_texts(metrics: Mapping[str, float | str]) -> tuple[tuple[str, str], ...]:
+    """All figures by name, as text."""
+    return tuple((name, number(metrics[name])) for name in sorted(metrics))
+
+
+def bar_lines(held: Iterable[Bar], metrics: Mapping[str, Any], *, shares: tuple[str, ...] = ()) -> list[Line]:
+    """A line for each bar; what was not measured is missed.
+
+    Args:
+        held: the bars.
+        metrics: figures by key.
+        shares: how the keys begin whose figures are shown in percent.
+    """
+    lines = []
+    for bar in held:
+        as_text = partial(number, share=bar.key.startswith(shares))
+        value = metrics.get(bar.key)
+        verdict = PASS if value is not None and bar.reached(value) else MISS
+        told = "not measured" if value is None else as_text(value)
+        lines.append(Line(bar.title, told, bar.limits(as_text), bar.aim, verdict))
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class CardOf:
+    """How a card is made of figures: its title, their keys, the unit that follows them, and the paper's value as text."""
+
+    title: str
+    keys: tuple[str, ...]
+    unit: str = ""
+    paper: str = ""
+    share: bool = False
+
+
+def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[str, Any]) -> list[Card]:
+    """The cards whose figures were measured, each held against the bars of its figures."""
+    by_key = {bar.key: bar for bar in bars}
+    cards = []
+    for card in wanted:
+        if not all(key in metrics for key in card.keys):
+            continue
+        held = [by_key[key] for key in card.keys if key in by_key]
+        verdict = (PASS if all(bar.reached(metrics[bar.key]) for bar in held) else MISS) if held else ""
+        as_text = partial(number, share=card.share)
+        value = " / ".join(as_text(metrics[key]).removesuffix(" %") for key in card.keys)
+        unit = "%" if card.share else card.unit
+        limits = " / ".join(dict.fromkeys(bar.limits(as_text) for bar in held))
+        aims = " / ".join(dict.fromkeys(bar.aim for bar in held))
+        cards.append(Card(card.title, f"{value} {unit}".rstrip(), verdict, limits, aims, card.paper))
+    return cards

@@ -1,0 +1,58 @@
+"""Figures as SVG: the same bytes every time, text as text, and colours that follow the page's."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import matplotlib as mpl
+
+from edgeplan.evaluation.drawing import GRID, INK, PALETTE, PAPER
+
+#: Without a salt of its own the ids in a file, and without `none` the outlines of its letters, would fill and change it.
+_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "edgeplan"}
+_LONG = re.compile(r"-?\d+\.\d{3,}")
+_HEAD = re.compile(r'<svg[^>]*(viewBox="[^"]*")[^>]*>(?:\s*<metadata>.*?</metadata>)?', re.DOTALL)
+_ID, _REFERENCE = re.compile(r' id="([^"]*)"'), re.compile(r'(?<=href="#)[^"]*|(?<=url\(#)[^)]*')
+#: Colours of the drawing -> names of the page's variables.
+_VARIABLES = {INK: "ink", GRID: "grid", PAPER: "paper"} | {colour: f"series-{i + 1}" for i, colour in enumerate(PALETTE)}
+_COLOUR = re.compile("|".join(_VARIABLES), re.IGNORECASE)
+_BY_COLOUR = {colour.lower(): name for colour, name in _VARIABLES.items()}
+
+
+def svg(figure: Any) -> bytes:
+    """A drawn figure as SVG; the same figure always gives the same bytes."""
+    buffer = io.BytesIO()
+    with mpl.rc_context(_SETTINGS):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    # A hundredth of a point is finer than any screen: more digits only make files larger, and differ between machines.
+    return _LONG.sub(_rounded, buffer.getvalue().decode()).encode()
+
+
+def _rounded(found: re.Match[str]) -> str:
+    text = f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def inline(document: str, name: str) -> str:
+    """A document of `svg` as an element of a page.
+
+    Ids that are referred to get the figure's name in front, so that figures do not meet in one page; others are left out.
+    Colours become variables of the page, named in `style.html.j2`, so that a figure is light or dark as the page is.
+
+    Args:
+        document: as `svg` wrote it.
+        name: id of the figure.
+    """
+    element = _HEAD.sub(r"<svg \1>", document[document.index("<svg") :], count=1).replace("xlink:href", "href")
+    used = set(_REFERENCE.findall(element))
+    element = _ID.sub(lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", element)
+    element = _REFERENCE.sub(lambda found: f"{name}-{found[0]}", element)
+    return _COLOUR.sub(lambda found: f"var(--{_BY_COLOUR[found[0].lower()]})", element)
+
+
+def width_pt(document: str) -> float:
+    """Width of a document of `svg`, in points."""
+    found = re.search(r'<svg[^>]*\bwidth="([\d.]+)pt"', document)
+    return float(found[1]) if found else 0.0
