@@ -188,7 +188,9 @@ def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[s
         held = [by_key[key] for key in card.keys if key in by_key]
         verdict = (PASS if all(bar.reached(metrics[bar.key]) for bar in held) else MISS) if held else ""
         as_text = partial(number, share=card.share)
-        value = " / ".join(as_text(metrics[key]).removesuffix(" %") for key in card.keys)
+        # Three digits are what a glance takes in; a share keeps what it lacks of the whole.
+        values = (as_text(metrics[key]).removesuffix(" %") if card.share else f"{metrics[key]:.3g}" for key in card.keys)
+        value = " / ".join(values)
         unit = "%" if card.share else card.unit
         limits = " / ".join(dict.fromkeys(bar.limits(as_text) for bar in held))
         aims = " / ".join(dict.fromkeys(bar.aim for bar in held))

@@ -10,8 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-#: Okabe and Ito's palette, without yellow (too pale on white).
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
+#: Okabe and Ito's palette, without yellow (too pale on white). Its black is off by a little: SVG leaves plain black unsaid.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#111111", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES, HATCHES = ("-", "--", ":", "-."), ("", "////", "....", "xxxx")
 INK, GRID, PAPER = "#222222", "#dddddd", "#ffffff"

@@ -97,4 +97,8 @@ def _wide(document: str) -> bool:
 
 
 def _cells(lines: Sequence[Line]) -> list[tuple[str, ...]]:
-    return [(line.title, line.verdict, line.value, line.bar, line.aim) for line in lines]
+    return [(line.title, line.verdict, line.value, _signs(line.bar), _signs(line.aim)) for line in lines]
+
+
+def _signs(limit: str) -> str:
+    return limit.replace(">=", "\u2265").replace("<=", "\u2264")

@@ -13,7 +13,10 @@ from edgeplan.evaluation.drawing import GRID, INK, PALETTE, PAPER
 #: Without a salt of its own the ids in a file, and without `none` the outlines of its letters, would fill and change it.
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "edgeplan"}
 _LONG = re.compile(r"-?\d+\.\d{3,}")
-_HEAD = re.compile(r'<svg[^>]*(viewBox="[^"]*")[^>]*>(?:\s*<metadata>.*?</metadata>)?', re.DOTALL)
+#: The element's own size, what describes the file, and rules of style that would be the whole page's.
+_HEAD = re.compile(
+    r'<svg[^>]*(viewBox="[^"]*")[^>]*>(?:\s*<metadata>.*?</metadata>)?(?:\s*<defs>\s*<style.*?</style>\s*</defs>)?', re.DOTALL
+)
 _ID, _REFERENCE = re.compile(r' id="([^"]*)"'), re.compile(r'(?<=href="#)[^"]*|(?<=url\(#)[^)]*')
 #: Colours of the drawing -> names of the page's variables.
 _VARIABLES = {INK: "ink", GRID: "grid", PAPER: "paper"} | {colour: f"series-{i + 1}" for i, colour in enumerate(PALETTE)}
@@ -39,7 +42,8 @@ def inline(document: str, name: str) -> str:
     """A document of `svg` as an element of a page.
 
     Ids that are referred to get the figure's name in front, so that figures do not meet in one page; others are left out.
-    Colours become variables of the page, named in `style.html.j2`, so that a figure is light or dark as the page is.
+    Colours become variables of the page, named in `style.html.j2`, so that a figure is light or dark as the page is; its rules
+    of style, which would be the whole page's, are there, too.
 
     Args:
         document: as `svg` wrote it.
