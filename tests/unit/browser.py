@@ -50,12 +50,15 @@ class Page:
 
     def open(self, path: Path, width: int = 1400, height: int = 900, *, scheme: str = "light") -> None:
         """Load a file in a window of that size, under a colour scheme of the system."""
-        self.complaints, self.requests, self._loaded = [], [], False
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.call("Page.navigate", url="about:blank")
+        self._go("about:blank")
+        self.complaints, self.requests = [], []
+        self._go(path.as_uri())
+
+    def _go(self, address: str) -> None:
         self._loaded = False
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=address)
         while not self._loaded:
             event = self._next()
             self._note(event.get("method", ""), event.get("params", {}))

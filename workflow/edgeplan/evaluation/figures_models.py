@@ -81,6 +81,8 @@ def error_by_latency(evidence: Evidence) -> Any:
         patch_artist=True,
         boxprops={"facecolor": PALETTE[4], "edgecolor": INK},
         medianprops={"color": INK, "linewidth": 1.6},
+        whiskerprops={"color": INK},
+        capprops={"color": INK},
         flierprops={"marker": ".", "markerfacecolor": PALETTE[1], "markeredgecolor": PALETTE[1]},
     )
     axis.set_xticks(range(len(parts)))

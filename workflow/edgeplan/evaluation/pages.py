@@ -49,6 +49,7 @@ def render_page(device: str, machine: str, chapters: Sequence[Chapter]) -> str:
         "drawn": _drawn,
         "wide": _wide,
         "cells": _cells,
+        "signs": _signs,
     }
     script = Markup(pages.get_template("script.js.j2").render())  # noqa: S704  a file of this package
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -13,6 +13,8 @@ from edgeplan.evaluation.drawing import GRID, INK, PALETTE, PAPER
 #: Without a salt of its own the ids in a file, and without `none` the outlines of its letters, would fill and change it.
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "edgeplan"}
 _LONG = re.compile(r"-?\d+\.\d{3,}")
+#: Names that are digests of coordinates, whose last digits differ between machines: the file numbers them instead.
+_DIGEST = re.compile(r"(?<=[#\"])[A-Za-z][0-9a-f]{10}(?=[\")])")
 #: The element's own size, what describes the file, and rules of style that would be the whole page's.
 _HEAD = re.compile(
     r'<svg[^>]*(viewBox="[^"]*")[^>]*>(?:\s*<metadata>.*?</metadata>)?(?:\s*<defs>\s*<style.*?</style>\s*</defs>)?', re.DOTALL
@@ -30,7 +32,9 @@ def svg(figure: Any) -> bytes:
     with mpl.rc_context(_SETTINGS):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     # A hundredth of a point is finer than any screen: more digits only make files larger, and differ between machines.
-    return _LONG.sub(_rounded, buffer.getvalue().decode()).encode()
+    document = _LONG.sub(_rounded, buffer.getvalue().decode())
+    numbers = {found: f"{found[0]}{i}" for i, found in enumerate(dict.fromkeys(_DIGEST.findall(document)))}
+    return _DIGEST.sub(lambda found: numbers[found[0]], document).encode()
 
 
 def _rounded(found: re.Match[str]) -> str:
