@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -188,11 +189,14 @@ def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[s
         held = [by_key[key] for key in card.keys if key in by_key]
         verdict = (PASS if all(bar.reached(metrics[bar.key]) for bar in held) else MISS) if held else ""
         as_text = partial(number, share=card.share)
-        # Three digits are what a glance takes in; a share keeps what it lacks of the whole.
-        values = (as_text(metrics[key]).removesuffix(" %") if card.share else f"{metrics[key]:.3g}" for key in card.keys)
-        value = " / ".join(values)
+        value = " / ".join(_at_a_glance(metrics[key], share=card.share) for key in card.keys)
         unit = "%" if card.share else card.unit
         limits = " / ".join(dict.fromkeys(bar.limits(as_text) for bar in held))
         aims = " / ".join(dict.fromkeys(bar.aim for bar in held))
         cards.append(Card(card.title, f"{value} {unit}".rstrip(), verdict, limits, aims, card.paper))
     return cards
+
+
+def _at_a_glance(value: float, *, share: bool) -> str:
+    """A figure with three digits; a share in percent, rounded down, so that what is not all does not read 100."""
+    return f"{math.floor(1000 * value + 1e-6) / 10:g}" if share else f"{value:.3g}"

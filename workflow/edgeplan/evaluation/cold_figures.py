@@ -64,7 +64,7 @@ def speed(e: ColdEvidence) -> Any:
         log_scale(axis)
         axis.set_ylim(bottom=0.8 * min(1.0, float((part["bound_ms"] / part[f"{OWN}_ms"]).min(skipna=True))))
         family_ticks(axis, part["model"].tolist())
-        name_axes(axis, "model", f"latency over our own (times),\n{_STATES[state]}")
+        name_axes(axis, "model" if state == states[-1] else "", f"latency over our own (times),\n{_STATES[state]}")
     legend_above(axes[0], 4)
     return figure
 
@@ -100,7 +100,7 @@ def stages(e: ColdEvidence) -> Any:
         axis.bar(at, [row[name] for name in names], 0.95 * width, label=label, linewidth=0, **look)
     axis.set_xticks(range(len(names)), [n.removesuffix("_ms") for n in names])
     name_axes(axis, "stage", "sum over the lanes (ms)", str(frame["model"].iloc[0]))
-    legend(axis)
+    legend_above(axis, 4)
     return figure
 
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 #: Okabe and Ito's palette, without yellow (too pale on white). Its black is off by a little: SVG leaves plain black unsaid.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#111111", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-LINES, HATCHES = ("-", "--", ":", "-."), ("", "////", "....", "xxxx")
+LINES, HATCHES = ("-", "--", ":", "-."), ("", "////", "\\\\\\\\", "xxxx")
 INK, GRID, PAPER = "#222222", "#dddddd", "#ffffff"
 _FONT = 11
 

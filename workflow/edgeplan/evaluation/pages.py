@@ -22,8 +22,8 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _LINES, _LINE = 10, 95
 #: What a caption or a finding shows before the rest is folded, in characters.
 _LEAD = 2 * _LINE
-#: Figures of at most this width (points) stand two in a row on a wide screen.
-_HALF_PT = 740
+#: Figures of at most this width (points) have their caption beside them on a wide screen, others below.
+_NARROW_PT = 880
 
 
 def render_page(device: str, machine: str, chapters: Sequence[Chapter]) -> str:
@@ -50,6 +50,7 @@ def render_page(device: str, machine: str, chapters: Sequence[Chapter]) -> str:
         "wide": _wide,
         "cells": _cells,
         "signs": _signs,
+        "number_unit": _number_unit,
     }
     script = Markup(pages.get_template("script.js.j2").render())  # noqa: S704  a file of this package
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -93,8 +94,13 @@ def _drawn(document: str, name: str) -> Markup:
     return Markup(inline(document, name))  # noqa: S704  drawn by this package, which escapes its labels
 
 
+def _number_unit(value: str) -> tuple[str, str]:
+    number, _, unit = value.rpartition(" ")
+    return (number, unit) if number and not unit[0].isdigit() else (value, "")
+
+
 def _wide(document: str) -> bool:
-    return width_pt(document) > _HALF_PT
+    return width_pt(document) > _NARROW_PT
 
 
 def _cells(lines: Sequence[Line]) -> list[tuple[str, ...]]:
@@ -102,4 +108,4 @@ def _cells(lines: Sequence[Line]) -> list[tuple[str, ...]]:
 
 
 def _signs(limit: str) -> str:
-    return limit.replace(">=", "\u2265").replace("<=", "\u2264")
+    return limit.replace(">=", "\u2265").replace("<=", "\u2264").replace(" %", "\u00a0%")

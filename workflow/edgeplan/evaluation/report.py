@@ -42,14 +42,14 @@ _ABOUT = (
     "(nn-Meter, MobiSys 2021) measured a phone's CPU and GPU and a vision processor, so errors compare, latencies do not."
 )
 #: The figure that opens the chapter, and the tables that are unfolded at first.
-_OPENS_WITH = "figure_scatter"
+_OPENS_WITH = "figure_09"
 _UNFOLDED = ("table_08",)
 _CARDS = (
     CardOf(
         "models within 10 %",
         ("prediction.within_10pct",),
         share=True,
-        paper=f"{paper.OVERALL_WITHIN_10PCT['CPU']:g} % on its CPU, {paper.OVERALL_WITHIN_10PCT['VPU']:g} % on its VPU",
+        paper=f"{paper.OVERALL_WITHIN_10PCT['CPU']:g} % (CPU), {paper.OVERALL_WITHIN_10PCT['VPU']:g} % (VPU)",
     ),
     CardOf("models within 5 %", ("prediction.within_5pct",), share=True, paper="printed by family only"),
     CardOf("fusion rules: precision / recall", ("fusion.precision", "fusion.recall"), share=True, paper="not printed"),
@@ -57,7 +57,7 @@ _CARDS = (
         "kernels measured for",
         ("measuring.kernel_minutes",),
         "min",
-        paper=f"{paper.TABLE_12['CPU'] / paper.MINUTES_PER_DAY:g} days on its CPU",
+        paper=f"{paper.TABLE_12['CPU'] / paper.MINUTES_PER_DAY:g} days (CPU)",
     ),
 )
 
@@ -97,11 +97,11 @@ def cards(device: str, metrics: Mapping[str, Any]) -> list[Card]:
     """The figures that open the chapter."""
     made = make_cards(_CARDS, bars(device), metrics)
     for _, (ours, *others) in sampling_bars(metrics)[:1]:
-        told = ", ".join(f"{name} {number(v, share=True)}" for name, v in zip(SAMPLERS[1:], others, strict=True))
+        told = ", ".join(f"{name} {100 * v:.3g} %" for name, v in zip(SAMPLERS[1:], others, strict=True))
         adaptive, uniform = (paper.TABLE_10[name]["CPU"][1] for name in ("adaptive", "random"))
-        published = f"within 10 %: {adaptive:g} %, random {uniform:g} % on its CPU"
+        published = f"{adaptive:.0f} % within 10 %, random {uniform:.0f} %"
         verdict = PASS if ours < min(others) else MISS
-        made.insert(3, Card("conv error, adaptive sampling", number(ours, share=True), verdict, told, "30 % lower", published))
+        made.insert(3, Card("conv error, adaptive sampling", f"{100 * ours:.3g} %", verdict, told, "30 % lower", published))
     return made
 
 

@@ -53,7 +53,9 @@ def inline(document: str, name: str) -> str:
         document: as `svg` wrote it.
         name: id of the figure.
     """
-    element = _HEAD.sub(r"<svg \1>", document[document.index("<svg") :], count=1).replace("xlink:href", "href")
+    # Larger than this its letters would outgrow the page's.
+    head = rf'<svg \1 style="max-width: {1.5 * width_pt(document):.0f}px">'
+    element = _HEAD.sub(head, document[document.index("<svg") :], count=1).replace("xlink:href", "href")
     used = set(_REFERENCE.findall(element))
     element = _ID.sub(lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", element)
     element = _REFERENCE.sub(lambda found: f"{name}-{found[0]}", element)
