@@ -11,7 +11,7 @@ import pytest
 from cold_chapter_frames import evidence as cold_evidence
 from evaluation_evidence import full_evidence
 from matplotlib.colors import to_hex
-from matplotlib.ticker import FixedFormatter
+from matplotlib.ticker import FixedLocator
 
 from edgeplan.evaluation.cold_figures import COLD_FIGURES
 from edgeplan.evaluation.drawing import GRID, INK, MARKERS, PALETTE, PAPER, colours, series_style, setting_place
@@ -73,7 +73,7 @@ def test_each_axis_has_a_name_and_a_unit_or_categories(figures: Mapping[str, Any
             shared = axis.get_position().y0 > lowest + 0.05  # what stands below it names the axis for both
             for side in (axis.yaxis,) if shared and not axis.get_xlabel() else (axis.xaxis, axis.yaxis):
                 told = side.get_label().get_text()
-                categories = isinstance(side.get_major_formatter(), FixedFormatter)
+                categories = isinstance(side.get_major_locator(), FixedLocator)
                 assert told, (name, side.axis_name)
                 assert categories or UNIT.search(told), (name, told)
 
