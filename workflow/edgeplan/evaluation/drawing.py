@@ -90,7 +90,7 @@ def canvas(width: float = 9.0, height: float = 4.6, columns: int = 1, rows: int 
         axis.set_axisbelow(True)
         axis.grid(visible=True, color=GRID, linewidth=0.8)
         axis.set_facecolor("none")
-        axis.tick_params(labelsize=_FONT, colors=INK)
+        axis.tick_params(which="both", labelsize=_FONT, colors=INK)
         for side, spine in axis.spines.items():
             spine.set(color=INK, visible=side not in ("top", "right"))
     return figure, axes
