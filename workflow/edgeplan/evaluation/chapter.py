@@ -1,4 +1,4 @@
-"""What a chapter hands over to the report: values that say what is shown, and no word of how a page is laid out."""
+"""What a chapter hands over to the report: values that say what is shown, not how it is laid out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A figure that opens a chapter; `verdict` is `pass`, `miss` or "" (no bar), other texts are "" where there is nothing."""
+    """A figure that opens a chapter; `verdict` is `pass`, `miss` or "" (no bar)."""
 
     title: str
     value: str
@@ -59,7 +59,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table with its cells as text; `numeric` says which columns are numbers, `open` whether it is unfolded at first."""
+    """A table with its cells as text; `numeric`: columns of numbers, `open`: unfolded at first."""
 
     id: str
     title: str
@@ -170,7 +170,7 @@ def bar_lines(held: Iterable[Bar], metrics: Mapping[str, Any], *, shares: tuple[
 
 @dataclass(frozen=True, slots=True)
 class CardOf:
-    """How a card is made of figures: its title, their keys, the unit that follows them, and the paper's value as text."""
+    """How a card is made of figures: title, keys, the unit that follows, the paper's value."""
 
     title: str
     keys: tuple[str, ...]
@@ -198,5 +198,5 @@ def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[s
 
 
 def _at_a_glance(value: float, *, share: bool) -> str:
-    """A figure with three digits; a share in percent, rounded down, so that what is not all does not read 100."""
+    """Three digits; a share in percent, rounded down, so that what is not all does not read 100."""
     return f"{math.floor(1000 * value + 1e-6) / 10:g}" if share else f"{value:.3g}"

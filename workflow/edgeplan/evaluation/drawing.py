@@ -10,7 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-#: Okabe and Ito's palette, without yellow (too pale on white). Its black is off by a little: SVG leaves plain black unsaid.
+#: Okabe and Ito's palette, without yellow (too pale on white). Black is off by a little: SVG does
+#: not say plain black, and a page could not turn it.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#111111", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES, HATCHES = ("-", "--", ":", "-."), ("", "////", "\\\\\\\\", "xxxx")
@@ -51,7 +52,7 @@ PLANS: Mapping[str, int] = MappingProxyType(
 )
 STATES: Mapping[str, int] = MappingProxyType({"page cache warm": 0, "page cache evicted": 5})
 _ENGINES: Mapping[str, int] = MappingProxyType({"edgeplan": 0, "onnx": 1, "openvino": 2, "ncnn": 3, "mnn": 4, "litert": 5})
-#: What tells settings of one engine apart, in the names that users and tables have for them: the first found counts.
+#: What tells settings of one engine apart, in their names: the first found counts.
 _VARIANTS: Mapping[str, int] = MappingProxyType(
     {
         "asymmetric-nnv12": 3,
@@ -67,7 +68,7 @@ _VARIANTS: Mapping[str, int] = MappingProxyType(
 
 
 def colours(names: Iterable[str], places: Mapping[str, int]) -> dict[str, str]:
-    """A colour for each name of a figure: its own where it has one, else the first that is free (grey when none is)."""
+    """A colour for each name of a figure: its own, else the first that is free, else grey."""
     wanted = list(dict.fromkeys(names))
     taken = {places[name] for name in wanted if name in places}
     free = iter(i for i in range(len(PALETTE)) if i not in taken)
@@ -75,7 +76,7 @@ def colours(names: Iterable[str], places: Mapping[str, int]) -> dict[str, str]:
 
 
 def setting_place(name: str) -> tuple[int, int]:
-    """Place in the palette of a setting of an engine, by its engine, and a number that tells settings of one engine apart."""
+    """Place of a setting in the palette, by its engine, and a number apart from its others."""
     plain = name.lower()
     place = next((place for engine, place in _ENGINES.items() if plain.startswith(engine)), len(PALETTE) - 1)
     return place, next((number for word, number in _VARIANTS.items() if word in plain), 0)
@@ -97,7 +98,7 @@ def canvas(width: float = 9.0, height: float = 4.6, columns: int = 1, rows: int 
 
 
 def series_style(place: int, variant: int = 0) -> dict[str, str]:
-    """Colour, marker and line of a series: what shares a colour differs in its line, and after the first has hollow markers."""
+    """Colour, marker and line of a series: variants of a colour have other lines, hollow markers."""
     colour, marker, line = PALETTE[place], MARKERS[(place + variant) % len(MARKERS)], LINES[variant % len(LINES)]
     return {"color": colour, "marker": marker, "linestyle": line, "fillstyle": "none" if variant else "full"}
 

@@ -18,11 +18,11 @@ from edgeplan.evaluation.svg import inline, width_pt
 _CODE = re.compile("`([^`]+)`")
 #: A sentence ends before a blank that a capital, a digit or code follows.
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
-#: What a section shows of its text before the rest is folded: lines, and characters in one of them on a wide screen.
+#: What a section shows of its text before the rest is folded: lines, and characters in one.
 _LINES, _LINE = 10, 95
 #: What a caption or a finding shows before the rest is folded, in characters.
 _LEAD = 2 * _LINE
-#: Figures of at most this width (points) have their caption beside them on a wide screen, others below.
+#: Figures of at most this width (points) have their caption beside them, others below.
 _NARROW_PT = 880
 
 
@@ -60,9 +60,9 @@ def render_page(device: str, machine: str, chapters: Sequence[Chapter]) -> str:
 
 
 def prose(text: str, ids: frozenset[str] = frozenset()) -> Markup:
-    """A text as HTML: escaped, with what stands between backticks as code; a link where it names a table or figure of the page.
+    """A text as HTML: escaped, with what stands between backticks as code.
 
-    An odd backtick stays as it is.
+    Code that names a table or figure of the page is a link to it. An odd backtick stays as it is.
     """
 
     def code(found: re.Match[str]) -> str:
@@ -81,7 +81,7 @@ def parts(text: str) -> tuple[str, str]:
 
 
 def shown_first(texts: Sequence[str]) -> int:
-    """How many texts of a section are shown, as their first sentences; the others are folded as a whole."""
+    """How many texts of a section are shown, by their first sentences; the others are folded."""
     left = _LINES
     for i, text in enumerate(texts):
         left -= -(-len(parts(text)[0]) // _LINE)

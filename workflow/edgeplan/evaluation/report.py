@@ -1,4 +1,4 @@
-"""The chapter on predictions: its headline figure and cards, findings, figures and tables, from what the evaluation wrote."""
+"""The chapter on predictions, from what the evaluation wrote."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@ import matplotlib as mpl
 
 from edgeplan.evaluation.drawing import GRID, INK, PALETTE, PAPER
 
-#: Without a salt of its own the ids in a file, and without `none` the outlines of its letters, would fill and change it.
+#: Text as text, not as outlines of letters; ids that are no random numbers.
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "edgeplan"}
 _LONG = re.compile(r"-?\d+\.\d{3,}")
-#: Names that are digests of coordinates, whose last digits differ between machines: the file numbers them instead.
+#: Names that are digests of coordinates, whose last digits differ between machines: numbered.
 _DIGEST = re.compile(r"(?<=[#\"])[A-Za-z][0-9a-f]{10}(?=[\")])")
-#: The element's own size, what describes the file, and rules of style that would be the whole page's.
+#: The element's size, what describes the file, rules of style that would be the page's.
 _HEAD = re.compile(
     r'<svg[^>]*(viewBox="[^"]*")[^>]*>(?:\s*<metadata>.*?</metadata>)?(?:\s*<defs>\s*<style.*?</style>\s*</defs>)?', re.DOTALL
 )
@@ -31,7 +31,7 @@ def svg(figure: Any) -> bytes:
     buffer = io.BytesIO()
     with mpl.rc_context(_SETTINGS):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    # A hundredth of a point is finer than any screen: more digits only make files larger, and differ between machines.
+    # Digits finer than any screen make files larger, and differ between machines.
     document = _LONG.sub(_rounded, buffer.getvalue().decode())
     numbers = {found: f"{found[0]}{i}" for i, found in enumerate(dict.fromkeys(_DIGEST.findall(document)))}
     return _DIGEST.sub(lambda found: numbers[found[0]], document).encode()
@@ -45,9 +45,9 @@ def _rounded(found: re.Match[str]) -> str:
 def inline(document: str, name: str) -> str:
     """A document of `svg` as an element of a page.
 
-    Ids that are referred to get the figure's name in front, so that figures do not meet in one page; others are left out.
-    Colours become variables of the page, named in `style.html.j2`, so that a figure is light or dark as the page is; its rules
-    of style, which would be the whole page's, are there, too.
+    Ids that are referred to get the figure's name in front, so that figures do not meet in one
+    page; others are left out. Colours become variables of the page, named in `style.html.j2`, so
+    that a figure is light or dark as the page is; its rules of style are there, too.
 
     Args:
         document: as `svg` wrote it.
