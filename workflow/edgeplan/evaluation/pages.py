@@ -34,7 +34,8 @@ def render_page(device: str, machine: str, chapters: Sequence[Chapter]) -> str:
         machine: what it is, a line.
         chapters: in their order.
     """
-    ids = frozenset(shown.id for chapter in chapters for shown in (*chapter.pictures, *chapter.tables))
+    ids = frozenset(p.id for chapter in chapters for p in chapter.pictures)
+    ids |= {t.id for chapter in chapters for t in chapter.tables}
     pages = Environment(
         loader=PackageLoader("edgeplan.evaluation", "."),
         autoescape=True,
