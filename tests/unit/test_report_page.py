@@ -93,7 +93,7 @@ def test_navigation_stays_in_sight_and_leads_to_every_chapter_and_section(page: 
             document.querySelector('.contents a[href="{target}"]').hasAttribute("aria-current")]"""
         )
         assert -1 <= top < 900 / 2, target
-        assert bar == 0
+        assert abs(bar) < 1  # pixels: where the page ends, a fraction of one
         assert marked or target == shown[-1], target  # what ends the page may not reach the top
     if width < 1000:  # what a link leads to is not hidden by the bar above it
         page.ask("document.querySelector('.contents a[href=\"#cold-start\"]').click()")
