@@ -42,7 +42,7 @@ reproduce: repository environment ## measure, train and evaluate DEVICE with the
 tables: export EDGEPLAN_STORED_ROWS_ONLY = 1
 tables: repository environment ## rebuild the tables of all devices in params.yaml from the shipped rows; measures nothing
 	dvc repro
-	dvc repro --force --single-item zoo fusion sampling calibration truth evaluation transfer cold_start cold_tables report
+	dvc repro --force --single-item zoo fusion sampling calibration truth evaluation transfer cold_start cold_tables cold_report report
 
 test: dev-environment ## finish the set-up and run the tests on WORKERS cores (minutes; WORKERS=0: one after the other)
 	@edgeplan compile # once, not in each worker
@@ -59,7 +59,7 @@ lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint
 	snakemake --lint
 
 report: repository environment ## write the report.html of each device from the files in git; measures and trains nothing
-	dvc repro --force --single-item cold_tables report
+	dvc repro --force --single-item cold_tables cold_report report
 
 bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and PLANS beside busy loops
 	edgeplan device check $(DEVICE)

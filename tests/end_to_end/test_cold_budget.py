@@ -10,8 +10,8 @@ import pytest
 
 from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, OPTIMAL, OWN
 from edgeplan.chapters.cold_start.stages.cold_start import measure_cold_start
+from edgeplan.chapters.cold_start.stages.cold_tables import write_cold_start
 from edgeplan.params import load_params
-from edgeplan.report.cold_tables import write_cold_start
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

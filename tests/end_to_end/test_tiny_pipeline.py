@@ -30,7 +30,7 @@ def test_everything_is_written(tiny: Workspace) -> None:
     assert all((results / "tables" / f"{name}.md").is_file() for name in set(TABLES) - {"table_11"})
     assert (tiny.folder / "results/transfer/table_11.csv").is_file()
     assert all((results / f"predictors/{name}/card.json").is_file() for name in ("adaptive", "random", "prior", "forest"))
-    assert list((results / "figures").glob("*.png"))
+    assert list((results / "figures").glob("*.svg"))
     page = (results / "report.html").read_text()
     assert not re.search(r'(src|href)="https?://', page), "the report is not self-contained"
     cold = tiny.folder / "results" / COLD_DEVICE
@@ -121,8 +121,8 @@ def test_experiments_are_run_shown_and_compared(tiny: Workspace, tmp_path: Path)
     drawn = clone.folder / "work/plots"
     page = (drawn / "index.html").read_text()
     for revision in ("HEAD", "workspace"):
-        assert (drawn / "static" / f"{revision}_results_{DEVICE}_figures_figure_06.png").is_file()
-        assert f"static/{revision}_results_{DEVICE}_figures_figure_06.png" in page
+        assert (drawn / "static" / f"{revision}_results_{DEVICE}_figures_figure_06.svg").is_file()
+        assert f"static/{revision}_results_{DEVICE}_figures_figure_06.svg" in page
 
 
 def test_cheap_changes_run_what_depends_on_them(tiny: Workspace, tmp_path: Path) -> None:

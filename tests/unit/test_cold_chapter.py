@@ -13,7 +13,7 @@ from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
 from edgeplan.chapters.cold_start.evaluation import findings as words
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.metrics import METRICS, cold_metrics
-from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES, REASON, make_cold_tables, table_captions
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES, REASON, make_cold_tables, table_notes
 from edgeplan.chapters.cold_start.measuring.variants import VARIANTS
 from edgeplan.chapters.cold_start.paper import TABLE4_PLANNING_MEIZU_MS, TABLE4_PLANNING_PIXEL5_MS, TABLE5
 from edgeplan.chapters.cold_start.settings import PlanName
@@ -231,7 +231,7 @@ def test_what_bounds_an_evicted_start_is_told_by_model(e: ColdEvidence, tables: 
     again = make_cold_tables(replace(e, runs=slow))  # the work bound of these runs, not that of runs in memory
     for name in ("cold_bounds", "cold_bounds_evicted"):
         assert set(again[name]["evicted_bounded_by" if name == "cold_bounds" else "bounded_by"]) == {"work"}
-    assert table_captions(e)["cold_bounds_evicted"].endswith("is 1.262 in the geometric mean.")
+    assert table_notes(e)["cold_bounds_evicted"].endswith("is 1.262 in the geometric mean.")
     worse = e.runs["plan"].eq("evicted") & e.runs["model"].eq(MODELS[0])
     told = words.bounds_of_disk(replace(e, runs=e.runs.assign(cold_ms=e.runs["cold_ms"].where(~worse, 99.0))))
     assert f"slower than `optimal` in this state on 1 of 2 models ({MODELS[0]})" in told

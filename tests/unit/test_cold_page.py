@@ -14,13 +14,14 @@ from told import names, numbers
 
 from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
 from edgeplan.chapters.cold_start.evaluation import findings as words
+from edgeplan.chapters.cold_start.evaluation import page as cold_report
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence, read_cold_evidence
 from edgeplan.chapters.cold_start.evaluation.metrics import METRICS, cold_metrics
-from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES, make_cold_tables, table_captions
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES, make_cold_tables, table_notes
+from edgeplan.chapters.cold_start.stages.cold_tables import write_cold_start
 from edgeplan.errors import FormatError
-from edgeplan.report import cold_report
-from edgeplan.report.cold_tables import write_cold_start
-from edgeplan.report.stage import merged_metrics
+from edgeplan.report.stage import merged_metrics, write_chapter_report
+from edgeplan.reporting.page import read_chapter
 from edgeplan.reporting.table import cell_text, read_table
 
 
@@ -73,16 +74,16 @@ def test_a_start_below_its_bound_is_named_under_the_bounds(e: ColdEvidence) -> N
 
 
 def test_captions_follow_from_how_plans_were_run(e: ColdEvidence) -> None:
-    stealing = table_captions(e)
+    stealing = table_notes(e)
     assert {12, 30} <= set(numbers(stealing["cold_table_01"])), "what its stages add up to, and its start"
     assert names(stealing["cold_figure_06"]) >= {"warm", "optimal"}
     followed = e.runs["plan"].isin(["warm", "K+C"])
-    fixed = table_captions(replace(e, runs=e.runs.assign(setting=e.runs["setting"].where(~followed, "edgeplan-fixed"))))
+    fixed = table_notes(replace(e, runs=e.runs.assign(setting=e.runs["setting"].where(~followed, "edgeplan-fixed"))))
     for caption in ("cold_figure_13", "cold_table_01"):
         assert fixed[caption] != stealing[caption]
     assert names(fixed["cold_figure_13"]) >= {"warm", "K", "K+C"}
     narrow = replace(e, runs=e.runs[(e.runs["plan"] != "warm") | (e.runs["threads"] == 2)])
-    assert table_captions(narrow)["cold_figure_06"] != stealing["cold_figure_06"]
+    assert table_notes(narrow)["cold_figure_06"] != stealing["cold_figure_06"]
 
 
 def test_findings_tell_on_how_many_runs_the_medians_rest(e: ColdEvidence) -> None:
@@ -105,19 +106,22 @@ def test_stage_writes_the_whole_chapter(tmp_path: Path, e: ColdEvidence) -> None
     write(e, measured)
     remarks.mkdir()
     (remarks / "cpu-test-cold-start.md").write_text("Seen by a person.\n")
-    write_cold_start(device="cpu-test", measured=measured, chapters=chapters, remarks=remarks)
+    handed, html = chapters / "cold_start.page.json", measured / "report.html"
+    write_cold_start(device="cpu-test", measured=measured, metrics=chapters / "cold_start.json", chapter=handed)
+    write_chapter_report(device="cpu-test", chapter=handed, remarks=remarks, page=html)
     assert {p.stem for p in (measured / "tables").glob("cold_*.csv")} == COLD_TABLES.keys()
     assert {p.stem for p in (measured / "tables").glob("cold_*.md")} == COLD_TABLES.keys()
-    assert {p.stem for p in (measured / "figures").glob("*.png")} == cold_figures.COLD_FIGURES.keys()
+    assert {p.stem for p in (measured / "figures").glob("*.svg")} == cold_figures.COLD_FIGURES.keys()
     frame, measured_at = read_table(measured / "tables" / "cold_bounds.csv")
     assert (len(frame), measured_at) == (2, "2024-05-06")
-    page, chapter = (measured / "report.html").read_text(), (chapters / "cold_start.html").read_text()
-    assert chapter.strip() in page
-    ids = re.findall(r'id="([^"]+)"', chapter)
+    page, chapter = html.read_text(), read_chapter(handed)
+    assert {table.id for table in chapter.tables} == COLD_TABLES.keys()
+    ids = re.findall(r' id="([^"]+)"', page)
     assert len(set(ids)) == len(ids)
     assert set(COLD_TABLES) <= set(ids)
     assert "Seen by a person." in page
-    assert not re.search(r'(src|href)="https?://', page), "the page is not self-contained"
+    assert 3 <= len(chapter.cards) <= 5
+    assert not re.search(r"https?:", page), "the page is not self-contained"
     metrics = json.loads((chapters / "cold_start.json").read_text())
     assert metrics.keys() == METRICS.keys()
     (chapters / "prediction.json").write_text('{"prediction.models": 260}')

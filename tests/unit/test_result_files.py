@@ -19,12 +19,12 @@ from cold_chapter_frames import frame_names
 from evaluation_evidence import full_evidence
 from law_of_latency import ABOUT, SETTINGS, rows
 
+from edgeplan.chapters.prediction.evaluation.page import write_findings
 from edgeplan.chapters.prediction.evaluation.tables import write_tables
 from edgeplan.chapters.registry import STAGES
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.predictors.training import train_predictor
-from edgeplan.report.report import write_findings
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_csv, read_document, read_parquet, write_parquet
 from edgeplan.zoo import FAMILIES, variants

@@ -19,6 +19,7 @@ from edgeplan.chapters.wiring import NEUTRAL, code, document, imported
 from edgeplan.devices.config import load_device
 from edgeplan.errors import ParamsError
 from edgeplan.params import Params, load_params
+from edgeplan.reporting.captions import caption
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "workflow/edgeplan"
@@ -202,7 +203,7 @@ def test_one_stage_merges_the_figures_of_merit_of_a_target() -> None:
 def test_the_report_of_a_device_takes_in_the_chapters_that_are_about_it() -> None:
     both, one = (parts_of_report(device, VALUES) for device in ("cpu-onednn", "cpu-openvino"))
     folder = "results/cpu-onednn/chapters"
-    assert both == [f"{folder}/{name}" for name in ("prediction.json", "cold_start.json", "cold_start.html")]
+    assert both == [f"{folder}/{name}" for name in ("prediction.json", "cold_start.json", "cold_start.page.json")]
     assert one == ["results/cpu-openvino/chapters/prediction.json"]
 
 
@@ -212,12 +213,16 @@ def test_chapters_have_the_same_names_and_registries() -> None:
         assert chapter.name == name
         assert {path.name for path in folder.iterdir()} >= {"chapter.py", "settings.py", "paper.py", "stages", "evaluation"}
         for registry in (chapter.tables, chapter.figures):
-            assert all(shown.title and shown.caption for shown in load(registry).values())
+            assert all(shown.title for shown in load(registry).values())
+        for kind, registry in (("tables", chapter.tables), ("figures", chapter.figures)):
+            captions = folder / "captions" / kind
+            assert {path.stem for path in captions.iterdir()} == set(load(registry))
+            assert all(caption(captions, shown) for shown in load(registry))
 
 
 def test_chapters_measure_on_the_devices_of_their_section() -> None:
     on = {name for name, stage in PIPELINE.items() if stage.get("foreach") == "${cold_start.devices}"}
-    assert on == {stage.name for stage in CHAPTERS["cold_start"].stages} == {"cold_start", "cold_tables"}
+    assert on == {stage.name for stage in CHAPTERS["cold_start"].stages} == {"cold_start", "cold_tables", "cold_report"}
 
 
 def test_no_rule_runs_python_of_its_own() -> None:

@@ -15,7 +15,7 @@ TOY = Stage(
     outputs={
         "table": "results/{device}/toy/sorting.csv",
         "metrics": "results/{device}/chapters/toy.json",
-        "part": "results/{device}/chapters/toy.html",
+        "part": "results/{device}/chapters/toy.page.json",
     },
     writes=("results/{device}/toy",),
     rows="data/rows/{device}/toy",

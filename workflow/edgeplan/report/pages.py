@@ -1,22 +1,112 @@
-"""Templates of the HTML pages, and how texts of the tables and remarks are shown in them."""
+"""The report's page: chapters, laid out by templates that know none of them by name."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
+from collections.abc import Sequence
+from functools import partial
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from edgeplan.reporting.drawing import PALETTE
+from edgeplan.reporting.page import ChapterPage, Line
+from edgeplan.reporting.svg import inline, width_pt
+
 _CODE = re.compile("`([^`]+)`")
+#: A sentence ends before a blank that a capital, a digit or code follows.
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
+#: What a section shows of its text before the rest is folded: lines, and characters in one.
+_LINES, _LINE = 10, 95
+#: What a caption or a finding shows before the rest is folded, in characters.
+_LEAD = 2 * _LINE
+#: Figures of at most this width (points) have their caption beside them, others below.
+_NARROW_PT = 880
 
 
-def templates() -> Environment:
-    """The templates of this package. They escape what they show; the filter `prose` is for texts that are also Markdown."""
-    pages = Environment(loader=PackageLoader("edgeplan.report", "."), autoescape=True, undefined=StrictUndefined)
-    pages.filters["prose"] = prose
-    return pages
+def render_page(device: str, machine: str, chapters: Sequence[ChapterPage]) -> str:
+    """The report as HTML: one file that asks for no other.
+
+    Args:
+        device: name of the device.
+        machine: what it is, a line.
+        chapters: in their order.
+    """
+    ids = frozenset(p.id for chapter in chapters for p in chapter.pictures)
+    ids |= {t.id for chapter in chapters for t in chapter.tables}
+    pages = Environment(
+        loader=PackageLoader("edgeplan.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters |= {
+        "prose": partial(prose, ids=ids),
+        "parts": parts,
+        "shown": shown_first,
+        "drawn": _drawn,
+        "wide": _wide,
+        "cells": _cells,
+        "signs": _signs,
+        "number_unit": _number_unit,
+    }
+    script = Markup(pages.get_template("script.js.j2").render())  # noqa: S704  a file of this package
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return pages.get_template("report.html.j2").render(
+        device=device, machine=machine, chapters=chapters, script=script, script_sha256=digest, series=len(PALETTE)
+    )
 
 
-def prose(text: str) -> Markup:
-    """A text as HTML: escaped, with what stands between backticks as code. An odd backtick stays as it is."""
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  the text is escaped before
+def prose(text: str, ids: frozenset[str] = frozenset()) -> Markup:
+    """A text as HTML: escaped, with what stands between backticks as code.
+
+    Code that names a table or figure of the page is a link to it. An odd backtick stays as it is.
+    """
+
+    def code(found: re.Match[str]) -> str:
+        name = found[1]
+        return f'<a href="#{name}"><code>{name}</code></a>' if name in ids else f"<code>{name}</code>"
+
+    return Markup(_CODE.sub(code, str(escape(text))))  # noqa: S704  the text is escaped before
+
+
+def parts(text: str) -> tuple[str, str]:
+    """A text as its first sentences, as many as two lines hold but at least one, and the rest."""
+    first, *others = _SENTENCE.split(text)
+    while others and len(first) + 1 + len(others[0]) <= _LEAD:
+        first = f"{first} {others.pop(0)}"
+    return first, " ".join(others)
+
+
+def shown_first(texts: Sequence[str]) -> int:
+    """How many texts of a section are shown, by their first sentences; the others are folded."""
+    left = _LINES
+    for i, text in enumerate(texts):
+        left -= -(-len(parts(text)[0]) // _LINE)
+        if left < 0:
+            return i
+    return len(texts)
+
+
+def _drawn(document: str, name: str) -> Markup:
+    return Markup(inline(document, name))  # noqa: S704  drawn by this package, which escapes its labels
+
+
+def _number_unit(value: str) -> tuple[str, str]:
+    number, _, unit = value.rpartition(" ")
+    return (number, unit) if number and not unit[0].isdigit() else (value, "")
+
+
+def _wide(document: str) -> bool:
+    return width_pt(document) > _NARROW_PT
+
+
+def _cells(lines: Sequence[Line]) -> list[tuple[str, ...]]:
+    return [(line.title, line.verdict, line.value, _signs(line.bar), _signs(line.aim)) for line in lines]
+
+
+def _signs(limit: str) -> str:
+    return limit.replace(">=", "\u2265").replace("<=", "\u2264").replace(" %", "\u00a0%")

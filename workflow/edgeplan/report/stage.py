@@ -1,14 +1,22 @@
-"""Stage `report`: the self-contained page of a device, and the figures of merit of all its chapters in one file."""
+"""Stages `report` and `cold_report`: pages, and the figures of merit of all chapters of a device in one file.
+
+What people wrote, captions and remarks, is read here and by no stage before.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from edgeplan.chapters.prediction.evaluation.page import read_prediction_chapter
 from edgeplan.errors import FormatError
-from edgeplan.report.report import write_report as write_page
+from edgeplan.report.pages import render_page
+from edgeplan.reporting.page import SUFFIX, ChapterPage, read_chapter, with_texts
 from edgeplan.reporting.table import read_table
-from edgeplan.support.files import write_json
+from edgeplan.support.files import write_json, write_text
 from edgeplan.support.frames import read_document
+
+_CHAPTERS = Path(__file__).parents[1] / "chapters"
 
 
 def write_report(
@@ -29,7 +37,7 @@ def write_report(
         device: name of the device.
         tables: of the first chapter.
         figures: of the first chapter.
-        chapters: a JSON document of figures of merit for each chapter, and the further chapters as HTML fragments.
+        chapters: a document of figures of merit for each chapter, and the further chapters (`reporting.page.write_chapter`).
         metrics: where the figures of merit of all chapters go.
         environment: environment.json of the first chapter.
         transfer: Table 11; may be absent.
@@ -37,18 +45,38 @@ def write_report(
         report: the page.
     """
     write_json(metrics, merged_metrics(chapters))
-    write_page(
+    prediction = read_prediction_chapter(
         device,
         tables=tables,
         figures=figures,
-        metrics=metrics,
+        metrics=chapters / "prediction.json",
         environment=environment,
         findings=tables / "findings.json",
-        report=report,
         more={"table_11": read_table(transfer)[0]} if transfer.is_file() else {},
-        remarks=remarks_of(remarks, device, environment),
-        chapters=[path.read_text() for path in sorted(chapters.glob("*.html"))],
     )
+    own = with_texts(prediction, _CHAPTERS / "prediction/captions", remarks_of(remarks, device, prediction.rows))
+    shown = [own, *(_complete(path, device, remarks) for path in sorted(chapters.glob(f"*{SUFFIX}")))]
+    write_text(report, render_page(device, own.machine, shown))
+
+
+def write_chapter_report(*, device: str, chapter: Path, remarks: Path, page: Path) -> None:
+    """A page of one chapter alone, for devices that the first was not built for.
+
+    Args:
+        device: name of the device.
+        chapter: as its stage wrote it.
+        remarks: folder of texts written by people.
+        page: where it goes.
+    """
+    shown = _complete(chapter, device, remarks)
+    write_text(page, render_page(device, shown.machine, [shown]))
+
+
+def _complete(path: Path, device: str, remarks: Path) -> ChapterPage:
+    """A chapter that a stage wrote, with what people wrote of it."""
+    name, chapter = path.name.removesuffix(SUFFIX), read_chapter(path)
+    told = remarks_of(remarks, f"{device}-{name.replace('_', '-')}", chapter.rows)
+    return with_texts(chapter, _CHAPTERS / name / "captions", told)
 
 
 def merged_metrics(chapters: Path) -> dict[str, float]:
@@ -58,7 +86,7 @@ def merged_metrics(chapters: Path) -> dict[str, float]:
         FormatError: a document cannot be read or is of another format version, or two chapters have a figure of the same name.
     """
     merged: dict[str, float] = {}
-    for path in sorted(chapters.glob("*.json")):
+    for path in sorted(set(chapters.glob("*.json")) - set(chapters.glob(f"*{SUFFIX}"))):
         found = read_document(path)
         if merged.keys() & found.keys():
             twice = min(merged.keys() & found.keys())
@@ -71,19 +99,17 @@ def merged_metrics(chapters: Path) -> dict[str, float]:
 _ABOUT = "Rows: "
 
 
-def remarks_of(folder: Path, name: str, environment: Path) -> list[str]:
+def remarks_of(folder: Path, name: str, rows: Sequence[str]) -> list[str]:
     """The paragraphs of a text written by people about these rows; none where there is no such text.
 
     Args:
         folder: of the texts.
         name: of the text, without `.md`.
-        environment: environment.json of the rows. Of a text about others a sentence says that it is there.
+        rows: fingerprint and commits of the rows (`ChapterPage.rows`). Of a text about others a sentence says that it is there.
     """
     written = folder / f"{name}.md"
     paragraphs = [p.strip() for p in written.read_text().split("\n\n")] if written.is_file() else []
     about = next((p.removeprefix(_ABOUT).split() for p in paragraphs if p.startswith(_ABOUT)), [])
-    if about:
-        known = read_document(environment) if environment.is_file() else {}
-        if about != [known.get("fingerprint"), *known.get("commits", [])]:
-            return [f"What people wrote about other rows of this device, those of machine {about[0]}, is in {written}."]
+    if about and about != list(rows):
+        return [f"What people wrote about other rows of this device, those of machine {about[0]}, is in {written}."]
     return [p for p in paragraphs if p and not p.startswith(_ABOUT)]

@@ -2,20 +2,84 @@
 
 from __future__ import annotations
 
-import io
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-#: Okabe and Ito's palette, without yellow (too pale on white).
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
+#: Okabe and Ito's palette, without yellow (too pale on white). Black is off by a little: SVG does
+#: not say plain black, and a page could not turn it.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#111111", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-LINES = ("-", "--", ":")
-INK, GRID = "#222222", "#dddddd"
+LINES, HATCHES = ("-", "--", ":", "-."), ("", "////", "\\\\\\\\", "xxxx")
+INK, GRID, PAPER = "#222222", "#dddddd", "#ffffff"
 _FONT = 11
-_DPI = 110
+
+#: What has the same colour in every figure, as a place in `PALETTE`.
+PREDICTORS: Mapping[str, int] = MappingProxyType(
+    {
+        "predicted": 0,
+        "ours": 0,
+        "kernel sum": 0,
+        "measured": 6,
+        "measured again": 7,
+        "operator sum": 1,
+        "FLOPs": 2,
+        "FLOPs+MAC": 3,
+    }
+)
+KINDS: Mapping[str, int] = MappingProxyType(
+    {"conv": 0, "dwconv": 1, "fc": 2, "maxpool": 3, "avgpool": 4, "add": 5, "concat": 6, "others": 7}
+)
+PLANS: Mapping[str, int] = MappingProxyType(
+    {
+        "optimal": 0,
+        "K+C+P": 0,
+        "nnv12": 1,
+        "K+C": 2,
+        "predicted": 3,
+        "evicted": 4,
+        "K": 5,
+        "continuous": 6,
+        "warm": 7,
+        "nnv12-reprofiled": 1,
+        "asymmetric": 2,
+        "asymmetric-nnv12": 5,
+    }
+)
+STATES: Mapping[str, int] = MappingProxyType({"page cache warm": 0, "page cache evicted": 5})
+_ENGINES: Mapping[str, int] = MappingProxyType({"edgeplan": 0, "onnx": 1, "openvino": 2, "ncnn": 3, "mnn": 4, "litert": 5})
+#: What tells settings of one engine apart, in their names: the first found counts.
+_VARIANTS: Mapping[str, int] = MappingProxyType(
+    {
+        "asymmetric-nnv12": 3,
+        "asymmetric": 2,
+        "continuous": 3,
+        "packed": 2,
+        "optimised": 1,
+        "cache": 1,
+        "stealing": 1,
+        "fixed": 1,
+    }
+)
+
+
+def colours(names: Iterable[str], places: Mapping[str, int]) -> dict[str, str]:
+    """A colour for each name of a figure: its own, else the first that is free, else grey."""
+    wanted = list(dict.fromkeys(names))
+    taken = {places[name] for name in wanted if name in places}
+    free = iter(i for i in range(len(PALETTE)) if i not in taken)
+    return {name: PALETTE[places[name] if name in places else next(free, len(PALETTE) - 1)] for name in wanted}
+
+
+def setting_place(name: str) -> tuple[int, int]:
+    """Place of a setting in the palette, by its engine, and a number apart from its others."""
+    plain = name.lower()
+    place = next((place for engine, place in _ENGINES.items() if plain.startswith(engine)), len(PALETTE) - 1)
+    return place, next((number for word, number in _VARIANTS.items() if word in plain), 0)
 
 
 def canvas(width: float = 9.0, height: float = 4.6, columns: int = 1, rows: int = 1) -> tuple[Any, list[Any]]:
@@ -26,17 +90,17 @@ def canvas(width: float = 9.0, height: float = 4.6, columns: int = 1, rows: int 
     for axis in axes:
         axis.set_axisbelow(True)
         axis.grid(visible=True, color=GRID, linewidth=0.8)
-        axis.tick_params(labelsize=_FONT, colors=INK)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
+        axis.set_facecolor("none")
+        axis.tick_params(which="both", labelsize=_FONT, colors=INK)
+        for side, spine in axis.spines.items():
+            spine.set(color=INK, visible=side not in ("top", "right"))
     return figure, axes
 
 
-def series_style(i: int) -> dict[str, str]:
-    """Colour, marker and line of the i-th of many series: where the colours repeat, lines are broken and markers hollow."""
-    turn = i // len(PALETTE)
-    colour, marker, line = PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)], LINES[turn % len(LINES)]
-    return {"color": colour, "marker": marker, "linestyle": line, "fillstyle": "none" if turn else "full"}
+def series_style(place: int, variant: int = 0) -> dict[str, str]:
+    """Colour, marker and line of a series: variants of a colour have other lines, hollow markers."""
+    colour, marker, line = PALETTE[place], MARKERS[(place + variant) % len(MARKERS)], LINES[variant % len(LINES)]
+    return {"color": colour, "marker": marker, "linestyle": line, "fillstyle": "none" if variant else "full"}
 
 
 def name_axes(axis: Any, x: str, y: str, title: str = "") -> None:
@@ -50,14 +114,16 @@ def name_axes(axis: Any, x: str, y: str, title: str = "") -> None:
 def legend(axis: Any, columns: int = 1, *, beside: bool = False) -> None:
     """A legend inside the axis, or to its right."""
     if beside:
-        axis.legend(fontsize=_FONT - 1, frameon=False, ncols=columns, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        axis.legend(
+            fontsize=_FONT - 1, frameon=False, ncols=columns, labelcolor=INK, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+        )
     else:
-        axis.legend(fontsize=_FONT - 1, frameon=False, ncols=columns)
+        axis.legend(fontsize=_FONT - 1, frameon=False, ncols=columns, labelcolor=INK)
 
 
 def legend_above(axis: Any, columns: int) -> None:
     """A legend above the axis, in one or few lines."""
-    axis.legend(fontsize=_FONT - 1, frameon=False, ncols=columns, loc="lower left", bbox_to_anchor=(0.0, 1.0))
+    axis.legend(fontsize=_FONT - 1, frameon=False, ncols=columns, labelcolor=INK, loc="lower left", bbox_to_anchor=(0.0, 1.0))
 
 
 def log_scale(axis: Any, *, x: bool = False) -> None:
@@ -78,11 +144,3 @@ def family_ticks(axis: Any, labels: list[str]) -> None:
     axis.set_xticks(range(len(labels)))
     axis.set_xticklabels(labels, rotation=40, ha="right", rotation_mode="anchor", fontsize=_FONT)
     axis.grid(visible=False, axis="x")
-
-
-def png(figure: Any) -> bytes:
-    """A drawn figure as PNG; the same figure always gives the same bytes."""
-    buffer = io.BytesIO()
-    # Without this the file would carry the version of the drawing library.
-    figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None}, pil_kwargs={"optimize": True})
-    return buffer.getvalue()

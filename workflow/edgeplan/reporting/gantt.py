@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.reporting.drawing import INK, PALETTE, canvas, name_axes
+from edgeplan.reporting.drawing import INK, PALETTE, PAPER, canvas, name_axes
 
 #: Stages by colour, in the order of the legend; other stages are grey.
 STAGE_COLOURS = {"read": PALETTE[0], "create": PALETTE[3], "transform": PALETTE[5], "execute": PALETTE[2]}
@@ -30,15 +30,15 @@ def gantt(spans: pd.DataFrame, title: str) -> Any:
             colour = STAGE_COLOURS.get(str(stage), _OTHER)
             for core, bars in pieces.groupby("core", sort=False):
                 extents = list(zip(bars["start_ms"], bars["end_ms"] - bars["start_ms"], strict=True))
-                axis.broken_barh(extents, (cores.index(core) - 0.38, 0.76), facecolors=colour, edgecolor="white", linewidth=0.2)
+                axis.broken_barh(extents, (cores.index(core) - 0.38, 0.76), facecolors=colour, edgecolor=PAPER, linewidth=0.2)
         axis.axvline(float(part["end_ms"].max()), color=INK, linewidth=1)
         axis.set_yticks(range(len(cores)), cores)
         axis.invert_yaxis()
         axis.set_xlim(0, end * 1.02)
         axis.grid(visible=False, axis="y")
-        name_axes(axis, "ms" if kind == kinds[-1] else "", "", f"{title}, {kind}: {part['end_ms'].max():.1f} ms")
+        name_axes(axis, "time (ms)" if kind == kinds[-1] else "", "core", f"{title}, {kind}: {part['end_ms'].max():.1f} ms")
     drawn = [stage for stage in STAGE_COLOURS if stage in set(spans["stage"])]
     others = [stage for stage in dict.fromkeys(spans["stage"]) if stage not in STAGE_COLOURS]
     handles = [axes[0].plot([], [], "s", color=STAGE_COLOURS.get(s, _OTHER), label=s)[0] for s in (*drawn, *others)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, labelcolor=INK)
     return figure

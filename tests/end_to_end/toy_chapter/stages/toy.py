@@ -13,8 +13,9 @@ from edgeplan.chapters.toy.planners.longest_first import longest_first
 from edgeplan.chapters.toy.settings import ToySettings
 
 from edgeplan.measurement.process.journal import Journal
+from edgeplan.reporting.page import ChapterPage, write_chapter
 from edgeplan.reporting.table import write_table
-from edgeplan.support.files import write_json, write_text
+from edgeplan.support.files import write_json
 
 _PROTOCOL = "toy/1"
 
@@ -35,7 +36,8 @@ def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path
     frame = pd.DataFrame({"size": toy.sizes, "sort_ms": times_ms, "lane": longest_first(times_ms, toy.lanes)})
     write_table(frame, table.with_suffix(""), "Sorting", "What sorting takes, and in which lane.", "now")
     write_json(metrics, {"toy.sort_ms": float(times_ms.sum())})
-    write_text(part, f"<section id='toy'><h2>Sorting, on {device}</h2><p>{times_ms.sum():.3f} ms in all</p></section>\n")
+    shown = table("sorting", "Sorting", "What sorting takes (ms), and in which lane.", frame)
+    write_chapter(ChapterPage("toy", f"Sorting, on {device}", "How long sorting takes.", "now", tables=(shown,)), part)
 
 
 def _key(device: str, size: int, seed: int) -> str:

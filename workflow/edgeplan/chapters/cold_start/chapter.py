@@ -30,19 +30,24 @@ COLD_START = Stage(
 )
 COLD_TABLES = Stage(
     name="cold_tables",
-    function="edgeplan.report.cold_tables:write_cold_start",
+    function="edgeplan.chapters.cold_start.stages.cold_tables:write_cold_start",
     targets=_TARGETS,
     inputs=_DOCUMENTS,
-    outputs={
-        "metrics": f"{_CHAPTERS}/cold_start.json",
-        "chapter": f"{_CHAPTERS}/cold_start.html",
-        "page": f"{_MEASURED}/report.html",
-    },
-    paths={"measured": _MEASURED, "chapters": _CHAPTERS, "remarks": "docs/remarks"},
-    reads=("docs/remarks", "workflow/edgeplan/chapters/cold_start/captions"),
+    outputs={"metrics": f"{_CHAPTERS}/cold_start.json", "chapter": f"{_CHAPTERS}/cold_start.page.json"},
+    paths={"measured": _MEASURED},
     writes=(f"{_MEASURED}/tables",),
     plots=(f"{_MEASURED}/figures",),
-    cached=(f"{_CHAPTERS}/cold_start.html", f"{_MEASURED}/report.html"),
+    cached=(f"{_CHAPTERS}/cold_start.page.json",),
+)
+COLD_REPORT = Stage(
+    name="cold_report",
+    function="edgeplan.report.stage:write_chapter_report",
+    targets=_TARGETS,
+    inputs={"chapter": f"{_CHAPTERS}/cold_start.page.json"},
+    outputs={"page": f"{_MEASURED}/report.html"},
+    paths={"remarks": "docs/remarks"},
+    reads=("docs/remarks", "workflow/edgeplan/chapters/cold_start/captions"),
+    cached=(f"{_MEASURED}/report.html",),
 )
 
 CHAPTER = Chapter(
@@ -51,7 +56,7 @@ CHAPTER = Chapter(
     paper="NNV12 (MobiSys 2023)",
     settings=Params,
     targets=_TARGETS,
-    stages=(COLD_START, COLD_TABLES),
+    stages=(COLD_START, COLD_TABLES, COLD_REPORT),
     tables="edgeplan.chapters.cold_start.evaluation.tables:COLD_TABLES",
     figures="edgeplan.chapters.cold_start.evaluation.figures:COLD_FIGURES",
     named_devices=(_TARGETS,),

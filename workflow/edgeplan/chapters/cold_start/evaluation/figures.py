@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,21 +16,27 @@ from edgeplan.chapters.cold_start.evaluation import tables_runs as runs
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.tables_continuous import figure_14, mode_over_without, shown_models
 from edgeplan.chapters.cold_start.evaluation.tables_stages import STAGES, NotMeasuredError, figure_06, figure_09, focus, title
-from edgeplan.reporting.captions import caption
 from edgeplan.reporting.drawing import (
+    GRID,
+    HATCHES,
     INK,
     MARKERS,
     PALETTE,
+    PAPER,
+    PLANS,
+    STATES,
     canvas,
+    colours,
     family_ticks,
     legend,
     legend_above,
     log_scale,
     name_axes,
-    png,
     series_style,
+    setting_place,
 )
 from edgeplan.reporting.gantt import gantt
+from edgeplan.reporting.svg import svg
 
 _STATES = {"cached": "page cache warm", "evicted": "page cache evicted"}
 _BAR = 0.8
@@ -48,9 +53,10 @@ def speed(e: ColdEvidence) -> Any:
         width = _BAR / max(len(stock), 1)
         for i, column in enumerate(stock):
             at = np.arange(len(part)) - _BAR / 2 + (i + 0.5) * width
-            colour, hatch = PALETTE[i % len(PALETTE)], "//" if i >= len(PALETTE) else ""
+            place, variant = setting_place(column)
             heights = part[column] / part[f"{OWN}_ms"]
-            axis.bar(at, heights, width, color=colour, hatch=hatch, label=title(column.removesuffix("_ms")))
+            name = title(column.removesuffix("_ms"))
+            axis.bar(at, heights, width, color=PALETTE[place], hatch=HATCHES[variant], edgecolor=PAPER, linewidth=0, label=name)
         axis.plot(
             np.arange(len(part)), part["bound_ms"] / part[f"{OWN}_ms"], "_", color=INK, markersize=16, label="lower bound"
         )
@@ -58,7 +64,7 @@ def speed(e: ColdEvidence) -> Any:
         log_scale(axis)
         axis.set_ylim(bottom=0.8 * min(1.0, float((part["bound_ms"] / part[f"{OWN}_ms"]).min(skipna=True))))
         family_ticks(axis, part["model"].tolist())
-        name_axes(axis, "", f"over our own, {_STATES[state]}")
+        name_axes(axis, "model" if state == states[-1] else "", f"latency over our own (times),\n{_STATES[state]}")
     legend_above(axes[0], 4)
     return figure
 
@@ -71,11 +77,12 @@ def cold_over_warm(e: ColdEvidence) -> Any:
     for i, state in enumerate(s for s in _STATES if s in set(frame["state"])):
         part = frame[frame["state"] == state]
         at = part["setting"].map(settings.index) + 0.24 * i - 0.12
-        axis.plot(at, part["cold_over_warm"], MARKERS[i], color=PALETTE[i], alpha=0.7, label=_STATES[state])
+        colour = PALETTE[STATES[_STATES[state]]]
+        axis.plot(at, part["cold_over_warm"], MARKERS[i], color=colour, alpha=0.7, label=_STATES[state])
     log_scale(axis)
     axis.axhline(1.0, color=INK, linewidth=1)
     family_ticks(axis, settings)
-    name_axes(axis, "", "cold / warm latency")
+    name_axes(axis, "setting", "cold over warm latency (times)")
     legend(axis, 2)
     return figure
 
@@ -85,14 +92,15 @@ def stages(e: ColdEvidence) -> Any:
     frame = figure_06(e)
     names = [c for c in (f"{s}_ms" for s in ("memory allocation", *STAGES)) if c in frame.columns]
     figure, (axis,) = canvas(8.0, 4.2)
-    width = _BAR / len(frame)
+    width, colour = _BAR / len(frame), colours(frame["plan"], PLANS)
     for i, row in enumerate(frame.to_dict("records")):
         label = f"{row['plan']} plan, {row['cores']} core{'s' if row['cores'] > 1 else ''}"
+        look = {"color": colour[row["plan"]], "hatch": HATCHES[0 if row["cores"] > 1 else 1], "edgecolor": PAPER}
         at = np.arange(len(names)) + width * (i - (len(frame) - 1) / 2)
-        axis.bar(at, [row[name] for name in names], 0.95 * width, label=label, color=PALETTE[i % len(PALETTE)])
+        axis.bar(at, [row[name] for name in names], 0.95 * width, label=label, linewidth=0, **look)
     axis.set_xticks(range(len(names)), [n.removesuffix("_ms") for n in names])
-    name_axes(axis, "", "sum over the lanes (ms)", str(frame["model"].iloc[0]))
-    legend(axis)
+    name_axes(axis, "stage", "sum over the lanes (ms)", str(frame["model"].iloc[0]))
+    legend_above(axis, 4)
     return figure
 
 
@@ -109,27 +117,28 @@ def cores(e: ColdEvidence) -> Any:
             axis.plot([counts.index(c) for c in part["cores"]], part["cold_ms"], **styles[str(setting)], label=setting)
         axis.set_xticks(range(len(counts)), counts)
         axis.set_ylim(bottom=0)
-        name_axes(axis, "cores", "cold latency (ms)", model)
+        name_axes(axis, "cores (count)", "cold latency (ms)", model)
     legend(axes[-1], beside=True)
     return figure
 
 
 def _styles(names: pd.Series[str]) -> dict[str, dict[str, str]]:
     """The same look for a setting in every panel."""
-    return {name: series_style(i) for i, name in enumerate(dict.fromkeys(names))}
+    return {name: series_style(*setting_place(name)) for name in dict.fromkeys(names)}
 
 
 def load(e: ColdEvidence) -> Any:
     """Slow-down under background load (Figure 11); all panels start from the one baseline."""
     frame = runs.figure_11(e)
     places = [place for place in dict.fromkeys(frame["load_core"]) if place] or [""]
+    styles = _styles(frame["setting"])
     figure, axes = canvas(5.0 + 4.0 * len(places), 4.2, len(places))
     for axis, place in zip(axes, places, strict=True):
-        for i, (setting, part) in enumerate(frame[frame["load_core"].isin(["", place])].groupby("setting", sort=False)):
+        for setting, part in frame[frame["load_core"].isin(["", place])].groupby("setting", sort=False):
             ordered = part.sort_values("load_percent")
-            axis.plot(ordered["load_percent"], ordered["slow_down"], f"{MARKERS[i]}-", color=PALETTE[i], label=setting)
+            axis.plot(ordered["load_percent"], ordered["slow_down"], **styles[str(setting)], label=setting)
         axis.set_ylim(0, 1.08 * frame["slow_down"].max())
-        name_axes(axis, "load (%)", "cold latency over no load", f"load on the {place or 'core'}")
+        name_axes(axis, "load (%)", "cold latency over no load (times)", f"load on the {place or 'core'}")
     legend(axes[0])
     return figure
 
@@ -144,9 +153,10 @@ def ablation(e: ColdEvidence) -> Any:
     figure, (axis,) = canvas(10.0, 4.6)
     for i, column in enumerate(steps):
         at = np.arange(len(frame)) + 0.2 * (i - (len(steps) - 1) / 2)
-        axis.bar(at, frame[column] / frame[steps[0]], 0.19, color=PALETTE[i], label=column.removesuffix("_ms"))
+        plan = column.removesuffix("_ms")
+        axis.bar(at, frame[column] / frame[steps[0]], 0.19, color=PALETTE[PLANS[plan]], label=plan)
     family_ticks(axis, frame["model"].tolist())
-    name_axes(axis, "", "cold latency over the stock-like plan")
+    name_axes(axis, "model", "cold latency over the stock-like plan (times)")
     legend_above(axis, len(steps))
     return figure
 
@@ -168,15 +178,15 @@ def continuous(e: ColdEvidence) -> Any:
             axis.plot(range(1, len(columns) + 1), row[columns].astype(float), **styles[row["setting"]], label=row["setting"])
         axis.set_xticks(range(1, len(columns) + 1))
         log_scale(axis)
-        name_axes(axis, "inference", "latency (ms)", model)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=4, frameon=False)
+        name_axes(axis, "inference (place in the process)", "latency (ms)", model)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=4, frameon=False, labelcolor=INK)
     if not over.empty:
         for i, column in enumerate(c for c in (*columns[:2], "sum_ms") if c in over.columns):
             style = series_style(i) | {"linestyle": ""}
             axes[-1].plot(range(len(over)), over[column], **style, label=column.removesuffix("_ms").replace("_", " "))
         axes[-1].axhline(1.0, color=INK, linewidth=1)
         family_ticks(axes[-1], over.index.tolist())
-        name_axes(axes[-1], "", "with the mode / without", "continuous mode")
+        name_axes(axes[-1], "model", "with the mode over without (times)", "continuous mode")
         legend(axes[-1])
     return figure
 
@@ -192,10 +202,12 @@ def predicted(e: ColdEvidence) -> Any:
         frame[["predicted_ms", "measured_ms"]].max().max() * 1.25,
     )
     line = np.array([low, high])
-    axis.fill_between(line, line * 0.85, line / 0.85, color="#e8e8e8", linewidth=0)
+    axis.fill_between(line, line * 0.85, line / 0.85, color=GRID, linewidth=0)
     axis.plot(line, line, color=INK, linewidth=1)
+    colour = colours(frame["plan"], PLANS)
     for i, (plan, part) in enumerate(frame.groupby("plan", sort=False)):
-        axis.plot(part["predicted_ms"], part["measured_ms"], **(series_style(i) | {"linestyle": ""}), label=plan)
+        style = {"color": colour[str(plan)], "linestyle": "", "marker": MARKERS[i % len(MARKERS)]}
+        axis.plot(part["predicted_ms"], part["measured_ms"], **style, label=plan)
     log_scale(axis, x=True)
     name_axes(axis, "predicted makespan (ms)", "measured cold latency (ms)")
     legend(axis)
@@ -212,9 +224,6 @@ def _gantt(e: ColdEvidence) -> Any:
     return gantt(spans, model)
 
 
-_CAPTIONS = Path(__file__).parents[1] / "captions/figures"
-
-
 @dataclass(frozen=True, slots=True)
 class ColdPicture:
     """A figure: stem of its file, one line, what is drawn, what draws it, and what the measurements add to the caption."""
@@ -223,11 +232,6 @@ class ColdPicture:
     title: str
     function: Callable[[ColdEvidence], Any]
     told: words.Words = words.nothing
-
-    @property
-    def caption(self) -> str:
-        """What is drawn, as its file says it."""
-        return caption(_CAPTIONS, self.id)
 
 
 _ALL = (
@@ -279,17 +283,17 @@ _ALL = (
 COLD_FIGURES: Mapping[str, ColdPicture] = MappingProxyType({picture.id: picture for picture in _ALL})
 
 
-def figure_captions(evidence: ColdEvidence) -> dict[str, str]:
-    """All captions by id, with what the measurements add to them."""
-    return {name: words.caption_of(p.caption, p.told, evidence) for name, p in COLD_FIGURES.items()}
+def figure_notes(evidence: ColdEvidence) -> dict[str, str]:
+    """What the measurements add to captions, by id; "" for nothing."""
+    return {name: words.note(picture.told, evidence) for name, picture in COLD_FIGURES.items()}
 
 
 def make_cold_figures(evidence: ColdEvidence) -> dict[str, bytes]:
-    """Every figure that can be drawn, as PNG by id; the table of the same id says why one cannot."""
+    """Every figure that can be drawn, as SVG by id; the table of the same id says why one cannot."""
     made = {}
     for name, picture in COLD_FIGURES.items():
         try:
-            made[name] = png(picture.function(evidence))
+            made[name] = svg(picture.function(evidence))
         except NotMeasuredError:
             continue
     return made

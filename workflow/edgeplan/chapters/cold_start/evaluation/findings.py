@@ -44,12 +44,12 @@ def nothing(e: ColdEvidence) -> str:
     return ""
 
 
-def caption_of(caption: str, told: Words, e: ColdEvidence) -> str:
-    """A caption with what the measurements add to it."""
+def note(told: Words, e: ColdEvidence) -> str:
+    """What the measurements add to a caption; "" for nothing."""
     try:
-        return f"{caption} {told(e)}".rstrip()
+        return told(e)
     except NotMeasuredError:
-        return caption
+        return ""
 
 
 def listed(names: Iterable[object]) -> str:

@@ -18,10 +18,8 @@ from edgeplan.chapters.cold_start.evaluation import tables_runs as runs
 from edgeplan.chapters.cold_start.evaluation import tables_stages as stages
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.tables_stages import NotMeasuredError
-from edgeplan.reporting.captions import caption
 from edgeplan.reporting.table import write_table
 
-_CAPTIONS = Path(__file__).parents[1] / "captions/tables"
 #: The one column of a table that could not be measured.
 REASON = "not measured"
 
@@ -41,11 +39,6 @@ class ColdTable:
     title: str
     function: Callable[[ColdEvidence], pd.DataFrame]
     told: words.Words = words.nothing
-
-    @property
-    def caption(self) -> str:
-        """What it shows: units, part of the paper. Read from its file."""
-        return caption(_CAPTIONS, self.id)
 
     def make(self, evidence: ColdEvidence) -> pd.DataFrame:
         """The table, or one that says why there is none."""
@@ -201,14 +194,9 @@ def make_cold_tables(evidence: ColdEvidence) -> dict[str, pd.DataFrame]:
     return {name: table.make(evidence) for name, table in COLD_TABLES.items()}
 
 
-def table_captions(evidence: ColdEvidence) -> dict[str, str]:
-    """All captions by id, with what the measurements add to them."""
-    return {name: words.caption_of(table.caption, table.told, evidence) for name, table in COLD_TABLES.items()}
-
-
 def table_notes(evidence: ColdEvidence) -> dict[str, str]:
     """What the measurements add to captions, by id; "" for nothing."""
-    return {name: words.caption_of("", table.told, evidence).strip() for name, table in COLD_TABLES.items()}
+    return {name: words.note(table.told, evidence) for name, table in COLD_TABLES.items()}
 
 
 def write_cold_tables(tables: Mapping[str, pd.DataFrame], notes: Mapping[str, str], folder: Path, measured_at: str) -> None:

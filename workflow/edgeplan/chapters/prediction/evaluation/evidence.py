@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.errors import FormatError
-from edgeplan.reporting.captions import caption
 from edgeplan.reporting.metrics import require
 from edgeplan.support.frames import read_csv, read_document, read_parquet
 
@@ -116,9 +115,6 @@ class Evidence:
         return frame if len(frame) else None
 
 
-_CAPTIONS = Path(__file__).parents[1] / "captions"
-
-
 @dataclass(frozen=True, slots=True)
 class Shown:
     """A table or figure that the evaluation can make.
@@ -138,11 +134,6 @@ class Shown:
     needs: tuple[str, ...]
     columns: tuple[str, ...] = ()
     note: Callable[[Evidence], str] | None = None
-
-    @property
-    def caption(self) -> str:
-        """What is shown, in which units, from which part of the paper. Read from its file."""
-        return caption(_CAPTIONS / ("figures" if self.id.startswith("figure_") else "tables"), self.id)
 
     def possible(self, evidence: Evidence) -> bool:
         """Whether everything it needs is there."""

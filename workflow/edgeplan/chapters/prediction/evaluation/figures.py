@@ -10,7 +10,7 @@ from types import MappingProxyType
 from edgeplan.chapters.prediction.evaluation import figures_kernels as kernels
 from edgeplan.chapters.prediction.evaluation import figures_models as models
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence, Shown
-from edgeplan.reporting.drawing import png
+from edgeplan.reporting.svg import svg
 from edgeplan.support.files import write_atomically
 
 _ALL = (
@@ -74,13 +74,13 @@ FIGURES: Mapping[str, Shown] = MappingProxyType({picture.id: picture for picture
 
 
 def make_figures(evidence: Evidence) -> dict[str, bytes]:
-    """Every figure whose inputs are there, as PNG by id, in the order of `FIGURES`."""
-    return {name: png(picture.function(evidence)) for name, picture in FIGURES.items() if picture.possible(evidence)}
+    """Every figure whose inputs are there, as SVG by id, in the order of `FIGURES`."""
+    return {name: svg(picture.function(evidence)) for name, picture in FIGURES.items() if picture.possible(evidence)}
 
 
 def write_figures(evidence: Evidence, folder: Path) -> dict[str, bytes]:
     """Draw and write every figure whose inputs are there; returns them by id."""
     figures = make_figures(evidence)
     for name, data in figures.items():
-        write_atomically(folder / f"{name}.png", partial(Path.write_bytes, data=data))
+        write_atomically(folder / f"{name}.svg", partial(Path.write_bytes, data=data))
     return figures

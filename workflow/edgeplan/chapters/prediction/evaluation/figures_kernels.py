@@ -9,7 +9,19 @@ import pandas as pd
 
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.tables_prediction import label
-from edgeplan.reporting.drawing import PALETTE, canvas, family_ticks, legend, legend_above, name_axes
+from edgeplan.reporting.drawing import (
+    INK,
+    KINDS,
+    PALETTE,
+    PAPER,
+    PREDICTORS,
+    canvas,
+    colours,
+    family_ticks,
+    legend,
+    legend_above,
+    name_axes,
+)
 
 # Kinds below this mean share everywhere are drawn as one.
 _SMALL_SHARE = 0.02
@@ -41,14 +53,12 @@ def breakdown(evidence: Evidence) -> Any:
     figure, (axis,) = canvas(10, 5)
     bottom = np.zeros(len(table))
     names = [*kept, *(["others"] if small else [])]
-    for name, colour in zip(names, PALETTE, strict=False):
+    for name, colour in colours(names, KINDS).items():
         height = table[small].sum(axis=1).to_numpy(float) if name == "others" else table[name].to_numpy(float)
-        axis.bar(
-            range(len(table)), 100 * height, 0.75, bottom=bottom, color=colour, label=name, edgecolor="white", linewidth=0.5
-        )
+        axis.bar(range(len(table)), 100 * height, 0.75, bottom=bottom, color=colour, label=name, edgecolor=PAPER, linewidth=0.5)
         bottom += 100 * height
     family_ticks(axis, [label(str(f)) for f in table.index])
-    name_axes(axis, "", "share of predicted latency (%)")
+    name_axes(axis, "family", "share of predicted latency (%)")
     axis.set_ylim(0, 100)
     legend_above(axis, 8)
     return figure
@@ -59,27 +69,38 @@ def _sweep(axis: Any, rows: pd.DataFrame, title: str, x: str, *, staircase: bool
     xs, measured = rows["x"].to_numpy(float), rows["measured_us"].to_numpy(float)
     known = rows["predicted_us"].notna().to_numpy()
     if staircase:
-        axis.step(xs, measured, where="post", color=PALETTE[0], linewidth=1.4, label="measured")
-        axis.plot(xs, measured, ".", color=PALETTE[0], markersize=4)
+        axis.step(xs, measured, where="post", color=INK, linewidth=1.4, label="measured")
+        axis.plot(xs, measured, ".", color=INK, markersize=4)
     else:
-        axis.plot(xs, measured, "o-", color=PALETTE[0], markersize=5, label="measured")
+        axis.plot(xs, measured, "o-", color=INK, markersize=5, label="measured")
     if known.any():
         predicted = rows["predicted_us"].to_numpy(float)
-        axis.plot(xs[known], predicted[known], "s--", color=PALETTE[1], markersize=3.5, linewidth=1.2, label="predicted")
+        axis.plot(
+            xs[known],
+            predicted[known],
+            "s--",
+            color=PALETTE[PREDICTORS["predicted"]],
+            markersize=3.5,
+            linewidth=1.2,
+            label="predicted",
+        )
     name_axes(axis, x, "latency (us)", title)
     axis.set_ylim(bottom=0)
     legend(axis)
 
 
 def _empty(axis: Any) -> None:
-    axis.text(0.5, 0.5, "not measured", ha="center", va="center", transform=axis.transAxes)
+    axis.text(0.5, 0.5, "not measured", ha="center", va="center", transform=axis.transAxes, color=INK)
 
 
 def sizes(evidence: Evidence) -> Any:
     """Fig. 7: one Conv by kernel size and by input size."""
     rows = evidence.frame("sweeps", "sweep", "x", "measured_us", "predicted_us")
     figure, axes = canvas(10, 4.2, 2)
-    names = {"kernel_size": ("(a) kernel size", "kernel size"), "input_size": ("(b) input size", "input height and width")}
+    names = {
+        "kernel_size": ("(a) kernel size", "kernel size (pixels)"),
+        "input_size": ("(b) input size", "input height and width (pixels)"),
+    }
     for axis, (name, (title, x)) in zip(axes, names.items(), strict=True):
         part = rows[rows["sweep"] == name]
         if len(part):
@@ -95,7 +116,7 @@ def channels(evidence: Evidence) -> Any:
     figure, (axis,) = canvas(10, 4.4)
     part = rows[rows["sweep"] == "out_channels"]
     if len(part):
-        _sweep(axis, part, "", "output channels", staircase=True)
+        _sweep(axis, part, "", "output channels (count)", staircase=True)
     else:
         _empty(axis)
     return figure

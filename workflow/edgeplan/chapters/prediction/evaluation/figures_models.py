@@ -10,7 +10,19 @@ from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.tables_baselines import baselines
 from edgeplan.chapters.prediction.evaluation.tables_prediction import label
-from edgeplan.reporting.drawing import GRID, INK, MARKERS, PALETTE, canvas, family_ticks, legend, legend_above, name_axes
+from edgeplan.reporting.drawing import (
+    GRID,
+    INK,
+    MARKERS,
+    PALETTE,
+    PREDICTORS,
+    canvas,
+    colours,
+    family_ticks,
+    legend,
+    legend_above,
+    name_axes,
+)
 from edgeplan.reporting.metrics import by_group, relative_error
 
 _GROUPS = 4
@@ -20,14 +32,14 @@ _PREDICTED = ("measured_ms", "predicted_ms")
 
 def _grouped(axis: Any, series: dict[str, list[float]], labels: list[str]) -> None:
     """Bars side by side, one group a label."""
-    width = 0.8 / len(series)
+    width, colour = 0.8 / len(series), colours(series, PREDICTORS)
     for i, (name, values) in enumerate(series.items()):
         place = np.arange(len(values)) - 0.4 + width * (i + 0.5)
-        axis.bar(place, values, width, color=PALETTE[i], label=name)
+        axis.bar(place, values, width, color=colour[name], label=name)
         for x, value in zip(place, values, strict=True):
             # A bar of height zero must not look like a missing one.
             if value == 0:
-                axis.plot([x], [0], marker="_", color=PALETTE[i], markersize=6)
+                axis.plot([x], [0], marker="_", color=colour[name], markersize=6)
     family_ticks(axis, labels)
     axis.set_ylim(0, 103)
     legend_above(axis, len(series))
@@ -49,7 +61,7 @@ def baselines_figure(evidence: Evidence) -> Any:
     figure, (axis,) = canvas(11, 5)
     _grouped(axis, series, [*(label(str(f)) for f in table["family"]), "paper"])
     axis.axvline(len(table) - 0.5, color=INK, linewidth=0.8, linestyle=":")
-    name_axes(axis, "", "models within 10 % (%)")
+    name_axes(axis, "family", "models within 10 % (%)")
     return figure
 
 
@@ -69,11 +81,13 @@ def error_by_latency(evidence: Evidence) -> Any:
         patch_artist=True,
         boxprops={"facecolor": PALETTE[4], "edgecolor": INK},
         medianprops={"color": INK, "linewidth": 1.6},
+        whiskerprops={"color": INK},
+        capprops={"color": INK},
         flierprops={"marker": ".", "markerfacecolor": PALETTE[1], "markeredgecolor": PALETTE[1]},
     )
     axis.set_xticks(range(len(parts)))
     axis.set_xticklabels([f"{truth[p[0]]:.3g} - {truth[p[-1]]:.3g} ms\n{len(p)} models" for p in parts], fontsize=11)
-    name_axes(axis, "measured latency", "prediction error (%)")
+    name_axes(axis, "measured latency (ms)", "prediction error (%)")
     legend(axis)
     return figure
 
@@ -88,7 +102,7 @@ def operators_against_kernels(evidence: Evidence) -> Any:
     ):
         series = {"kernel sum": (100 * ours[column]).tolist(), "operator sum": (100 * theirs[column]).tolist()}
         _grouped(axis, series, [label(str(f)) for f in ours["family"]])
-        name_axes(axis, "", f"models {title[4:]} (%)")
+        name_axes(axis, "family", f"models {title[4:]} (%)")
     return figure
 
 
@@ -110,7 +124,7 @@ def scatter(evidence: Evidence) -> Any:
     axis.set_yscale("log")
     axis.set_xlim(*ends)
     axis.set_ylim(*ends)
-    name_axes(axis, "measured (ms)", "predicted (ms)")
+    name_axes(axis, "measured latency (ms)", "predicted latency (ms)")
     legend(axis, beside=True)
     return figure
 
@@ -125,12 +139,12 @@ def error_distribution(evidence: Evidence) -> Any:
     for bound in (-10, 10):
         left.axvline(bound, color=INK, linewidth=0.9, linestyle=":")
     note = f" ({beyond} beyond {_SHOWN_ERROR:.0f} % at the edges)" if beyond else ""
-    name_axes(left, "prediction error (%)" + note, "models")
-    _cumulative(right, np.abs(errors), "predicted", PALETTE[0], "-")
+    name_axes(left, "prediction error (%)" + note, "models (count)")
+    _cumulative(right, np.abs(errors), "predicted", PALETTE[PREDICTORS["predicted"]], "-")
     again = evidence.optional("repeat_ms")
     if again is not None:
         repeat = 100 * np.abs(relative_error(again["measured_ms"].to_numpy(float), again["repeat_ms"].to_numpy(float)))
-        _cumulative(right, repeat, "measured again", PALETTE[1], "--")
+        _cumulative(right, repeat, "measured again", PALETTE[PREDICTORS["measured again"]], "--")
     for bound in (5, 10):
         right.axvline(bound, color=INK, linewidth=0.9, linestyle=":")
     right.set_xlim(0, _SHOWN_ERROR)

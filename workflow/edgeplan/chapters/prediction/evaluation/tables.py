@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from edgeplan.chapters.prediction.evaluation.dates import measured, together
-from edgeplan.chapters.prediction.evaluation.evidence import Evidence, Shown
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
 from edgeplan.errors import FormatError
 from edgeplan.reporting.table import read_table, write_table
@@ -54,13 +54,3 @@ def write_tables(evidence: Evidence, folder: Path, ranges: Mapping[str, str]) ->
         write_table(frame, folder / name, TABLES[name].title, notes.get(name, ""), measured(TABLES[name], ranges))
     write_json(folder / NOTES, notes)
     return tables
-
-
-def captioned(shown: Shown, notes: Mapping[str, str]) -> str:
-    """The caption of a table, with what the data adds to it.
-
-    Args:
-        shown: the table.
-        notes: as written by `write_tables` to the file `NOTES`: by id of the table.
-    """
-    return f"{shown.caption} {notes.get(shown.id, '')}".rstrip()

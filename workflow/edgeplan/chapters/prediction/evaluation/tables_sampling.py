@@ -16,6 +16,7 @@ from edgeplan.chapters.prediction.evaluation.tables_prediction import alexnet_wi
 from edgeplan.errors import FormatError
 from edgeplan.graph.kernels import CONTEXT, without_context
 from edgeplan.predictors.training_rows import trained_on
+from edgeplan.reporting.environment import flat_environment
 from edgeplan.reporting.metrics import accuracy, require
 
 #: Parts of the measuring time that serve a comparison or a check, not the predictors.
@@ -87,24 +88,9 @@ def table_06(evidence: Evidence) -> pd.DataFrame:
     return table if evidence.features else table.drop(columns="features")
 
 
-def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in document.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-    return flat
-
-
-def environment_rows(environment: Mapping[str, Any]) -> pd.DataFrame:
-    """A captured environment as rows of property and value; nested names are joined by dots."""
-    return pd.DataFrame([(k, str(v)) for k, v in sorted(_flat(environment).items())], columns=["property", "value"])
-
-
 def table_07(evidence: Evidence) -> pd.DataFrame:
     """Table 7: the device, beside the paper's."""
-    flat = _flat(evidence.environment or {})
+    flat = flat_environment(evidence.environment or {})
 
     def first(*names: str) -> str:
         found = [flat[k] for name in names for k in flat if k == name or k.endswith(f".{name}")]

@@ -1,0 +1,171 @@
+"""The chapter on cold starts: its headline figure and cards, findings, figures and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from edgeplan.chapters.cold_start import paper
+from edgeplan.chapters.cold_start.evaluation import findings as words
+from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES, figure_notes
+from edgeplan.chapters.cold_start.evaluation.metrics import BARS, geomean
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES, REASON, table_notes
+from edgeplan.reporting.environment import environment_rows
+from edgeplan.reporting.page import (
+    CardOf,
+    ChapterPage,
+    Line,
+    Picture,
+    bar_lines,
+    machine_of,
+    make_cards,
+    metric_texts,
+    rows_of,
+    table,
+)
+from edgeplan.reporting.table import cell_text
+
+_ABOUT = (
+    "From opening the model to the first output, in a fresh process, imports excluded. The paper (NNV12, MobiSys 2023) "
+    "measured phones, so ratios compare, latencies do not."
+)
+#: The figure that opens the chapter, and the tables that are unfolded at first.
+_OPENS_WITH = "cold_figure_08"
+_UNFOLDED = ("cold_bounds",)
+
+
+def _published(baseline: str) -> str:
+    means = [by_baseline[baseline].mean for by_baseline in paper.TABLE5.values()]
+    return f"{min(means):g} to {max(means):g} over {baseline}, by phone"
+
+
+_CARDS = (
+    CardOf("as fast as ONNX Runtime as shipped", ("cold.speedup_vs_ort_default",), "times", _published("TFLite")),
+    CardOf(
+        "as fast as the best stock setting, page cache warm", ("cold.speedup_vs_best_stock_cached",), "times", "evicted only"
+    ),
+    CardOf(
+        "as fast as the best stock setting, page cache evicted",
+        ("cold.speedup_vs_best_stock_evicted",),
+        "times",
+        _published("ncnn"),
+    ),
+    CardOf("cold start over the work no plan avoids", ("cold.over_work_bound_cached",), "times", "not printed"),
+    CardOf("cold start over own warm run", ("cold.over_warm_cached",), "times", f"{paper.COLD_OVER_WARM:g}"),
+)
+
+
+def headline(metrics: Mapping[str, float]) -> list[Line]:
+    """The figures with a bar, each with its verdict; what was not measured is missed."""
+    return bar_lines(BARS, metrics)
+
+
+def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, float]) -> list[str]:
+    """What the medians rest on, what bounds the starts (from the table of bounds), and what the continuous mode gains."""
+    told = [
+        text
+        for words_of in (words.counts, words.disturbed, words.evicted_plans, words.warm_plans, words.continuous)
+        if (text := words_of(evidence))
+    ]
+    frame = tables.get("cold_bounds", pd.DataFrame())
+    key = "cold.over_work_bound_cached"
+    if "evicted_bounded_by" in frame.columns:
+        by_disk = frame.loc[frame["evicted_bounded_by"] == "disk", "model"].tolist()
+        text = f"With the page cache evicted, {len(by_disk)} of {len(frame)} models are bounded by the disk"
+        told.append(f"{text}{': ' if by_disk else ''}{', '.join(by_disk)}; the others by the cores' work.")
+        parts = frame[[c for c in frame.columns if c.endswith("_core_ms")]].sum()
+        if parts.sum() > 0:
+            shares = ", ".join(f"{str(c).removesuffix('_core_ms')} {100 * v / parts.sum():.0f} %" for c, v in parts.items())
+            told.append(
+                f"Where the cores' time goes in the optimal plans, over all models: {shares} (create is JIT compilation; start "
+                "is before the first step and behind the last; a core idles while one core's work is waited for)."
+            )
+        told += [text for text in (_beyond_work(frame), _beyond_disk(tables)) if text]
+        slowest = frame.dropna(subset=["cached_over_work"]).nlargest(1, "cached_over_work")
+        if key in metrics and len(slowest):
+            model, ratio = slowest["model"].iloc[0], slowest["cached_over_work"].iloc[0]
+            told.append(f"Farthest from its work bound is {model}: {cell_text(float(ratio))} times.")
+    if metrics.get(key, 1.0) < 1.0:
+        told.append(
+            f"Starts take {cell_text(metrics[key])} times their work bound, which none can: when the models were profiled "
+            "the machine was slower than its references told. What rests on profiles (bounds, predictions) does not hold here."
+        )
+    told += [
+        f"{COLD_TABLES[n].title}: not measured, {f[REASON].iloc[0]}." for n, f in tables.items() if list(f.columns) == [REASON]
+    ]
+    return told
+
+
+def _beyond_work(frame: pd.DataFrame) -> str:
+    """How much of the distance from the work bound no plan avoids, and what most of it is."""
+    named = frame.loc[frame["beyond_work"] != "", "beyond_work"]
+    if named.empty:
+        return ""
+    most = ", ".join(f"{what} on {count}" for what, count in named.value_counts().items())
+    proven, work = (geomean(frame[f"cached_over_{bound}"].dropna()) for bound in ("proven", "work"))
+    alone, slow = geomean(frame["proven_over_work"].dropna()), frame["slowness"].dropna()
+    usual = [cell_text(geomean((frame[f"cached_over_{bound}"] * frame["slowness"]).dropna())) for bound in ("work", "proven")]
+    return (
+        f"With the page cache warm, starts take {cell_text(work)} times the work bound and {cell_text(proven)} times what is "
+        f"proven for any schedule at the profiled costs, which is {cell_text(alone)} times the work bound. Both bounds are at "
+        f"the machine's speed among the starts, which took work {cell_text(slow.min())} to {cell_text(slow.max())} times as "
+        f"long as among the profiles; over bounds at the profiles' speed starts take {usual[0]} and {usual[1]} times. Beyond "
+        f"the work bound most of a start is: {most}."
+    )
+
+
+def _beyond_disk(tables: Mapping[str, pd.DataFrame]) -> str:
+    """The same with the page cache evicted."""
+    frame = tables.get("cold_bounds_evicted", pd.DataFrame())
+    if "evicted_over_planned_bound" not in frame.columns or frame["evicted_over_planned_bound"].isna().all():
+        return ""
+    known = frame.dropna(subset=["evicted_over_planned_bound"])
+    proven, bound = (geomean(known[f"evicted_over_{name}"]) for name in ("planned_bound", "bound"))
+    alone = cell_text(geomean(known["planned_bound_over_bound"]))
+    return (
+        f"With it evicted they take {cell_text(bound)} times the larger of the disk's and the cores' bound, and "
+        f"{cell_text(proven)} times what is proven for any schedule at the profiled costs and the disk as it was probed before "
+        f"planning, which is {alone} times the former: the disk's first bytes come late, and what needs the last weights can "
+        "only follow them."
+    )
+
+
+def cold_chapter(
+    evidence: ColdEvidence,
+    tables: Mapping[str, pd.DataFrame],
+    figures: Mapping[str, bytes],
+    metrics: Mapping[str, float],
+    measured_at: str,
+) -> ChapterPage:
+    """The chapter of a device.
+
+    Args:
+        evidence: the measurements, for what captions and findings say of them.
+        tables: by id of `COLD_TABLES`.
+        figures: SVG by id of `COLD_FIGURES`; what is absent is left out.
+        metrics: of `cold_metrics`.
+        measured_at: when the measurements were made, as text.
+    """
+    noted, drawn = table_notes(evidence), figure_notes(evidence)
+    pictures = {n: Picture(n, p.title, drawn[n], figures[n].decode()) for n, p in COLD_FIGURES.items() if n in figures}
+    return ChapterPage(
+        id="cold-start",
+        title="Cold start",
+        about=_ABOUT,
+        measured_at=measured_at,
+        headline=_OPENS_WITH if _OPENS_WITH in pictures else "",
+        cards=tuple(make_cards(_CARDS, BARS, metrics)),
+        lines=tuple(headline(metrics)),
+        metrics=metric_texts(metrics),
+        told="What bounds it",
+        findings=tuple(findings(evidence, tables, metrics)),
+        pictures=tuple(pictures.values()),
+        tables=tuple(
+            table(n, t.title, noted[n], tables[n], unfolded=n in _UNFOLDED) for n, t in COLD_TABLES.items() if n in tables
+        ),
+        environment=tuple(environment_rows(evidence.environment).itertuples(index=False, name=None)),
+        machine=machine_of(evidence.environment),
+        rows=rows_of(evidence.environment),
+    )

@@ -1,0 +1,244 @@
+"""What a chapter hands over to the report: values that say what is shown, not how it is laid out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import TypeAdapter, ValidationError
+
+from edgeplan.errors import FormatError
+from edgeplan.reporting.bars import Bar
+from edgeplan.reporting.captions import caption
+from edgeplan.reporting.table import cell_text
+from edgeplan.support.files import write_json
+from edgeplan.support.frames import read_document
+
+PASS, MISS = "pass", "miss"
+#: How the name of a file ends that holds a chapter.
+SUFFIX = ".page.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A figure against its bar: what, its value, its bar and aim as text, and `pass` or `miss`."""
+
+    title: str
+    value: str
+    bar: str
+    aim: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A figure that opens a chapter; `verdict` is `pass`, `miss` or "" (no bar)."""
+
+    title: str
+    value: str
+    verdict: str = ""
+    bar: str = ""
+    aim: str = ""
+    paper: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure: `svg` is a whole document as `svg.svg` writes it."""
+
+    id: str
+    title: str
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with its cells as text; `numeric`: columns of numbers, `open`: unfolded at first."""
+
+    id: str
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    rows: tuple[tuple[str, ...], ...]
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChapterPage:
+    """A chapter of the report.
+
+    Attributes:
+        id: of its place in the page.
+        title: of the chapter.
+        about: what is measured and how it compares with the paper, a sentence or two.
+        measured_at: when, as text.
+        headline: id of the picture that opens the chapter, "" for none.
+        cards: three to five figures that open it.
+        lines: all figures that have a bar.
+        metrics: all figures by name, as text.
+        told: title of the findings.
+        findings: one paragraph each.
+        pictures: in their order, the one that opens the chapter among them.
+        tables: in their order.
+        environment: property and value of the machine that was measured.
+        machine: what it is, a line.
+        rows: fingerprint of the machine and the commits that measured, which remarks about these rows name.
+        absent: titles of what was not measured.
+    """
+
+    id: str
+    title: str
+    about: str
+    measured_at: str
+    headline: str = ""
+    cards: tuple[Card, ...] = ()
+    lines: tuple[Line, ...] = ()
+    metrics: tuple[tuple[str, str], ...] = ()
+    told: str = "Findings"
+    findings: tuple[str, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    tables: tuple[Table, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    machine: str = ""
+    rows: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+
+
+_CHAPTER = TypeAdapter(ChapterPage)
+
+
+def write_chapter(chapter: ChapterPage, path: Path) -> None:
+    """Write a chapter for `read_chapter`, atomically."""
+    write_json(path, dataclasses.asdict(chapter))
+
+
+def read_chapter(path: Path) -> ChapterPage:
+    """Read a chapter that a stage handed over.
+
+    Raises:
+        FormatError: it cannot be read, or does not fit.
+    """
+    try:
+        return _CHAPTER.validate_python(read_document(path))
+    except ValidationError as error:
+        raise FormatError(
+            f"{path.name} is no chapter of a report: {error.errors()[0]['msg']} ({error.errors()[0]['loc']})",
+            where=str(path),
+            next_step="run the stage that writes it again",
+        ) from error
+
+
+def with_texts(chapter: ChapterPage, captions: Path, remarks: Iterable[str]) -> ChapterPage:
+    """A chapter with what people wrote of it, which no stage before the report reads.
+
+    Args:
+        chapter: whose captions are what its measurements add.
+        captions: folder of `tables` and `figures`, a text for each id; may be absent.
+        remarks: shown before the computed findings.
+
+    Raises:
+        FormatError: a table or figure has no caption.
+    """
+    findings = (*remarks, *chapter.findings)
+    if not captions.is_dir():
+        return dataclasses.replace(chapter, findings=findings)
+    pictures = (dataclasses.replace(p, caption=_joined(captions / "figures", p.id, p.caption)) for p in chapter.pictures)
+    tables = (dataclasses.replace(t, caption=_joined(captions / "tables", t.id, t.caption)) for t in chapter.tables)
+    return dataclasses.replace(chapter, findings=findings, pictures=tuple(pictures), tables=tuple(tables))
+
+
+def _joined(folder: Path, name: str, note: str) -> str:
+    return f"{caption(folder, name)} {note}".rstrip()
+
+
+def machine_of(environment: Mapping[str, Any]) -> str:
+    """The machine of a captured environment, as a line; what it does not tell is left out."""
+    versions = " ".join(str(environment[key]) for key in ("engine", "engine_version") if key in environment)
+    sizes = (("cores", "{} cores"), ("memory_gib", "{} GiB"))
+    parts = [environment.get("cpu"), *(text.format(environment[key]) for key, text in sizes if key in environment)]
+    parts += ["virtual" if environment.get("virtualised") else "", versions]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def rows_of(environment: Mapping[str, Any]) -> tuple[str, ...]:
+    """Fingerprint of the machine and the commits that measured, of a captured environment."""
+    return (str(environment.get("fingerprint", "")), *map(str, environment.get("commits", ())))
+
+
+def table(name: str, title: str, note: str, frame: pd.DataFrame, *, unfolded: bool = False) -> Table:
+    """A table with its cells as text."""
+    numeric = tuple(bool(pd.api.types.is_numeric_dtype(frame[c])) for c in frame.columns)
+    rows = tuple(tuple(cell_text(v) for v in row) for row in frame.itertuples(index=False, name=None))
+    return Table(name, title, note, tuple(str(c) for c in frame.columns), numeric, rows, unfolded)
+
+
+def number(value: float | str, *, share: bool = False) -> str:
+    """A figure as text; a share in percent."""
+    if isinstance(value, str):
+        return value
+    return f"{cell_text(100 * float(value))} %" if share else cell_text(float(value))
+
+
+def metric_texts(metrics: Mapping[str, float | str]) -> tuple[tuple[str, str], ...]:
+    """All figures by name, as text."""
+    return tuple((name, number(metrics[name])) for name in sorted(metrics))
+
+
+def bar_lines(held: Iterable[Bar], metrics: Mapping[str, Any], *, shares: tuple[str, ...] = ()) -> list[Line]:
+    """A line for each bar; what was not measured is missed.
+
+    Args:
+        held: the bars.
+        metrics: figures by key.
+        shares: how the keys begin whose figures are shown in percent.
+    """
+    lines = []
+    for bar in held:
+        as_text = partial(number, share=bar.key.startswith(shares))
+        value = metrics.get(bar.key)
+        verdict = PASS if value is not None and bar.reached(value) else MISS
+        told = "not measured" if value is None else as_text(value)
+        lines.append(Line(bar.title, told, bar.limits(as_text), bar.aim, verdict))
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class CardOf:
+    """How a card is made of figures: title, keys, the unit that follows, the paper's value."""
+
+    title: str
+    keys: tuple[str, ...]
+    unit: str = ""
+    paper: str = ""
+    share: bool = False
+
+
+def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[str, Any]) -> list[Card]:
+    """The cards whose figures were measured, each held against the bars of its figures."""
+    by_key = {bar.key: bar for bar in bars}
+    cards = []
+    for card in wanted:
+        if not all(key in metrics for key in card.keys):
+            continue
+        held = [by_key[key] for key in card.keys if key in by_key]
+        verdict = (PASS if all(bar.reached(metrics[bar.key]) for bar in held) else MISS) if held else ""
+        as_text = partial(number, share=card.share)
+        value = " / ".join(_at_a_glance(metrics[key], share=card.share) for key in card.keys)
+        unit = "%" if card.share else card.unit
+        limits = " / ".join(dict.fromkeys(bar.limits(as_text) for bar in held))
+        aims = " / ".join(dict.fromkeys(bar.aim for bar in held))
+        cards.append(Card(card.title, f"{value} {unit}".rstrip(), verdict, limits, aims, card.paper))
+    return cards
+
+
+def _at_a_glance(value: float, *, share: bool) -> str:
+    """Three digits; a share in percent, rounded down, so that what is not all does not read 100."""
+    return f"{math.floor(1000 * value + 1e-6) / 10:g}" if share else f"{value:.3g}"
