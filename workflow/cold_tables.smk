@@ -17,6 +17,21 @@ rule cold_tables:
         metrics="results/{device}/chapters/cold_start.json",
         chapter="results/{device}/chapters/cold_start.html",
         page="results/{device}/cold/report.html",
+        # `snakemake --report` shows what these folders hold.
+        tables=report(
+            directory("results/{device}/cold/tables"),
+            patterns=["{table}.csv"],
+            category="Cold start: tables",
+            subcategory="{device}",
+            labels={"table": "{table}"},
+        ),
+        figures=report(
+            directory("results/{device}/cold/figures"),
+            patterns=["{figure}.png"],
+            category="Cold start: figures",
+            subcategory="{device}",
+            labels={"figure": "{figure}"},
+        ),
     log:
         "work/logs/cold_tables-{device}.log",
     params:

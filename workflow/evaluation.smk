@@ -25,6 +25,21 @@ rule evaluation:
         conv_fusion="results/{device}/evaluation/conv_fusion.csv",
         dates="results/{device}/evaluation/dates.json",
         metrics="results/{device}/chapters/prediction.json",
+        # `snakemake --report` shows what these folders hold.
+        tables=report(
+            directory("results/{device}/tables"),
+            patterns=["{table}.csv"],
+            category="Latency prediction: tables",
+            subcategory="{device}",
+            labels={"table": "{table}"},
+        ),
+        figures=report(
+            directory("results/{device}/figures"),
+            patterns=["{figure}.png"],
+            category="Latency prediction: figures",
+            subcategory="{device}",
+            labels={"figure": "{figure}"},
+        ),
     log:
         "work/logs/evaluation-{device}.log",
     threads: workflow.cores

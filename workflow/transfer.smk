@@ -10,7 +10,7 @@ rule transfer:
         source_dates=f"results/{config['transfer']['source']}/evaluation/dates.json",
         target_dates=f"results/{config['transfer']['target']}/evaluation/dates.json",
     output:
-        csv="results/transfer/table_11.csv",
+        csv=report("results/transfer/table_11.csv", category="Transfer"),
     log:
         "work/logs/transfer.log",
     params:

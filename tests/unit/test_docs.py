@@ -25,8 +25,6 @@ PAGES = sorted(
     for pattern in ("*.md", "docs/**/*.md", "config/**/*.md", "data/rows/*.md", "workflow/**/*.md")
     for path in ROOT.glob(pattern)
 )
-#: Pages whose width is held: all but the texts of reports, which belong to their rows.
-PROSE = [path for path in PAGES if "remarks" not in path.parts]
 _LINK = re.compile(r"\]\(\s*([^()\s]+)\s*\)")
 _COLUMNS, _README_LINES, _FIRST_RESULT, _RELEASE_LINES, _TERMS = 100, 150, 25, 10, 30
 
@@ -68,7 +66,7 @@ def test_links_are_found_at_all() -> None:
     assert sum(len(_LINK.findall(_without_code(page.read_text()))) for page in PAGES) > len(PAGES)
 
 
-@pytest.mark.parametrize("page", PROSE, ids=_name)
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_prose_keeps_to_its_columns(page: Path) -> None:
     text = re.sub(r"^<!-- begin: .*?^<!-- end -->", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     lines = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE).splitlines()
@@ -161,7 +159,7 @@ def _unknown(words: list[str]) -> list[str]:
 
 def test_commands_in_texts_exist_with_their_options() -> None:
     found = list(_commands())
-    assert len(found) > len(PROSE)
+    assert len(found) > len(PAGES)
     assert [call for call, words in found if _unknown(words)] == []
 
 

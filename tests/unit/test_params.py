@@ -79,7 +79,7 @@ def test_a_misspelt_key_is_named(tmp_path: Path, dotted: str) -> None:
     with pytest.raises(ParamsError, match=rf"{dotted}: Extra inputs are not permitted") as caught:
         load_params(path)
     assert caught.value.where == str(path)
-    assert caught.value.next_step == "mend the named fields"
+    assert caught.value.next_step == "correct the named fields"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The schema of params.yaml: every knob, with its bounds. A misspelt key or a value out of range is an error that names it."""
+"""The schema of params.yaml: every setting, with its bounds. A misspelt key or a value out of range is an error that names it."""
 
 from __future__ import annotations
 
@@ -133,5 +133,5 @@ def load_params(path: Path) -> Params:
         left_out = type(section).model_fields.keys() - section.model_fields_set if isinstance(section, BaseModel) else ()
         if left_out:
             what = f"params file: {name}.{min(left_out)}: Field required"
-            raise ParamsError(what, where=str(path), next_step="mend the named fields")
+            raise ParamsError(what, where=str(path), next_step="correct the named fields")
     return params
