@@ -61,7 +61,7 @@ report: repository environment ## write the report.html of each device from the 
 	dvc repro --force --single-item cold_tables report
 
 docs: dev-environment ## build docs/ as a site in work/site; warnings are errors
-	NO_MKDOCS_2_WARNING=1 mkdocs build
+	sphinx-build --quiet --fail-on-warning --keep-going -b html docs work/site
 	@echo "done: work/site/index.html"
 
 results-page: environment ## write the figures of README.md and docs/results.md again from results/

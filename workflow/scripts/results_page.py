@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from edgeplan.evaluation.cold_metrics import BARS as COLD_BARS
 from edgeplan.evaluation.summary import Bar
 from edgeplan.evaluation.summary import bars as prediction_bars
@@ -21,7 +23,9 @@ from edgeplan.files import write_text
 
 PAGES = ("README.md", "docs/results.md")
 _PART = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_SHARES = ("prediction.", "fusion.", "interval.")
+_SHARES = ("prediction.", "fusion.", "interval.", "sampling.", "measuring.noise")
+#: Columns of `table_baselines` that are held against each other.
+_PREDICTORS = ("ours", "operator sum", "FLOPs+MAC")
 #: Figures of the first chapter that have no bar.
 _FURTHER = (
     Bar("prediction.repeat_within_10pct", "the same models measured twice, within 10 %"),
@@ -46,8 +50,10 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        found = sorted(folder.glob("*/metrics.json"))
-        self.metrics: Mapping[str, Mapping[str, float]] = {path.parent.name: json.loads(path.read_text()) for path in found}
+        found = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob("*/metrics.json"))}
+        first = yaml.safe_load((folder.parent / "params.yaml").read_text())["devices"]
+        order = [name for name in dict.fromkeys([*first, *found]) if name in found]
+        self.metrics: Mapping[str, Mapping[str, float]] = {name: found[name] for name in order}
 
     def having(self, key: str) -> list[str]:
         """The devices that have a figure."""
@@ -101,37 +107,45 @@ def headline(results: Results) -> str:
 
 
 def prediction(results: Results) -> str:
-    """The figures of merit of the first chapter, all devices beside each other."""
+    """The figures of merit of the first chapter, all devices beside each other; what misses its bar is bold."""
     devices = results.having("prediction.within_10pct")
+    own = {device: {bar.key: bar for bar in prediction_bars(device)} for device in devices}
     rows = []
     for bar in (*prediction_bars(""), *_FURTHER):
-        share = bar.key.startswith(_SHARES) or bar.key.startswith(("sampling.", "measuring.noise"))
-        values = [_number(results.metrics[device].get(bar.key), share=share) for device in devices]
-        rows.append((bar.title, *values, bar.limits(lambda value, share=share: _number(value, share=share)), bar.aim))
+
+        def number(value: float | None, key: str = bar.key) -> str:
+            return _number(value, share=key.startswith(_SHARES) and key != "prediction.models")
+
+        values = [_held(results.metrics[device].get(bar.key), own[device].get(bar.key, bar), number) for device in devices]
+        limits = {device: own[device].get(bar.key, bar).limits(number) for device in devices}
+        others = [f"{device}: {text}" for device, text in limits.items() if text != bar.limits(number)]
+        rows.append((bar.title, *values, bar.limits(number) + (f" ({', '.join(others)})" if others else ""), bar.aim))
     return _table(("figure", *devices, "bar", "aim"), rows)
+
+
+def _held(value: float | None, bar: Bar, number: Callable[[float | None], str]) -> str:
+    text = number(value)
+    return text if value is None or bar.reached(value) else f"**{text}**"
 
 
 def families(results: Results) -> str:
     """Models within 10 % by family: ours, the sum over operators, the regression on FLOPs and memory traffic."""
     devices = results.having("prediction.within_10pct")
-    columns = ("ours", "operator sum", "FLOPs+MAC")
     tables = {device: results.table(device, "table_baselines") for device in devices}
-    header = ["family", *(f"{device}: {column}" for device in devices for column in columns), "paper CPU"]
     paper = {row["family"]: row["paper CPU: within 10 % (%)"] for row in results.table(devices[0], "table_08")}
     rows = []
     for i, first in enumerate(tables[devices[0]]):
         if first["family"] in paper:
-            found = [tables[device][i][f"{column}: within 10 % (%)"] for device in devices for column in columns]
-            cells = [f"{float(value):.1f}" if value else "" for value in (*found, paper[first["family"]])]
-            rows.append([first["family"], *cells])
-    return _table(header, rows)
+            cells = [" / ".join(f"{float(tables[d][i][f'{c}: within 10 % (%)']):.0f}" for c in _PREDICTORS) for d in devices]
+            rows.append([first["family"], *cells, paper[first["family"]]])
+    return _table(["family", *devices, "paper CPU"], rows)
 
 
 def cold_start(results: Results) -> str:
     """The figures of merit of the second chapter."""
     devices = results.having("cold.speedup_vs_best_stock_evicted")
     rows = [
-        (bar.title, *(_number(results.metrics[device].get(bar.key)) for device in devices), bar.limits(_number), bar.aim)
+        (bar.title, *(_held(results.metrics[d].get(bar.key), bar, _number) for d in devices), bar.limits(_number), bar.aim)
         for bar in (*COLD_BARS, *_COLD_FURTHER)
     ]
     return _table(("figure", *devices, "bar", "aim"), rows)
