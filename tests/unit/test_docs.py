@@ -7,8 +7,8 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 import yaml
@@ -146,8 +146,8 @@ def _commands() -> Iterator[tuple[str, list[str]]]:
 
 def _unknown(words: list[str]) -> list[str]:
     """What the command line does not know of a call: a command, or options."""
-    command: click.Command = typer.main.get_command(app)
-    while isinstance(command, click.Group):
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
         if not words or words[0].startswith("-"):
             break
         if words[0] not in command.commands:
