@@ -1,4 +1,4 @@
-# make reproduce · tables · test · lint · report · bench · clean; `make` alone explains them.
+# make reproduce · tables · test · lint · report · docs · bench · clean; `make` alone explains them.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -24,7 +24,8 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-slow lint report bench distil wire clean place repository
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-slow lint report docs results-page schema bench distil wire \
+	clean place repository
 
 help: ## show this text
 	@echo "usage: make TARGET [DEVICE=$(DEVICE)] [PROFILE=$(PROFILE)] [OPTIONS='-S NAME=VALUE ...'] [PYTHON=$(PYTHON)] [VENV=$(VENV)]"
@@ -61,6 +62,16 @@ lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint
 report: repository environment ## write the report.html of each device from the files in git; measures and trains nothing
 	dvc repro --force --single-item cold_tables cold_report report
 
+docs: dev-environment ## build docs/ as a site in work/site; warnings are errors
+	sphinx-build --quiet --fail-on-warning --keep-going -b html docs work/site
+	@echo "done: work/site/index.html"
+
+results-page: environment ## write the figures of README.md and docs/results.md again from results/
+	python workflow/scripts/results_page.py
+
+schema: environment ## write config/schema/params.schema.json again from the settings' models
+	python workflow/scripts/params_schema.py
+
 bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and PLANS beside busy loops
 	edgeplan device check $(DEVICE)
 	python -m pytest -m slow -s tests/end_to_end/test_speed.py tests/engines/test_shared_cores.py
@@ -77,7 +88,7 @@ lock: dev-environment ## resolve the dependencies of pyproject.toml again
 	uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--extra openvino --extra runtime --extra baselines --extra pipeline pyproject.toml -o requirements.lock
 	uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		--extra openvino --extra runtime --extra baselines --extra pipeline --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+		--extra openvino --extra runtime --extra baselines --extra pipeline --extra dev --extra docs -c requirements.lock pyproject.toml -o requirements-dev.lock
 	echo pnnx | uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--no-annotate --no-deps - -o requirements-no-deps.lock
 

@@ -73,7 +73,7 @@ def test_override_that_does_not_fit_is_named_and_nothing_runs(workspace: Workspa
     output = _refused(workspace, "dvc", "exp", "run", "-S", override)
     assert f"params file does not fit: {named}: " in output
     assert "Running stage 'fusion" not in output
-    assert "next:  mend the named fields" in output
+    assert "next:  correct the named fields" in output
 
 
 @pytest.mark.parametrize("command", [("dvc", "repro"), ("snakemake", "-n"), ("snakemake", "--cores", "1")])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +79,7 @@ def test_a_misspelt_key_is_named(tmp_path: Path, dotted: str) -> None:
     with pytest.raises(ParamsError, match=rf"{dotted}: Extra inputs are not permitted") as caught:
         load_params(path)
     assert caught.value.where == str(path)
-    assert caught.value.next_step == "mend the named fields"
+    assert caught.value.next_step == "correct the named fields"
 
 
 @pytest.mark.parametrize(
@@ -176,3 +178,14 @@ def test_cold_starts_are_of_known_models_and_few_in_small_profiles() -> None:
 
     assert SHIPPED["cold_start"]["models"] == list(COLD_START_MODELS)
     assert (models("quick"), models("tiny")) == (["squeezenet", "mobilenet", "crnn_lite"], ["squeezenet"])
+
+
+def test_the_committed_schema_is_that_of_the_models() -> None:
+    written = subprocess.run(
+        [sys.executable, "-c", "import params_schema; print(params_schema.schema(), end='')"],
+        cwd=ROOT / "workflow/scripts",
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert (ROOT / "config/schema/params.schema.json").read_text() == written, "run: make schema"

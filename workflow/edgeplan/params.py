@@ -1,4 +1,4 @@
-"""params.yaml: the sections of all chapters in one schema. A misspelt key or a value out of range is an error that names it."""
+"""The schema of params.yaml: every setting, with its bounds. A misspelt key or a value out of range is named in the error."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def load_params(path: Path) -> ChapterParams:
         left_out = type(section).model_fields.keys() - section.model_fields_set if isinstance(section, BaseModel) else ()
         if left_out:
             what = f"params file: {name}.{min(left_out)}: Field required"
-            raise ParamsError(what, where=str(path), next_step="mend the named fields")
+            raise ParamsError(what, where=str(path), next_step="correct the named fields")
     return params

@@ -5,7 +5,7 @@ include: "common.smk"
 
 
 from edgeplan.chapters.base import expanded
-from edgeplan.chapters.registry import REPORT, STAGES, parts_of_report
+from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, parts_of_report
 
 
 def is_fixed(stage):
@@ -40,8 +40,27 @@ def outputs_of(stage):
     """What a stage writes; what it renews stays until there is something to put in its place."""
     found = patterns(stage, stage.outputs)
     return (
-        {name: update(path) for name, path in found.items()} if stage.renews else found
+        {name: update(path) for name, path in found.items()}
+        if stage.renews
+        else found | shown_of(stage)
     )
+
+
+def shown_of(stage):
+    """Folders of tables and figures, marked for `snakemake --report`."""
+    title = next((c.title for c in CHAPTERS.values() if stage in c.stages), "")
+    kinds = {"tables": "csv", "figures": "svg"}
+    return {
+        f"shown_{kind}": report(
+            directory(pattern(stage, path)),
+            patterns=[f"{{shown}}.{kinds[kind]}"],
+            category=f"{title}: {kind}",
+            subcategory=", ".join(f"{{{name}}}" for name in stage.targets.wildcards),
+            labels={"id": "{shown}"},
+        )
+        for path in stage.shown
+        for kind in [path.rpartition("/")[2]]
+    }
 
 
 def folders_of(stage):

@@ -86,6 +86,7 @@ class Stage:
         cached: what of both goes into DVC's cache instead of git.
         keeps: what of both stays until there is something to put in its place.
         plots, metrics: files and folders that `dvc plots` and `dvc metrics` show.
+        shown: folders of `writes` and `plots` whose tables (CSV) or figures (SVG) `snakemake --report` shows.
         renews: whether its outputs stay until there is something to put in their place. Time stamps say nothing then, so the
             stage is forced.
         all_cores: whether it uses all cores.
@@ -105,6 +106,7 @@ class Stage:
     keeps: tuple[str, ...] = ()
     plots: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
     renews: bool = False
     all_cores: bool = False
 
@@ -126,6 +128,16 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """A table that `dvc plots diff` draws of two revisions beside each other, as bars: its file, a title, its columns."""
+
+    path: str
+    title: str
+    x: str
+    y: str
+
+
+@dataclass(frozen=True, slots=True)
 class Chapter:
     """A chapter.
 
@@ -141,6 +153,7 @@ class Chapter:
             `results/<target>/metrics.json` and takes its part into `results/<target>/report.html`.
         named_devices: where else in params.yaml devices are named; each has to have a file.
         shipped_devices: where devices are named that stages learn from; each has to be shipped with its kernels.
+        compared: tables of the committed results that `dvc plots diff` draws.
         estimate: `module:function` from params and engines to seconds by part of a run.
     """
 
@@ -155,6 +168,7 @@ class Chapter:
     merged_by: str = "report"
     named_devices: tuple[Targets, ...] = ()
     shipped_devices: tuple[Targets, ...] = ()
+    compared: tuple[Compared, ...] = ()
     estimate: str = ""
 
 

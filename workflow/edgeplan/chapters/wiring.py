@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from edgeplan.chapters.base import Stage, Targets, covered
-from edgeplan.chapters.registry import STAGES
+from edgeplan.chapters.registry import CHAPTERS, STAGES
 from edgeplan.support.files import write_text
 
 PACKAGE = Path(__file__).parents[1]
@@ -59,7 +59,12 @@ def document() -> str:
     """What dvc.yaml holds."""
     stages: dict[str, Any] = {"check": _check()}
     stages |= {stage.name: _entry(stage) for stage in STAGES}
-    return _HEAD + yaml.dump({"stages": stages}, Dumper=_Dumper, sort_keys=False, width=200)
+    plots = [
+        {one.path: {"template": "bar_horizontal", "title": one.title, "x": one.x, "y": one.y}}
+        for chapter in CHAPTERS.values()
+        for one in chapter.compared
+    ]
+    return _HEAD + yaml.dump({"stages": stages, "plots": plots}, Dumper=_Dumper, sort_keys=False, width=200)
 
 
 def _check() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from edgeplan.graph.onnx.shapes import no_static_shape
 #: Ranks of the activations over which windows slide: a line or an image; a kernel's configuration has no third axis.
 _SPATIAL_RANKS = (3, 4)
 _MOST_AXES = 10  # a permutation is written with one digit for each axis
-_AGAIN = "mend the node, or export the model again: no engine runs this"
+_AGAIN = "correct the node, or export the model again: no engine runs this"
 
 
 def check_graph(graph: Graph, source: str) -> None:

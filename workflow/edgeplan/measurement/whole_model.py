@@ -26,7 +26,7 @@ from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponent
 _BLOCKS = range(3, 9)
 #: Of a block's share of the time: plain runs take it, and counting runs as much again.
 _PLAIN_SHARE = 0.3
-#: Fitted on carriers: see docs/design.md.
+#: Fitted on carriers: see docs/measuring.md.
 _EXPONENTS = ReferenceExponents(compute=0.8, bandwidth=0.05)
 _MS = 1e3
 

@@ -107,7 +107,9 @@ def _topological(graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
     if len(order) != len(kernels):
         done = set(order)
         stuck = next(k.name for i, k in enumerate(kernels) if i not in done)
-        raise ModelError("kernels wait for each other", where=f"{graph.name}, node {stuck}", next_step="mend the fusion rules")
+        raise ModelError(
+            "kernels wait for each other", where=f"{graph.name}, node {stuck}", next_step="correct the fusion rules"
+        )
     return [kernels[i] for i in order]
 
 

@@ -118,7 +118,9 @@ class ColdSession:
                 given = "missing" if value is None else f"of shape {value.shape}"
                 where = f"model {self.program.model}"
                 raise ModelError(
-                    f"input {border.name!r} is {given}, not {border.shape}", where=where, next_step="mend the input"
+                    f"input {border.name!r} is {given}, not {border.shape}",
+                    where=where,
+                    next_step=f"correct the input: expected float32{list(border.shape)}",
                 )
             np.copyto(self._activation(border), value)
         if not self._ran:

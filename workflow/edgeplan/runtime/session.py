@@ -53,7 +53,11 @@ class SequentialSession:
             value = inputs.get(name)
             if value is None or value.shape != shape:
                 given = "missing" if value is None else f"of shape {value.shape}"
-                raise ModelError(f"input {name!r} is {given}, not {shape}", where=self.program.name, next_step="mend the input")
+                raise ModelError(
+                    f"input {name!r} is {given}, not {shape}",
+                    where=self.program.name,
+                    next_step=f"correct the input: expected float32{list(shape)}",
+                )
             np.copyto(self.executable.activation(name), value)
 
     def execute(self) -> None:

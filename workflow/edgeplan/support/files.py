@@ -99,7 +99,7 @@ def read_yaml(path: Path, model: type[Model], error: type[EdgeplanError], what: 
     except OSError as failure:
         raise error(f"cannot read {what}: {failure.strerror}", where=str(path), next_step="check the path") from failure
     except (yaml.YAMLError, UnicodeDecodeError) as failure:
-        raise error(f"{what} is not valid YAML: {failure}", where=str(path), next_step="mend the syntax") from failure
+        raise error(f"{what} is not valid YAML: {failure}", where=str(path), next_step="correct the syntax") from failure
     return validate(raw, model, error, what, str(path))
 
 
@@ -111,7 +111,7 @@ def validate(raw: Any, model: type[Model], error: type[EdgeplanError], what: str
         return model.model_validate(raw)
     except ValidationError as failure:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in failure.errors())
-        raise error(f"{what} does not fit: {problems}", where=where, next_step="mend the named fields") from failure
+        raise error(f"{what} does not fit: {problems}", where=where, next_step="correct the named fields") from failure
 
 
 def read_json(path: Path, model: type[Model], what: str) -> Model:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeplan.chapters.base import Chapter, Stage, Targets
+from edgeplan.chapters.base import Chapter, Compared, Stage, Targets
 from edgeplan.chapters.cold_start.settings import Params
 
 _TARGETS = Targets("cold_start.devices")
@@ -37,6 +37,7 @@ COLD_TABLES = Stage(
     paths={"measured": _MEASURED},
     writes=(f"{_MEASURED}/tables",),
     plots=(f"{_MEASURED}/figures",),
+    shown=(f"{_MEASURED}/tables", f"{_MEASURED}/figures"),
     cached=(f"{_CHAPTERS}/cold_start.page.json",),
 )
 COLD_REPORT = Stage(
@@ -60,5 +61,13 @@ CHAPTER = Chapter(
     tables="edgeplan.chapters.cold_start.evaluation.tables:COLD_TABLES",
     figures="edgeplan.chapters.cold_start.evaluation.figures:COLD_FIGURES",
     named_devices=(_TARGETS,),
+    compared=(
+        Compared(
+            "results/cpu-onednn/cold/tables/cold_bounds.csv",
+            "first inference on cpu-onednn (ms), page cache warm, by model",
+            "cached_ms",
+            "model",
+        ),
+    ),
     estimate="edgeplan.chapters.cold_start.estimate:estimate",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeplan.chapters.base import DEVICES, Chapter, Stage, Targets
+from edgeplan.chapters.base import DEVICES, Chapter, Compared, Stage, Targets
 from edgeplan.chapters.prediction.settings import Params
 
 _STAGES = "edgeplan.chapters.prediction.stages"
@@ -147,6 +147,7 @@ EVALUATION = Stage(
     writes=(f"{_EVALUATION}/speed.json", f"{_RESULTS}/tables"),
     keeps=(f"{_EVALUATION}/speed.json",),
     plots=(f"{_RESULTS}/figures",),
+    shown=(f"{_RESULTS}/tables", f"{_RESULTS}/figures"),
     all_cores=True,
 )
 UNSEEN = Stage(
@@ -195,5 +196,14 @@ CHAPTER = Chapter(
     figures="edgeplan.chapters.prediction.evaluation.figures:FIGURES",
     named_devices=(Targets("truth.repeat"), _UNSEEN, _TRANSFER),
     shipped_devices=(Targets("fusion.prior"), Targets("training.prior")),
+    compared=tuple(
+        Compared(
+            f"results/{device}/tables/table_08.csv",
+            f"models of {device} predicted within 10 %, by family",
+            "within 10 % (%)",
+            "family",
+        )
+        for device in ("cpu-onednn", "cpu-onnxruntime", "cpu-openvino")
+    ),
     estimate="edgeplan.chapters.prediction.estimate:estimate",
 )

@@ -100,7 +100,7 @@ def _resize(node: onnx.NodeProto, constants: Mapping[str, TensorProto], read: Ab
     for key, known in _RESIZE_WORDS.items():
         if attributes.get(key, known[0]) not in known:
             listed = ", ".join(word.decode() for word in known)
-            _refuse(node, source, f"of the unknown {key} {_word(attributes[key])}", f"mend the node: known are {listed}")
+            _refuse(node, source, f"of the unknown {key} {_word(attributes[key])}", f"correct the node: known are {listed}")
     plain = onnx.NodeProto()
     plain.CopyFrom(node)
     given = []
@@ -156,7 +156,7 @@ def _window(node: onnx.NodeProto, constants: Mapping[str, TensorProto], read: Ab
     for key, lowest in least.items():
         value = attributes.get(key, lowest)
         if not all(lowest <= number <= _LARGEST_WINDOW for number in (value if isinstance(value, list) else [value])):
-            _refuse(node, source, f"with the impossible {key} {value}", "mend the node, or export the model again")
+            _refuse(node, source, f"with the impossible {key} {value}", "correct the node, or export the model again")
     padding, pads = attributes.get("auto_pad", b"NOTSET"), attributes.get("pads", [])
     if padding not in _PADDINGS or (padding != b"NOTSET" and any(pads)):
         _refuse(node, source, f"padded by auto_pad {_word(padding)} and pads {pads}", "export it with pads alone")

@@ -28,7 +28,7 @@ _ERRORS = (
 _CHECKED = re.compile(r"Name: (?P<name>.*) OpType: (?P<type>\w+)")
 _INFERRED = re.compile(r"\(op_type:(?P<type>\w+)(?:, node name: (?P<name>.*?))?\): ")
 _TAG = re.compile(r"\[\w+Error\] ")
-_NEXT = "mend the node, or export the model again: the file may be corrupt"
+_NEXT = "correct the node, or export the model again: the file may be corrupt"
 #: Some engines overlook that, but then the file says two things.
 _NEXT_DECLARED = "the shapes in the file may be of an earlier version of the model: remove its value_info, or export it again"
 

@@ -70,7 +70,7 @@ def _work(job: BaseModel, result: type[_Result], what: str, timeout_seconds: flo
     if done.returncode != 0:
         raise ColdRunError(
             f"{what}: the process {ending(done.returncode)}{_last_words(done.stderr)}",
-            next_step="leave the setting out, or mend what its engine complains of",
+            next_step="leave the setting out, or correct what its engine complains of",
         )
     try:
         return result.model_validate_json(done.stdout)

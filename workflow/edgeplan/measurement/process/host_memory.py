@@ -1,6 +1,6 @@
 """The same grounds for every engine when the clock starts: its code in memory, and memory that the machine has at hand.
 
-Neither belongs to a cold start as it is counted here (docs/cold-measuring.md), and both come and go with what ran before. On a
+Neither belongs to a cold start as it is counted here (docs/measuring.md), and both come and go with what ran before. On a
 virtual machine they decide more than the engines do: a host that takes back free memory within seconds lets the first touch of
 a huge page take 5 ms instead of 0.1, and pages that the page cache holds since a disk wrote them there, or that nobody looked
 at for a while, cost up to 5 us each when they are looked at: 300 ms for the 244 MB of AlexNet, on pages that count as cached.

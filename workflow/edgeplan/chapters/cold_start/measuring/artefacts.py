@@ -105,7 +105,7 @@ class ArtefactStore:
             return path
         prepared = self.prepare(model, _REFERENCE_SETTING, 1)
         if prepared.artefact is None:
-            raise ColdRunError(f"no reference outputs: {prepared.reason}", where=str(model.path), next_step="mend the model")
+            raise ColdRunError(f"no reference outputs: {prepared.reason}", where=str(model.path), next_step="correct the model")
         partial = path.with_name(f"partial-{path.name}")
         job = RunJob(
             setting=_REFERENCE_SETTING,

@@ -173,7 +173,7 @@ def write_metrics(values: Mapping[str, float | str], path: Path) -> None:
     wrong = [key for key, value in values.items() if key not in KEYS or not _known(value)]
     if wrong:
         raise FormatError(
-            f"not figures of metrics.json, or not finite: {', '.join(wrong)}", where=str(path), next_step="mend the caller"
+            f"not figures of metrics.json, or not finite: {', '.join(wrong)}", where=str(path), next_step="correct the caller"
         )
     rounded = {k: v if isinstance(v, str) else float(f"{v:.6g}") for k, v in sorted(values.items())}
     write_json(path, rounded)

@@ -101,7 +101,7 @@ def plain_layouts(graphs: Sequence[Graph], measurements: Sequence[Measurement]) 
 def label_rows(
     graph: Graph, measurement: Measurement, counters: CounterModel, plain: Mapping[str, str]
 ) -> list[dict[str, object]]:
-    """One row per kernel and layout conversion of a profiled carrier (columns: see docs/design.md, training table)."""
+    """One row per kernel and layout conversion of a profiled carrier (columns: see docs/prediction.md, training table)."""
     merged = _merge(measurement.nodes, node_labels(measurement, counters))
     layouts: dict[str, str] = {name: plain.get(str(len(graph.shape(name))), "") for name in graph.inputs}
     for node, _ in merged:
