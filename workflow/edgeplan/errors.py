@@ -80,3 +80,15 @@ class CheckError(EdgeplanError):
     """A run's outputs differ from ONNX Runtime's by more than rounding."""
 
     exit_code = 12
+
+
+class InfeasibleError(EdgeplanError):
+    """What was asked for is proven to fit in no way, as buffers in a capacity that is too small for them."""
+
+    exit_code = 13
+
+
+class UndecidedError(EdgeplanError):
+    """Neither a solution nor a proof that there is none was found in the time given."""
+
+    exit_code = 14

@@ -1,0 +1,69 @@
+"""The command line of static memory planning: `edgeplan plan layout`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgeplan.errors import InfeasibleError, UndecidedError
+from edgeplan.terminal import say
+
+if TYPE_CHECKING:
+    from edgeplan.planning.layout.buffers import Layout
+
+
+def register(plan_app: typer.Typer) -> None:
+    """Add the command to `edgeplan plan`."""
+    plan_app.command("layout")(plan_layout)
+
+
+def plan_layout(
+    buffers: Annotated[Path, typer.Argument(help="CSV with the columns id,lower,upper,size and optionally alignment.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="CSV to write: the same rows with their offset.")],
+    capacity: Annotated[
+        int | None, typer.Option(min=0, help="No buffer ends above it; without, the least is looked for.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0, max=86400, help="Seconds to search.")] = 60.0,
+) -> None:
+    """Lay out buffers of known lifetimes [lower, upper): none that live at the same time overlap."""
+    from edgeplan.planning.layout import csv_files  # noqa: PLC0415  `edgeplan --help` should not wait for numba
+    from edgeplan.planning.layout.solve import solve  # noqa: PLC0415  likewise
+
+    table = csv_files.read(buffers)
+    found = solve(table.buffers, capacity, timeout)
+    if found.offsets is None:
+        raise _failure(found, buffers, output, timeout)
+    csv_files.write(table, found.offsets, output)
+    for line in summary(found, len(table.buffers), buffers, output):
+        say(line)
+
+
+def summary(found: Layout, count: int, path: Path, output: Path) -> list[str]:
+    """What a user wants to know about a layout that was found."""
+    if found.capacity is not None:
+        verdict = f"{found.verdict}: {found.height} of {found.capacity}"
+    elif found.proven:
+        verdict = f"{found.verdict} in {found.height}, proven to be the least"
+    else:
+        gap = 100 * ((found.height or 0) / max(found.lower_bound, 1) - 1)
+        verdict = f"{found.verdict} in {found.height}, at most {gap:.2f} % above the least"
+    return [
+        f"{path.name}: {count} buffers, {verdict}",
+        f"  lower bound     {found.lower_bound}",
+        f"  time            {found.seconds:.2f} s",
+        f"  written to      {output}",
+    ]
+
+
+def _failure(found: Layout, path: Path, output: Path, timeout: float) -> InfeasibleError | UndecidedError:
+    from edgeplan.planning.layout.buffers import Verdict  # noqa: PLC0415  see `plan_layout`
+
+    command = f"edgeplan plan layout {path} -o {output}"
+    if found.verdict is Verdict.unknown:
+        what = f"{found.verdict}: whether the buffers fit is undecided after {found.seconds:.1f} s"
+        more = f" --capacity {found.capacity} --timeout {max(600, round(10 * timeout))}"
+        return UndecidedError(what, where=str(path), next_step=command + more)
+    what = f"{found.verdict}: capacity {found.capacity}, the least is {found.lower_bound} or more"
+    return InfeasibleError(what, where=str(path), next_step=f"look for the least: {command}")

@@ -1,0 +1,1 @@
+"""Static memory planning: addresses for buffers whose lifetimes are known."""

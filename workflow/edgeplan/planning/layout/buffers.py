@@ -1,0 +1,135 @@
+"""Buffers with half-open lifetimes, and the layouts that are found for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.errors import FormatError
+
+Ints = npt.NDArray[np.int64]
+#: Offsets and ends of lifetimes stay below this, so that no sum of an offset and a size overflows 64 bits.
+LARGEST = 2**61
+
+
+class Verdict(StrEnum):
+    """What is known about a capacity."""
+
+    fits = "fits"
+    infeasible = "proven infeasible"
+    unknown = "not found in the time"
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Buffers, each alive in `[lower, upper)`; arrays of the same length, one entry a buffer.
+
+    Attributes:
+        lower, upper: lifetime, any unit.
+        size: bytes (or any unit), at least 0.
+        alignment: offsets are multiples of it, at least 1.
+
+    Raises:
+        FormatError: the arrays differ in length, or a value is out of range.
+    """
+
+    lower: Ints
+    upper: Ints
+    size: Ints
+    alignment: Ints
+
+    def __post_init__(self) -> None:
+        if len({len(self.lower), len(self.upper), len(self.size), len(self.alignment)}) != 1:
+            raise FormatError("lower, upper, size and alignment differ in length", next_step="give one entry a buffer")
+        checks = (
+            ("upper: not above lower", self.upper <= self.lower),
+            ("size: negative", self.size < 0),
+            ("alignment: below 1", self.alignment < 1),
+            (f"lower, upper: not within +-{LARGEST}", (self.lower < -LARGEST) | (self.upper > LARGEST)),
+            (f"alignment: above {LARGEST >> 20}", self.alignment > LARGEST >> 20),
+        )
+        for what, wrong in checks:
+            if wrong.any():
+                raise FormatError(what, where=f"buffer {int(wrong.argmax())}", next_step="correct the buffer")
+        if self.size.sum(dtype=np.float64) + self.alignment.sum(dtype=np.float64) >= LARGEST:
+            raise FormatError(f"size: together above {LARGEST}", next_step="give the sizes in a larger unit")
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def subset(self, index: Ints) -> Buffers:
+        """The buffers at `index`, in that order."""
+        return Buffers(self.lower[index], self.upper[index], self.size[index], self.alignment[index])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What was found.
+
+    Attributes:
+        verdict: about `capacity`; `fits` without one.
+        offsets: one a buffer; None without a layout.
+        height: largest end of a buffer; None without a layout.
+        lower_bound: no layout is lower, proven.
+        capacity: that was given, None if the smallest was asked for.
+        seconds: spent.
+    """
+
+    verdict: Verdict
+    offsets: Ints | None
+    height: int | None
+    lower_bound: int
+    capacity: int | None
+    seconds: float
+
+    @property
+    def proven(self) -> bool:
+        """Whether the height is the least there is."""
+        return self.height is not None and self.height <= self.lower_bound
+
+
+def buffers(lower: object, upper: object, size: object, alignment: object = None) -> Buffers:
+    """Buffers from sequences of integers; alignment 1 without.
+
+    Raises:
+        FormatError: see `Buffers`.
+    """
+    lows, highs, sizes = (np.asarray(values, dtype=np.int64) for values in (lower, upper, size))
+    aligned = np.ones(len(sizes), dtype=np.int64) if alignment is None else np.asarray(alignment, dtype=np.int64)
+    return Buffers(lows, highs, sizes, aligned)
+
+
+def overlapping(all_of: Buffers, offsets: Ints) -> tuple[int, int] | None:
+    """Two buffers that live at the same time and share memory; None if there are none.
+
+    Args:
+        all_of: the buffers.
+        offsets: one a buffer.
+    """
+    from bisect import bisect_left, insort  # noqa: PLC0415  a check that is not made in planning
+
+    shown = np.flatnonzero(all_of.size)
+    events = sorted([(int(all_of.lower[k]), 1, int(k)) for k in shown] + [(int(all_of.upper[k]), 0, int(k)) for k in shown])
+    live: list[tuple[int, int]] = []
+    for _, begins, k in events:
+        entry = (int(offsets[k]), k)
+        at = bisect_left(live, entry)
+        if not begins:
+            live.pop(at)
+            continue
+        for offset, other in live[max(at - 1, 0) : at + 1]:
+            if offset < entry[0] + int(all_of.size[k]) and entry[0] < offset + int(all_of.size[other]):
+                return other, k
+        insort(live, entry)
+    return None
+
+
+def max_live(all_of: Buffers) -> int:
+    """Largest sum of sizes that live at one time: no layout is lower."""
+    times = np.concatenate([all_of.upper, all_of.lower])
+    changes = np.concatenate([-all_of.size, all_of.size])
+    order = np.argsort(times, kind="stable")  # what ends at a time ends before what begins then
+    return int(np.cumsum(changes[order]).max(initial=0))

@@ -1,0 +1,110 @@
+"""Greedy layouts: one buffer after the other, each at the lowest address where it fits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgeplan.compiled import compiled
+from edgeplan.planning.layout.buffers import Buffers, Ints
+from edgeplan.planning.layout.parts import Graph, Indices
+
+
+def orders(part: Buffers) -> dict[str, Ints]:
+    """Orders in which buffers are worth placing, by name."""
+    length = part.upper - part.lower
+    area = part.size.astype(float) * length.astype(float)
+    keys = {
+        "size": (part.lower, -length, -part.size),
+        "area": (part.lower, -part.size, -area),
+        "length": (part.lower, -part.size, -length),
+        "start": (-part.size, part.lower),
+        "end": (-part.size, -part.upper),
+    }
+    return {name: np.lexsort(key) for name, key in keys.items()}
+
+
+def first_fit(graph: Graph, part: Buffers, order: Ints) -> Ints:
+    """Offsets by placing in this order; O(sum of degree log degree)."""
+    return _first_fit(graph.pointer, graph.neighbour, part.size, part.alignment, order)
+
+
+@compiled
+def _first_fit(pointer: Ints, neighbour: Indices, size: Ints, alignment: Ints, order: Ints) -> Ints:
+    n = len(size)
+    offset = np.full(n, -1, dtype=np.int64)
+    begins = np.empty(n, dtype=np.int64)
+    ends = np.empty(n, dtype=np.int64)
+    for k in order:
+        count = 0
+        for q in range(pointer[k], pointer[k + 1]):
+            j = neighbour[q]
+            if offset[j] >= 0:
+                begins[count] = offset[j]
+                ends[count] = offset[j] + size[j]
+                count += 1
+        free = 0
+        for at in np.argsort(begins[:count]):
+            if begins[at] >= free + size[k]:
+                break
+            free = max(free, -(-ends[at] // alignment[k]) * alignment[k])
+        offset[k] = free
+    return offset
+
+
+def stack(part: Buffers) -> Ints:
+    """Offsets one above the other; only different components share memory. O(n log n)."""
+    order = np.argsort(part.lower, kind="stable")
+    reached = np.maximum.accumulate(part.upper[order])
+    begins = np.concatenate([[True], part.lower[order][1:] >= reached[:-1]]) if len(order) else np.zeros(0, dtype=np.bool_)
+    unit = int(np.lcm.reduce(np.unique(part.alignment))) if len(order) else 1
+    rounded = -(-part.size[order] // unit) * unit
+    ends = np.cumsum(rounded)
+    base = np.maximum.accumulate(np.where(begins, ends - rounded, 0))
+    offset = np.empty(len(order), dtype=np.int64)
+    offset[order] = ends - rounded - base
+    return offset
+
+
+def sweep(part: Buffers, order: Ints, limit: int) -> Ints | None:
+    """Offsets by placing in order of begin, for parts with too many neighbours to list; O(n live).
+
+    Args:
+        part: the buffers.
+        order: positions by begin.
+        limit: of steps; None is returned beyond it.
+    """
+    offset, done = _sweep(part.lower, part.upper, part.size, part.alignment, order, limit)
+    return offset if done else None
+
+
+@compiled
+def _sweep(lower: Ints, upper: Ints, size: Ints, alignment: Ints, order: Ints, limit: int) -> tuple[Ints, bool]:
+    n = len(size)
+    offset = np.zeros(n, dtype=np.int64)
+    live = np.empty(n, dtype=np.int64)  # sorted by offset
+    count = 0
+    steps = 0
+    for k in order:
+        free, left, at = 0, 0, -1
+        for q in range(count):
+            j = live[q]
+            if upper[j] <= lower[k]:
+                continue
+            if at < 0:
+                if offset[j] >= free + size[k]:
+                    at = left
+                else:
+                    free = max(free, -(-(offset[j] + size[j]) // alignment[k]) * alignment[k])
+            live[left] = j
+            left += 1
+        steps += count + 1
+        if steps > limit:
+            return offset, False
+        if at < 0:
+            at = left
+        for q in range(left, at, -1):
+            live[q] = live[q - 1]
+        live[at] = k
+        count = left + 1
+        offset[k] = free
+    return offset, True

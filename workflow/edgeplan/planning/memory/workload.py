@@ -1,0 +1,139 @@
+"""What is planned: steps in order, the tensors that live across them, and their weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.compiled import compiled
+from edgeplan.errors import FormatError
+from edgeplan.planning.layout.buffers import Buffers, Ints
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What weights are read with.
+
+    Attributes:
+        bytes_per_ms: of all lanes together.
+        lanes: reads in flight; each has its share of the bandwidth.
+    """
+
+    bytes_per_ms: float
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.bytes_per_ms) and self.bytes_per_ms > 0 and self.lanes >= 1):
+            what = f"bandwidth {self.bytes_per_ms}, lanes {self.lanes}: not above 0"
+            raise FormatError(what, next_step="profile the disk again")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One inference. A step is a layer or a slice of one.
+
+    Attributes:
+        compute_ms: of each step, its weights in memory; shape (steps,).
+        weight_bytes: of each step, 0 without weights; shape (steps,).
+        tensors: activations and scratch, alive from step `lower` to before step `upper`.
+        weight_alignment: addresses of weights are multiples of it.
+    """
+
+    compute_ms: Floats
+    weight_bytes: Ints
+    tensors: Buffers
+    weight_alignment: int = 1
+
+    def __post_init__(self) -> None:
+        n = len(self.compute_ms)
+        checks = (
+            ("there is no step", n > 0),
+            ("compute_ms: not finite or negative", bool((np.isfinite(self.compute_ms) & (self.compute_ms >= 0)).all())),
+            ("weight_bytes: one a step, at least 0", len(self.weight_bytes) == n and bool((self.weight_bytes >= 0).all())),
+            ("tensors: not alive within the steps", bool((self.tensors.lower >= 0).all() and (self.tensors.upper <= n).all())),
+            ("weight_alignment: below 1", self.weight_alignment >= 1),
+        )
+        for what, right in checks:
+            if not right:
+                raise FormatError(what, next_step="profile the model again")
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+        return len(self.compute_ms)
+
+    @cached_property
+    def live_bytes(self) -> Ints:
+        """Bytes of tensors that are alive in each step."""
+        change = np.zeros(self.steps + 1, dtype=np.int64)
+        np.add.at(change, self.tensors.lower, self.tensors.size)
+        np.add.at(change, self.tensors.upper, -self.tensors.size)
+        return np.cumsum(change)[:-1]
+
+    @cached_property
+    def by_begin(self) -> Ints:
+        """Positions of the tensors by the step in which they begin."""
+        return np.argsort(self.tensors.lower, kind="stable")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where tensors and weights lie, and when each load may begin.
+
+    Attributes:
+        tensor_offset: one a tensor.
+        weight_offset: one a step, -1 without weights.
+        after: the load of a step begins when this step has ended, -1 for loads that wait for none.
+            Beside weights that stay it never falls from one load to the next, so that counting
+            loads is enough, however many are in flight.
+        again: in the next inference, for steps with `after` -1, the step of the inference before
+            that the load waits for; its own where nothing else uses the memory: then its weights
+            stay, and are never loaded again.
+        height: the largest address in use.
+    """
+
+    tensor_offset: Ints
+    weight_offset: Ints
+    after: Ints
+    again: Ints
+    height: int
+
+    @property
+    def stays(self) -> npt.NDArray[np.bool_]:
+        """Steps whose weights are not loaded again in the next inference."""
+        own = np.arange(len(self.after))
+        stays: npt.NDArray[np.bool_] = (self.after < 0) & (self.again == own) & (self.weight_offset >= 0)
+        return stays
+
+
+def placement(workload: Workload, tensor_offset: Ints, weight_offset: Ints, after: Ints) -> Placement:
+    """A placement, with what follows from the addresses; O(steps (steps + tensors))."""
+    tensors, weights = workload.tensors, workload.weight_bytes
+    again = _last_users(weight_offset, weights, after, tensor_offset, tensors.size, tensors.upper)
+    ends = np.where(weight_offset >= 0, weight_offset + weights, 0)
+    height = max(int(ends.max()), int((tensor_offset + tensors.size).max(initial=0)))
+    return Placement(tensor_offset, weight_offset, after, again, height)
+
+
+@compiled
+def _last_users(offset: Ints, size: Ints, after: Ints, tensor_offset: Ints, tensor_size: Ints, upper: Ints) -> Ints:
+    """For loads that wait for nothing: the last step that uses their memory."""
+    n = len(offset)
+    again = np.full(n, -1, dtype=np.int64)
+    for k in range(n):
+        if offset[k] < 0 or after[k] >= 0:
+            continue
+        low, high = offset[k], offset[k] + size[k]
+        again[k] = k
+        for j in range(k + 1, n):
+            if offset[j] >= 0 and offset[j] < high and low < offset[j] + size[j]:
+                again[k] = j
+        for t in range(len(upper)):
+            if tensor_offset[t] < high and low < tensor_offset[t] + tensor_size[t]:
+                again[k] = max(again[k], upper[t] - 1)
+    return again
