@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgeplan import cli_layout
+from edgeplan.cli import layout
 from edgeplan.errors import ParamsError
 from edgeplan.terminal import say
 from edgeplan.workspace import WorkspaceOption
@@ -41,7 +41,7 @@ class Costs(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    cli_layout.register(plan_app)
+    layout.register(plan_app)
     app.add_typer(plan_app, name="plan")
 
 

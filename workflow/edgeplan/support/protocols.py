@@ -72,6 +72,9 @@ _PROFILES = (
     *_files("runtime/native", "__init__", "intrinsics", "lanes", "making", "stages", "words"),
     *_files("runtime", "raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking"),
 )
+_PLANNING = _files(
+    "planning", *("bounds", "document", "dominance", "events", "local_search", "machine", "mixed_integer", "optimal", "profile")
+)
 _COLD_RUN = (
     *_files(
         "measurement/process",
@@ -107,7 +110,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "mapping/onednn": Protocol("0e25a4e4", ("engines/mapping.py",)),
         # cold starts; since 2 interrupted samples do not count, and waiting threads sleep
         "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),
-        "plan": Protocol("d26aa98db46a6227", ("planning", "chapters/cold_start/planners")),
+        "plan": Protocol("d26aa98db46a6227", (*_PLANNING, "chapters/cold_start/planners")),
         "runtime": Protocol("runtime/2", ("runtime",), ("1897c2256586d160",)),
         "timeline": Protocol("timeline/1", ("chapters/cold_start/measuring/timeline.py",)),
         "cold/disk": Protocol("fa3e6948cb01cfb8", _COLD_RUN),

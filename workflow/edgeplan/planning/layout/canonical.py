@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgeplan.compiled import compiled
 from edgeplan.planning.layout.buffers import Buffers, Ints
 from edgeplan.planning.layout.parts import Graph, Indices
+from edgeplan.support.compiled import compiled
 
 FOUND, EXHAUSTED, PAUSED, FULL = 0, 1, 2, 3
 _FAR = np.int64(2**62)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeplan.errors import FormatError
-from edgeplan.files import write_atomically
 from edgeplan.planning.layout.buffers import LARGEST, Buffers, Ints, buffers
+from edgeplan.support.files import write_atomically
 
 COLUMNS = ("id", "lower", "upper", "size")
 ALIGNMENT, OFFSET = "alignment", "offset"

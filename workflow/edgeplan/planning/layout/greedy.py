@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeplan.compiled import compiled
 from edgeplan.planning.layout.buffers import Buffers, Ints
 from edgeplan.planning.layout.parts import Graph, Indices
+from edgeplan.support.compiled import compiled
 
 
 def orders(part: Buffers) -> dict[str, Ints]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.compiled import compiled
 from edgeplan.planning.layout.buffers import Buffers, Ints, max_live
+from edgeplan.support.compiled import compiled
 
 Indices = npt.NDArray[np.int32]
 

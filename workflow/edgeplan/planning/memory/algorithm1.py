@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.compiled import compiled
 from edgeplan.planning.layout.buffers import Ints
 from edgeplan.planning.memory.workload import Placement, Workload, placement
+from edgeplan.support.compiled import compiled
 
 
 def place(workload: Workload, budget: int) -> Placement | None:

@@ -16,8 +16,8 @@ import math
 
 import numpy as np
 
-from edgeplan.compiled import compiled
 from edgeplan.planning.memory.workload import Floats, Reader, Workload
+from edgeplan.support.compiled import compiled
 
 
 def least_bytes(workload: Workload) -> int:

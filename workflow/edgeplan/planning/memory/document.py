@@ -13,10 +13,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from edgeplan.errors import FormatError
-from edgeplan.files import write_text
 from edgeplan.planning.layout.buffers import buffers, overlapping
 from edgeplan.planning.memory.planner import Mode, Planned
 from edgeplan.planning.memory.workload import Reader, Workload
+from edgeplan.support.files import write_text
 
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]

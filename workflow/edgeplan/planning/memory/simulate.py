@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeplan.compiled import compiled
 from edgeplan.planning.layout.buffers import Ints
 from edgeplan.planning.memory.workload import Floats, Placement, Reader, Workload
+from edgeplan.support.compiled import compiled
 
 
 @dataclass(frozen=True)

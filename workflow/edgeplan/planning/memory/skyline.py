@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.compiled import compiled
 from edgeplan.planning.layout.buffers import Ints
 from edgeplan.planning.memory.workload import Placement, Workload, placement
+from edgeplan.support.compiled import compiled
 
 #: Ways to choose among gaps that are free equally early.
 TIGHTEST, LOWEST, HIGHEST = 0, 1, 2

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.compiled import compiled
 from edgeplan.errors import FormatError
 from edgeplan.planning.layout.buffers import Buffers, Ints
+from edgeplan.support.compiled import compiled
 
 Floats = npt.NDArray[np.float64]
 
