@@ -1,0 +1,93 @@
+"""A schedule and a bound of a module at once, without a solver: by list scheduling, by load and by longest path."""
+
+from __future__ import annotations
+
+import math
+
+from edgeplan.planning.partition.costs import CPU, GPU, Costs, Option
+from edgeplan.planning.partition.simulate import Boundary, Schedule, queues_by, side_by_side
+
+#: How much of an option's busy time counts against it beside when it ends: splits keep both processors busy.
+_WEIGHTS = (0.0, 0.1, 0.3, 0.6, 1.0)
+_HALVINGS = 30
+
+
+def list_schedules(costs: Costs, boundary: Boundary) -> list[Schedule]:
+    """Schedules of steps taken by their longest way to the end, each with the option that ends first."""
+    ranks = _ranks(costs, boundary)
+    found = {_listed(costs, boundary, ranks, weight) for weight in _WEIGHTS}
+    return sorted(found, key=lambda s: side_by_side(costs, s, boundary).makespan_ms)
+
+
+def _ranks(costs: Costs, boundary: Boundary) -> list[float]:
+    """Longest way from the start of each step to the end, with the fastest options and hand-overs."""
+    ranks = [0.0] * len(costs.steps)
+    for k in range(len(ranks) - 1, -1, -1):
+        behind = max((ranks[r] + min(map(min, costs.delays_ms[k])) for r in costs.readers[k]), default=0.0)
+        ranks[k] = min(o.span_ms + max(behind, boundary.exit_ms[k][o.kind]) for o in costs.steps[k].options)
+    return ranks
+
+
+def _listed(costs: Costs, boundary: Boundary, ranks: list[float], weight: float) -> Schedule:
+    n = len(costs.steps)
+    free = [0.0, 0.0]
+    ends, starts, choice = [0.0] * n, [0.0] * n, [0] * n
+    chosen: list[Option | None] = [None] * n
+    for k in sorted(range(n), key=lambda k: (-ranks[k], k)):
+        step = costs.steps[k]
+        best = math.inf
+        for position, option in enumerate(step.options):
+            start = boundary.entry_ms[k][option.kind]
+            for i in step.inputs:
+                before = chosen[i]
+                assert before is not None  # noqa: S101  ranks fall along edges, equal ones in the order of the model
+                start = max(start, ends[i] + costs.delays_ms[i][before.kind][option.kind])
+            start = max(start, free[CPU] if option.cpu_ms else 0.0, free[GPU] if option.gpu_ms else 0.0)
+            score = start + option.span_ms + weight * (option.cpu_ms + option.gpu_ms)
+            if score < best:
+                best, starts[k], choice[k], chosen[k] = score, start, position, option
+        option = step.options[choice[k]]
+        ends[k] = starts[k] + option.span_ms
+        free[CPU] = starts[k] + option.cpu_ms if option.cpu_ms else free[CPU]
+        free[GPU] = starts[k] + option.gpu_ms if option.gpu_ms else free[GPU]
+    return Schedule(tuple(choice), queues_by(costs, tuple(choice), starts))
+
+
+def simple_bound_ms(costs: Costs, boundary: Boundary) -> float:
+    """What no schedule of a module beats: its longest path, and its work over both processors."""
+    n = len(costs.steps)
+    if not n:
+        return boundary.direct_ms
+    at = [0.0] * n
+    longest = 0.0
+    for k, step in enumerate(costs.steps):
+        before = max((at[i] for i in step.inputs), default=0.0)
+        at[k] = min(max(before, boundary.entry_ms[k][o.kind]) + o.span_ms for o in step.options)
+        longest = max(longest, min(at[k] + boundary.exit_ms[k][o.kind] for o in step.options))
+    return max(boundary.direct_ms, longest, load_bound_ms(costs))
+
+
+def load_bound_ms(costs: Costs) -> float:
+    """The larger load of the two processors at best: the linear relaxation, by its one multiplier.
+
+    For every multiplier m between 0 and 1 the makespan is at least the sum over the steps of the least m c + (1 - m) g. The sum
+    is concave in m; its highest point is found by bisection.
+    """
+
+    def at(m: float) -> tuple[float, float]:
+        value = slope = 0.0
+        for step in costs.steps:
+            best = min(step.options, key=lambda o: m * o.cpu_ms + (1 - m) * o.gpu_ms)
+            value += m * best.cpu_ms + (1 - m) * best.gpu_ms
+            slope += best.cpu_ms - best.gpu_ms
+        return value, slope
+
+    low, high, best = 0.0, 1.0, 0.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        value, slope = at(middle)
+        best = max(best, value)
+        low, high = (middle, high) if slope > 0 else (low, middle)
+        if slope == 0:
+            break
+    return max(best, at(0.0)[0], at(1.0)[0])
