@@ -56,6 +56,4 @@ _TRIED = 200_000  # steps simulated to find the fixed ratio; beyond it fewer rat
 
 def greedy(costs: Costs) -> Choice:
     """Every operator for itself: the option that ends first, hand-overs not counted."""
-    return tuple(
-        s.options.index(min(s.options, key=lambda o: o.span_ms)) for s in costs.steps
-    )
+    return tuple(s.options.index(min(s.options, key=lambda o: o.span_ms)) for s in costs.steps)

@@ -69,9 +69,7 @@ def slowed(costs: Costs) -> Costs:
     steps = []
     for s in costs.steps:
         options = tuple(
-            o
-            if o.kind == SPLIT
-            else replace(o, cpu_ms=o.cpu_ms * worst[CPU][s.load], gpu_ms=o.gpu_ms * worst[GPU][s.load])
+            o if o.kind == SPLIT else replace(o, cpu_ms=o.cpu_ms * worst[CPU][s.load], gpu_ms=o.gpu_ms * worst[GPU][s.load])
             for o in s.options
         )
         steps.append(replace(s, options=options))
@@ -133,9 +131,7 @@ class _Program:
             self.starts.append(start)
             self.ends.append(end)
             self.chosen.append(x)
-            self.kind.append([
-                sum(var for o, var in zip(step.options, x, strict=True) if o.kind == kind) for kind in _KINDS
-            ])
+            self.kind.append([sum(var for o, var in zip(step.options, x, strict=True) if o.kind == kind) for kind in _KINDS])
         for lane in lanes:
             self.model.add_no_overlap(lane)
 

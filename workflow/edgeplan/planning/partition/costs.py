@@ -148,7 +148,5 @@ class Costs:
     def part(self, positions: Sequence[int]) -> Costs:
         """Some of the steps, in order, without what they read from others."""
         local = {k: i for i, k in enumerate(positions)}
-        steps = (
-            replace(self.steps[k], inputs=tuple(local[i] for i in self.steps[k].inputs if i in local)) for k in positions
-        )
+        steps = (replace(self.steps[k], inputs=tuple(local[i] for i in self.steps[k].inputs if i in local)) for k in positions)
         return replace(self, steps=tuple(steps))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from edgeplan.planning.partition.branches import slowed, solve
 from edgeplan.planning.partition.costs import Costs
 from edgeplan.planning.partition.modules import Module, cuts, modules
-from edgeplan.planning.partition.quick import list_schedules, simple_bound_ms
+from edgeplan.planning.partition.quick import list_schedules, load_bound_ms, path_bound_ms
 from edgeplan.planning.partition.sequential import sequential
 from edgeplan.planning.partition.simulate import Boundary, Schedule, queues_by, side_by_side
 
@@ -63,8 +63,11 @@ class _Solved:
 
     def offer(self, schedule: Schedule) -> None:
         """Price a schedule for every pair."""
+        priced: dict[Boundary, float] = {}  # at the model's ends all kinds are equal
         for pair, boundary in self.boundaries.items():
-            ms = side_by_side(self.costs, schedule, boundary).makespan_ms
+            if boundary not in priced:
+                priced[boundary] = side_by_side(self.costs, schedule, boundary).makespan_ms
+            ms = priced[boundary]
             if pair not in self.makespan or ms < self.makespan[pair]:
                 self.makespan[pair], self.schedule[pair] = ms, schedule
 
@@ -179,9 +182,7 @@ class _Chain:
             start = known.schedule[pair]
             best_ms = side_by_side(plain, start, boundary).makespan_ms
             bound_ms = 0.0 if i else known.bound[pair]
-            found = solve(
-                plain, boundary, (start, best_ms), bound_ms=bound_ms, gap=self.gap / 2, seconds=seconds / len(costs)
-            )
+            found = solve(plain, boundary, (start, best_ms), bound_ms=bound_ms, gap=self.gap / 2, seconds=seconds / len(costs))
             if found.schedule is not None:
                 known.offer(found.schedule)
             if not i:
@@ -225,6 +226,7 @@ def _first(part: Module) -> _Solved:
     known.offer(Schedule(in_order, queues_by(part.costs, in_order, range(len(in_order)))))
     for schedule in list_schedules(part.costs, boundaries[0, 0]):
         known.offer(schedule)
+    load_ms = load_bound_ms(part.costs)
     for pair, boundary in boundaries.items():
-        known.bound[pair] = min(simple_bound_ms(part.costs, boundary), known.makespan[pair])
+        known.bound[pair] = min(max(path_bound_ms(part.costs, boundary), load_ms), known.makespan[pair])
     return known

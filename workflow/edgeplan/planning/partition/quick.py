@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from scipy.optimize import minimize_scalar
+
 from edgeplan.planning.partition.costs import CPU, GPU, Costs, Option
 from edgeplan.planning.partition.simulate import Boundary, Schedule, queues_by, side_by_side
 
 #: How much of an option's busy time counts against it beside when it ends: splits keep both processors busy.
 _WEIGHTS = (0.0, 0.1, 0.3, 0.6, 1.0)
-_HALVINGS = 30
 
 
 def list_schedules(costs: Costs, boundary: Boundary) -> list[Schedule]:
@@ -53,41 +55,32 @@ def _listed(costs: Costs, boundary: Boundary, ranks: list[float], weight: float)
     return Schedule(tuple(choice), queues_by(costs, tuple(choice), starts))
 
 
-def simple_bound_ms(costs: Costs, boundary: Boundary) -> float:
-    """What no schedule of a module beats: its longest path, and its work over both processors."""
+def path_bound_ms(costs: Costs, boundary: Boundary) -> float:
+    """The longest path of a module, with the fastest options."""
     n = len(costs.steps)
-    if not n:
-        return boundary.direct_ms
     at = [0.0] * n
     longest = 0.0
     for k, step in enumerate(costs.steps):
         before = max((at[i] for i in step.inputs), default=0.0)
         at[k] = min(max(before, boundary.entry_ms[k][o.kind]) + o.span_ms for o in step.options)
         longest = max(longest, min(at[k] + boundary.exit_ms[k][o.kind] for o in step.options))
-    return max(boundary.direct_ms, longest, load_bound_ms(costs))
+    return max(boundary.direct_ms, longest)
 
 
 def load_bound_ms(costs: Costs) -> float:
     """The larger load of the two processors at best: the linear relaxation, by its one multiplier.
 
     For every multiplier m between 0 and 1 the makespan is at least the sum over the steps of the least m c + (1 - m) g. The sum
-    is concave in m; its highest point is found by bisection.
+    is concave in m; its highest point is searched; any m gives a bound.
     """
+    if not costs.steps:
+        return 0.0
+    on_cpu = np.array([o.cpu_ms for s in costs.steps for o in s.options])
+    on_gpu = np.array([o.gpu_ms for s in costs.steps for o in s.options])
+    first = np.cumsum([0, *(len(s.options) for s in costs.steps[:-1])])
 
-    def at(m: float) -> tuple[float, float]:
-        value = slope = 0.0
-        for step in costs.steps:
-            best = min(step.options, key=lambda o: m * o.cpu_ms + (1 - m) * o.gpu_ms)
-            value += m * best.cpu_ms + (1 - m) * best.gpu_ms
-            slope += best.cpu_ms - best.gpu_ms
-        return value, slope
+    def at(m: float) -> float:
+        return float(np.minimum.reduceat(m * on_cpu + (1 - m) * on_gpu, first).sum())
 
-    low, high, best = 0.0, 1.0, 0.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        value, slope = at(middle)
-        best = max(best, value)
-        low, high = (middle, high) if slope > 0 else (low, middle)
-        if slope == 0:
-            break
-    return max(best, at(0.0)[0], at(1.0)[0])
+    found = minimize_scalar(lambda m: -at(m), bounds=(0.0, 1.0), method="bounded")
+    return max(at(float(found.x)), at(0.0), at(1.0))

@@ -155,9 +155,7 @@ class _Execution:
             if self.done == len(self.options):
                 break
             self._advance()
-        spans = tuple(
-            Span(s, *(e if e >= 0 else s for e in ends)) for s, ends in zip(self.start, self.ends, strict=True)
-        )
+        spans = tuple(Span(s, *(e if e >= 0 else s for e in ends)) for s, ends in zip(self.start, self.ends, strict=True))
         last = (span.end_ms + self.boundary.exit_ms[k][self.options[k].kind] for k, span in enumerate(spans))
         return Timeline(max(self.boundary.direct_ms, *last) if spans else self.boundary.direct_ms, spans)
 
