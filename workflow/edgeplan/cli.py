@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgeplan import cli_compile, cli_device, cli_export, cli_measure, cli_plan, cli_run
+from edgeplan import cli_compile, cli_device, cli_export, cli_measure, cli_plan, cli_plan_partition, cli_run
 from edgeplan.errors import EdgeplanError
 from edgeplan.terminal import CLOSED, ending, escaped, prepare, say, show
 from edgeplan.workspace import WorkspaceOption
@@ -30,6 +30,7 @@ app = typer.Typer(
 device_app = typer.Typer(help="Look at devices.", no_args_is_help=True)
 app.add_typer(device_app, name="device")
 cli_plan.register(app)
+cli_plan_partition.register(cli_plan.plan_app)
 
 _Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")]
 _Results = Annotated[Path | None, typer.Option(help="Folder of the results; without, that of the workspace, then the shipped.")]

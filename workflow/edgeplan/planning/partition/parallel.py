@@ -43,9 +43,17 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """A schedule with its bound and how it was found."""
+    """A schedule with its bound and how it was found.
+
+    Attributes:
+        schedule: with queues for both processors.
+        makespan_ms: length of its path, which a simulation of the whole takes, too.
+        lower_bound_ms: no schedule is faster.
+        note: how it was found.
+    """
 
     schedule: Schedule
+    makespan_ms: float
     lower_bound_ms: float
     note: str
 
@@ -117,7 +125,7 @@ def parallel(costs: Costs, search: Search) -> SideBySide:
         solved += 1
     count = sum(bool(m.steps) for m in chain.parts)
     note = f"{len(chain.cuts)} cuts, {count} branch modules ({len(chain.branches)} different), {solved} solved"
-    return SideBySide(chain.schedule(pairs), min(bound_ms, plan_ms), note)
+    return SideBySide(chain.schedule(pairs), plan_ms, min(bound_ms, plan_ms), note)
 
 
 class _Chain:

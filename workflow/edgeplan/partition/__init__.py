@@ -1,0 +1,1 @@
+"""Partitions beyond their planning: how plans are shown."""
