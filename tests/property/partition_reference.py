@@ -25,8 +25,8 @@ def documents(
     for k in range(draw(st.integers(1, steps))):
         whole = draw(st.sampled_from([("cpu",), ("gpu",), ("cpu", "gpu"), ("cpu", "gpu")]))
         options: list[dict[str, Any]] = [{"on": on, f"{on}_ms": draw(_times)} for on in whole]
-        for share in draw(st.lists(st.sampled_from([0.25, 0.5, 0.75]), max_size=2, unique=True)):
-            options.append({"on": "split", "cpu_share": share, "cpu_ms": draw(_times), "gpu_ms": draw(_times)})
+        shares = draw(st.lists(st.sampled_from([0.25, 0.5, 0.75]), max_size=2, unique=True))
+        options += [{"on": "split", "cpu_share": r, "cpu_ms": draw(_times), "gpu_ms": draw(_times)} for r in shares]
         before = [o["name"] for o in operators]
         inputs = draw(st.lists(st.sampled_from(before), unique=True)) if before else []
         entry = {"name": f"s{k}", "inputs": inputs, "options": options, "load": draw(st.sampled_from(_loads))}
@@ -71,9 +71,7 @@ def by_order(costs: Costs, choice: Choice, order: tuple[int, ...]) -> tuple[list
         for i in costs.steps[k].inputs:
             start = max(start, ends[i] + hand_over(costs, i, costs.steps[i].options[choice[i]].kind, option.kind))
         starts[k], ends[k] = start, start + max(busy.values())
-        for p in busy:
-            if busy[p]:
-                free[p] = start + busy[p]
+        free |= {p: start + ms for p, ms in busy.items() if ms}
     return starts, ends
 
 
@@ -92,7 +90,7 @@ def schedules(costs: Costs) -> list[tuple[Schedule, float]]:
     found = {}
     for choice in choices(costs):
         for order in orders(costs):
-            starts, ends = by_order(costs, choice, order)
+            _, ends = by_order(costs, choice, order)
             options = [s.options[o] for s, o in zip(costs.steps, choice, strict=True)]
             queues = (
                 tuple(k for k in order if options[k].cpu_ms > 0),

@@ -1,6 +1,7 @@
 """Properties of partition plans: valid, priced by simulation, never above one processor, bounded from below, optimal."""
 
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def assert_valid(costs: Costs, made: PartitionPlan) -> None:
             assert step.start_ms >= max(before.cpu_end_ms, before.gpu_end_ms) + wait - 1e-9
     for processor in ("cpu_end_ms", "gpu_end_ms"):
         busy = sorted((s.start_ms, getattr(s, processor)) for s in made.steps if getattr(s, processor) > s.start_ms)
-        assert all(one[1] <= other[0] + 1e-9 for one, other in zip(busy, busy[1:], strict=False))
+        assert all(one[1] <= other[0] + 1e-9 for one, other in pairwise(busy))
     assert made.makespan_ms == pytest.approx(max(max(s.cpu_end_ms, s.gpu_end_ms) for s in made.steps))
 
 

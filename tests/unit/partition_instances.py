@@ -1,7 +1,8 @@
 """Cost documents of realistic proportions: Inception v3's modules and BERT's layers on a pair of unequal processors.
 
-Shapes are the published ones; speeds are drawn: each operator suits one of the two more than the other, as kernels do. Splits
-are in steps of 16 channels, each part pays for itself and a little for being a part.
+Shapes are the published ones; speeds are drawn: each operator suits one of the two more than the
+other, as kernels do. Splits are in steps of 16 channels, each part pays for itself and a little for
+being a part.
 """
 
 import json
@@ -32,13 +33,15 @@ class Builder:
         for c in range(16, channels, 16):
             share = c / channels
             wobble = self.rng.uniform(1.0, 1.08)
-            options.append({
-                "on": "split",
-                "cpu_share": share,
-                "dimension": "channels",
-                "cpu_ms": cpu * share * wobble + 0.002,
-                "gpu_ms": gpu * (1 - share) * wobble + 0.003,
-            })
+            options.append(
+                {
+                    "on": "split",
+                    "cpu_share": share,
+                    "dimension": "channels",
+                    "cpu_ms": cpu * share * wobble + 0.002,
+                    "gpu_ms": gpu * (1 - share) * wobble + 0.003,
+                }
+            )
         return self._append(name, inputs, options, "compute", size)
 
     def small(self, name: str, inputs: Sequence[str], size: int) -> str:
@@ -47,9 +50,7 @@ class Builder:
         options = [{"on": "cpu", "cpu_ms": 1.5 * ms}, {"on": "gpu", "gpu_ms": 2.0 * ms}]
         return self._append(name, inputs, options, "bandwidth", size)
 
-    def _append(
-        self, name: str, inputs: Sequence[str], options: list[dict[str, Any]], load: str, size: int
-    ) -> str:
+    def _append(self, name: str, inputs: Sequence[str], options: list[dict[str, Any]], load: str, size: int) -> str:
         entry = {"name": name, "inputs": list(inputs), "options": options, "load": load, "bytes": size}
         self.operators.append(entry)
         return name

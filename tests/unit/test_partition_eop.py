@@ -141,7 +141,8 @@ def test_tuning_as_written_gains_nothing_and_as_drawn_never_loses(seed: int) -> 
 
 
 def test_tuning_as_drawn_gives_the_second_operator_more_of_the_gpu() -> None:
-    # The first suits the CPU, the second the GPU: as in Figure 5, the first leaves the GPU to the second.
+    # The first suits the CPU, the second the GPU: as in Figure 5, the first leaves the GPU to the
+    # second.
     costs = costs_of(linear(2.0, 4.0), linear(6.0, 2.0))
     before, op = pattern_match(costs, 0), pattern_match(costs, 1)
     drawn = tune(before, op, overlapped=True)

@@ -88,7 +88,7 @@ def summary(plan: PartitionPlan) -> list[str]:
     return [
         f"{escaped(plan.model)}: {plan.makespan_ms:.4g} ms predicted ({plan.mode}; {plan.note})",
         f"  proof       {proof(plan)}, for these costs and the admitted splits",
-        f"  against     {escaped(single)} alone, the better single processor: {plan.better_single_ms:.4g} ms, {gain:.2f} times as long",
+        f"  against     {escaped(single)} alone, the better single processor: {plan.better_single_ms:.4g} ms, x {gain:.2f}",
         f"  split       {split} of {len(plan.steps)} operators; of {plan.admitted_splits} a split gains more than its error",
         f"  executable  {executed}",
         f"  planned in  {plan.planning_ms / 1e3:.2f} s",
@@ -96,7 +96,9 @@ def summary(plan: PartitionPlan) -> list[str]:
 
 
 def _compared_lines(others: dict[str, float], makespan_ms: float) -> list[str]:
-    return [f"  {name:<15} {ms:.4g} ms, {ms / makespan_ms if makespan_ms else 1.0:.2f} of the plan" for name, ms in others.items()]
+    return [
+        f"  {name:<15} {ms:.4g} ms, {ms / makespan_ms if makespan_ms else 1.0:.2f} of the plan" for name, ms in others.items()
+    ]
 
 
 def picture(plan: PartitionPlan) -> list[str]:

@@ -21,13 +21,13 @@ _SPLIT, _WHOLE = 2, 0  # of the palette
 
 
 def letter(position: int, step: PlannedStep) -> str:
-    """What stands for a step in a text: small if whole, capital if split; letters come round again."""
+    """What stands for a step in a text: a small letter if whole, a capital if split."""
     found = _LETTERS[position % len(_LETTERS)]
     return found.upper() if step.on == "split" else found
 
 
 def parts(plan: PartitionPlan, processor: int) -> Iterator[tuple[int, PlannedStep, float, float]]:
-    """Position, step, start and end (ms) of everything that a processor (0 the CPU) is busy with."""
+    """Position, step, start and end (ms) of all that a processor (0 the CPU) is busy with."""
     for k, step in enumerate(plan.steps):
         end = (step.cpu_end_ms, step.gpu_end_ms)[processor]
         if end > step.start_ms:
@@ -70,7 +70,9 @@ def write_svg(plan: PartitionPlan, path: Path) -> None:
             axis.barh(processor, end - start, left=start, height=0.76, color=colour, edgecolor="white", linewidth=0.5)
             if end - start > _NAMED * plan.makespan_ms:
                 name = step.name if len(step.name) <= _LONGEST_NAME else letter(k, step)
-                axis.text((start + end) / 2, processor, _plain(name), ha="center", va="center", rotation=90, fontsize=7, color="white")
+                axis.text(
+                    (start + end) / 2, processor, _plain(name), ha="center", va="center", rotation=90, fontsize=7, color="white"
+                )
     axis.set_yticks((0, 1), [_plain(name[:_LONGEST_NAME]) for name in plan.processors])
     axis.invert_yaxis()
     axis.set_xlim(0, plan.makespan_ms * 1.01 or 1.0)

@@ -1,4 +1,7 @@
-"""What a partition is compared with: one processor, one ratio for all, every operator for itself. All run in sequence."""
+"""What a partition is compared with: one processor, one ratio, every operator for itself.
+
+All of them run one step at a time.
+"""
 
 from __future__ import annotations
 

@@ -2,16 +2,20 @@
 
 Variables: x (one binary for each step and option), start and end of each step, the makespan M.
 
-* Each option with a busy time on a processor is an interval there, of fixed size, there only if the option is chosen. Intervals
-  of one processor do not overlap. A split has one on both, with one start. An option without busy time has no interval: one of
-  size zero could not lie within another, and the program would lose its optimum.
-* end = start + sum of spans x; a reader starts after the end and the delay between the two kinds, if both are chosen.
-* M >= sum of c x and M >= sum of g x, with the least that must precede and follow: what the solver does not see by itself.
+* Each option with a busy time on a processor is an interval there, of fixed size, there only if the
+  option is chosen. Intervals of one processor do not overlap. A split has one on both, with one
+  start. An option without busy time has no interval: one of size zero could not lie within another,
+  and the program would lose its optimum.
+* end = start + sum of spans x; a reader starts after the end and the delay between the two kinds,
+  if both are chosen.
+* M >= sum of c x and M >= sum of g x, with the least that must precede and follow: what the solver
+  does not see by itself.
 * M is at least the largest end.
 
-Times are counted in ticks, rounded down: what the solver proves holds for the true times, too, and the schedule that it
-finds is priced by the simulation. Contention is not in the program, so the bound holds with and without; a second
-program, with times as slow as contention makes them at worst, finds schedules for it.
+Times are counted in ticks, rounded down: what the solver proves holds for the true times, too, and
+the schedule that it finds is priced by the simulation. Contention is not in the program, so the
+bound holds with and without; a second program, with times as slow as contention makes them at
+worst, finds schedules for it.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from edgeplan.errors import DeviceError
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Costs
 from edgeplan.planning.partition.simulate import Boundary, Schedule, queues_by
 
-_TICKS = 2**20  # of the best makespan known: rounding is below a millionth of it for each step on the longest path
+_TICKS = 2**20  # of the best makespan known: a step's rounding is below a millionth of it
 _KINDS = range(3)
 
 

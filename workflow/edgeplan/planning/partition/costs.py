@@ -1,4 +1,4 @@
-"""What a partition is planned from: steps, their options on two processors, and what hand-overs cost (times in ms)."""
+"""What a partition is planned from: steps, their options on two processors, hand-overs (in ms)."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Step:
         inputs: positions of the steps whose outputs it reads, all before its own.
         options: at least one of them whole.
         load: "compute" or "bandwidth", by which contention is looked up.
-        to_cpu_ms, to_gpu_ms: moving its output into the memory of a processor that does not have all of it; 0 where memory is
-            shared. A split's output counts whole.
+        to_cpu_ms, to_gpu_ms: moving its output into the memory of a processor that does not have
+            all of it; 0 where memory is shared. A split's output counts whole.
         error: relative error of its predicted times; a split has to gain more than that.
         unsplittable: why it has no split, as the document says it; "" if it does not.
     """
@@ -87,10 +87,12 @@ class Costs:
     Attributes:
         model: its name.
         names: of the processors, CPU first.
-        steps: in an order in which each follows what it reads; plans that run one step at a time keep it.
+        steps: in an order in which each follows what it reads; plans that run one step at a time
+            keep it.
         cpu_to_gpu_ms, gpu_to_cpu_ms: until one processor has seen that the other is done.
-        contention: factors (>= 1) on the CPU's and the GPU's times while different steps run side by side, by the loads of the
-            CPU's and the GPU's step; pairs that are not there do not disturb each other.
+        contention: factors (>= 1) on the CPU's and the GPU's times while different steps run side
+            by side, by the loads of the CPU's and the GPU's step; pairs that are not there do not
+            disturb each other.
         sha256: of the document, "" without one.
     """
 
@@ -104,13 +106,13 @@ class Costs:
 
     @cached_property
     def synchronisation_ms(self) -> tuple[tuple[float, ...], ...]:
-        """From the end of a step of the first kind until one of the second knows that it may start, [kind][kind]."""
+        """From the end of a step until another knows that it may start, [its kind][the other's]."""
         forth, back = self.cpu_to_gpu_ms, self.gpu_to_cpu_ms
         return ((0.0, forth, forth), (back, 0.0, back), (back, forth, max(forth, back)))
 
     @cached_property
     def delays_ms(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """From the end of a step until a reader may start, synchronisation and movement, [step][its kind][the reader's]."""
+        """From the end of a step until a reader may start, [step][its kind][the reader's]."""
         tables: dict[tuple[float, float], tuple[tuple[float, ...], ...]] = {}
         for s in self.steps:
             if (moves := (s.to_cpu_ms, s.to_gpu_ms)) not in tables:

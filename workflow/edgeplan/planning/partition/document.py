@@ -1,4 +1,4 @@
-"""The cost document, `costs.json`: what users and predictors hand to the planner, checked where it is read."""
+"""The cost document, `costs.json`, which users and predictors hand to the planner."""
 
 from __future__ import annotations
 
@@ -161,6 +161,9 @@ def _misfit(what: str, where: str) -> FormatError:
 def _problems(error: ValidationError, raw: Any) -> str:
     """The first problems, each with its operator's name; of ten thousand nobody reads more."""
     problems = error.errors()
+    # A list whose entries all failed is called too short besides.
+    inner = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
+    problems = [p for p in problems if p["type"] != "too_short" or p["loc"] not in inner]
     shown = []
     for problem in problems[:_SHOWN]:
         loc, of = problem["loc"], ""

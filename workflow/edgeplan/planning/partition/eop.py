@@ -2,21 +2,26 @@
 
 Where the text leaves a choice:
 
-* An operator's samples (Algorithm 1, line 4) are the times of its options: of splits by their share of the processor, of
-  whole ones at 1. Its dimensions are those of its splits.
+* An operator's samples (Algorithm 1, line 4) are the times of its options: of splits by their share
+  of the processor, of whole ones at 1. Its dimensions are those of its splits.
 * Line 8 takes the dimension with the least T of equation 2 over all ratios.
-* cm of equation 2 is what splitting adds: one hand-over there, one back, and moving the output. It is constant, as in the paper.
-* The ratios (1, 0) and (0, 1) are the whole operator, without cm; so equation 3 holds for every split that is taken.
-* Key operators take more than 95 % of the time (section 3.3): the fewest, by time on their faster processor.
-* Algorithm 2 minimises T(op1) + T(op2), of which each term has a ratio of its own. Once each has its least (line 8), moving both
-  (lines 10, 11) cannot lower the sum: *as written* it gains nothing. Figure 5 draws something else: a processor
-  begins its part of the second operator when it has ended its part of the first, so a pair takes the larger of the processors'
-  sums. That is `overlapped`; it lets the second operator begin before its input is there, so its estimate is none that an
-  execution can keep.
-* Conditions C1 to C3 are a recursion over the key operators: the least of the last alone and the last two tuned together.
+* cm of equation 2 is what splitting adds: one hand-over there, one back, and moving the output. It
+  is constant, as in the paper.
+* The ratios (1, 0) and (0, 1) are the whole operator, without cm; so equation 3 holds for every
+  split that is taken.
+* Key operators take more than 95 % of the time (section 3.3): the fewest, by time on their faster
+  processor.
+* Algorithm 2 minimises T(op1) + T(op2), of which each term has a ratio of its own. Once each has
+  its least (line 8), moving both (lines 10, 11) cannot lower the sum: *as written* it gains
+  nothing. Figure 5 draws something else: a processor begins its part of the second operator when it
+  has ended its part of the first, so a pair takes the larger of the processors' sums. That is
+  `overlapped`; it lets the second operator begin before its input is there, so its estimate is none
+  that an execution can keep.
+* Conditions C1 to C3 are a recursion over the key operators: the least of the last alone and the
+  last two tuned together.
 * Other operators run whole where they are faster (Algorithm 3, line 10).
-* A ratio becomes the operator's split nearest to it. The result is what an execution in sequence takes under the costs; the
-  paper's AT (equation 4), a sum of estimates, is kept beside it.
+* A ratio becomes the operator's split nearest to it. The result is what an execution in sequence
+  takes under the costs; the paper's AT (equation 4), a sum of estimates, is kept beside it.
 """
 
 from __future__ import annotations
@@ -120,12 +125,13 @@ def tune(before: Matched, op: Matched, *, overlapped: bool = False) -> Tuned:
     """Algorithm 2.
 
     Args:
-        before, op: two adjacent operators.
+        before: an operator.
+        op: the next one.
         overlapped: as Figure 5 draws it.
     """
     i, j = int(before.total_ms.argmin()), int(op.total_ms.argmin())  # 4-8
     best = Tuned(float(before.total_ms[i] + op.total_ms[j]), i, j)  # 9
-    for sign in (1, -1):  # 10: more of the first on the CPU, more of the second on the GPU; 11: the reverse
+    for sign in (1, -1):  # 10: the first to the CPU, the second to the GPU; 11: the reverse
         moves = np.arange(1, _RATIOS + 1) * sign
         first, second = i + moves, j - moves
         inside = (first >= 0) & (first <= _RATIOS) & (second >= 0) & (second <= _RATIOS)
@@ -180,7 +186,7 @@ def eop(costs: Costs, *, overlapped: bool = False) -> Eop:
 
 
 def _recursion(matched: tuple[Matched, ...], *, overlapped: bool) -> tuple[float, list[float]]:
-    """C1 to C3 of section 3.3: the least time of the first operators, by the last alone or the last two together."""
+    """C1 to C3 of section 3.3: the least time, by the last alone or the last two together."""
     least = [0.0]
     ratios: list[list[float]] = [[]]
     for i, op in enumerate(matched):

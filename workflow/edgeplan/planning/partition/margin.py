@@ -1,7 +1,8 @@
 """Which options a plan may use, and why an operator is not split.
 
-A split is admitted only where its predicted gain over the fastest whole option exceeds the error of that prediction: what
-measurements do not bear out must not make a model slower. Options that another one beats on both processors are dropped too.
+A split is admitted only where its predicted gain over the fastest whole option exceeds the error of
+that prediction: what measurements do not bear out must not make a model slower. Options that
+another one beats on both processors are dropped too.
 """
 
 from __future__ import annotations

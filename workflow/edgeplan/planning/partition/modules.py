@@ -1,8 +1,8 @@
 """Exact decomposition: a step comparable with every other one cuts the model in time.
 
-Everything before such a cut has ended when it starts, everything after it starts when it has ended. So the makespan is that of
-the modules between the cuts, chained: a shortest path over the cuts, whose state is the kind of the cut step. A chain of steps
-has no modules at all.
+Everything before such a cut has ended when it starts, everything after it starts when it has ended.
+So the makespan is that of the modules between the cuts, chained: a shortest path over the cuts,
+whose state is the kind of the cut step. A chain of steps has no modules at all.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from edgeplan.planning.partition.costs import Costs
 from edgeplan.planning.partition.simulate import Boundary
@@ -66,11 +67,11 @@ class Module:
 
 
 def cuts(costs: Costs) -> list[int]:
-    """Positions of the steps that are comparable with every other one, and that no hand-over passes by.
+    """Positions of the steps that are comparable with every other one and passed by no hand-over.
 
-    A step is comparable with all before it if it is the only one that nothing before it or itself reads; likewise after it. A
-    hand-over between steps on both sides of a cut runs beside the cut step: where it may take longer than the cut steps that it
-    passes, these do not count as cuts.
+    A step is comparable with all before it if it is the only one that nothing before it or itself
+    reads; likewise after it. A hand-over between steps on both sides of a cut runs beside the cut
+    step: where it may take longer than the cut steps that it passes, these do not count as cuts.
     """
     n = len(costs.steps)
     comparable = [True] * n
@@ -122,7 +123,7 @@ def modules(costs: Costs, at: Sequence[int]) -> list[Module]:
     """The modules before, between and behind the cuts; one more than there are cuts."""
     borders = [None, *at, None]
     found = []
-    for before, after in zip(borders, borders[1:], strict=False):
+    for before, after in pairwise(borders):
         low = -1 if before is None else before
         high = len(costs.steps) if after is None else after
         found.append(Module(costs, tuple(range(low + 1, high)), before, after))

@@ -1,10 +1,12 @@
-"""Plans that run different steps side by side: a shortest path over the cuts, with modules solved only where it matters.
+"""Plans with steps side by side: a shortest path over the cuts, modules solved where it matters.
 
-The path's state is the kind of the cut step. What a module takes between two cuts depends on their kinds: 9 pairs. For each pair
-a module has a makespan (of the best schedule known, priced by simulation) and a bound; at first those of `quick`. The path
-of least makespans is the plan, the path of least bounds the proven bound. While the two are further apart than the gap
-asked for, the modules on the path of bounds are solved for the kinds they have there, the widest difference first. What one
-solution proves carries over to the other pairs, less what their hand-overs differ by. Modules of equal costs share everything.
+The path's state is the kind of the cut step. What a module takes between two cuts depends on their
+kinds: 9 pairs. For each pair a module has a makespan (of the best schedule known, priced by
+simulation) and a bound; at first those of `quick`. The path of least makespans is the plan, the
+path of least bounds the proven bound. While the two are further apart than the gap asked for, the
+modules on the path of bounds are solved for the kinds they have there, the widest difference first.
+What one solution proves carries over to the other pairs, less what their hand-overs differ by.
+Modules of equal costs share everything.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from edgeplan.planning.partition.simulate import Boundary, Schedule, queues_by, 
 
 _KINDS = range(3)
 _PAIRS = tuple((a, b) for a in _KINDS for b in _KINDS)
-_LARGEST = 6000  # options in a module, beyond which building its program takes longer than a user waits
+_LARGEST = 6000  # options in a module, beyond which its program takes long to build
 _FEWEST_SECONDS = 0.2
 
 Pair = tuple[int, int]
@@ -146,7 +148,7 @@ class _Chain:
             self.known.append(shared[key])
 
     def path(self, what: str) -> tuple[float, list[Pair]]:
-        """Length of the shortest path by makespans or by bounds, and the pair of kinds of each module on it."""
+        """Length of the shortest path, by makespans or bounds, and each module's pair of kinds on it."""
         reached = {0: 0.0}  # nothing precedes the first module: any kind
         back: list[dict[int, int]] = []
         for i, known in enumerate(self.known):
@@ -171,7 +173,7 @@ class _Chain:
         return reached[0], pairs[::-1]
 
     def open(self, pairs: Sequence[Pair]) -> list[tuple[_Solved, Pair]]:
-        """Different modules on a path whose bound is not met and may be raised by solving, the widest first."""
+        """Different modules on a path whose gap solving may close, the widest first."""
         found = {}
         for known, pair in zip(self.known, pairs, strict=True):
             solvable = 0 < sum(len(s.options) for s in known.costs.steps) <= _LARGEST

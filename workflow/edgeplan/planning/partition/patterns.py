@@ -1,13 +1,14 @@
-"""The three patterns by which EOP estimates an operator's time from the share of its input (section 3.2).
+"""The patterns by which EOP estimates an operator's time from a share of its input (section 3.2).
 
     constant   t = a
     linear     t = a + b x
     staircase  t = a + b ceil(x / w)
 
-The pattern "with least errors" is chosen (step 2 of section 3.2). The paper does not say which error. On the samples themselves
-a constant could never beat a line, nor a line a staircase of narrow stairs; so the error here is that of leaving one sample
-out, the staircase's width chosen without it, too. Equal errors go to the pattern of fewer parameters. A pattern that has no
-more samples than parameters has no error, and is no candidate; the constant always is one.
+The pattern "with least errors" is chosen (step 2 of section 3.2). The paper does not say which
+error. On the samples themselves a constant could never beat a line, nor a line a staircase of
+narrow stairs; so the error here is that of leaving one sample out, the staircase's width chosen
+without it, too. Equal errors go to the pattern of fewer parameters. A pattern that has no more
+samples than parameters has no error, and is no candidate; the constant always is one.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def fit(shares: Sequence[float], times_ms: Sequence[float]) -> Pattern:
         widths = x.max() / np.asarray(_STAIRS)
         a, b, errors, left_out = _regress(np.stack([_stairs(x, w) for w in widths]), t)
         best = int(errors.sum(axis=1).argmin())
-        # Without a sample the sum of squares falls by residual times left-out residual: its width is chosen by what remains.
+        # Without a sample the sum of squares falls by residual times left-out residual: its width
+        # is chosen by what remains.
         residuals = t - a[:, None] - b[:, None] * np.stack([_stairs(x, w) for w in widths])
         chosen = (errors.sum(axis=1)[:, None] - residuals * left_out).argmin(axis=0)
         error = _rms(left_out[chosen, np.arange(n)])
@@ -86,7 +88,7 @@ def _rms(values: Floats) -> float:
 
 
 def _regress(features: Floats, t: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Least squares of one feature, a row each: intercepts, slopes, squared residuals, residuals when left out."""
+    """Least squares, a feature each row: intercepts, slopes, squared residuals, left-out ones."""
     n = len(t)
     centre = features.mean(axis=1, keepdims=True)
     offset = features - centre

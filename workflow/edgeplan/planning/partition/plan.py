@@ -33,7 +33,8 @@ class PlannedStep(_Part):
         cpu_share: part that the CPU does.
         dimension: what a split divides.
         implementation: name of the kernels.
-        start_ms, cpu_end_ms, gpu_end_ms: when; a processor without a part ends when the step starts.
+        start_ms, cpu_end_ms, gpu_end_ms: when; a processor without a part ends when the step
+            starts.
         whole_because: why it is not split, "" if it is.
     """
 
@@ -61,11 +62,13 @@ class PartitionPlan(_Part):
         executable: whether steps run one at a time, which is what can be executed.
         note: how the planner searched.
         steps: in the order of the model.
-        cpu, gpu: positions of the steps in each processor's order, where they do not run one at a time.
+        cpu, gpu: positions of the steps in each processor's order, where they do not run one at a
+            time.
         makespan_ms: predicted.
         lower_bound_ms: what no plan of this mode with the admitted options beats.
         better_single, better_single_ms: the better single processor and its makespan.
-        admitted_splits: operators of which a split is admitted: its predicted gain exceeds the error.
+        admitted_splits: operators of which a split is admitted: its predicted gain exceeds the
+            error.
         planning_ms: time taken to plan.
     """
 
@@ -117,7 +120,8 @@ def read_plan(path: Path) -> PartitionPlan:
     """Read a plan.
 
     Raises:
-        FormatError: missing, not JSON, of another format version, or not fitting; it names the field.
+        FormatError: missing, not JSON, of another format version, or not fitting; it names the
+        field.
     """
     again = "plan the model again: edgeplan plan partition"
     try:

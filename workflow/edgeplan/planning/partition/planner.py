@@ -1,8 +1,8 @@
 """One entry to all planners of a partition.
 
-Plans of both modes use the admitted options only (`margin`). The plans of each single processor are always candidates, so that
-none is slower than the better of them under the costs. Side by side a sequential plan is a candidate, too: it is kept where
-nothing is gained, and stays executable.
+Plans of both modes use the admitted options only (`margin`). The plans of each single processor are
+always candidates, so that none is slower than the better of them under the costs. Side by side a
+sequential plan is a candidate, too: it is kept where nothing is gained, and stays executable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A schedule and a bound of a module at once, without a solver: by list scheduling, by load and by longest path."""
+"""A schedule and a bound of a module without a solver: list scheduling, load, longest path."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from scipy.optimize import minimize_scalar
 from edgeplan.planning.partition.costs import CPU, GPU, Costs, Option
 from edgeplan.planning.partition.simulate import Boundary, Schedule, queues_by, side_by_side
 
-#: How much of an option's busy time counts against it beside when it ends: splits keep both processors busy.
+#: How much an option's busy time counts against it, beside when it ends: splits keep both busy.
 _WEIGHTS = (0.0, 0.1, 0.3, 0.6, 1.0)
 
 
 def list_schedules(costs: Costs, boundary: Boundary) -> list[Schedule]:
-    """Schedules of steps taken by their longest way to the end, each with the option that ends first."""
+    """Schedules of steps taken by their longest way to the end, with the option that ends first."""
     ranks = _ranks(costs, boundary)
     found = {_listed(costs, boundary, ranks, weight) for weight in _WEIGHTS}
     return sorted(found, key=lambda s: side_by_side(costs, s, boundary).makespan_ms)
 
 
 def _ranks(costs: Costs, boundary: Boundary) -> list[float]:
-    """Longest way from the start of each step to the end, with the fastest options and hand-overs."""
+    """Longest way from the start of each step to the end, with the fastest of all."""
     ranks = [0.0] * len(costs.steps)
     for k in range(len(ranks) - 1, -1, -1):
         behind = max((ranks[r] + min(map(min, costs.delays_ms[k])) for r in costs.readers[k]), default=0.0)
@@ -70,8 +70,9 @@ def path_bound_ms(costs: Costs, boundary: Boundary) -> float:
 def load_bound_ms(costs: Costs) -> float:
     """The larger load of the two processors at best: the linear relaxation, by its one multiplier.
 
-    For every multiplier m between 0 and 1 the makespan is at least the sum over the steps of the least m c + (1 - m) g. The sum
-    is concave in m; its highest point is searched; any m gives a bound.
+    For every multiplier m between 0 and 1 the makespan is at least the sum over the steps of the
+    least m c + (1 - m) g. The sum is concave in m; its highest point is searched; any m gives a
+    bound.
     """
     if not costs.steps:
         return 0.0

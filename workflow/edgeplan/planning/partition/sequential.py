@@ -1,10 +1,11 @@
 """The best plan that runs one step at a time, by dynamic programming over the order of the steps.
 
-A step's time enters a sequence by its kind alone: of each kind only the fastest option counts. Where memory is shared,
-the state between two steps is the kind of the first: 3 states, O(steps) in all, and the result is the optimum. Where
-outputs must be moved, the state also says which memories hold each output that is still to be read (a copy is paid once);
-the number of states then grows with the outputs alive at once, up to a limit. States beyond it are dropped, the best kept,
-and the bound accounts for them.
+A step's time enters a sequence by its kind alone: of each kind only the fastest option counts.
+Where memory is shared, the state between two steps is the kind of the first: 3 states, O(steps) in
+all, and the result is the optimum. Where outputs must be moved, the state also says which memories
+hold each output that is still to be read (a copy is paid once); the number of states then grows
+with the outputs alive at once, up to a limit. States beyond it are dropped, the best kept, and the
+bound accounts for them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Costs
 
-_HELD = (1, 2, 0)  # memories that hold all of an output, by the kind of its step: bit 0 the CPU's, bit 1 the GPU's
+_HELD = (1, 2, 0)  # memories with all of an output, by its step's kind: bit 0 the CPU's
 _NEEDED = (1, 2, 3)
 _TRANSITIONS = 2_000_000
 _MOST, _FEWEST = 20_000, 50

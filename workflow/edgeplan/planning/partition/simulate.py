@@ -1,9 +1,10 @@
 """What happens when a plan is executed under its costs: start and end of every step.
 
-Two ways of executing. *In sequence*, one step is under way at a time: the next starts when the one before has ended, its
-processors know it, and its inputs are in their memory. *Side by side*, each processor has a queue and takes its next step as
-soon as that step's inputs are there; a split takes both at once. While parts of different steps run side by side they
-are slowed by the contention factors.
+Two ways of executing. *In sequence*, one step is under way at a time: the next starts when the one
+before has ended, its processors know it, and its inputs are in their memory. *Side by side*, each
+processor has a queue and takes its next step as soon as that step's inputs are there; a split takes
+both at once. While parts of different steps run side by side they are slowed by the contention
+factors.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Schedule:
 
     Attributes:
         choice: option of each step.
-        queues: steps on the CPU and on the GPU in their order, those with a busy time there; None for one step at a time.
+        queues: steps on the CPU and on the GPU in their order, those with a busy time there; None
+            for one step at a time.
     """
 
     choice: Choice
@@ -86,7 +88,8 @@ def simulate(costs: Costs, schedule: Schedule) -> Timeline:
 def in_sequence(costs: Costs, choice: Choice) -> Timeline:
     """Execute one step at a time, in the order of the steps.
 
-    An output is moved into a processor's memory once, before its first reader there; both directions move at once.
+    An output is moved into a processor's memory once, before its first reader there; both
+    directions move at once.
     """
     now, before = 0.0, -1
     spans: list[Span] = []
@@ -110,7 +113,7 @@ def in_sequence(costs: Costs, choice: Choice) -> Timeline:
 
 
 def queues_by(costs: Costs, choice: Choice, keys: Sequence[float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Queues of both processors, the steps in the order of their keys, equal ones in that of the model."""
+    """Queues of both processors, by the steps' keys, equal ones in the order of the model."""
     order = sorted(range(len(choice)), key=lambda k: (keys[k], k))
     options = costs.chosen(choice)
     return tuple(k for k in order if options[k].cpu_ms > 0), tuple(k for k in order if options[k].gpu_ms > 0)
