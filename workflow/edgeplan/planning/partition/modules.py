@@ -15,7 +15,7 @@ from itertools import pairwise
 from edgeplan.planning.partition.costs import Costs
 from edgeplan.planning.partition.simulate import Boundary
 
-_NOTHING = (0.0, 0.0, 0.0)
+_NOTHING: tuple[float, ...] = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Module:
 
     def boundary(self, kind_before: int, kind_after: int) -> Boundary:
         """What surrounds it, given the kinds of the cut steps."""
-        entry = exits = ((0.0, 0.0, 0.0),) * len(self.steps)
+        entry = exits = (_NOTHING,) * len(self.steps)
         direct = 0.0
         if self.before is not None:
             delays = self.model.delays_ms[self.before][kind_before]
