@@ -8,14 +8,14 @@ Variables: x (one binary for each step and option), start and end of each step, 
   and the program would lose its optimum.
 * end = start + sum of spans x; a reader starts after the end and the delay between the two kinds,
   if both are chosen.
-* M >= sum of c x and M >= sum of g x, with the least that must precede and follow: what the solver
-  does not see by itself.
+* M is at least the loads of both processors, sum of c x and sum of g x, which the solver does not
+  see by itself. With contention they are the sums of `Costs.load_weights`.
 * M is at least the largest end.
 
 Times are counted in ticks, rounded down: what the solver proves holds for the true times, too, and
-the schedule that it finds is priced by the simulation. Contention is not in the program, so the
-bound holds with and without; a second program, with times as slow as contention makes them at
-worst, finds schedules for it.
+the schedule that it finds is priced by the simulation. Of contention only the loads know, so the
+bound holds with it; a second program, with times as slow as contention makes them at worst, finds
+schedules for it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Solution:
     """What the solver found.
 
     Attributes:
-        lower_bound_ms: no schedule without contention is faster.
+        lower_bound_ms: no schedule is faster.
         schedule: None if it found none in its time.
     """
 
@@ -77,7 +77,7 @@ def slowed(costs: Costs) -> Costs:
             for o in s.options
         )
         steps.append(replace(s, options=options))
-    return replace(costs, steps=tuple(steps))
+    return replace(costs, steps=tuple(steps), contention=None)
 
 
 def solve(
@@ -86,9 +86,9 @@ def solve(
     """Search for a faster schedule and prove a bound.
 
     Args:
-        costs: of a module; contention is ignored.
+        costs: of a module; contention counts in its loads only.
         boundary: what surrounds it.
-        known: a schedule, where the search begins, and its makespan without contention.
+        known: a schedule, where the search begins, and its makespan.
         bound_ms: a bound that is known.
         gap: relative gap to prove.
         seconds: after which the best found is returned.
@@ -166,9 +166,9 @@ class _Program:
     def _loads(self, boundary: Boundary) -> None:
         least = [min(row[o.kind] for o in s.options) for s, row in zip(self.costs.steps, boundary.entry_ms, strict=True)]
         before = self._ticks(min(least, default=0.0))
-        for processor in (CPU, GPU):
+        for side in (CPU, GPU):
             load = sum(
-                self._ticks((o.cpu_ms, o.gpu_ms)[processor]) * var
+                self._ticks(self.costs.weighed_ms(o, step.load)[side]) * var
                 for step, x in zip(self.costs.steps, self.chosen, strict=True)
                 for o, var in zip(step.options, x, strict=True)
             )

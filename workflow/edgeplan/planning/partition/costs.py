@@ -143,6 +143,30 @@ class Costs:
         pair = (self.steps[on_cpu].load, self.steps[on_gpu].load)
         return (self.contention or {}).get(pair, (1.0, 1.0))
 
+    @cached_property
+    def load_weights(self) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[float, float]]]:
+        """Weights of busy times on the CPU and the GPU, by load, whose sums no makespan is below.
+
+        While both processors run different steps each gets less done. Weights of at most 1 for
+        which weight over factor, added over both processors, is at most 1 for every pair of loads
+        pay for no more than the time that passes, alone or side by side. What both do of one
+        split at a time counts once. Without contention these are the plain loads.
+        """
+        loads = sorted({s.load for s in self.steps})
+        pairs = {(a, b): (self.contention or {}).get((a, b), (1.0, 1.0)) for a in loads for b in loads}
+        beside_cpu = {b: min(min(1.0, pairs[a, b][1] * (1 - 1 / pairs[a, b][0])) for a in loads) for b in loads}
+        beside_gpu = {a: min(min(1.0, pairs[a, b][0] * (1 - 1 / pairs[a, b][1])) for b in loads) for a in loads}
+        return {b: (1.0, w) for b, w in beside_cpu.items()}, {a: (w, 1.0) for a, w in beside_gpu.items()}
+
+    def weighed_ms(self, option: Option, load: str) -> tuple[float, float]:
+        """What an option adds to each of the two sums of `load_weights`."""
+        both = min(option.cpu_ms, option.gpu_ms)
+        first, second = (
+            both + weights[load][CPU] * (option.cpu_ms - both) + weights[load][GPU] * (option.gpu_ms - both)
+            for weights in self.load_weights
+        )
+        return first, second
+
     def chosen(self, choice: Sequence[int]) -> list[Option]:
         """The chosen options, by step."""
         return [s.options[o] for s, o in zip(self.steps, choice, strict=True)]

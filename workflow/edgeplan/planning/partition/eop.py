@@ -188,15 +188,18 @@ def eop(costs: Costs, *, overlapped: bool = False) -> Eop:
 def _recursion(matched: tuple[Matched, ...], *, overlapped: bool) -> tuple[float, list[float]]:
     """C1 to C3 of section 3.3: the least time, by the last alone or the last two together."""
     least = [0.0]
-    ratios: list[list[float]] = [[]]
+    taken: list[tuple[int, ...]] = [()]
     for i, op in enumerate(matched):
         alone = int(op.total_ms.argmin())
-        time, chosen = least[i] + float(op.total_ms[alone]), [*ratios[i], alone / _RATIOS]  # C1
+        time = least[i] + float(op.total_ms[alone])  # C1
+        last: tuple[int, ...] = (alone,)
         if i:
             pair = tune(matched[i - 1], op, overlapped=overlapped)  # C2
             if least[i - 1] + pair.time_ms < time:
-                time = least[i - 1] + pair.time_ms
-                chosen = [*ratios[i - 1], pair.first / _RATIOS, pair.second / _RATIOS]
+                time, last = least[i - 1] + pair.time_ms, (pair.first, pair.second)
         least.append(time)
-        ratios.append(chosen)
-    return least[-1], ratios[-1]
+        taken.append(last)
+    ratios: list[float] = []
+    while len(ratios) < len(matched):
+        ratios += [position / _RATIOS for position in reversed(taken[len(matched) - len(ratios)])]
+    return least[-1], ratios[::-1]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from edgeplan.planning.partition.branches import slowed, solve
 from edgeplan.planning.partition.costs import Costs
@@ -185,14 +185,12 @@ class _Chain:
         """Solve a module for a pair of kinds."""
         known.tried[pair] = known.tried.get(pair, 0) + 1
         boundary = known.boundaries[pair]
-        undisturbed = replace(known.costs, contention=None)
-        costs = [undisturbed, slowed(known.costs)] if known.costs.disturbed else [undisturbed]
+        start = known.schedule[pair]
+        costs = [known.costs, slowed(known.costs)] if known.costs.disturbed else [known.costs]
         for i, c in enumerate(costs):
-            plain = replace(c, contention=None)
-            start = known.schedule[pair]
-            best_ms = side_by_side(plain, start, boundary).makespan_ms
+            best_ms = side_by_side(c, start, boundary).makespan_ms
             bound_ms = 0.0 if i else known.bound[pair]
-            found = solve(plain, boundary, (start, best_ms), bound_ms=bound_ms, gap=self.gap / 2, seconds=seconds / len(costs))
+            found = solve(c, boundary, (start, best_ms), bound_ms=bound_ms, gap=self.gap / 2, seconds=seconds / len(costs))
             if found.schedule is not None:
                 known.offer(found.schedule)
             if not i:

@@ -68,20 +68,19 @@ def path_bound_ms(costs: Costs, boundary: Boundary) -> float:
 
 
 def load_bound_ms(costs: Costs) -> float:
-    """The larger load of the two processors at best: the linear relaxation, by its one multiplier.
+    """The larger load of the two processors at best, slowed by contention where both are busy.
 
-    For every multiplier m between 0 and 1 the makespan is at least the sum over the steps of the
-    least m c + (1 - m) g. The sum is concave in m; its highest point is searched; any m gives a
-    bound.
+    It is the linear relaxation, by its one multiplier: for every m between 0 and 1 the makespan is
+    at least the sum over the steps of the least of m times one sum of `Costs.load_weights` and
+    1 - m times the other. That is concave in m; any m gives a bound.
     """
     if not costs.steps:
         return 0.0
-    on_cpu = np.array([o.cpu_ms for s in costs.steps for o in s.options])
-    on_gpu = np.array([o.gpu_ms for s in costs.steps for o in s.options])
+    weighed = np.array([costs.weighed_ms(o, s.load) for s in costs.steps for o in s.options])
     first = np.cumsum([0, *(len(s.options) for s in costs.steps[:-1])])
 
     def at(m: float) -> float:
-        return float(np.minimum.reduceat(m * on_cpu + (1 - m) * on_gpu, first).sum())
+        return float(np.minimum.reduceat(weighed @ (m, 1 - m), first).sum())
 
     found = minimize_scalar(lambda m: -at(m), bounds=(0.0, 1.0), method="bounded")
     return max(at(float(found.x)), at(0.0), at(1.0))
