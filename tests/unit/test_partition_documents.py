@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +89,14 @@ FAULTS: dict[str, tuple[Callable[[Document], object], list[str]]] = {
 
 def test_the_document_that_faults_are_made_of_is_planned() -> None:
     assert plan(parse(valid()), "sequential").makespan_ms == pytest.approx(3.0)
+
+
+def test_the_documented_example_is_planned() -> None:
+    page = (Path(__file__).parents[2] / "docs/partition-planning.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    made = plan(parse_costs(example.encode(), "docs"), "sequential")
+    assert [step.on for step in made.steps] == ["split", "cpu"]
+    assert made.steps[1].whole_because == "too small"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
