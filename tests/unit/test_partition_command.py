@@ -86,6 +86,7 @@ def test_the_picture_is_svg_and_the_same_every_time(chain_file: Path, tmp_path: 
     assert "conv0" in one.read_text(encoding="utf-8")
 
 
+@pytest.mark.filterwarnings("error")
 def test_names_reach_neither_terminal_nor_picture_as_anything_but_text(hostile_file: Path, tmp_path: Path) -> None:
     picture = tmp_path / "p.svg"
     output = run("--costs", hostile_file, "--gantt", picture)

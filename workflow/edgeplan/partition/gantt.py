@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -82,7 +83,8 @@ def write_svg(plan: PartitionPlan, path: Path) -> None:
     for label, place in (("whole", _WHOLE), ("split", _SPLIT)):
         axis.plot([], [], "s", color=PALETTE[place], label=label)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    with mpl.rc_context({"svg.hashsalt": "edgeplan", "svg.fonttype": "none"}):
+    with mpl.rc_context({"svg.hashsalt": "edgeplan", "svg.fonttype": "none"}), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # names are kept as text: the viewer has other fonts
         write_atomically(path, partial(figure.savefig, format="svg", metadata={"Date": None}))
 
 

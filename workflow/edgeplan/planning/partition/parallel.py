@@ -202,10 +202,10 @@ class _Chain:
         queues: tuple[list[int], list[int]] = ([], [])
         for i, (part, known, pair) in enumerate(zip(self.parts, self.known, pairs, strict=True)):
             schedule = known.schedule[pair]
-            for k, option in zip(part.steps, schedule.choice, strict=True):
-                choice[k] = option
-            for whole, queue in zip(queues, schedule.queues or ((), ()), strict=True):
-                whole.extend(part.steps[k] for k in queue)
+            for k, position in zip(part.steps, schedule.choice, strict=True):
+                choice[k] = position
+            for steps, queue in zip(schedule.queues or ((), ()), queues, strict=True):
+                queue.extend(part.steps[k] for k in steps)
             if i < len(self.cuts):
                 step = self.costs.steps[self.cuts[i]]
                 option = step.best(pair[1])
