@@ -42,12 +42,15 @@ def nearest(step: Step, cpu_share: float, dimension: str | None = None) -> Optio
 
 
 def equal(costs: Costs) -> Choice:
-    """One half for each processor (muLayer's and others' equal partition)."""
+    """One half for each processor: "Equal" of EOP's section 5.1."""
     return at_ratio(costs, EQUAL)
 
 
 def fixed(costs: Costs) -> Choice:
-    """The one ratio that is best for all operators together, among those that any of them has."""
+    """The one ratio that is best for all operators together: "Fixed" of EOP's section 5.1.
+
+    It is the best of the ratios that any operator has; EOP fixes one for each subgraph.
+    """
     ratios = sorted({o.cpu_share for s in costs.steps for o in s.options if o.kind == SPLIT} or {EQUAL})
     step = max(len(ratios) * len(costs.steps) // _TRIED, 1)
     choices = [at_ratio(costs, ratio) for ratio in ratios[::step]]
@@ -58,5 +61,8 @@ _TRIED = 200_000  # steps simulated to find the fixed ratio; beyond it fewer rat
 
 
 def greedy(costs: Costs) -> Choice:
-    """Every operator for itself: the option that ends first, hand-overs not counted."""
+    """Every operator for itself, as LiPG splits (5.2, 5.4): the option that ends first.
+
+    Hand-overs are not counted.
+    """
     return tuple(s.options.index(min(s.options, key=lambda o: o.span_ms)) for s in costs.steps)
