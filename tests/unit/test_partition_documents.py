@@ -14,7 +14,7 @@ from partition_instances import chain
 from edgeplan.errors import FormatError
 from edgeplan.planning.partition.document import parse_costs, read_costs
 from edgeplan.planning.partition.parallel import Search
-from edgeplan.planning.partition.planner import compared, plan
+from edgeplan.planning.partition.planner import plan
 
 Document = dict[str, Any]
 _PLENTY_S = 120  # of process time: what matters is that it ends
@@ -157,7 +157,6 @@ def test_ten_thousand_operators_in_a_row_are_planned() -> None:
         made = plan(costs, mode)  # type: ignore[arg-type]
         assert made.optimal
         assert made.makespan_ms < made.better_single_ms
-    assert all(ms >= made.makespan_ms * 0.97 for ms in compared(costs).values())
     assert time.process_time() - started < _PLENTY_S
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from edgeplan.planning.partition.costs import CPU, GPU, Costs, Option
-from edgeplan.planning.partition.simulate import Boundary, Schedule, queues_by, side_by_side
+from edgeplan.planning.partition.simulate import Boundary, Schedule, queues_by
 
 #: How much an option's busy time counts against it, beside when it ends: splits keep both busy.
 _WEIGHTS = (0.0, 0.1, 0.3, 0.6, 1.0)
@@ -17,8 +17,7 @@ _WEIGHTS = (0.0, 0.1, 0.3, 0.6, 1.0)
 def list_schedules(costs: Costs, boundary: Boundary) -> list[Schedule]:
     """Schedules of steps taken by their longest way to the end, with the option that ends first."""
     ranks = _ranks(costs, boundary)
-    found = {_listed(costs, boundary, ranks, weight) for weight in _WEIGHTS}
-    return sorted(found, key=lambda s: side_by_side(costs, s, boundary).makespan_ms)
+    return list(dict.fromkeys(_listed(costs, boundary, ranks, weight) for weight in _WEIGHTS))
 
 
 def _ranks(costs: Costs, boundary: Boundary) -> list[float]:

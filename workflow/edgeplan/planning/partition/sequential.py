@@ -17,7 +17,7 @@ from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Costs
 
 _HELD = (1, 2, 0)  # memories with all of an output, by its step's kind: bit 0 the CPU's
 _NEEDED = (1, 2, 3)
-_TRANSITIONS = 2_000_000
+_TRANSITIONS = 400_000  # a second or two
 _MOST, _FEWEST = 20_000, 50
 
 State = tuple[int, tuple[int, ...]]
