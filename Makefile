@@ -86,9 +86,9 @@ wire: environment ## write dvc.yaml from the stages that the chapters declare
 lock: dev-environment ## resolve the dependencies of pyproject.toml again
 	python -m pip install --quiet --disable-pip-version-check uv
 	uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		--extra openvino --extra runtime --extra baselines --extra pipeline pyproject.toml -o requirements.lock
+		--extra openvino --extra runtime --extra baselines --extra partition --extra pipeline pyproject.toml -o requirements.lock
 	uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		--extra openvino --extra runtime --extra baselines --extra pipeline --extra dev --extra docs -c requirements.lock pyproject.toml -o requirements-dev.lock
+		--extra openvino --extra runtime --extra baselines --extra partition --extra pipeline --extra dev --extra docs -c requirements.lock pyproject.toml -o requirements-dev.lock
 	echo pnnx | uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--no-annotate --no-deps - -o requirements-no-deps.lock
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgeplan.cli import layout
+from edgeplan.cli import layout, partition
 from edgeplan.errors import ParamsError
 from edgeplan.terminal import say
 from edgeplan.workspace import WorkspaceOption
@@ -42,6 +42,7 @@ class Costs(StrEnum):
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     layout.register(plan_app)
+    partition.register(plan_app)
     app.add_typer(plan_app, name="plan")
 
 

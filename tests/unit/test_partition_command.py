@@ -1,0 +1,140 @@
+"""`edgeplan plan partition`: what it prints, writes and refuses."""
+
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from partition_instances import chain, module
+from typer.testing import CliRunner
+
+from edgeplan.cli import app, main
+from edgeplan.errors import FormatError
+from edgeplan.planning.partition.document import parse_costs
+from edgeplan.planning.partition.plan import read_plan
+from edgeplan.planning.partition.planner import BASELINES, plan
+from edgeplan.reporting.partition_gantt import text_lines, write_svg
+
+branches = pytest.mark.skipif(find_spec("ortools") is None, reason="OR-tools is not installed")
+_HOSTILE = ["$\\frac{1}{", "<script>&\"'", "\x1b[31mred", "a\nb", "\u202egnp", "[bold]x", "é漢字", "x" * 900]
+
+
+@pytest.fixture
+def chain_file(tmp_path: Path) -> Path:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(chain(12, 1).document(error=0.03)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def hostile_file(tmp_path: Path) -> Path:
+    document = chain(len(_HOSTILE), 1).document(model="$m$\x1b]0;t\x07")
+    for k, (entry, name) in enumerate(zip(document["operators"], _HOSTILE, strict=True)):
+        entry |= {"name": name, "inputs": _HOSTILE[k - 1 : k] if k else [], "unsplittable": name}
+    document["processors"] = {"cpu": "\x1b[1mcpu$", "gpu": "<g>"}
+    path = tmp_path / "hostile.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def run(*arguments: object) -> str:
+    done = CliRunner().invoke(app, ["plan", "partition", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_plan_is_told_written_and_read_again(chain_file: Path, tmp_path: Path) -> None:
+    written = tmp_path / "out" / "plan.json"
+    output = run("--costs", chain_file, "-o", written)
+    assert "optimal, bound" in output
+    assert "yes, one operator at a time" in output
+    assert output.count("conv") >= 12
+    made = read_plan(written)
+    again = plan(parse_costs(chain_file.read_bytes(), ""), "sequential")
+    assert made.model_copy(update={"planning_ms": 0.0}) == again.model_copy(update={"planning_ms": 0.0})
+
+
+def test_json_holds_the_plan_its_gap_and_the_comparison(chain_file: Path) -> None:
+    found = json.loads(run("--costs", chain_file, "--json", "--compare"))
+    assert found["optimal"] is True
+    assert found["gap"] == pytest.approx(0.0, abs=1e-9)
+    assert list(found["compared_ms"]) == list(BASELINES)
+    assert min(found["compared_ms"].values()) >= found["makespan_ms"] * 0.97
+    assert [step["name"] for step in found["steps"]] == [f"conv{k}" for k in range(12)]
+
+
+@branches
+def test_plans_side_by_side_are_marked_as_not_executable_yet(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(module("A", 1).document(error=0.03)), encoding="utf-8")
+    output = run("--costs", path, "--mode", "parallel", "--time-limit", 120)
+    assert "not yet: different operators run side by side" in output
+    assert "runs beside" in output
+    assert "optimal" in output
+    short = run("--costs", path, "--mode", "parallel", "--time-limit", 0)
+    assert "above the optimum" in short
+
+
+def test_the_picture_is_svg_and_the_same_every_time(chain_file: Path, tmp_path: Path) -> None:
+    one, other = tmp_path / "one.svg", tmp_path / "other.svg"
+    for path in (one, other):
+        run("--costs", chain_file, "--gantt", path)
+    assert one.read_bytes() == other.read_bytes()
+    assert ET.parse(one).getroot().tag.endswith("svg")  # noqa: S314  our own file
+    assert "conv0" in one.read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_reach_neither_terminal_nor_picture_as_anything_but_text(hostile_file: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "p.svg"
+    output = run("--costs", hostile_file, "--gantt", picture)
+    assert "\x1b" not in output
+    assert "\u202e" not in output
+    assert "\\x1b[31mred" in output
+    drawn = "".join(ET.parse(picture).getroot().itertext())  # noqa: S314  our own file
+    assert "<script>" in drawn
+    assert "\x1b" not in drawn
+
+
+def test_the_text_shows_when_each_processor_is_busy(chain_file: Path) -> None:
+    made = plan(parse_costs(chain_file.read_bytes(), ""), "sequential")
+    cpu, gpu, axis = text_lines(made, 50)
+    assert [len(line) for line in (cpu, gpu)] == [len("cpu ||") + 50] * 2
+    assert cpu[5] == gpu[5] == "A"  # the first operator is split: a capital on both
+    assert axis.endswith(f"{made.makespan_ms:.3f} ms")
+
+
+def test_a_model_that_takes_no_time_has_a_picture(tmp_path: Path) -> None:
+    operators = [{"name": "reshape", "options": [{"on": "cpu", "cpu_ms": 0}]}]
+    document = {"format_version": 1, "model": "m", "cpu_to_gpu_ms": 0, "gpu_to_cpu_ms": 0, "operators": operators}
+    made = plan(parse_costs(json.dumps(document).encode(), ""), "sequential")
+    assert made.optimal
+    assert "." * 96 in text_lines(made)[0]
+    write_svg(made, tmp_path / "p.svg")
+
+
+@pytest.mark.parametrize("change", [{"makespan_ms": 0.001}, {"better_single_ms": 0.001}, {"format_version": 2}, {"cpu": [99]}])
+def test_a_plan_that_contradicts_itself_is_refused(chain_file: Path, tmp_path: Path, change: dict[str, object]) -> None:
+    path = tmp_path / "plan.json"
+    run("--costs", chain_file, "-o", path)
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **change}), encoding="utf-8")
+    with pytest.raises(FormatError, match="the plan does not fit"):
+        read_plan(path)
+
+
+def test_errors_are_one_message_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "costs.json"
+    bad.write_text('{"format_version": 1}', encoding="utf-8")
+    written = tmp_path / "plan.json"
+    monkeypatch.setattr(sys, "argv", ["edgeplan", "plan", "partition", "--costs", str(bad), "-o", str(written)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == FormatError.exit_code
+    told = capsys.readouterr().err
+    assert told.startswith("error: the cost document does not fit: model: Field required")
+    assert told.count("\n") == 3
+    assert not written.exists()

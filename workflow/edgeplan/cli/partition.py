@@ -1,0 +1,123 @@
+"""The command line of partitions: `edgeplan plan partition`."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgeplan.terminal import escaped, say
+
+if TYPE_CHECKING:
+    from edgeplan.planning.partition.plan import PartitionPlan
+
+_LISTED = 60
+
+
+class Mode(StrEnum):
+    """Whether steps may run side by side."""
+
+    sequential = "sequential"
+    parallel = "parallel"
+
+
+def register(plan_app: typer.Typer) -> None:
+    """Add the command to those of `edgeplan plan`."""
+    plan_app.command("partition")(plan_partition)
+
+
+def plan_partition(
+    costs: Annotated[Path, typer.Option(help="JSON document of operators, options and times; see docs/partition-planning.md.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the plan to, as JSON.")] = None,
+    mode: Annotated[
+        Mode,
+        typer.Option(help="One operator at a time, whole or split; or also different ones side by side."),
+    ] = Mode.sequential,
+    time_limit: Annotated[
+        float, typer.Option(min=0, max=86400, help="Seconds of search side by side, after which the best found is taken.")
+    ] = 20.0,
+    gap: Annotated[float, typer.Option(min=0, max=1, help="Relative distance to the bound at which the search ends.")] = 1e-3,
+    gantt: Annotated[Path | None, typer.Option(help="File to draw the plan to, as SVG.")] = None,
+    compare: Annotated[
+        bool, typer.Option(help="Also what single processors, equal and fixed ratios, greedy and EOP's algorithms would take.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+) -> None:
+    """Plan which of two processors runs each operator, whole or split, from a document of costs."""
+    # `edgeplan --help` should not wait for any of these.
+    from edgeplan.planning.partition.document import read_costs  # noqa: PLC0415
+    from edgeplan.planning.partition.parallel import Search  # noqa: PLC0415
+    from edgeplan.planning.partition.plan import document, write_plan  # noqa: PLC0415
+    from edgeplan.planning.partition.planner import compared, plan  # noqa: PLC0415
+    from edgeplan.reporting.partition_gantt import write_svg  # noqa: PLC0415
+
+    read = read_costs(costs)
+    made = plan(read, mode.value, Search(gap=gap, time_limit_s=time_limit))
+    if output is not None:
+        write_plan(made, output)
+    if gantt is not None:
+        write_svg(made, gantt)
+    others = compared(read) if compare else {}
+    if as_json:
+        say(json.dumps({**document(made), **({"compared_ms": others} if compare else {})}, indent=2))
+        return
+    for line in [*summary(made), *_compared_lines(others, made.makespan_ms), "", *picture(made)]:
+        say(line)
+    written = [str(path) for path in (output, gantt) if path is not None]
+    if written:
+        say(f"written to {', '.join(written)}")
+
+
+def proof(plan: PartitionPlan) -> str:
+    """Whether the plan is optimal, or how far it may be from it."""
+    bound = f"bound {plan.lower_bound_ms:.4g} ms"
+    return f"optimal, {bound}" if plan.optimal else f"at most {100 * plan.gap:.2f} % above the optimum, {bound}"
+
+
+def summary(plan: PartitionPlan) -> list[str]:
+    """What a user wants to know about a plan."""
+    split = sum(step.on == "split" for step in plan.steps)
+    single = plan.processors[plan.better_single == "gpu"]
+    gain = plan.better_single_ms / plan.makespan_ms if plan.makespan_ms else 1.0
+    executed = "yes, one operator at a time"
+    if not plan.executable:
+        executed = "not yet: different operators run side by side; --mode sequential plans what can be executed"
+    return [
+        f"{escaped(plan.model)}: {plan.makespan_ms:.4g} ms predicted ({plan.mode}; {plan.note})",
+        f"  proof       {proof(plan)}, for these costs and the admitted splits",
+        f"  against     {escaped(single)} alone, the better single processor: {plan.better_single_ms:.4g} ms, x {gain:.2f}",
+        f"  split       {split} of {len(plan.steps)} operators; of {plan.admitted_splits} a split gains more than its error",
+        f"  executable  {executed}",
+        f"  planned in  {plan.planning_ms / 1e3:.2f} s",
+    ]
+
+
+def _compared_lines(others: dict[str, float], makespan_ms: float) -> list[str]:
+    return [
+        f"  {name:<15} {ms:.4g} ms, {ms / makespan_ms if makespan_ms else 1.0:.2f} of the plan" for name, ms in others.items()
+    ]
+
+
+def picture(plan: PartitionPlan) -> list[str]:
+    """The Gantt chart as text, and its operators."""
+    from edgeplan.reporting.partition_gantt import letter, text_lines  # noqa: PLC0415
+
+    # What takes longest, in the order of the model.
+    longest = sorted(range(len(plan.steps)), key=lambda k: plan.steps[k].start_ms - _end(plan, k))[:_LISTED]
+    lines = text_lines(plan)
+    for k in sorted(longest):
+        step = plan.steps[k]
+        where = f"split, {100 * step.cpu_share:.3g} % cpu" if step.on == "split" else step.on
+        why = f"  ({escaped(step.whole_because)})" if step.whole_because else ""
+        name = escaped(step.name)
+        lines.append(f"  {letter(k, step)} {name:<24} {step.start_ms:9.4f} {_end(plan, k):9.4f}  {where}{why}")
+    if (more := len(plan.steps) - len(longest)) > 0:
+        lines.append(f"  and {more} shorter ones, which the plan document lists")
+    return lines
+
+
+def _end(plan: PartitionPlan, k: int) -> float:
+    return max(plan.steps[k].cpu_end_ms, plan.steps[k].gpu_end_ms)

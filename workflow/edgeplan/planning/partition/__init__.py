@@ -1,0 +1,1 @@
+"""Planning which of two processors runs each step of a model, whole or split between both."""

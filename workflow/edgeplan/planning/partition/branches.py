@@ -1,0 +1,194 @@
+"""Steps of a module side by side, as a constraint program on OR-tools' CP-SAT.
+
+Variables: x (one binary for each step and option), start and end of each step, the makespan M.
+
+* Each option with a busy time on a processor is an interval there, of fixed size, there only if the
+  option is chosen. Intervals of one processor do not overlap. A split has one on both, with one
+  start. An option without busy time has no interval: one of size zero could not lie within another,
+  and the program would lose its optimum.
+* end = start + sum of spans x; a reader starts after the end and the delay between the two kinds,
+  if both are chosen.
+* M is at least the loads of both processors, sum of c x and sum of g x, which the solver does not
+  see by itself. With contention they are the sums of `Costs.load_weights`.
+* M is at least the largest end.
+
+Times are counted in ticks, rounded down: what the solver proves holds for the true times, too, and
+the schedule that it finds is priced by the simulation. Of contention only the loads know, so the
+bound holds with it; a second program, with times as slow as contention makes them at worst, finds
+schedules for it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+from edgeplan.errors import DeviceError
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Costs
+from edgeplan.planning.partition.simulate import Boundary, Schedule, queues_by
+
+_TICKS = 2**20  # of the best makespan known: a step's rounding is below a millionth of it
+_KINDS = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """What the solver found.
+
+    Attributes:
+        lower_bound_ms: no schedule is faster.
+        schedule: None if it found none in its time.
+    """
+
+    lower_bound_ms: float
+    schedule: Schedule | None
+
+
+def solver() -> ModuleType:
+    """OR-tools' CP-SAT.
+
+    Raises:
+        DeviceError: it is not installed.
+    """
+    try:
+        from ortools.sat.python import cp_model  # noqa: PLC0415  an extra: only plans side by side need it
+    except ImportError as error:
+        raise DeviceError(
+            f"steps side by side are planned by OR-tools, which cannot be imported ({error})",
+            where="this environment",
+            next_step="pip install 'edgeplan[partition]', or plan one step at a time: --mode sequential",
+        ) from error
+    module: ModuleType = cp_model
+    return module
+
+
+def slowed(costs: Costs) -> Costs:
+    """The same steps with the times that contention makes of whole options at worst."""
+    worst = {side: {"compute": 1.0, "bandwidth": 1.0} for side in (CPU, GPU)}
+    for loads, factors in (costs.contention or {}).items():
+        for side in (CPU, GPU):
+            worst[side][loads[side]] = max(worst[side][loads[side]], factors[side])
+    steps = []
+    for s in costs.steps:
+        options = tuple(
+            o if o.kind == SPLIT else replace(o, cpu_ms=o.cpu_ms * worst[CPU][s.load], gpu_ms=o.gpu_ms * worst[GPU][s.load])
+            for o in s.options
+        )
+        steps.append(replace(s, options=options))
+    return replace(costs, steps=tuple(steps), contention=None)
+
+
+def solve(
+    costs: Costs, boundary: Boundary, known: tuple[Schedule, float], *, bound_ms: float, gap: float, seconds: float
+) -> Solution:
+    """Search for a faster schedule and prove a bound.
+
+    Args:
+        costs: of a module; contention counts in its loads only.
+        boundary: what surrounds it.
+        known: a schedule, where the search begins, and its makespan.
+        bound_ms: a bound that is known.
+        gap: relative gap to prove.
+        seconds: after which the best found is returned.
+    """
+    hint, best_ms = known
+    if best_ms <= 0:
+        return Solution(0.0, None)
+    program = _Program(solver(), costs, boundary, best_ms, bound_ms)
+    program.hint(hint)
+    return program.solve(gap, seconds)
+
+
+class _Program:
+    def __init__(self, cp: Any, costs: Costs, boundary: Boundary, best_ms: float, bound_ms: float) -> None:
+        self.cp, self.costs, self.tick = cp, costs, best_ms / _TICKS
+        self.model = cp.CpModel()
+        limit = math.ceil(best_ms / self.tick) + 1
+        self.makespan = self.model.new_int_var(min(self._ticks(bound_ms), limit), limit, "")
+        self.starts: list[Any] = []
+        self.ends: list[Any] = []
+        self.chosen: list[list[Any]] = []
+        self.kind: list[list[Any]] = []
+        self._steps(limit)
+        self._boundary(boundary)
+        self._edges()
+        self._loads(boundary)
+        self.model.minimize(self.makespan)
+
+    def _ticks(self, ms: float) -> int:
+        return math.floor(ms / self.tick)
+
+    def _steps(self, limit: int) -> None:
+        lanes: tuple[list[Any], list[Any]] = ([], [])
+        for step in self.costs.steps:
+            start, end = (self.model.new_int_var(0, limit, "") for _ in range(2))
+            x = [self.model.new_bool_var("") for _ in step.options]
+            self.model.add_exactly_one(x)
+            spans = [self._ticks(o.span_ms) for o in step.options]
+            self.model.add(end == start + sum(span * var for span, var in zip(spans, x, strict=True)))
+            for option, var in zip(step.options, x, strict=True):
+                for lane, busy in zip(lanes, (option.cpu_ms, option.gpu_ms), strict=True):
+                    if size := self._ticks(busy):
+                        lane.append(self.model.new_optional_fixed_size_interval_var(start, size, var, ""))
+            self.starts.append(start)
+            self.ends.append(end)
+            self.chosen.append(x)
+            self.kind.append([sum(var for o, var in zip(step.options, x, strict=True) if o.kind == kind) for kind in _KINDS])
+        for lane in lanes:
+            self.model.add_no_overlap(lane)
+
+    def _boundary(self, boundary: Boundary) -> None:
+        self.model.add(self.makespan >= self._ticks(boundary.direct_ms))
+        for k in range(len(self.starts)):
+            entry, leave = (
+                sum(self._ticks(ms) * self.kind[k][kind] for kind, ms in enumerate(table[k]) if ms)
+                for table in (boundary.entry_ms, boundary.exit_ms)
+            )
+            self.model.add(self.starts[k] >= entry)
+            self.model.add(self.makespan >= self.ends[k] + leave)
+
+    def _edges(self) -> None:
+        for k, step in enumerate(self.costs.steps):
+            for i in step.inputs:
+                delays = [[self._ticks(ms) for ms in row] for row in self.costs.delays_ms[i]]
+                self.model.add(self.starts[k] >= self.ends[i])
+                levels = {ms for row in delays for ms in row if ms}
+                for ms in levels:
+                    # Not exceeded from this kind: linear in both, since one kind of each is chosen.
+                    for kind in _KINDS:
+                        readers = [b for b in _KINDS if delays[kind][b] == ms]
+                        if readers:
+                            both = self.kind[i][kind] + sum(self.kind[k][b] for b in readers)
+                            self.model.add(self.starts[k] >= self.ends[i] + ms * (both - 1))
+
+    def _loads(self, boundary: Boundary) -> None:
+        least = [min(row[o.kind] for o in s.options) for s, row in zip(self.costs.steps, boundary.entry_ms, strict=True)]
+        before = self._ticks(min(least, default=0.0))
+        for side in (CPU, GPU):
+            load = sum(
+                self._ticks(self.costs.weighed_ms(o, step.load)[side]) * var
+                for step, x in zip(self.costs.steps, self.chosen, strict=True)
+                for o, var in zip(step.options, x, strict=True)
+            )
+            self.model.add(self.makespan >= before + load)
+
+    def hint(self, schedule: Schedule) -> None:
+        """Begin with a schedule's choice of options."""
+        for x, chosen in zip(self.chosen, schedule.choice, strict=True):
+            for position, var in enumerate(x):
+                self.model.add_hint(var, position == chosen)
+
+    def solve(self, gap: float, seconds: float) -> Solution:
+        found = self.cp.CpSolver()
+        found.parameters.max_time_in_seconds = max(seconds, 0.01)
+        found.parameters.relative_gap_limit = gap
+        found.parameters.random_seed = 0
+        status = found.solve(self.model)
+        bound_ms = max(found.best_objective_bound, 0.0) * self.tick
+        if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
+            return Solution(bound_ms, None)
+        choice = tuple(next(p for p, var in enumerate(x) if found.value(var)) for x in self.chosen)
+        starts = [found.value(start) for start in self.starts]
+        return Solution(bound_ms, Schedule(choice, queues_by(self.costs, choice, starts)))

@@ -1,0 +1,285 @@
+"""The cost document, `costs.json`, which users and predictors hand to the planner."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from edgeplan.errors import FormatError
+from edgeplan.planning.partition.costs import KINDS, SPLIT, Costs, Option, Step
+
+_LONGEST_MS = 1e9  # 11 days: sums of ten thousand stay finite and exact enough
+Milliseconds = Annotated[float, Field(ge=0, le=_LONGEST_MS, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Factor = Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+Load = Literal["compute", "bandwidth"]
+_CORRECT = "correct the cost document; docs/partition-planning.md describes it"
+_SHOWN = 3
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class OptionEntry(_Part):
+    """One way to run an operator.
+
+    Attributes:
+        on: "cpu", "gpu" or "split".
+        cpu_ms, gpu_ms: busy times; whole options have the one of their processor, splits both.
+        cpu_share: of a split, above 0 and below 1.
+        dimension: what a split divides.
+        implementation: name of the kernels.
+    """
+
+    on: Literal["cpu", "gpu", "split"]
+    cpu_ms: Milliseconds | None = None
+    gpu_ms: Milliseconds | None = None
+    cpu_share: Share | None = None
+    dimension: Annotated[str, Field(max_length=1000)] = ""
+    implementation: Annotated[str, Field(max_length=1000)] = ""
+
+
+class OperatorEntry(_Part):
+    """An operator.
+
+    Attributes:
+        name: unique in the document.
+        inputs: names of the operators whose outputs it reads.
+        options: at least one on a single processor.
+        load: what it is bound by; `contention` is looked up by it.
+        to_cpu_ms, to_gpu_ms: moving its output where memory is not shared.
+        error: relative error of its times, in place of the document's.
+        unsplittable: why there is no split, to be repeated in plans.
+    """
+
+    name: Name
+    inputs: tuple[Name, ...] = ()
+    options: Annotated[tuple[OptionEntry, ...], Field(min_length=1)]
+    load: Load = "compute"
+    to_cpu_ms: Milliseconds = 0.0
+    to_gpu_ms: Milliseconds = 0.0
+    error: Share | None = None
+    unsplittable: Annotated[str, Field(max_length=1000)] = ""
+
+
+class ContentionEntry(_Part):
+    """Factors on the times of two different steps while they run side by side."""
+
+    cpu_load: Load
+    gpu_load: Load
+    cpu_factor: Factor
+    gpu_factor: Factor
+
+
+class ProcessorNames(_Part):
+    """What the two processors are called."""
+
+    cpu: Name = "cpu"
+    gpu: Name = "gpu"
+
+
+class CostDocument(_Part):
+    """All of it.
+
+    Attributes:
+        format_version: version of this document.
+        model: name of the model.
+        processors: names of the two.
+        cpu_to_gpu_ms, gpu_to_cpu_ms: synchronisation.
+        error: relative error of predicted times.
+        contention: by loads; pairs that are not listed do not disturb each other.
+        operators: in the order in which they run one at a time, as far as their inputs allow it.
+    """
+
+    format_version: Literal[1]
+    model: Name
+    processors: ProcessorNames = ProcessorNames()
+    cpu_to_gpu_ms: Milliseconds
+    gpu_to_cpu_ms: Milliseconds
+    error: Share = 0.0
+    contention: tuple[ContentionEntry, ...] = ()
+    operators: Annotated[tuple[OperatorEntry, ...], Field(min_length=1)]
+
+
+def read_costs(path: Path) -> Costs:
+    """Read a cost document.
+
+    Raises:
+        FormatError: it cannot be read or does not fit; it names the operator and the field.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise FormatError(
+            f"cannot read the cost document: {error.strerror}", where=str(path), next_step="check the path given as --costs"
+        ) from error
+    return parse_costs(content, str(path))
+
+
+def parse_costs(content: bytes, where: str) -> Costs:
+    """Costs of a document's bytes.
+
+    Args:
+        content: JSON in UTF-8.
+        where: path, for messages.
+
+    Raises:
+        FormatError: see `read_costs`.
+    """
+    try:
+        raw = json.loads(content.decode("utf-8"), object_pairs_hook=_unrepeated)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"the cost document is not valid JSON: {error}", where=where, next_step=_CORRECT) from error
+    try:
+        # Lists stand for tuples in JSON only, which strict schemas accept from text alone.
+        document = CostDocument.model_validate_json(json.dumps(raw))
+    except ValidationError as error:
+        raise _misfit(_problems(error, raw), where) from error
+    return _costs(document, hashlib.sha256(content).hexdigest(), where)
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} stands twice in one object")
+        found[key] = value
+    return found
+
+
+def _misfit(what: str, where: str) -> FormatError:
+    return FormatError(f"the cost document does not fit: {what}", where=where, next_step=_CORRECT)
+
+
+def _problems(error: ValidationError, raw: Any) -> str:
+    """The first problems, each with its operator's name; of ten thousand nobody reads more."""
+    problems = error.errors()
+    # A list whose entries all failed is called too short besides.
+    inner = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
+    problems = [p for p in problems if p["type"] != "too_short" or p["loc"] not in inner]
+    shown = []
+    for problem in problems[:_SHOWN]:
+        loc, of = problem["loc"], ""
+        if len(loc) > 1 and loc[0] == "operators":
+            entry = raw["operators"][loc[1]]
+            name = entry.get("name") if isinstance(entry, dict) else None
+            of = f" (operator {name!r})" if isinstance(name, str) else ""
+        shown.append(f"{'.'.join(map(str, loc)) or 'document'}{of}: {problem['msg']}")
+    more = len(problems) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")
+
+
+def _costs(document: CostDocument, sha256: str, where: str) -> Costs:
+    position: dict[str, int] = {}
+    for k, entry in enumerate(document.operators):
+        if entry.name in position:
+            raise _misfit(f"two operators are named {entry.name!r}", where)
+        position[entry.name] = k
+    contention: dict[tuple[str, str], tuple[float, float]] = {}
+    for pair in document.contention:
+        if (loads := (str(pair.cpu_load), str(pair.gpu_load))) in contention:
+            raise _misfit(f"contention of {loads[0]} beside {loads[1]} stands twice", where)
+        contention[loads] = (pair.cpu_factor, pair.gpu_factor)
+    inputs = [_inputs(entry, position, where) for entry in document.operators]
+    order = _order(document, inputs, where)
+    place = {k: i for i, k in enumerate(order)}
+    steps = []
+    for k in order:
+        entry = document.operators[k]
+        steps.append(
+            Step(
+                name=entry.name,
+                inputs=tuple(sorted(place[i] for i in inputs[k])),
+                options=_options(entry, where),
+                load=entry.load,
+                to_cpu_ms=entry.to_cpu_ms,
+                to_gpu_ms=entry.to_gpu_ms,
+                error=document.error if entry.error is None else entry.error,
+                unsplittable=entry.unsplittable,
+            )
+        )
+    names = (document.processors.cpu, document.processors.gpu)
+    return Costs(document.model, names, tuple(steps), document.cpu_to_gpu_ms, document.gpu_to_cpu_ms, contention, sha256)
+
+
+def _inputs(entry: OperatorEntry, position: dict[str, int], where: str) -> set[int]:
+    for name in entry.inputs:
+        if name not in position:
+            raise _misfit(f"operator {entry.name!r} reads {name!r}, which no operator is named", where)
+    return {position[name] for name in entry.inputs}
+
+
+def _options(entry: OperatorEntry, where: str) -> tuple[Option, ...]:
+    options = []
+    seen: set[tuple[object, ...]] = set()
+    for index, option in enumerate(entry.options):
+        what = f"operator {entry.name!r}, option {index}"
+        kind = KINDS.index(option.on)
+        times = (option.cpu_ms, option.gpu_ms)
+        if kind == SPLIT:
+            _check_split(option, what, where)
+        elif option.cpu_share is not None or option.dimension:
+            raise _misfit(f"{what}: whole on one processor, it has neither cpu_share nor dimension", where)
+        elif times[kind] is None or times[1 - kind] is not None:
+            raise _misfit(f"{what}: whole on the {option.on.upper()}, it has {option.on}_ms and no other time", where)
+        key = (kind, option.cpu_share, option.dimension, option.implementation)
+        if key in seen:
+            raise _misfit(f"{what}: the same option stands twice", where)
+        seen.add(key)
+        share = option.cpu_share if option.cpu_share is not None else float(1 - kind)
+        cpu_ms, gpu_ms = (t or 0.0 for t in times)
+        options.append(Option(kind, cpu_ms, gpu_ms, share, option.dimension, option.implementation, index))
+    if all(o.kind == SPLIT for o in options):
+        raise _misfit(f"operator {entry.name!r} has splits only; one option has to be whole on a processor", where)
+    return tuple(options)
+
+
+def _check_split(option: OptionEntry, what: str, where: str) -> None:
+    if option.cpu_ms is None or option.gpu_ms is None or option.cpu_share is None:
+        raise _misfit(f"{what}: a split has cpu_ms, gpu_ms and cpu_share", where)
+    if option.cpu_share in (0.0, 1.0):
+        whole = "cpu" if option.cpu_share else "gpu"
+        raise _misfit(f'{what}: a split of which one processor has nothing is "on": "{whole}"', where)
+
+
+def _order(document: CostDocument, inputs: list[set[int]], where: str) -> list[int]:
+    """The document's order where inputs allow it."""
+    missing = [len(i) for i in inputs]
+    readers: list[list[int]] = [[] for _ in inputs]
+    for k, read in enumerate(inputs):
+        for i in read:
+            readers[i].append(k)
+    waiting = [k for k, count in enumerate(missing) if not count]
+    heapq.heapify(waiting)
+    order: list[int] = []
+    while waiting:
+        k = heapq.heappop(waiting)
+        order.append(k)
+        for reader in readers[k]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(waiting, reader)
+    if len(order) < len(inputs):
+        raise _misfit(f"operators wait for each other in a cycle: {_cycle(document, inputs, missing)}", where)
+    return order
+
+
+def _cycle(document: CostDocument, inputs: list[set[int]], missing: list[int]) -> str:
+    """One cycle among the operators that never become ready."""
+    at = next(k for k, count in enumerate(missing) if count)
+    seen: dict[int, int] = {}
+    while at not in seen:
+        seen[at] = len(seen)
+        at = next(i for i in sorted(inputs[at]) if missing[i])
+    cycle = [document.operators[k].name for k, when in seen.items() if when >= seen[at]]
+    names = [*cycle, cycle[0]][::-1]
+    if len(names) > 2 * _SHOWN:
+        names = [*names[:_SHOWN], "...", *names[-_SHOWN:]]
+    return " -> ".join(names)

@@ -1,0 +1,205 @@
+"""EOP's planner (VEE 2022), Algorithms 1 to 3 as written; line numbers in comments are the paper's.
+
+Where the text leaves a choice:
+
+* An operator's samples (Algorithm 1, line 4) are the times of its options: of splits by their share
+  of the processor, of whole ones at 1. Its dimensions are those of its splits.
+* Line 8 takes the dimension with the least T of equation 2 over all ratios.
+* cm of equation 2 is what splitting adds: one hand-over there, one back, and moving the output. It
+  is constant, as in the paper.
+* The ratios (1, 0) and (0, 1) are the whole operator, without cm; so equation 3 holds for every
+  split that is taken.
+* Key operators take more than 95 % of the time (section 3.3): the fewest, by time on their faster
+  processor.
+* Algorithm 2 minimises T(op1) + T(op2), of which each term has a ratio of its own. Once each has
+  its least (line 8), moving both (lines 10, 11) cannot lower the sum: *as written* it gains
+  nothing. Figure 5 draws something else: a processor begins its part of the second operator when it
+  has ended its part of the first, so a pair takes the larger of the processors' sums. That is
+  `overlapped`; it lets the second operator begin before its input is there, so its estimate is none
+  that an execution can keep.
+* Conditions C1 to C3 are a recursion over the key operators: the least of the last alone and the
+  last two tuned together.
+* Other operators run whole where they are faster (Algorithm 3, line 10).
+* A ratio becomes the operator's split nearest to it. The result is what an execution in sequence
+  takes under the costs; the paper's AT (equation 4), a sum of estimates, is kept beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.planning.partition.baselines import nearest
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Costs, Step
+from edgeplan.planning.partition.patterns import Pattern, fit
+
+Floats = npt.NDArray[np.float64]
+KEY_SHARE = 0.95
+_RATIOS = 100  # steps of .01
+_CPU_SHARES = np.arange(_RATIOS + 1) / _RATIOS
+
+
+@dataclass(frozen=True)
+class Matched:
+    """An operator with its patterns (Algorithm 1).
+
+    Attributes:
+        dimension: that it is split over; "" if it has none.
+        patterns: on the CPU and the GPU; None where it cannot run.
+        cpu_ms, gpu_ms: estimated times by ratio, shape (101,), infinite where it cannot run.
+        cm_ms: what splitting adds, by ratio.
+    """
+
+    dimension: str
+    patterns: tuple[Pattern | None, Pattern | None]
+    cpu_ms: Floats
+    gpu_ms: Floats
+    cm_ms: Floats
+
+    @property
+    def total_ms(self) -> Floats:
+        """T of equation 2, by ratio."""
+        return np.maximum(self.cpu_ms, self.gpu_ms) + self.cm_ms
+
+
+@dataclass(frozen=True)
+class Eop:
+    """What the algorithms decide.
+
+    Attributes:
+        choice: option of each step.
+        estimate_ms: AT of equation 4, from the patterns.
+        key: positions of the key operators.
+        ratios: of each of them, the CPU's share.
+        matched: their patterns.
+    """
+
+    choice: Choice
+    estimate_ms: float
+    key: tuple[int, ...]
+    ratios: tuple[float, ...]
+    matched: tuple[Matched, ...]
+
+
+def pattern_match(costs: Costs, k: int) -> Matched:
+    """Algorithm 1."""
+    step = costs.steps[k]
+    dimensions = sorted({o.dimension for o in step.options if o.kind == SPLIT})  # 2
+    found = [_matched(costs, step, d) for d in dimensions or [""]]  # 3-7
+    return min(found, key=lambda m: float(m.total_ms.min()))  # 8, 9
+
+
+def _matched(costs: Costs, step: Step, dimension: str) -> Matched:
+    splits = [o for o in step.options if o.kind == SPLIT and o.dimension == dimension]
+    times: list[Floats] = []
+    patterns: list[Pattern | None] = []
+    for processor in (CPU, GPU):
+        shares = _CPU_SHARES if processor == CPU else 1 - _CPU_SHARES
+        whole = step.best(processor)
+        samples = [(o.cpu_share, o.cpu_ms) if processor == CPU else (1 - o.cpu_share, o.gpu_ms) for o in splits]  # 4
+        samples += [(1.0, whole.span_ms)] if whole is not None else []
+        pattern = fit(*zip(*samples, strict=True)) if samples else None  # 5, 6
+        estimated = pattern.at(shares) if pattern is not None else np.where(shares > 0, np.inf, 0.0)
+        inner = (shares > 0) & (shares < 1)
+        allowed = (shares == 0) | (inner & bool(splits)) | ((shares == 1) & (whole is not None))
+        times.append(np.where(allowed, estimated, np.inf))
+        patterns.append(pattern)
+    moved = max(step.to_cpu_ms, step.to_gpu_ms)
+    inner = (_CPU_SHARES > 0) & (_CPU_SHARES < 1)
+    cm = np.where(inner, costs.cpu_to_gpu_ms + costs.gpu_to_cpu_ms + moved, 0.0)
+    return Matched(dimension, (patterns[0], patterns[1]), times[0], times[1], cm)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Two operators tuned together: their time and the positions of their ratios."""
+
+    time_ms: float
+    first: int
+    second: int
+
+
+def tune(before: Matched, op: Matched, *, overlapped: bool = False) -> Tuned:
+    """Algorithm 2.
+
+    Args:
+        before: an operator.
+        op: the next one.
+        overlapped: as Figure 5 draws it.
+    """
+    i, j = int(before.total_ms.argmin()), int(op.total_ms.argmin())  # 4-8
+    best = Tuned(float(before.total_ms[i] + op.total_ms[j]), i, j)  # 9
+    for sign in (1, -1):  # 10: the first to the CPU, the second to the GPU; 11: the reverse
+        moves = np.arange(1, _RATIOS + 1) * sign
+        first, second = i + moves, j - moves
+        inside = (first >= 0) & (first <= _RATIOS) & (second >= 0) & (second <= _RATIOS)
+        first, second = first[inside], second[inside]
+        if overlapped and not len(first):
+            continue
+        if overlapped:
+            both = np.maximum(before.cpu_ms[first] + op.cpu_ms[second], before.gpu_ms[first] + op.gpu_ms[second])
+            times = both + before.cm_ms[first] + op.cm_ms[second]
+        else:
+            times = before.total_ms[first] + op.total_ms[second]
+        if len(times) and float(times.min()) < best.time_ms:
+            least = int(times.argmin())
+            best = Tuned(float(times[least]), int(first[least]), int(second[least]))
+    return best  # 12
+
+
+def key_operators(costs: Costs) -> tuple[int, ...]:
+    """The fewest operators that take more than 95 % of the time, in the order of the model."""
+    times = [s.best_whole.span_ms for s in costs.steps]
+    total, taken, key = sum(times), 0.0, []
+    for k in sorted(range(len(times)), key=lambda k: (-times[k], k)):
+        if taken > KEY_SHARE * total or not times[k]:
+            break
+        key.append(k)
+        taken += times[k]
+    return tuple(sorted(key))
+
+
+def eop(costs: Costs, *, overlapped: bool = False) -> Eop:
+    """Algorithm 3.
+
+    Args:
+        costs: with all options.
+        overlapped: tune as Figure 5 draws it, not as Algorithm 2 is written.
+    """
+    key = key_operators(costs)
+    matched = tuple(pattern_match(costs, k) for k in key)  # 2-5
+    estimate, ratios = _recursion(matched, overlapped=overlapped)  # 6-9
+    choice = []
+    shares = dict(zip(key, zip(ratios, matched, strict=True), strict=True))
+    for k, step in enumerate(costs.steps):
+        if k in shares:
+            share, match = shares[k]
+            option = step.best(CPU) if share == 1 else step.best(GPU) if share == 0 else nearest(step, share, match.dimension)
+            assert option is not None  # noqa: S101  ratios that cannot run take infinitely long
+        else:  # 10
+            option = step.best_whole
+            estimate += option.span_ms
+        choice.append(step.options.index(option))
+    return Eop(tuple(choice), estimate, key, tuple(ratios), matched)  # 11
+
+
+def _recursion(matched: tuple[Matched, ...], *, overlapped: bool) -> tuple[float, list[float]]:
+    """C1 to C3 of section 3.3: the least time, by the last alone or the last two together."""
+    least = [0.0]
+    taken: list[tuple[int, ...]] = [()]
+    for i, op in enumerate(matched):
+        alone = int(op.total_ms.argmin())
+        time = least[i] + float(op.total_ms[alone])  # C1
+        last: tuple[int, ...] = (alone,)
+        if i:
+            pair = tune(matched[i - 1], op, overlapped=overlapped)  # C2
+            if least[i - 1] + pair.time_ms < time:
+                time, last = least[i - 1] + pair.time_ms, (pair.first, pair.second)
+        least.append(time)
+        taken.append(last)
+    ratios: list[float] = []
+    while len(ratios) < len(matched):
+        ratios += [position / _RATIOS for position in reversed(taken[len(matched) - len(ratios)])]
+    return least[-1], ratios[::-1]

@@ -1,0 +1,140 @@
+"""The partition document, `plan.json`: where each operator runs, when, and why it is not split."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from edgeplan.errors import FormatError
+from edgeplan.support.files import write_text
+
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1)]
+_ROUGH = 1e-6
+PROVEN_GAP = 1e-4  # of what is called optimal: rounding of the solver's times, not search
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class PlannedStep(_Part):
+    """An operator in a plan.
+
+    Attributes:
+        name: of the operator.
+        on: "cpu", "gpu" or "split".
+        option: its position among the operator's options in the cost document.
+        cpu_share: part that the CPU does.
+        dimension: what a split divides.
+        implementation: name of the kernels.
+        start_ms, cpu_end_ms, gpu_end_ms: when; a processor without a part ends when the step
+            starts.
+        whole_because: why it is not split, "" if it is.
+    """
+
+    name: Name
+    on: Literal["cpu", "gpu", "split"]
+    option: Count
+    cpu_share: Share
+    dimension: str = ""
+    implementation: str = ""
+    start_ms: Milliseconds
+    cpu_end_ms: Milliseconds
+    gpu_end_ms: Milliseconds
+    whole_because: str = ""
+
+
+class PartitionPlan(_Part):
+    """A model, partitioned.
+
+    Attributes:
+        format_version: version of this document.
+        model: its name.
+        costs_sha256: of the cost document.
+        processors: names, the CPU's first.
+        mode: what was asked for: "sequential" or "parallel".
+        executable: whether steps run one at a time, which is what can be executed.
+        note: how the planner searched.
+        steps: in the order of the model.
+        cpu, gpu: positions of the steps in each processor's order, where they do not run one at a
+            time.
+        makespan_ms: predicted.
+        lower_bound_ms: what no plan of this mode with the admitted options beats.
+        better_single, better_single_ms: the better single processor and its makespan.
+        admitted_splits: operators of which a split is admitted: its predicted gain exceeds the
+            error.
+        planning_ms: time taken to plan.
+    """
+
+    format_version: Literal[1] = 1
+    model: Name
+    costs_sha256: str
+    processors: tuple[Name, Name]
+    mode: Literal["sequential", "parallel"]
+    executable: bool
+    note: str
+    steps: Annotated[tuple[PlannedStep, ...], Field(min_length=1)]
+    cpu: tuple[Count, ...] = ()
+    gpu: tuple[Count, ...] = ()
+    makespan_ms: Milliseconds
+    lower_bound_ms: Milliseconds
+    better_single: Literal["cpu", "gpu"]
+    better_single_ms: Milliseconds
+    admitted_splits: Count
+    planning_ms: Milliseconds
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PartitionPlan:
+        slack = _ROUGH * max(self.makespan_ms, 1.0)
+        if self.makespan_ms < self.lower_bound_ms - slack:
+            raise ValueError("makespan_ms: below lower_bound_ms")
+        if self.makespan_ms > self.better_single_ms + slack:
+            raise ValueError("makespan_ms: above better_single_ms")
+        if max((*self.cpu, *self.gpu), default=0) >= len(self.steps):
+            raise ValueError("cpu, gpu: positions of steps")
+        return self
+
+    @property
+    def gap(self) -> float:
+        """Relative distance of the makespan to the bound."""
+        return self.makespan_ms / self.lower_bound_ms - 1 if self.lower_bound_ms > 0 else float(self.makespan_ms > 0)
+
+    @property
+    def optimal(self) -> bool:
+        """Whether no plan of this mode is faster, by more than the solver rounds."""
+        return self.gap <= PROVEN_GAP
+
+
+def write_plan(plan: PartitionPlan, path: Path) -> None:
+    """Write a plan, atomically."""
+    write_text(path, plan.model_dump_json(indent=1) + "\n")
+
+
+def read_plan(path: Path) -> PartitionPlan:
+    """Read a plan.
+
+    Raises:
+        FormatError: missing, not JSON, of another format version, or not fitting; it names the
+        field.
+    """
+    again = "plan the model again: edgeplan plan partition"
+    try:
+        return PartitionPlan.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise FormatError(f"cannot read the plan: {error.strerror}", where=str(path), next_step=again) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "document"
+        raise FormatError(f"the plan does not fit: {where}: {first['msg']}", where=str(path), next_step=again) from error
+
+
+def document(plan: PartitionPlan) -> dict[str, object]:
+    """A plan as `--json` prints it, with what follows from it."""
+    content: dict[str, object] = json.loads(plan.model_dump_json())
+    return {**content, "gap": plan.gap, "optimal": plan.optimal}

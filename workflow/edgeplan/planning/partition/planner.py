@@ -1,0 +1,152 @@
+"""One entry to all planners of a partition.
+
+Plans of both modes use the admitted options only (`margin`). The plans of each single processor are
+always candidates, so that none is slower than the better of them under the costs. Side by side a
+sequential plan is a candidate, too: it is kept where nothing is gained, and stays executable.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from edgeplan.errors import ParamsError
+from edgeplan.planning.partition import baselines
+from edgeplan.planning.partition.costs import CPU, GPU, KINDS, SPLIT, Choice, Costs
+from edgeplan.planning.partition.eop import eop
+from edgeplan.planning.partition.margin import admitted, why_whole
+from edgeplan.planning.partition.parallel import Search, parallel
+from edgeplan.planning.partition.plan import PartitionPlan, PlannedStep
+from edgeplan.planning.partition.sequential import sequential
+from edgeplan.planning.partition.simulate import Schedule, Timeline, in_sequence, simulate
+
+Mode = Literal["sequential", "parallel"]
+MODES: tuple[Mode, ...] = ("sequential", "parallel")
+_SAME = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A planned partition.
+
+    Attributes:
+        costs: with the options that the schedule chooses among.
+        schedule: what runs where.
+        timeline: when, by simulation.
+        lower_bound_ms: what no plan of the mode beats.
+        note: how it was found.
+    """
+
+    costs: Costs
+    schedule: Schedule
+    timeline: Timeline
+    lower_bound_ms: float
+    note: str
+
+
+def _sequential(costs: Costs, _: Search) -> Outcome:
+    found = sequential(costs)
+    note = "one step at a time, by dynamic programming"
+    return _better(costs, [Schedule(found.choice)], found.lower_bound_ms, note)
+
+
+def _parallel(costs: Costs, search: Search) -> Outcome:
+    found = parallel(costs, search)
+    return _better(costs, [Schedule(sequential(costs).choice), found.schedule], found.lower_bound_ms, found.note)
+
+
+def _better(costs: Costs, schedules: list[Schedule], bound_ms: float, note: str) -> Outcome:
+    """The fastest of some schedules and both single processors; the first of equally fast ones."""
+    schedules = [*(Schedule(baselines.single(costs, p)) for p in (CPU, GPU)), *schedules]
+    best, timeline = schedules[0], simulate(costs, schedules[0])
+    for schedule in schedules[1:]:
+        found = simulate(costs, schedule)
+        if found.makespan_ms < timeline.makespan_ms * (1 - _SAME):
+            best, timeline = schedule, found
+    return Outcome(costs, best, timeline, min(bound_ms, timeline.makespan_ms), note)
+
+
+_MODES: dict[str, Callable[[Costs, Search], Outcome]] = {"sequential": _sequential, "parallel": _parallel}
+
+#: Plans to compare with, all in sequence and from all options, admitted or not.
+BASELINES: dict[str, Callable[[Costs], Choice]] = {
+    "all on the CPU": lambda costs: baselines.single(costs, CPU),
+    "all on the GPU": lambda costs: baselines.single(costs, GPU),
+    "equal": baselines.equal,
+    "fixed": baselines.fixed,
+    "greedy": baselines.greedy,
+    "EOP": lambda costs: eop(costs).choice,
+    "EOP as drawn": lambda costs: eop(costs, overlapped=True).choice,
+}
+
+
+def outcome(costs: Costs, mode: str, search: Search | None = None) -> Outcome:
+    """Plan in a mode.
+
+    Raises:
+        ParamsError: no such mode.
+        DeviceError: side by side needs OR-tools, which is not installed.
+    """
+    if mode not in _MODES:
+        raise ParamsError(f"there is no mode {mode!r}", next_step=f"choose one of {', '.join(_MODES)}")
+    return _MODES[mode](admitted(costs), search or Search())
+
+
+def plan(costs: Costs, mode: Mode, search: Search | None = None) -> PartitionPlan:
+    """Plan a partition and write down what is known about it.
+
+    Args:
+        costs: of the model.
+        mode: one step at a time, or side by side.
+        search: how hard to search side by side.
+
+    Raises:
+        ParamsError, DeviceError: see `outcome`.
+    """
+    started = time.monotonic()
+    found = outcome(costs, mode, search)
+    schedule, timeline = found.schedule, found.timeline
+    in_order = schedule.queues is None
+    reasons = why_whole(costs, found.costs, schedule.choice, timeline, parallel=not in_order)
+    steps = []
+    for step, option, span, reason in zip(
+        costs.steps, found.costs.chosen(schedule.choice), timeline.spans, reasons, strict=True
+    ):
+        planned = PlannedStep(
+            name=step.name,
+            on=KINDS[option.kind],  # type: ignore[arg-type]
+            option=option.index,
+            cpu_share=option.cpu_share,
+            dimension=option.dimension,
+            implementation=option.implementation,
+            start_ms=span.start_ms,
+            cpu_end_ms=span.cpu_end_ms,
+            gpu_end_ms=span.gpu_end_ms,
+            whole_because=reason,
+        )
+        steps.append(planned)
+    single, single_ms = baselines.better_single(costs)
+    return PartitionPlan(
+        model=costs.model,
+        costs_sha256=costs.sha256,
+        processors=costs.names,
+        mode=mode,
+        executable=in_order,
+        note=found.note,
+        steps=tuple(steps),
+        cpu=schedule.queues[CPU] if schedule.queues is not None else (),
+        gpu=schedule.queues[GPU] if schedule.queues is not None else (),
+        makespan_ms=timeline.makespan_ms,
+        lower_bound_ms=found.lower_bound_ms,
+        better_single=single,  # type: ignore[arg-type]
+        better_single_ms=single_ms,
+        admitted_splits=sum(any(o.kind == SPLIT for o in s.options) for s in found.costs.steps),
+        planning_ms=(time.monotonic() - started) * 1e3,
+    )
+
+
+def compared(costs: Costs) -> dict[str, float]:
+    """Makespans of the plans to compare with, by name."""
+    return {name: in_sequence(costs, choose(costs)).makespan_ms for name, choose in BASELINES.items()}

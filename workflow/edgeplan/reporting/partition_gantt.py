@@ -1,0 +1,93 @@
+"""A partition plan as a picture: one line for each processor, as text for terminals and as SVG."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgeplan.support.files import write_atomically
+
+if TYPE_CHECKING:
+    from edgeplan.planning.partition.plan import PartitionPlan, PlannedStep
+
+_COLUMNS = 96
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_IDLE = "."
+_NAMED = 0.03  # share of the makespan from which a bar has room for a name
+_LONGEST_NAME = 24
+_SPLIT, _WHOLE = 2, 0  # of the palette
+
+
+def letter(position: int, step: PlannedStep) -> str:
+    """What stands for a step in a text: a small letter if whole, a capital if split."""
+    found = _LETTERS[position % len(_LETTERS)]
+    return found.upper() if step.on == "split" else found
+
+
+def parts(plan: PartitionPlan, processor: int) -> Iterator[tuple[int, PlannedStep, float, float]]:
+    """Position, step, start and end (ms) of all that a processor (0 the CPU) is busy with."""
+    for k, step in enumerate(plan.steps):
+        end = (step.cpu_end_ms, step.gpu_end_ms)[processor]
+        if end > step.start_ms:
+            yield k, step, step.start_ms, end
+
+
+def text_lines(plan: PartitionPlan, columns: int = _COLUMNS) -> list[str]:
+    """Both processors over time; each column shows the step that takes the most of it."""
+    total = plan.makespan_ms
+    labels = [name[:_LONGEST_NAME] for name in plan.processors]
+    width = max(map(len, labels))
+    lines = []
+    for processor, label in enumerate(labels):
+        shown, most = [_IDLE] * columns, [0.0] * columns
+        for k, step, start, end in parts(plan, processor):
+            first, last = start / total * columns, end / total * columns
+            for column in range(int(first), min(int(last) + 1, columns)):
+                covered = min(last, column + 1) - max(first, column)
+                if covered > most[column]:
+                    most[column], shown[column] = covered, letter(k, step)
+        lines.append(f"{label:<{width}} |{''.join(shown)}|")
+    lines.append(f"{'':<{width}}  0{f'{total:.3f} ms':>{columns - 1}}")
+    return lines
+
+
+def write_svg(plan: PartitionPlan, path: Path) -> None:
+    """Draw a plan, atomically; the same plan gives the same bytes.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    import matplotlib as mpl  # noqa: PLC0415  only pictures need it
+
+    from edgeplan.reporting.drawing import PALETTE, canvas, name_axes  # noqa: PLC0415
+
+    figure, (axis,) = canvas(12.0, 2.6)
+    for processor in (0, 1):
+        for k, step, start, end in parts(plan, processor):
+            colour = PALETTE[_SPLIT if step.on == "split" else _WHOLE]
+            axis.barh(processor, end - start, left=start, height=0.76, color=colour, edgecolor="white", linewidth=0.5)
+            if end - start > _NAMED * plan.makespan_ms:
+                name = step.name if len(step.name) <= _LONGEST_NAME else letter(k, step)
+                axis.text(
+                    (start + end) / 2, processor, _plain(name), ha="center", va="center", rotation=90, fontsize=7, color="white"
+                )
+    axis.set_yticks((0, 1), [_plain(name[:_LONGEST_NAME]) for name in plan.processors])
+    axis.invert_yaxis()
+    axis.set_xlim(0, plan.makespan_ms * 1.01 or 1.0)
+    axis.grid(visible=False, axis="y")
+    note = "" if plan.executable else ", not executable yet"
+    name_axes(axis, "ms", "", _plain(f"{plan.model[:80]}: {plan.makespan_ms:.3f} ms predicted{note}"))
+    for label, place in (("whole", _WHOLE), ("split", _SPLIT)):
+        axis.plot([], [], "s", color=PALETTE[place], label=label)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    with mpl.rc_context({"svg.hashsalt": "edgeplan", "svg.fonttype": "none"}), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # names are kept as text: the viewer has other fonts
+        write_atomically(path, partial(figure.savefig, format="svg", metadata={"Date": None}))
+
+
+def _plain(name: str) -> str:
+    """A name without what XML cannot hold and without what starts a formula."""
+    return "".join(c if c.isprintable() else "?" for c in name).replace("$", r"\$")
