@@ -1,0 +1,362 @@
+"""What exporters write, as a model of static shape without shape arithmetic.
+
+Symbolic axes get sizes, inputs that steer the graph get values, half precision becomes single, and what follows from
+constants is computed once (onnxscript's optimizer). Models that can be read as they are stay untouched.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeplan.errors import ModelError
+from edgeplan.graph.external_data import external_file, external_locations
+from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
+
+#: Operators that disappear once shapes are known.
+ARITHMETIC = frozenset(
+    {"Shape", "Size", "ConstantOfShape", "Range", "NonZero", "If", "Expand", "Gather", "Slice", "Cast", "Equal", "Where"}
+)
+#: Results of constant arithmetic above this size stay operators: a file of a few bytes may ask for any amount of memory.
+_LARGEST_FOLDED_ELEMENTS = 1 << 26
+_LARGEST_INPUT_BYTES = 1 << 32
+_MOST_BYTES = (1 << 31) - (1 << 20)  # of a message of protobuf
+_ROUNDS = 4
+_SETTING = re.compile(r"(?P<name>.+?)=(?P<value>.*)", re.DOTALL)
+#: What exporters call the axis of examples, wherever it stands.
+_BATCH = re.compile(r"N|bs|batch(_?size)?", re.IGNORECASE)
+_HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8})
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a model's file leaves open.
+
+    Attributes:
+        shapes: of inputs, by name.
+        values: of inputs that steer the graph, by name, as text; the prepared model has no such inputs.
+        batch: size of a symbolic first axis.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    batch: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.shapes or self.values or self.batch)
+
+    @staticmethod
+    def parsed(shapes: Iterable[str] = (), values: Iterable[str] = (), batch: int | None = None) -> Preparation:
+        """From the texts of the command line: `input=1,3,224,224` and `sr=16000`.
+
+        Raises:
+            ModelError: a text is of another form, or an input is named twice.
+        """
+        sizes = {name: _sizes(name, text) for name, text in _named(shapes, "--shape", "input=1,3,224,224")}
+        return Preparation(
+            MappingProxyType(sizes), MappingProxyType(dict(_named(values, "--set", "sr=16000"))), _batch(batch)
+        )
+
+
+def _named(texts: Iterable[str], option: str, example: str) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
+    for text in texts:
+        found = _SETTING.fullmatch(text)
+        if found is None:
+            raise ModelError(f"{text!r} names no input and what it is", where=option, next_step=f"for example {option} {example}")
+        if found["name"] in seen:
+            raise ModelError(f"the input {found['name']!r} is given twice", where=option, next_step="leave one of them out")
+        seen.add(found["name"])
+        yield found["name"], found["value"]
+
+
+def _sizes(name: str, text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(size) for size in text.split(",")) if text.strip() else ()
+    except ValueError:
+        sizes = (0,)
+    if any(size < 1 for size in sizes):
+        raise ModelError(
+            f"{text!r} is no shape for the input {name!r}", where="--shape", next_step="give positive sizes, as in 1,3,224,224"
+        )
+    return sizes
+
+
+def _batch(batch: int | None) -> int | None:
+    if batch is not None and batch < 1:
+        raise ModelError(f"a batch of {batch}", where="--batch", next_step="give a positive number")
+    return batch
+
+
+def needs_preparation(model: onnx.ModelProto) -> bool:
+    """Whether a file leaves shapes open, or holds arithmetic on shapes, subgraphs, functions or half precision."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    open_shapes = any(
+        not dim.dim_value for value in model.graph.input if value.name not in constants for dim in value.type.tensor_type.shape.dim
+    )
+    return (
+        open_shapes
+        or bool(model.functions)
+        or any(node.op_type in ARITHMETIC and node.op_type not in KNOWN_ONNX_TYPES for node in model.graph.node)
+        or any(tensor.data_type in _HALVES for tensor in model.graph.initializer)
+    )
+
+
+def prepared(
+    model: onnx.ModelProto,
+    wanted: Preparation,
+    source: str,
+    path: Path | None = None,
+    notice: Callable[[str], None] = lambda _: None,
+) -> onnx.ModelProto:
+    """A model of static shape that computes the same.
+
+    Args:
+        model: as it was exported; it is changed.
+        wanted: what its file leaves open.
+        source: where it comes from, for messages.
+        path: its file, beside which external data lie.
+        notice: is told what was decided: the size of a batch, a change of precision.
+
+    Raises:
+        ModelError: an axis stays open, what is wanted does not fit the file, or the model cannot be simplified.
+    """
+    from onnxscript import optimizer  # noqa: PLC0415  takes a second to import, and most models need none of it
+
+    _load_external(model, path)
+    if types := _widened(model):
+        notice(f"{types} numbers are taken as float32: predictions and plans are of single precision")
+    _give_values(model, wanted.values, source)
+    _give_shapes(model, wanted, source, notice)
+    try:
+        simple = optimizer.optimize(
+            model,
+            num_iterations=_ROUNDS,
+            input_size_limit=_LARGEST_FOLDED_ELEMENTS,
+            output_size_limit=_LARGEST_FOLDED_ELEMENTS,
+        )
+    except Exception as error:  # a library over untrusted graphs: whatever it meets is the model's fault
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(
+            f"the model cannot be simplified: {reason}", where=source, next_step="export it again with static shapes"
+        ) from error
+    del simple.graph.value_info[:]
+    return simple
+
+
+def prepare_file(
+    path: Path, wanted: Preparation, target: Path, notice: Callable[[str], None] = lambda _: None
+) -> Path:
+    """The file of a model that can be read: its own, or `target` if it had to be prepared.
+
+    Args:
+        path: as it was exported.
+        wanted: what it leaves open.
+        target: where a prepared model goes.
+        notice: as for `prepared`.
+
+    Raises:
+        ModelError: as `prepared`, or the model cannot be read.
+    """
+    from edgeplan.graph.model_file import read_model  # noqa: PLC0415  which imports nothing of this
+
+    model = read_model(path)
+    if not wanted and not needs_preparation(model):
+        return path
+    simple = prepared(model, wanted, str(path), path, notice)
+    external = simple.ByteSize() > _MOST_BYTES
+    target.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(simple, target, save_as_external_data=external, location=f"{target.name}.data" if external else None)
+    return target
+
+
+def _load_external(model: onnx.ModelProto, path: Path | None) -> None:
+    """Bring external data into the model, once each file is known to lie beside it."""
+    locations = external_locations(model)
+    if not locations:
+        return
+    if path is None:
+        raise ModelError("the weights are in another file", next_step="load the model from its file")
+    for location in locations:
+        external_file(path, location, 0, "a weight")
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"the weights cannot be read: {reason}", where=str(path), next_step="copy the model with the files beside it again"
+        ) from error
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _graphs(inner)
+
+
+def _widened(model: onnx.ModelProto) -> str:
+    """Make all half-precision tensors, casts and declarations single; the names of what they were."""
+    found: set[int] = set()
+
+    def wide(kind: int) -> int:
+        if kind in _HALVES:
+            found.add(kind)
+            return int(TensorProto.FLOAT)
+        return kind
+
+    def widen(tensor: TensorProto) -> None:
+        if tensor.data_type in _HALVES:
+            values = numpy_helper.to_array(tensor).astype(np.float32)
+            name, dims = tensor.name, list(tensor.dims)
+            found.add(tensor.data_type)
+            tensor.CopyFrom(helper.make_tensor(name, TensorProto.FLOAT, dims, values.tobytes(), raw=True))
+
+    for graph in _graphs(model.graph):
+        for tensor in graph.initializer:
+            widen(tensor)
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    widen(attribute.t)
+                if node.op_type == "Cast" and attribute.name == "to":
+                    attribute.i = wide(attribute.i)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            kind = value.type.tensor_type
+            kind.elem_type = wide(kind.elem_type)
+    return " and ".join(sorted(TensorProto.DataType.Name(kind).lower() for kind in found))
+
+
+def _given(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+    constants = {tensor.name for tensor in model.graph.initializer}
+    return {value.name: value for value in model.graph.input if value.name not in constants}
+
+
+def _require_input(name: str, inputs: Mapping[str, object], option: str, source: str) -> None:
+    if name not in inputs:
+        listed = ", ".join(repr(known) for known in inputs) or "none"
+        raise ModelError(f"the model has no input {name!r}", where=f"{option}, {source}", next_step=f"its inputs are {listed}")
+
+
+def _give_values(model: onnx.ModelProto, values: Mapping[str, str], source: str) -> None:
+    """Turn inputs that steer the graph into constants."""
+    for name, text in values.items():
+        inputs = _given(model)
+        _require_input(name, inputs, "--set", source)
+        tensor = numpy_helper.from_array(_value(inputs[name], text, source), name)
+        model.graph.input.remove(inputs[name])
+        model.graph.initializer.append(tensor)
+
+
+def _value(value: onnx.ValueInfoProto, text: str, source: str) -> npt.NDArray[Any]:
+    kind = value.type.tensor_type.elem_type
+    where = f"--set {value.name}, {source}"
+    try:
+        if kind == TensorProto.BOOL:
+            numbers: list[Any] = [{"true": True, "false": False, "1": True, "0": False}[part.strip().lower()] for part in text.split(",")]
+        elif kind in _INTEGERS:
+            numbers = [int(part) for part in text.split(",")]
+        elif kind in _FLOATS:
+            numbers = [float(part) for part in text.split(",")]
+        else:
+            raise ModelError(
+                f"input {value.name!r} is of {TensorProto.DataType.Name(kind).lower()}, which no text is a value of",
+                where=where,
+                next_step="export the model with that value fixed",
+            )
+        array = np.array(numbers, helper.tensor_dtype_to_np_dtype(kind))
+    except (ValueError, KeyError, OverflowError) as error:
+        kind_name = TensorProto.DataType.Name(kind).lower()
+        raise ModelError(f"{text!r} is no {kind_name}", where=where, next_step=f"give numbers of {kind_name}, as in 1,2") from error
+    sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    if not sizes and array.size == 1:
+        return array.reshape(())
+    if len(sizes) == 1 and sizes[0] in (0, array.size):
+        return array
+    if sizes and all(sizes) and array.size in (1, math.prod(sizes)) and math.prod(sizes) <= _LARGEST_FOLDED_ELEMENTS:
+        return np.broadcast_to(array if array.size == 1 else array.reshape(sizes), sizes).copy()
+    raise ModelError(
+        f"{array.size} numbers for an input of shape {tuple(d or '?' for d in sizes)}", where=where, next_step="give one, or as many"
+    )
+
+
+def _give_shapes(
+    model: onnx.ModelProto, wanted: Preparation, source: str, notice: Callable[[str], None]
+) -> None:
+    """Give every axis of every input a size; one symbol has one size wherever it stands."""
+    inputs = _given(model)
+    for name in wanted.shapes:
+        _require_input(name, inputs, "--shape", source)
+    symbols: dict[str, int] = {}
+    for name, sizes in wanted.shapes.items():
+        dims = inputs[name].type.tensor_type.shape.dim
+        fits = len(sizes) == len(dims) and all(d.dim_value in (0, s) for d, s in zip(dims, sizes, strict=True))
+        if not fits and inputs[name].type.tensor_type.HasField("shape"):
+            has = ",".join(str(d.dim_value or d.dim_param or "?") for d in dims)
+            raise ModelError(f"the input {name!r} is of shape {has}", where="--shape", next_step="give its open axes sizes alone")
+        for dim, size in zip(dims, sizes, strict=False):
+            if not dim.dim_value and _symbol(dim):
+                if symbols.setdefault(dim.dim_param, size) != size:
+                    raise ModelError(
+                        f"the axis {dim.dim_param!r} is given {symbols[dim.dim_param]} and {size}",
+                        where=f"--shape {name}",
+                        next_step="one symbol has one size in all inputs",
+                    )
+    batches: set[str] = set()
+    for name, value in inputs.items():
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if not dim.dim_value and name not in wanted.shapes and (axis == 0 or _BATCH.fullmatch(dim.dim_param)):
+                batches.add(repr(dim.dim_param) if _symbol(dim) else f"the first axis of {name!r}")
+                if _symbol(dim):
+                    symbols.setdefault(dim.dim_param, wanted.batch or 1)
+    for name, value in inputs.items():
+        kind = value.type.tensor_type
+        if value.type.WhichOneof("value") != "tensor_type" or (not kind.HasField("shape") and name not in wanted.shapes):
+            raise ModelError(f"the input {name!r} has no rank", where=source, next_step=f"--shape {name}=1,3,224,224")
+        sizes = wanted.shapes.get(name)
+        if sizes is not None and not kind.HasField("shape"):
+            kind.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in sizes)
+        missing = []
+        for axis, dim in enumerate(kind.shape.dim):
+            if dim.dim_value > 0:
+                continue
+            size = sizes[axis] if sizes is not None else symbols.get(dim.dim_param) if _symbol(dim) else None
+            if size is None and axis == 0:
+                size = wanted.batch or 1
+            if size is None:
+                missing.append(dim.dim_param or "?")
+            else:
+                dim.dim_value = size
+        if missing:
+            example = ",".join(str(d.dim_value) if d.dim_value > 0 else (d.dim_param or "?") for d in kind.shape.dim)
+            raise ModelError(
+                f"the input {name!r} leaves {', '.join(missing)} open",
+                where=source,
+                next_step=f"give sizes: --shape {name}={example}, with numbers for the names",
+            )
+        bytes_each = helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize if kind.elem_type else 4
+        if math.prod(d.dim_value for d in kind.shape.dim) * bytes_each > _LARGEST_INPUT_BYTES:
+            raise ModelError(f"the input {name!r} takes more than 4 GB", where=source, next_step="give it a smaller shape")
+    if batches and wanted.batch is None:
+        notice(f"open and taken as a batch of 1 (--batch): {', '.join(sorted(batches))}")
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")  # said in symbols: inferred again
+    del model.graph.value_info[:]
+
+
+def _symbol(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    """Whether an axis has a name that other inputs may share; exporters write "?" for none."""
+    return dim.dim_param not in ("", "?")
