@@ -12,6 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from composed_forms import COMPOSED
+from exported_forms import EXPORTED
 from onnx import version_converter
 from written_forms import EQUAL, IMAGE, REFUSED, Array, Form, node, one, value
 
@@ -60,10 +61,10 @@ def _check(dnnl: Dnnl, path: Path) -> None:
                 assert error <= _TOLERANCE, f"{name} is off by {error} under {home}: {[c.name for c in choices]}"
 
 
-@pytest.mark.parametrize("name", [*EQUAL, *COMPOSED])
+@pytest.mark.parametrize("name", [*EQUAL, *COMPOSED, *EXPORTED])
 def test_forms_that_are_computed_as_onnx_runtime_does(dnnl: Dnnl, tmp_path: Path, name: str) -> None:
     path = tmp_path / "form.onnx"
-    onnx.save((EQUAL | COMPOSED)[name].model(), path)
+    onnx.save((EQUAL | COMPOSED | EXPORTED)[name].model(), path)
     _check(dnnl, path)
 
 

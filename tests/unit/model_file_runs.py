@@ -15,13 +15,13 @@ from plan_starts import start_right
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.steps import Lowered
 from edgeplan.profiling.target import model_sha256
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
-from edgeplan.runtime.steps import Lowered
 from edgeplan.runtime.weights import locate_weights
 
 Array = npt.NDArray[np.float32]

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from tiny_profiled import QUICK
 
+from edgeplan.graph.steps import Step
 from edgeplan.profiling.once import once_ms, work_of
 from edgeplan.profiling.profiles import Charge, candidates_of, shares
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Row
-from edgeplan.runtime.steps import Step
 
 
 def test_first_executions_are_charged_to_their_kernels() -> None:

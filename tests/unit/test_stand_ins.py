@@ -10,10 +10,12 @@ from law_of_latency import conv, relu, trained_once
 
 from edgeplan.errors import PredictionError
 from edgeplan.graph.kernels import KernelConfig
-from edgeplan.graph.kinds import ACTIVATIONS, ELEMENTWISE
+from edgeplan.graph.kinds import ELEMENTWISE
+from edgeplan.graph.operators.activations import ACTIVATIONS
+from edgeplan.graph.operators.registry import NEAR
 from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
-from edgeplan.predictors.stand_ins import FACTOR, STAND_INS, stand_ins
+from edgeplan.predictors.stand_ins import FACTOR, stand_ins
 
 
 def _model(*configs: KernelConfig) -> ModelKernels:
@@ -48,7 +50,7 @@ def test_every_activation_has_a_stand_in_whichever_one_was_measured() -> None:
     for measured in ACTIVATIONS & {"relu", "relu6"}:
         for kind in ELEMENTWISE - {measured}:
             assert stand_ins(ConfigTable.of([_of(kind)]), [measured]).kinds == {kind: measured}
-    assert all(kind not in others for kind, others in STAND_INS.items() if kind in ("add", "mul", "matmul", "mean"))
+    assert all(kind not in others for kind, others in NEAR.items() if kind in ("add", "mul", "matmul", "mean"))
 
 
 def test_kinds_that_are_near_nothing_are_still_refused() -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from edgeplan.graph.ir import Graph, Operator
+from edgeplan.graph.operators.registry import SPECS
 
 # BatchNormalization also stores the running mean and variance: statistics, not learnt, and left out of published counts.
 _LEARNABLE_BN_WEIGHTS = 2
-# W and R of all directions; what follows them is the bias.
-_LSTM_MATRICES = 2
 
 
 def operator_macs(graph: Graph, op: Operator) -> int:
@@ -23,17 +22,8 @@ def operator_macs(graph: Graph, op: Operator) -> int:
     it has inputs, an LSTM 4 x hidden x (input + hidden) per step, sequence and direction (its gates' products; what joins the
     gates is element-wise).
     """
-    if op.op_type == "Conv":
-        per_output = 1
-        for size in graph.shape(op.weights[0])[1:]:
-            per_output *= size
-        return per_output * graph.tensors[op.outputs[0]].elements
-    if op.op_type in ("Gemm", "MatMul"):
-        return graph.shape(op.operands[0])[0 if op.integer("transA", 0) else -1] * graph.tensors[op.outputs[0]].elements
-    if op.op_type == "LSTM":
-        steps, batch = graph.shape(op.inputs[0])[:2]
-        return steps * batch * sum(graph.tensors[name].elements for name in op.weights[:_LSTM_MATRICES])
-    return 0
+    macs = SPECS[op.op_type].macs
+    return macs(graph, op) if macs else 0
 
 
 def operator_parameters(graph: Graph, op: Operator) -> int:

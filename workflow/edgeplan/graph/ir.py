@@ -94,9 +94,11 @@ def _quarter_octaves(size: int) -> int:
     return round(2 ** (round(4 * math.log2(max(1, size))) / 4))
 
 
-_MOVING = frozenset(
-    {"Conv", "Gemm", "MatMul", "MaxPool", "AveragePool", "Concat", "Split", "Transpose", "LRN", "Resize", "LSTM"}
-)
+def _moves(op: Operator) -> bool:
+    """Whether an operator writes a buffer of its own and is not element-wise."""
+    from edgeplan.graph.operators.registry import SPECS  # noqa: PLC0415  operators are told in terms of graphs
+
+    return SPECS[op.op_type].moves
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class Graph:
         Rounded to a quarter of an octave, so that models of about one size share it.
         """
         weights = sum(self.tensors[w].size_bytes for op in self.operators for w in op.weights)
-        written = sum(self.tensors[o].size_bytes for op in self.operators if op.op_type in _MOVING for o in op.outputs)
+        written = sum(self.tensors[o].size_bytes for op in self.operators if _moves(op) for o in op.outputs)
         return _quarter_octaves(weights + written)
 
     @cached_property
@@ -145,7 +147,7 @@ class Graph:
             for name in op.inputs:
                 last[root[name]] = index
             for output in op.outputs:
-                root[output] = output if op.op_type in _MOVING or not op.inputs else root[op.inputs[0]]
+                root[output] = output if _moves(op) or not op.inputs else root[op.inputs[0]]
                 last[root[output]] = index
         born: dict[str, None] = dict.fromkeys(self.inputs)
         live = sum(self.tensors[name].size_bytes for name in born)

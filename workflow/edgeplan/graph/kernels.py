@@ -13,23 +13,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from edgeplan.graph.ir import Graph, Operator
-from edgeplan.graph.kinds import ACTIVATIONS, kind
-
-_ANCHOR_RANK = {
-    name: rank
-    for rank, names in enumerate(
-        [
-            ("conv", "dwconv", "fc", "matmul", "lstm"),
-            ("maxpool", "avgpool", "gap", "mean", "lrn", "softmax", "resize", "resize_linear", "resize_cubic"),
-            ("concat", "split", "transpose"),
-            ("bn", "add", "mul"),
-            tuple(sorted(ACTIVATIONS)),
-            ("reshape",),
-        ]
-    )
-    for name in names
-}
-
+from edgeplan.graph.kinds import kind
+from edgeplan.graph.operators.activations import ACTIVATIONS
+from edgeplan.graph.operators.registry import RANKS
 
 #: Fields of a configuration that tell of the model around the kernel.
 CONTEXT = ("model_bytes", "arena_bytes")
@@ -133,7 +119,7 @@ def make_kernel(graph: Graph, members: Iterable[str]) -> Kernel:
     """The kernel made of the named operators (in topological order) of a graph."""
     ops = [graph.by_name[name] for name in members]
     kinds = [kind(graph, op) for op in ops]
-    anchor = min(range(len(ops)), key=lambda i: (_ANCHOR_RANK[kinds[i]], i))
+    anchor = min(range(len(ops)), key=lambda i: (RANKS[kinds[i]], i))
     inside = {op.name for op in ops}
     written = {o for op in ops for o in op.outputs}
     reads = [i for op in (ops[anchor], *ops) for i in op.inputs if i not in written]

@@ -8,35 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan.graph.operators.registry import NEAR
 from edgeplan.predictors.configs import ConfigTable
 
 #: How far what is predicted so may be off, either way: of the kernels of 5 us and more among the shipped rows of
 #: cpu-onnxruntime (2,972, 12 kinds) 95 % lie within it if their own kind's predictor is set aside, half within 1.36.
 FACTOR = 3.0
 
-_CHEAP, _COSTLY = ("relu", "relu6", "leakyrelu", "clip"), ("sigmoid", "tanh", "hswish", "hsigmoid")
-#: By kind, the nearest first: one input or two, a comparison or an exponential for each element.
-STAND_INS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        **dict.fromkeys(("leakyrelu", "bn", *_CHEAP), (*_CHEAP, "bn", "hsigmoid", "hswish")),
-        "hswish": ("sigmoid", "hsigmoid", *_CHEAP),
-        "hsigmoid": ("sigmoid", "hswish", *_CHEAP),
-        **dict.fromkeys(("sigmoid", "tanh"), (*_COSTLY, *_CHEAP)),
-        "add": ("mul", *_CHEAP),
-        "mul": ("add", *_CHEAP),
-        "concat": ("split", "transpose"),
-        "split": ("concat", "transpose"),
-        "avgpool": ("maxpool",),
-        "maxpool": ("avgpool",),
-        "mean": ("gap", "avgpool"),
-        "matmul": ("fc",),
-    }
-)
 _ROW = ("in_channels", "in_height", "in_width", "out_channels", "out_height", "out_width")
 
 
@@ -63,7 +45,7 @@ def stand_ins(table: ConfigTable, known: Collection[str]) -> StandIns:
         known: kinds with a predictor.
     """
     words = table.words["kind"]
-    near = {kind: next((k for k in STAND_INS.get(kind, ()) if k in known), "") for kind in words if kind not in known}
+    near = {kind: next((k for k in NEAR.get(kind, ()) if k in known), "") for kind in words if kind not in known}
     kinds = {kind: found for kind, found in near.items() if found}
     replaced = table.mapped("kind", dict.fromkeys(kinds, 1.0), 0.0) > 0
     numbers = dict(table.numbers)

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import Step
 from edgeplan.measurement.process.child import Forks
 from edgeplan.measurement.process.clock import Clock
 from edgeplan.measurement.process.job import OnceJob
@@ -28,7 +29,6 @@ from edgeplan.runtime.linked_file import read_linked, write_linked
 from edgeplan.runtime.plan_folder import PROGRAM_NAME
 from edgeplan.runtime.preparation import Executor, Preparer, Shared
 from edgeplan.runtime.process import prepare_process
-from edgeplan.runtime.steps import Step
 
 #: Signatures of these rows begin with this.
 ONCE = "once-"

@@ -17,6 +17,7 @@ import numpy as np
 from edgeplan.errors import FormatError, PredictionError, StoreError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig, make_kernel
+from edgeplan.graph.steps import Step
 from edgeplan.planning.profile import Profile
 from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.kernel_tables import reorder_config
@@ -33,7 +34,6 @@ from edgeplan.runtime.creation import MOVING_KINDS, Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES, same_bytes
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.steps import Step
 from edgeplan.runtime.weights import locate_weights
 
 _LEAST_ROWS = 20

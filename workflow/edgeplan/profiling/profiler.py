@@ -13,6 +13,7 @@ from typing import Any
 
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.child import Forks
@@ -37,7 +38,6 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.process import prepare_process
-from edgeplan.runtime.steps import Lowered
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
 _THOUSANDTHS = 1000

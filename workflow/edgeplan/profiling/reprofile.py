@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.clock import Clock
 from edgeplan.measurement.process.inputs import Array
@@ -25,7 +26,6 @@ from edgeplan.profiling.store import ProfileStore, Row
 from edgeplan.profiling.subjects import signatures, subject, touched_pages
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.process import prepare_process
-from edgeplan.runtime.steps import Lowered
 from edgeplan.runtime.weights import WeightLocation
 
 _LOCK_SECONDS = 600.0

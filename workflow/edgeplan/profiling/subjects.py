@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.candidates import candidates
 from edgeplan.runtime.creation import Creator, Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import size_bytes
 from edgeplan.runtime.program import Program, activation_layouts, plan_buffers
-from edgeplan.runtime.steps import Lowered, Step
 from edgeplan.runtime.weights import WeightLocation
 
 

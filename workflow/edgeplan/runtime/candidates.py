@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.steps import Step
 from edgeplan.runtime.creation import MOVING_KINDS, Created, Creator, Implementation
 from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Unsupported
 from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW, NHWC
 from edgeplan.runtime.primitive_kinds import AS_CONVOLUTION
-from edgeplan.runtime.steps import Step
 
 _FEW_CHANNELS = 4  # images: some convolutions read them row-major and write blocks
 _RANK = 4

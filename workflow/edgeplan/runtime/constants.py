@@ -37,19 +37,36 @@ ELTWISE: Mapping[str, int] = MappingProxyType(
     {
         "relu": 32,
         "tanh": 33,
+        "elu": 34,
+        "square": 35,
+        "abs": 36,
+        "sqrt": 37,
         "linear": 38,
+        "soft_relu": 39,
         "hardsigmoid": 40,
         "logistic": 41,
+        "exp": 42,
+        "gelu_tanh": 43,
         "swish": 44,
+        "log": 45,
         "clip": 47,
+        "pow": 48,
+        "gelu_erf": 49,
+        "mish": 51,
         "hardswish": 52,
     }
 )
 POOLING: Mapping[str, int] = MappingProxyType({"max": 511, "avg_include_padding": 767, "avg_exclude_padding": 1023})
-BINARY: Mapping[str, int] = MappingProxyType({"add": 131056, "mul": 131057})
+BINARY: Mapping[str, int] = MappingProxyType(
+    {"add": 131056, "mul": 131057, "max": 131058, "min": 131059, "div": 131060, "sub": 131061}
+)
 RESAMPLING: Mapping[str, int] = MappingProxyType({"nearest": 196592, "linear": 196593})
 LRN_ACROSS_CHANNELS: Final = 2815
-SOFTMAX_ACCURATE: Final = 196608
+SOFTMAX: Mapping[str, int] = MappingProxyType({"accurate": 196608, "log": 196609})
+DECONVOLUTION_DIRECT: Final = 10
+#: dnnl_normalization_flags_t.
+USE_SCALE: Final = 2
+USE_SHIFT: Final = 4
 RNN_DIRECTION: Mapping[str, int] = MappingProxyType({"forward": 1, "reverse": 2, "bidirectional": 3})
 
 QUERY_IMPL_INFO: Final = 8
@@ -65,6 +82,8 @@ ARG_DST_2: Final = 19
 ARG_WEIGHTS: Final = 33
 ARG_WEIGHTS_1: Final = 34
 ARG_BIAS: Final = 41
+ARG_SCALE: Final = 51
+ARG_SHIFT: Final = 52
 ARG_SCRATCHPAD: Final = 80
 ARG_MULTIPLE_SRC: Final = 1024
 ARG_POST_OP: Final = 32768  # times (index + 1), or-ed with ARG_SRC_1

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.descriptors import Described, Variant
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.layouts import NCHW, same_bytes
 from edgeplan.runtime.primitives import Describer
-from edgeplan.runtime.steps import Step
 
 ALIGNMENT = 64
 
@@ -244,7 +244,7 @@ def _split(work: _Work, step: Step, variant: Variant) -> None:
         place = work.temporary(work.dnnl.size(converted.value))
         work.move(whole, work.arena(source), converted, place, source)
         whole = converted
-    start = 0
+    start = int(step.settings.get("start", 0))  # type: ignore[call-overload]
     for output in step.outputs:
         shape = work.creator.shapes[output]
         offsets = [0] * len(shape)

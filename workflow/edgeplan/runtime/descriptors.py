@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.layouts import tag
-from edgeplan.runtime.steps import Step
 
 
 @dataclass(frozen=True, slots=True)

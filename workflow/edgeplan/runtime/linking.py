@@ -8,12 +8,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from edgeplan.errors import DeviceError
+from edgeplan.graph.steps import Step
 from edgeplan.runtime import linked
 from edgeplan.runtime.creation import Call, Created, Creator, Implementation
 from edgeplan.runtime.dnnl import Dnnl, Handle, Unsupported
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.signatures import STATUS
-from edgeplan.runtime.steps import Step
 from edgeplan.runtime.weights import WeightLocation
 
 Row = tuple[Any, ...]

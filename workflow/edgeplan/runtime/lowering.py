@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.element_types import require_float32
+from edgeplan.graph.element_types import FLOAT32, require_float32
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.kinds import is_fully_connected
-from edgeplan.runtime.operators import LOWERERS, activation
-from edgeplan.runtime.steps import Lowered, PostOp, Setting, Step
-from edgeplan.runtime.support import problem
+from edgeplan.graph.operators.activations import activation
+from edgeplan.graph.operators.products import is_fully_connected
+from edgeplan.graph.operators.registry import SPECS
+from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
 
 #: Kinds that take an eltwise post-operation, and those that take a sum or product with another activation.
 _TAKES_ELTWISE = frozenset({"conv", "fc", "binary", "scale", "matmul"})
@@ -62,7 +62,7 @@ def lower(graph: Graph) -> Lowered:
         ModelError: operators, or settings of them, that the runtime lacks; all are named in the one error.
     """
     require_float32(graph, f"model {graph.name!r}")
-    problems = [f"{op.name} ({op.op_type}): {found}" for op in graph.operators if (found := problem(graph, op))]
+    problems = [f"{op.name} ({op.op_type}): {found}" for op in graph.operators if (found := lacking(graph, op))]
     if problems:
         raise ModelError(
             "the oneDNN runtime lacks: " + "; ".join(problems),
@@ -70,6 +70,14 @@ def lower(graph: Graph) -> Lowered:
             next_step="run it on another engine, or export the model without these operators",
         )
     return _Lowering(graph).run()
+
+
+def lacking(graph: Graph, op: Operator) -> str:
+    """What the runtime lacks for an operator, or ""."""
+    if odd := {graph.tensors[t].dtype for t in (*op.inputs, *op.outputs, *op.weights)} - {FLOAT32}:
+        return f"not {FLOAT32} but {' and '.join(sorted(odd))}"
+    lacks = SPECS[op.op_type].lacks
+    return lacks(graph, op) if lacks else ""
 
 
 class _Lowering:
@@ -174,7 +182,7 @@ class _Lowering:
             draft = Draft(members[1].name, "shuffle", names, list(op.inputs), list(members[-1].outputs))
             draft.settings = {"groups": groups}
             return (draft,)
-        drafts = tuple(Draft(*part) for part in LOWERERS[op.op_type](self.graph, op, self.shapes))
+        drafts = tuple(Draft(*part) for part in SPECS[op.op_type].lower(self.graph, op, self.shapes))
         before = self.graph.producer.get(op.inputs[0]) if op.inputs else None
         if before is not None and before.name in self.flattened:
             drafts[0].inputs = list(before.inputs)

@@ -22,6 +22,7 @@ from edgeplan.graph.external_data import external_locations
 from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
+from edgeplan.graph.steps import Lowered
 from edgeplan.planning.document import Plan, check_fits, write_plan
 from edgeplan.planning.profile import SOURCES
 from edgeplan.runtime.candidates import default
@@ -38,7 +39,6 @@ from edgeplan.runtime.placement import placed
 from edgeplan.runtime.preparation import CACHE_NAME, RESERVE_NAME, TAPE_NAME, Preparer, Shared
 from edgeplan.runtime.program import Program, activation_layouts, plan_buffers, step_candidates
 from edgeplan.runtime.raw_weights import file_sha256
-from edgeplan.runtime.steps import Lowered
 from edgeplan.runtime.tape_file import tape_of, write_tape
 from edgeplan.runtime.weight_cache import (
     drop_leftovers,

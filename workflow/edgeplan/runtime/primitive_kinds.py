@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.descriptors import Descriptors, Operand, Slot, Variant
 from edgeplan.runtime.dnnl import Handle, Unsupported, dims
 from edgeplan.runtime.layouts import NHWC
-from edgeplan.runtime.steps import Step
 
 _INFERENCE = constants.FORWARD_INFERENCE
 #: Algorithm of a variant of a fully connected step: a convolution over the whole input. Its kernels are generated in a fraction
@@ -104,6 +104,71 @@ def _rows(shape: Shape) -> int:
     for size in shape[:-1]:
         count *= size
     return count
+
+
+def _deconv(
+    d: Descriptors, step: Step, v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    """Weights are (in, out / groups, window) in the file, (groups, out / groups, in / groups, window) to oneDNN."""
+    inner, each, *window = d.shapes[step.weights["weight"]]
+    groups, size = step.integer("groups"), math.prod(window)
+    behind = [math.prod(window[place + 1 :]) for place in range(len(window))]
+    shape: Shape = (each, inner // groups, *window)
+    strides = (size, each * size, *behind)
+    if groups > 1:
+        shape, strides = (groups, *shape), (inner // groups * each * size, *strides)
+    plain = d.dnnl.strided(shape, strides)
+    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
+    bias = d.plain((each * groups,)) if "bias" in step.weights else None
+    if bias is not None:
+        slots += (Slot(constants.ARG_BIAS, bias),)
+    wanted = _wanted(d, shape, plain, v)
+    descriptor = d.dnnl.make(
+        "primitive_desc",
+        "dnnl_deconvolution_forward_primitive_desc_create",
+        d.dnnl.engine.value,
+        _INFERENCE,
+        constants.DECONVOLUTION_DIRECT,
+        reads[0].descriptor.value,
+        wanted.value,
+        bias.value if bias is not None else None,
+        out.descriptor.value,
+        dims(step.sizes("strides")),
+        dims([x - 1 for x in step.sizes("dilations")]),
+        dims(step.sizes("pads_before")),
+        dims(step.sizes("pads_after")),
+        attributes.value,
+    )
+    return descriptor, slots
+
+
+def _prelu(
+    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    rank, slope = len(d.shapes[step.inputs[0]]), d.shapes[step.weights["slope"]]
+    shape = (*[1] * (rank - len(slope)), *slope)
+    function = "dnnl_prelu_forward_primitive_desc_create"
+    given = (reads[0].descriptor.value, d.dnnl.descriptor(shape, constants.ANY).value, out.descriptor.value)
+    made = d.dnnl.make("primitive_desc", function, d.dnnl.engine.value, _INFERENCE, *given, attributes.value)
+    return made, (Slot(constants.ARG_WEIGHTS, d.plain(shape), 0, chosen=True),)
+
+
+def _norm(
+    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    """Of layers or groups, with a scale and a shift where there are weights for them."""
+    arguments = {"scale": constants.ARG_SCALE, "shift": constants.ARG_SHIFT}
+    flags = sum({"scale": constants.USE_SCALE, "shift": constants.USE_SHIFT}[role] for role in step.weights)
+    slots = tuple(Slot(arguments[role], d.plain((math.prod(d.shapes[name]),))) for role, name in step.weights.items())
+    source, target, epsilon = reads[0].descriptor.value, out.descriptor.value, step.number("epsilon")
+    engine = d.dnnl.engine.value
+    if step.kind == "layer_norm":
+        function = "dnnl_layer_normalization_forward_primitive_desc_create"
+        given: tuple[int | float | None, ...] = (engine, _INFERENCE, source, target, None, epsilon, flags)
+    else:
+        function = "dnnl_group_normalization_forward_primitive_desc_create"
+        given = (engine, _INFERENCE, source, target, step.integer("groups"), epsilon, flags)
+    return d.dnnl.make("primitive_desc", function, *given, attributes.value), slots
 
 
 def _pool(
@@ -223,7 +288,14 @@ def _unary(
         given = (engine, _INFERENCE, constants.LRN_ACROSS_CHANNELS, source, target, *numbers)
     elif step.kind == "softmax":
         function = "dnnl_softmax_forward_primitive_desc_create"
-        given = (engine, _INFERENCE, constants.SOFTMAX_ACCURATE, source, target, step.integer("axis"))
+        given = (
+            engine,
+            _INFERENCE,
+            constants.SOFTMAX[str(step.settings.get("algorithm", "accurate"))],
+            source,
+            target,
+            step.integer("axis"),
+        )
     elif step.kind == "shuffle":
         function = "dnnl_shuffle_forward_primitive_desc_create"
         # oneDNN's group is the number of channels that stay side by side in the input
@@ -280,6 +352,9 @@ def _lstm(
 MAKERS: Mapping[str, Maker] = MappingProxyType(
     {
         "conv": _conv,
+        "deconv": _deconv,
+        "prelu": _prelu,
+        **dict.fromkeys(("layer_norm", "group_norm"), _norm),
         "fc": _fc,
         "pool": _pool,
         "concat": _concat,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.descriptors import Described, Descriptors, Operand, Variant
 from edgeplan.runtime.dnnl import Handle
 from edgeplan.runtime.primitive_kinds import MAKERS, PRODUCT_SIDES, weighted_sides
-from edgeplan.runtime.steps import Step
 
 #: Of what a step writes first, second, third (an LSTM's last states).
 _WRITTEN = (constants.ARG_DST, constants.ARG_DST_1, constants.ARG_DST_2)

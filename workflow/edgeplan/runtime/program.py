@@ -8,12 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Shape
+from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Creator, Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import NCHW, same_bytes, size_bytes
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.steps import Lowered, Step
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
 #: Chooses among a step's candidates.

@@ -11,13 +11,13 @@ from pathlib import Path
 from msgspec.structs import replace as changed
 
 from edgeplan.errors import FormatError, ModelError
+from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, ModelFile, RawWeight
 from edgeplan.runtime.memory import Bytes, Region, contents_stamp, floats, read_fully
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.signatures import ExecArg
-from edgeplan.runtime.steps import Step
 from edgeplan.runtime.transform import Array, folded
 from edgeplan.runtime.weight_cache import settled, stamp
 

@@ -8,8 +8,8 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.runtime.axis_matrices import axis_matrix
-from edgeplan.runtime.steps import Step
+from edgeplan.graph.axis_matrices import axis_matrix
+from edgeplan.graph.steps import Step
 
 Array = npt.NDArray[np.float32]
 Raw = Mapping[str, Array]

@@ -20,7 +20,7 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.external_data import external, external_file
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.model_file import cannot_read
-from edgeplan.runtime.steps import Lowered
+from edgeplan.graph.steps import Lowered
 
 _FLOAT = 1
 _FLOAT_BYTES = 4

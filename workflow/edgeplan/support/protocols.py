@@ -56,10 +56,19 @@ _MEASURING = (
     "graph/onnx/write.py",
     "engines/base.py",
 )
-_RUNTIME = _files(
-    "runtime",
-    *("candidates", "creation", "descriptors", "executable", "layouts", "lowering", "operators", "primitive_kinds"),
-    *("primitives", "program", "session", "steps", "transform", "weights"),
+#: What a model's operators are executed as; those of the 13 models are.
+_LOWERING = (
+    *_files("graph", "steps", "parts", "axis_matrices"),
+    *_files("graph/operators", "convolutions", "windows", "pooling", "products", "recurrent", "activations", "arithmetic"),
+    *_files("graph/operators", "normalisations", "reductions", "copies", "shapes", "resizing"),
+)
+_RUNTIME = (
+    *_files(
+        "runtime",
+        *("candidates", "creation", "descriptors", "executable", "layouts", "lowering", "primitive_kinds"),
+        *("primitives", "program", "session", "transform", "weights"),
+    ),
+    *_LOWERING,
 )
 _PROFILES = (
     "support/compiled.py",
@@ -111,7 +120,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         # cold starts; since 2 interrupted samples do not count, and waiting threads sleep
         "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),
         "plan": Protocol("d26aa98db46a6227", (*_PLANNING, "chapters/cold_start/planners")),
-        "runtime": Protocol("runtime/2", ("runtime",), ("1897c2256586d160",)),
+        "runtime": Protocol("runtime/2", ("runtime", *_LOWERING), ("1897c2256586d160",)),
         "timeline": Protocol("timeline/1", ("chapters/cold_start/measuring/timeline.py",)),
         "cold/disk": Protocol("fa3e6948cb01cfb8", _COLD_RUN),
         "cold/onnxruntime": _started("onnxruntime", "d1fde67e447a6f2c"),

@@ -14,6 +14,7 @@ from edgeplan.engines.cold import model_files
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
+from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import Disk, Profile
@@ -27,7 +28,6 @@ from edgeplan.profiling.subjects import signatures
 from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.steps import Lowered
 from edgeplan.runtime.weights import locate_weights
 
 _PROBES = 3  # of the disk, for one plan

@@ -19,8 +19,10 @@ from edgeplan.engines.litert.lstm import Recurrent
 from edgeplan.engines.litert.resize import Resizes
 from edgeplan.engines.litert.windows import Windows
 from edgeplan.graph.ir import Operator
-from edgeplan.graph.kinds import is_fully_connected, kind, mean_axes
+from edgeplan.graph.kinds import kind
 from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.operators.products import is_fully_connected
+from edgeplan.graph.operators.reductions import reduced_axes
 
 
 def convert(model: Path, target: Path) -> None:
@@ -48,7 +50,7 @@ class _Lowering(Windows, Resizes, Recurrent):
 
     def mean(self, op: Operator) -> None:
         rank = len(self._graph.shape(op.inputs[0]))
-        axes = mean_axes(self._graph, op) if op.op_type == "ReduceMean" else tuple(range(2, rank))
+        axes = reduced_axes(self._graph, op) if op.op_type == "ReduceMean" else tuple(range(2, rank))
         keep = op.op_type == "GlobalAveragePool" or bool(op.integer("keepdims", 1))
         stored = sorted(layout(rank).index(axis % rank) for axis in axes)
         index = self._file.integers(f"{op.name}/axes", stored)

@@ -23,13 +23,13 @@ from edgeplan.engines.base import (
 )
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.steps import Step
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Prepared
 from edgeplan.runtime.layouts import HOMES, NHWC
 from edgeplan.runtime.library import open_library
 from edgeplan.runtime.program import Program, default_program
 from edgeplan.runtime.session import SequentialSession
-from edgeplan.runtime.steps import Step
 
 _NS_PER_US = 1000.0
 

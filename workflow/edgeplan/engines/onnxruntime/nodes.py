@@ -15,7 +15,8 @@ import onnx
 from edgeplan.engines.base import EngineNode
 from edgeplan.engines.mapping import complete_members
 from edgeplan.graph.ir import Graph, Operator
-from edgeplan.graph.kinds import ACTIVATIONS, kind
+from edgeplan.graph.kinds import kind
+from edgeplan.graph.operators.activations import ACTIVATIONS
 
 _BLOCKED_DOMAIN = "com.microsoft.nchwc"
 _INPUTS_WITH_SUM = 4

@@ -21,7 +21,7 @@ def over_one_axis(op: Operator, opset: int, tensors: MutableMapping[str, Tensor]
         opset: of its model.
         tensors: tensors by name; those between the new operators are added.
     """
-    if op.op_type != "Softmax" or opset >= _OF_ONE_AXIS:
+    if op.op_type not in ("Softmax", "LogSoftmax") or opset >= _OF_ONE_AXIS:
         return (op,)
     shape = tensors[op.inputs[0]].shape
     axis = op.integer("axis", 1)

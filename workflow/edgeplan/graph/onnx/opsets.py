@@ -1,4 +1,4 @@
-"""Nodes of opsets 1 to 6 as opset 7 writes them, and `Sum` as additions.
+"""Nodes of opsets 1 to 6 as opset 7 writes them, and sums of many as additions.
 
 Before opset 7 operands were broadcast by attributes, operators said whether they trained, and a Reshape had its shape as an
 attribute; the nodes of models for inference mean the same as today. What does not is refused by name.
@@ -35,6 +35,8 @@ _DROPPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "LSTM": ("output_sequence",),
     }
 )
+#: Operators of any number of operands -> what joins two of them.
+_JOINED: Mapping[str, str] = MappingProxyType({"Sum": "Add", "Max": "Max", "Min": "Min"})
 _INFERENCE = "export the model for inference"
 _LATER = "export it with opset 7 or later"  # onnx.version_converter aligns some operands wrongly
 
@@ -163,8 +165,9 @@ class _Rewriting:
 
 
 def _additions(node: onnx.NodeProto, constants: Collection[str]) -> list[onnx.NodeProto]:
-    """A `Sum` as a chain of additions, constants last; of one input it is that input. Other nodes as they are."""
-    if node.op_type != "Sum":
+    """A sum, maximum or minimum of many as a chain of those of two, constants last; of one input it is that input."""
+    joined = _JOINED.get(node.op_type)
+    if joined is None or (node.op_type == joined and len(node.input) == _OPERANDS):
         return [node]
     if len(node.input) == 1:
         return [helper.make_node("Identity", node.input, node.output, name=node.name)]
@@ -173,6 +176,6 @@ def _additions(node: onnx.NodeProto, constants: Collection[str]) -> list[onnx.No
     for place, name in enumerate(others, start=1):
         last = place == len(others)
         written, called = (node.output[0], node.name) if last else (f"{node.name}:{place}:sum", f"{node.name}:{place}")
-        found.append(helper.make_node("Add", [total, name], [written], name=called))
+        found.append(helper.make_node(joined, [total, name], [written], name=called))
         total = written
     return found

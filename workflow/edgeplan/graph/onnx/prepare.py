@@ -21,12 +21,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.external_data import external_file, external_locations
-from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
+from edgeplan.graph.operators.registry import SPECS
 
 #: Operators that disappear once shapes are known.
-ARITHMETIC = frozenset(
-    {"Shape", "Size", "ConstantOfShape", "Range", "NonZero", "If", "Expand", "Gather", "Slice", "Cast", "Equal", "Where"}
-)
+ARITHMETIC = frozenset({"Shape", "Size", "ConstantOfShape", "Range", "NonZero", "If", "Cast", "Equal", "Where", "Floor"})
+#: What the optimizer leaves alone unless told to fold it.
+_FOLDED = frozenset({"ConstantOfShape"})
 #: Results of constant arithmetic above this size stay operators: a file of a few bytes may ask for any amount of memory.
 _LARGEST_FOLDED_ELEMENTS = 1 << 26
 _LARGEST_INPUT_BYTES = 1 << 32
@@ -65,9 +65,7 @@ class Preparation:
             ModelError: a text is of another form, or an input is named twice.
         """
         sizes = {name: _sizes(name, text) for name, text in _named(shapes, "--shape", "input=1,3,224,224")}
-        return Preparation(
-            MappingProxyType(sizes), MappingProxyType(dict(_named(values, "--set", "sr=16000"))), _batch(batch)
-        )
+        return Preparation(MappingProxyType(sizes), MappingProxyType(dict(_named(values, "--set", "sr=16000"))), _batch(batch))
 
 
 def _named(texts: Iterable[str], option: str, example: str) -> Iterator[tuple[str, str]]:
@@ -75,7 +73,9 @@ def _named(texts: Iterable[str], option: str, example: str) -> Iterator[tuple[st
     for text in texts:
         found = _SETTING.fullmatch(text)
         if found is None:
-            raise ModelError(f"{text!r} names no input and what it is", where=option, next_step=f"for example {option} {example}")
+            raise ModelError(
+                f"{text!r} names no input and what it is", where=option, next_step=f"for example {option} {example}"
+            )
         if found["name"] in seen:
             raise ModelError(f"the input {found['name']!r} is given twice", where=option, next_step="leave one of them out")
         seen.add(found["name"])
@@ -104,12 +104,15 @@ def needs_preparation(model: onnx.ModelProto) -> bool:
     """Whether a file leaves shapes open, or holds arithmetic on shapes, subgraphs, functions or half precision."""
     constants = {tensor.name for tensor in model.graph.initializer}
     open_shapes = any(
-        not dim.dim_value for value in model.graph.input if value.name not in constants for dim in value.type.tensor_type.shape.dim
+        dim.dim_value <= 0
+        for value in model.graph.input
+        if value.name not in constants
+        for dim in value.type.tensor_type.shape.dim
     )
     return (
         open_shapes
         or bool(model.functions)
-        or any(node.op_type in ARITHMETIC and node.op_type not in KNOWN_ONNX_TYPES for node in model.graph.node)
+        or any(node.op_type in ARITHMETIC and node.op_type not in SPECS for node in model.graph.node)
         or any(tensor.data_type in _HALVES for tensor in model.graph.initializer)
     )
 
@@ -133,7 +136,8 @@ def prepared(
     Raises:
         ModelError: an axis stays open, what is wanted does not fit the file, or the model cannot be simplified.
     """
-    from onnxscript import optimizer  # noqa: PLC0415  takes a second to import, and most models need none of it
+    import onnx_ir  # noqa: PLC0415  both take a second to import, and most models need none of it
+    from onnxscript import optimizer  # noqa: PLC0415
 
     _load_external(model, path)
     if types := _widened(model):
@@ -141,24 +145,25 @@ def prepared(
     _give_values(model, wanted.values, source)
     _give_shapes(model, wanted, source, notice)
     try:
-        simple = optimizer.optimize(
-            model,
+        simple = onnx_ir.serde.deserialize_model(model)
+        optimizer.optimize_ir(
+            simple,
             num_iterations=_ROUNDS,
             input_size_limit=_LARGEST_FOLDED_ELEMENTS,
             output_size_limit=_LARGEST_FOLDED_ELEMENTS,
+            should_fold=lambda node: node.op_type in _FOLDED or None,
         )
+        found = onnx_ir.serde.serialize_model(simple)
     except Exception as error:  # a library over untrusted graphs: whatever it meets is the model's fault
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
             f"the model cannot be simplified: {reason}", where=source, next_step="export it again with static shapes"
         ) from error
-    del simple.graph.value_info[:]
-    return simple
+    del found.graph.value_info[:]
+    return found
 
 
-def prepare_file(
-    path: Path, wanted: Preparation, target: Path, notice: Callable[[str], None] = lambda _: None
-) -> Path:
+def prepare_file(path: Path, wanted: Preparation, target: Path, notice: Callable[[str], None] = lambda _: None) -> Path:
     """The file of a model that can be read: its own, or `target` if it had to be prepared.
 
     Args:
@@ -266,7 +271,9 @@ def _value(value: onnx.ValueInfoProto, text: str, source: str) -> npt.NDArray[An
     where = f"--set {value.name}, {source}"
     try:
         if kind == TensorProto.BOOL:
-            numbers: list[Any] = [{"true": True, "false": False, "1": True, "0": False}[part.strip().lower()] for part in text.split(",")]
+            numbers: list[Any] = [
+                {"true": True, "false": False, "1": True, "0": False}[part.strip().lower()] for part in text.split(",")
+            ]
         elif kind in _INTEGERS:
             numbers = [int(part) for part in text.split(",")]
         elif kind in _FLOATS:
@@ -280,7 +287,9 @@ def _value(value: onnx.ValueInfoProto, text: str, source: str) -> npt.NDArray[An
         array = np.array(numbers, helper.tensor_dtype_to_np_dtype(kind))
     except (ValueError, KeyError, OverflowError) as error:
         kind_name = TensorProto.DataType.Name(kind).lower()
-        raise ModelError(f"{text!r} is no {kind_name}", where=where, next_step=f"give numbers of {kind_name}, as in 1,2") from error
+        raise ModelError(
+            f"{text!r} is no {kind_name}", where=where, next_step=f"give numbers of {kind_name}, as in 1,2"
+        ) from error
     sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     if not sizes and array.size == 1:
         return array.reshape(())
@@ -289,13 +298,13 @@ def _value(value: onnx.ValueInfoProto, text: str, source: str) -> npt.NDArray[An
     if sizes and all(sizes) and array.size in (1, math.prod(sizes)) and math.prod(sizes) <= _LARGEST_FOLDED_ELEMENTS:
         return np.broadcast_to(array if array.size == 1 else array.reshape(sizes), sizes).copy()
     raise ModelError(
-        f"{array.size} numbers for an input of shape {tuple(d or '?' for d in sizes)}", where=where, next_step="give one, or as many"
+        f"{array.size} numbers for an input of shape {tuple(d or '?' for d in sizes)}",
+        where=where,
+        next_step="give one, or as many",
     )
 
 
-def _give_shapes(
-    model: onnx.ModelProto, wanted: Preparation, source: str, notice: Callable[[str], None]
-) -> None:
+def _give_shapes(model: onnx.ModelProto, wanted: Preparation, source: str, notice: Callable[[str], None]) -> None:
     """Give every axis of every input a size; one symbol has one size wherever it stands."""
     inputs = _given(model)
     for name in wanted.shapes:
@@ -303,12 +312,14 @@ def _give_shapes(
     symbols: dict[str, int] = {}
     for name, sizes in wanted.shapes.items():
         dims = inputs[name].type.tensor_type.shape.dim
-        fits = len(sizes) == len(dims) and all(d.dim_value in (0, s) for d, s in zip(dims, sizes, strict=True))
+        fits = len(sizes) == len(dims) and all((d.dim_value <= 0 or d.dim_value == s) for d, s in zip(dims, sizes, strict=True))
         if not fits and inputs[name].type.tensor_type.HasField("shape"):
-            has = ",".join(str(d.dim_value or d.dim_param or "?") for d in dims)
-            raise ModelError(f"the input {name!r} is of shape {has}", where="--shape", next_step="give its open axes sizes alone")
+            has = ",".join(str(d.dim_value if d.dim_value > 0 else d.dim_param or "?") for d in dims)
+            raise ModelError(
+                f"the input {name!r} is of shape {has}", where="--shape", next_step="give its open axes sizes alone"
+            )
         for dim, size in zip(dims, sizes, strict=False):
-            if not dim.dim_value and _symbol(dim):
+            if dim.dim_value <= 0 and _symbol(dim):
                 if symbols.setdefault(dim.dim_param, size) != size:
                     raise ModelError(
                         f"the axis {dim.dim_param!r} is given {symbols[dim.dim_param]} and {size}",
@@ -318,7 +329,7 @@ def _give_shapes(
     batches: set[str] = set()
     for name, value in inputs.items():
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if not dim.dim_value and name not in wanted.shapes and (axis == 0 or _BATCH.fullmatch(dim.dim_param)):
+            if dim.dim_value <= 0 and name not in wanted.shapes and (axis == 0 or _BATCH.fullmatch(dim.dim_param)):
                 batches.add(repr(dim.dim_param) if _symbol(dim) else f"the first axis of {name!r}")
                 if _symbol(dim):
                     symbols.setdefault(dim.dim_param, wanted.batch or 1)

@@ -1,7 +1,7 @@
 """ONNX files, which are untrusted, to graphs.
 
 A file is looked through (`onnx_contents`), held against ONNX's schemas and its shape inference (`onnx_shapes`), and brought to
-the forms that the graph knows (`onnx_forms`); the graph is held against what kernels take for granted (`checks`). What passes
+the forms that the graph knows (`operators`); the graph is held against what kernels take for granted (`checks`). What passes
 is safe to compute with: nothing behind this border checks a model again.
 """
 
@@ -22,28 +22,13 @@ from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
 from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx.constants import constant_values
 from edgeplan.graph.onnx.contents import TRANSPARENT, Contents, contents_of
-from edgeplan.graph.onnx.forms import FORMS
 from edgeplan.graph.onnx.old_softmax import over_one_axis
 from edgeplan.graph.onnx.opsets import modern
 from edgeplan.graph.onnx.shapes import check_nodes, inferred, no_static_shape
+from edgeplan.graph.operators.registry import SPECS
 
-#: Which inputs of an operator are constants that the graph keeps as attributes.
-_CONSTANT_INPUTS = MappingProxyType(
-    {
-        "Reshape": ("", "shape"),
-        "Split": ("", "split"),
-        "Clip": ("", "min", "max"),
-        "ReduceMean": ("", "axes"),
-        "Squeeze": ("", "axes"),
-        "Unsqueeze": ("", "axes"),
-        "Resize": ("", "roi", "scales", "sizes"),
-    }
-)
-_INTEGER_ROLES = frozenset({"shape", "split", "axes", "sizes"})
-#: The same of a `Resize` before opset 11.
+#: The roles of a `Resize` before opset 11.
 _OPSET_10_RESIZE = ("", "scales")
-#: Operators for which it matters where among the activations a weight stands.
-_ORDERED = frozenset({"Concat", "Gemm", "MatMul"})
 
 
 def load_onnx(path: Path) -> Graph:
@@ -81,8 +66,8 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
     for given in contents.nodes:
         for place, name in enumerate(given.input):
             given.input[place] = alias.get(name, name)
-        form = FORMS.get(given.op_type)
-        node = form(given, contents.constants, read, source) if form else given
+        spec = SPECS.get(given.op_type)
+        node = spec.form(given, contents.constants, read, source) if spec and spec.form else given
         if node.op_type in TRANSPARENT:
             alias[node.output[0]] = node.input[0]
         nodes.append(node)
@@ -117,12 +102,12 @@ def _values(nodes: Iterable[onnx.NodeProto], contents: Contents, path: Path | No
                 )
             if name not in found:
                 found[name] = constant_values(name, contents.constants[name], path, source)
-            integers, several = role in _INTEGER_ROLES, node.op_type == "Clip" and found[name].size != 1
-            if several or (integers and found[name].dtype != np.int64):
+            integers, several = role in SPECS[node.op_type].integers, node.op_type == "Clip" and found[name].size != 1
+            if several or (integers and found[name].dtype not in (np.int64, np.int32)):
                 raise ModelError(
                     f"{node.op_type} whose {role} is {found[name].size} numbers of type {found[name].dtype}",
                     where=f"{source}, node {node.name!r}",
-                    next_step="export it with " + ("64-bit integers" if integers else "one number for each bound"),
+                    next_step="export it with " + ("integers" if integers else "one number for each bound"),
                 )
     return found
 
@@ -130,7 +115,8 @@ def _values(nodes: Iterable[onnx.NodeProto], contents: Contents, path: Path | No
 def _roles(node: onnx.NodeProto) -> tuple[str, ...]:
     if node.op_type == "Resize" and len(node.input) == len(_OPSET_10_RESIZE):
         return _OPSET_10_RESIZE
-    return _CONSTANT_INPUTS.get(node.op_type, ())
+    spec = SPECS.get(node.op_type)
+    return spec.constants if spec else ()
 
 
 def _attribute(attribute: onnx.AttributeProto) -> Attribute:
@@ -170,7 +156,7 @@ def _operator(
         raise ModelError(f"{node.op_type} reads constants alone", where=where, next_step="fold constants")
     if inputs[0] not in tensors:
         raise no_static_shape(inputs[0], None, where)
-    if node.op_type in _ORDERED and places and places[0] < len(inputs):
+    if SPECS[node.op_type].ordered and places and places[0] < len(inputs):
         attributes["constants"] = tuple(places)
     attributes |= _meant(node, tensors[inputs[0]].shape, attributes, where)
     outputs = tuple(o for o in node.output if o)

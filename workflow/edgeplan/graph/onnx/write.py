@@ -12,6 +12,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
+from edgeplan.graph.operators.registry import SPECS
 
 OPSET = 17
 IR_VERSION = 9
@@ -48,23 +49,13 @@ def weight_values(tensor: Tensor, role: str, seed: int) -> Array:
 def _constant_inputs(op: Operator) -> tuple[dict[str, Attribute], list[tuple[str, npt.NDArray[Any]]]]:
     """Split attributes into those ONNX keeps and those it passes as constant tensors; a name "" stands for an absent input."""
     attributes = {key: value for key, value in op.attributes.items() if key != "constants"}
-    constants: list[tuple[str, npt.NDArray[Any]]] = []
-    if op.op_type == "Reshape":
-        constants.append(("shape", np.array(attributes.pop("shape"), dtype=np.int64)))
-    elif op.op_type == "Split":
-        constants.append(("split", np.array(attributes.pop("split"), dtype=np.int64)))
-    elif op.op_type == "Clip":
-        for key, unbounded in (("min", -np.inf), ("max", np.inf)):
-            constants.append((key, np.array(attributes.pop(key, unbounded), dtype=np.float32)))
-    elif op.op_type in ("Squeeze", "Unsqueeze"):
-        if "axes" in attributes:
-            constants.append(("axes", np.array(attributes.pop("axes"), dtype=np.int64)))
-    elif op.op_type == "Resize":
-        absent = ("", np.empty(0, dtype=np.float32))
-        if "sizes" in attributes:
-            constants += [absent, absent, ("sizes", np.array(attributes.pop("sizes"), dtype=np.int64))]
-        else:
-            constants += [absent, ("scales", np.array(attributes.pop("scales"), dtype=np.float32))]
+    spec, constants = SPECS[op.op_type], list[tuple[str, npt.NDArray[Any]]]()
+    for role in spec.constants[1:]:
+        value = attributes.pop(role, None)
+        kind = np.int64 if role in spec.integers else np.float32
+        constants.append(("", np.empty(0, kind)) if value is None else (role, np.array(value, kind)))
+    while constants and not constants[-1][0]:
+        constants.pop()
     return attributes, constants
 
 

@@ -1,20 +1,56 @@
-"""How products of matrices, sums of different ranks and means become steps."""
+"""Products of matrices: fully connected layers, and products of any two operands."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.kinds import mean_axes
-from edgeplan.runtime.parts import Chain, Part, part
-from edgeplan.runtime.steps import Setting
+from edgeplan.graph.operators.base import AGAIN, HEAVY, OperatorSpec, Problem, broadcasts
+from edgeplan.graph.parts import Chain, Part
+from edgeplan.graph.steps import Setting
 
 _MATRIX_RANK = 2
 _RANKS_OF_A_LAYER = (2, 3)  # of 4 it would be flattened
+_FULLY_CONNECTED_RANKS = (2, 3, 4)  # further axes would fold into the one that is multiplied
 
 
-def product(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+def is_fully_connected(graph: Graph, op: Operator) -> bool:
+    """Whether a `Gemm` or `MatMul` multiplies an activation of two to four axes, as it is, by a matrix of weights."""
+    left, right = op.operands[:2]
+    ranks = len(graph.shape(left)) in _FULLY_CONNECTED_RANKS and len(graph.shape(right)) == _MATRIX_RANK
+    return ranks and left in op.inputs and right in op.weights and not op.integer("transA", 0)
+
+
+def _kind(graph: Graph, op: Operator) -> str:
+    return "fc" if is_fully_connected(graph, op) else "matmul"
+
+
+def _check_gemm(graph: Graph, op: Operator) -> Problem:
+    first, second, *bias = (graph.shape(name) for name in op.operands)
+    rows = first[::-1] if op.integer("transA", 0) else first
+    weight = second[::-1] if op.integer("transB", 0) else second
+    if len(rows) != 2 or len(weight) != 2 or weight[0] != rows[1]:  # noqa: PLR2004  matrices
+        return f"with a weight {second} for an input {first}", AGAIN
+    if bias and not broadcasts(bias[0], (rows[0], weight[1])):
+        return f"with a bias {bias[0]} for an output {(rows[0], weight[1])}", AGAIN
+    return None
+
+
+def _check_matmul(graph: Graph, op: Operator) -> Problem:
+    first, second = (graph.shape(name) for name in op.operands)
+    if not first or not second:
+        return "of a number", AGAIN
+    return None if first[-1] == second[-2:][0] else (f"with a weight {second} for {first[-1]} channels", AGAIN)
+
+
+def _macs(graph: Graph, op: Operator) -> int:
+    """As many for each output as are summed over."""
+    return graph.shape(op.operands[0])[0 if op.integer("transA", 0) else -1] * graph.tensors[op.outputs[0]].elements
+
+
+def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     """A fully connected layer where the operand behind is a matrix of weights, else a product of two operands."""
     chain = Chain(op, shapes)
     left, right, *third = op.operands
@@ -69,11 +105,7 @@ def _product(chain: Chain, op: Operator, shapes: Mapping[str, Shape]) -> str:
     shape = (*batch, sides[0][-2], sides[1][-1])
     found = chain.step("matmul", reads, shape, settings, weights)
     alpha = op.number("alpha", 1.0)
-    return found if alpha == 1 else _scaled(chain, found, shapes, alpha)
-
-
-def _scaled(chain: Chain, tensor: str, shapes: Mapping[str, Shape], factor: float) -> str:
-    return chain.step("eltwise", [tensor], shapes[tensor], {"algorithm": "linear", "alpha": factor, "beta": 0.0})
+    return found if alpha == 1 else chain.linear(found, alpha)
 
 
 def _plus(chain: Chain, op: Operator, shapes: Mapping[str, Shape], found: str, third: str, beta: float) -> str:
@@ -83,46 +115,16 @@ def _plus(chain: Chain, op: Operator, shapes: Mapping[str, Shape], found: str, t
         settings |= {"beta": beta} if beta != 1 else {}
         return chain.step("binary", [found], shapes[found], settings, {"operand": third})
     third = chain.raised(third, len(shapes[found]))
-    third = third if beta == 1 else _scaled(chain, third, shapes, beta)
+    third = third if beta == 1 else chain.linear(third, beta)
     return chain.step("binary", [found, third], shapes[found], settings)
 
 
-def binary(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """A sum or product; the first operand of its primitive is the one that is not broadcast, an activation."""
-    out = shapes[op.outputs[0]]
-    settings: dict[str, Setting] = {"algorithm": op.op_type.lower()}
-    if all(len(shapes[name]) == len(out) for name in op.inputs) and any(shapes[name] == out for name in op.inputs):
-        whole = part(op, "binary", ("operand",), settings)
-        if shapes[whole.inputs[0]] != out:
-            whole.inputs.reverse()
-        return (whole,)
-    chain = Chain(op, shapes)
-    reads = [chain.raised(name, len(out)) for name in op.inputs]
-    reads.sort(key=lambda name: shapes[name] != out)
-    for axis, (size, wanted) in enumerate(zip(shapes[reads[0]], out, strict=True)):
-        if size != wanted:
-            repeat: dict[str, Setting] = {
-                "form": "nearest",
-                "coordinates": "asymmetric",
-                "rounding": "floor",
-                "scale": float(wanted),
-            }
-            reads[0] = chain.mixed(reads[0], axis, wanted, repeat)
-    return chain.finished(chain.step("binary", reads, out, settings, dict(zip(("operand",), op.weights, strict=False))))
-
-
-def mean(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """A mean over any axes: those that lie side by side in one go."""
-    chain, tensor = Chain(op, shapes), op.inputs[0]
-    groups: list[list[int]] = []
-    for axis in mean_axes(graph, op):
-        if groups and groups[-1][-1] == axis - 1:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    for axes in reversed(groups):  # those before keep their places
-        shape = shapes[tensor]
-        first, behind = axes[0], shape[axes[-1] + 1 :]
-        joined = chain.reshaped(tensor, (*shape[:first], math.prod(shape[first : axes[-1] + 1]), *behind))
-        tensor = chain.mixed(joined, first, 1, {"form": "mean"})
-    return chain.finished(tensor)
+_NEAR = MappingProxyType({"matmul": ("fc",)})
+SPECS = (
+    OperatorSpec(
+        ("Gemm",), _kind, _lower, ("fc", "matmul"), HEAVY, _NEAR, ordered=True, moves=True, check=_check_gemm, macs=_macs
+    ),
+    OperatorSpec(
+        ("MatMul",), _kind, _lower, ("fc", "matmul"), HEAVY, _NEAR, ordered=True, moves=True, check=_check_matmul, macs=_macs
+    ),
+)

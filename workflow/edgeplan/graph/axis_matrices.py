@@ -1,6 +1,6 @@
 """Matrices that stand for what oneDNN has no primitive of: a step that mixes the places along one axis by fixed weights.
 
-Interpolation, means and average pooling are products of each axis with a matrix that follows from the operator alone. The
+Interpolation, means, sums, picks and average pooling are products of each axis with a matrix that follows from the operator alone. The
 matrix is made where a step's weights are (`transform.folded`), lies in the weight cache as they do, and comes from no file.
 """
 
@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.runtime.steps import Step
+from edgeplan.graph.steps import Step
 
 Array = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -24,11 +24,15 @@ def axis_matrix(step: Step) -> Array:
     """The matrix of a step of kind `mix`: (places written, places read).
 
     Args:
-        step: its settings are `form` (`mean`, `average` or a mode of Resize), `size` and `out`, and those of the form.
+        step: its settings are `form` (`mean`, `sum`, `pick`, `average` or a mode of Resize), `size` and `out`, and those of the
+            form.
     """
-    form = step.text("form")
-    if form == "mean":
-        return np.full((1, step.integer("size")), 1 / step.integer("size"), np.float32)
+    form, size = step.text("form"), step.integer("size")
+    if form in ("mean", "sum"):
+        return np.full((1, size), 1 / size if form == "mean" else 1, np.float32)
+    if form == "pick":
+        places = np.array(step.sizes("places"))
+        return np.asarray(places[:, None] == np.arange(size), np.float32)
     return _average(step) if form == "average" else _resized(step, form)
 
 

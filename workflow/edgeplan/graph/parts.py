@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from edgeplan.graph.ir import Operator, Shape
-from edgeplan.runtime.steps import Setting
+from edgeplan.graph.steps import Setting
 
 #: Ends the names of activations between the steps of one operator.
 INNER = ":inner"
 
 
 class Part(NamedTuple):
-    """The start of a step; the fields of `lowering.Draft`."""
+    """The start of a step; the fields of `runtime.lowering.Draft`."""
 
     name: str
     kind: str
@@ -78,6 +78,29 @@ class Chain:
         own: dict[str, Setting] = {**settings, "side": side, "size": size, "out": out}
         mixed = self.step("mix", [self.reshaped(tensor, flat)], written, own)
         return self.reshaped(mixed, (*shape[:axis], out, *shape[axis + 1 :]))
+
+    def linear(self, tensor: str, factor: float, summand: float = 0.0) -> str:
+        """An activation times a number, plus another."""
+        return self.eltwise(tensor, "linear", factor, summand)
+
+    def eltwise(self, tensor: str, algorithm: str, alpha: float = 0.0, beta: float = 0.0) -> str:
+        """An element-wise operation of oneDNN."""
+        return self.step("eltwise", [tensor], self._shapes[tensor], {"algorithm": algorithm, "alpha": alpha, "beta": beta})
+
+    def transposed(self, tensor: str, permutation: tuple[int, ...]) -> str:
+        """An activation with its axes in another order."""
+        shape = self._shapes[tensor]
+        return self.step("transpose", [tensor], tuple(shape[axis] for axis in permutation), {"permutation": permutation})
+
+    def picked(self, tensor: str, axis: int, places: tuple[int, ...]) -> str:
+        """An activation with some of the places along an axis, in any order and as often as wanted; -1: zero."""
+        return self.mixed(tensor, axis, len(places), {"form": "pick", "places": places})
+
+    def cut(self, tensor: str, axis: int, start: int, count: int) -> str:
+        """An activation with the places along an axis that lie side by side from one on."""
+        shape = self._shapes[tensor]
+        cut = (*shape[:axis], count, *shape[axis + 1 :])
+        return self.step("split", [tensor], cut, {"axis": axis, "start": start})
 
     def finished(self, tensor: str) -> tuple[Part, ...]:
         """All steps, of which the last writes what the operator does: `tensor`, in the operator's shape."""

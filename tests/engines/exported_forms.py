@@ -1,0 +1,132 @@
+"""Small models of operators that exporters write beside layers: the third table of `test_forms.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from written_forms import IMAGE, Form, node, one, value
+
+_LINE = (2, 5, 7)
+_MATRIX = (4, 9)
+_BIG = np.iinfo(np.int64).max
+
+
+def _positive(op_type: str, **attributes: object) -> Form:
+    """An operator behind an absolute value: roots and logarithms of what is negative are no numbers."""
+    nodes = (node("Abs", "x", "a", name="before"), node("Add", "a one", "b", name="raised"), node(op_type, "b", **attributes))
+    return Form(nodes, {"x": IMAGE}, {"one": value([0.5])})
+
+
+def _pair(op_type: str, first: tuple[int, ...], second: tuple[int, ...]) -> Form:
+    nodes = (node("Abs", "b", "c", name="before"), node("Add", "c one", "d", name="raised"), node(op_type, "a d"))
+    return Form(nodes, {"a": first, "b": second}, {"one": value([0.5])})
+
+
+def _constant_first(op_type: str, shape: tuple[int, ...]) -> Form:
+    nodes = (node("Abs", "x", "c", name="before"), node("Add", "c one", "d", name="raised"), node(op_type, "k d"))
+    return Form(nodes, {"x": IMAGE}, {"one": value([0.5]), "k": value(shape)})
+
+
+_UNARY: Mapping[str, Form] = {
+    **{op.lower(): one(op) for op in ("Abs", "Neg", "Exp", "Elu", "Selu", "Softplus", "Softsign")},
+    "mish": one("Mish", opset=18),
+    "gelu": one("Gelu", opset=20),
+    "gelu by tanh": one("Gelu", opset=20, approximate="tanh"),
+    "elu of a slope": one("Elu", alpha=0.3),
+    "selu of its own numbers": one("Selu", alpha=1.2, gamma=0.7),
+    **{op.lower(): _positive(op) for op in ("Sqrt", "Log", "Reciprocal")},
+    **{
+        f"power {power}": Form(
+            (node("Abs", "x", "a", name="before"), node("Add", "a one", "b", name="raised"), node("Pow", "b p")),
+            {"x": IMAGE},
+            {"one": value([0.5]), "p": value(float(power))},
+        )
+        for power in (2, 3, 0.5, -1, 1.7, 1)
+    },
+    "a square of both signs": one("Pow", "x p", constants={"p": 2.0}),
+    "an integer exponent": one("Pow", "x p", constants={"p": [2]}),
+}
+
+_PAIRS: Mapping[str, Form] = {
+    **{f"{op.lower()} alike": _pair(op, IMAGE, IMAGE) for op in ("Sub", "Div", "Min", "Max")},
+    **{f"{op.lower()} by channel": _pair(op, IMAGE, (1, 6, 1, 1)) for op in ("Sub", "Div", "Min", "Max")},
+    **{f"{op.lower()} by row, of lower rank": _pair(op, IMAGE, (10,)) for op in ("Sub", "Div", "Min", "Max")},
+    **{f"{op.lower()}, the first broadcast": _pair(op, (6, 1, 1), IMAGE) for op in ("Sub", "Div", "Min", "Max")},
+    **{f"{op.lower()}, both broadcast": _pair(op, (1, 6, 1, 10), (1, 1, 8, 1)) for op in ("Sub", "Div", "Min", "Max", "Add")},
+    **{f"{op.lower()} of a constant first": _constant_first(op, (6, 1, 1)) for op in ("Sub", "Div")},
+    **{f"{op.lower()} of a number first": _constant_first(op, ()) for op in ("Sub", "Div")},
+    **{f"{op.lower()} a constant": one(op, "x k", constants={"k": (6, 1, 1)}) for op in ("Sub", "Min", "Max")},
+    "div by a constant": one("Div", "x k", constants={"k": [2.5]}),
+    "max of three": Form((node("Max", "x k l"),), {"x": IMAGE}, {"k": value((6, 1, 1)), "l": value((10,))}),
+    "min of one": one("Min"),
+    "prelu by channel": one("PRelu", "x s", constants={"s": (6, 1, 1)}),
+    "prelu of one slope": one("PRelu", "x s", constants={"s": [0.2]}),
+    "prelu of a matrix": one("PRelu", "x s", _MATRIX, {"s": (9,)}),
+    "prelu of every element": one("PRelu", "x s", constants={"s": (6, 8, 10)}),
+}
+
+_COPIES: Mapping[str, Form] = {
+    "slice of rows": one("Slice", "x s e a", constants={"s": [1], "e": [6], "a": [2]}),
+    "slice of channels, negative": one("Slice", "x s e a", constants={"s": [-4], "e": [-1], "a": [1]}),
+    "slice to the end": one("Slice", "x s e a", constants={"s": [3], "e": [_BIG], "a": [-1]}),
+    "slice of two axes": one("Slice", "x s e a", constants={"s": [1, 2], "e": [5, 9], "a": [1, 3]}),
+    "every second": one("Slice", "x s e a p", constants={"s": [0, 1], "e": [_BIG, _BIG], "a": [2, 3], "p": [2, 2]}),
+    "backwards": one("Slice", "x s e a p", constants={"s": [-1], "e": [-_BIG], "a": [3], "p": [-1]}),
+    "slice of all axes": one("Slice", "x s e", _MATRIX, {"s": [1, 2], "e": [3, 8]}),
+    "slice as of opset 9": one("Slice", opset=9, starts=[1], ends=[5], axes=[2]),
+    "pad by zeros": one("Pad", "x p", constants={"p": [0, 0, 1, 2, 0, 0, 3, 0]}),
+    "pad by a number": one("Pad", "x p v", constants={"p": [0, 1, 1, 2, 0, 0, 3, 0], "v": 1.5}),
+    "pad by reflection": one("Pad", "x p", mode="reflect", constants={"p": [0, 0, 2, 3, 0, 0, 1, 4]}),
+    "pad by edges": one("Pad", "x p", mode="edge", constants={"p": [0, 0, 2, 3, 0, 0, 1, 4]}),
+    "pad cuts": one("Pad", "x p", constants={"p": [0, 0, -1, 2, 0, 0, -2, 0]}),
+    "pad of some axes": one("Pad", "x p - a", opset=18, constants={"p": [1, 2], "a": [3]}),
+    "pad as of opset 10": one("Pad", opset=10, pads=[0, 0, 1, 2, 0, 0, 3, 0], value=0.5),
+    "gather of one place": one("Gather", "x i", axis=1, constants={"i": 2}),
+    "gather of several": one("Gather", "x i", axis=3, constants={"i": [3, 0, -1, 3]}),
+    "gather of neighbours": one("Gather", "x i", axis=2, constants={"i": [3, 4, 5]}),
+    "gather by a matrix": one("Gather", "x i", axis=1, constants={"i": [[0, 1], [5, 2]]}),
+    "expand": one("Expand", "x s", (6, 1, 10), {"s": [2, 6, 8, 1]}),
+    "tile": one("Tile", "x r", constants={"r": [1, 2, 1, 3]}),
+    "depth to space": one("DepthToSpace", inputs=(1, 12, 4, 5), blocksize=2),
+    "depth to space, columns first": one("DepthToSpace", inputs=(1, 12, 4, 5), blocksize=2, mode="CRD"),
+    "space to depth": one("SpaceToDepth", inputs=(1, 3, 4, 6), blocksize=2),
+}
+
+_REDUCED: Mapping[str, Form] = {
+    **{f"{op} of the image": one(f"Reduce{op}", axes=[2, 3]) for op in ("Max", "Min", "Mean")},
+    **{f"{op} of channels, dropped": one(f"Reduce{op}", axes=[1], keepdims=0) for op in ("Max", "Min", "Mean")},
+    **{f"{op} of the last of three": one(f"Reduce{op}", inputs=_LINE, axes=[-1]) for op in ("Max", "Min", "Mean")},
+    **{f"{op} of everything": one(f"Reduce{op}", inputs=_MATRIX) for op in ("Max", "Min", "Sum")},
+    **{f"{op} of apart axes": one(f"Reduce{op}", axes=[1, 3]) for op in ("Max", "Min")},
+    "Sum of an axis": one("ReduceSum", "x a", constants={"a": [2]}),
+    "Sum of two, dropped": one("ReduceSum", "x a", keepdims=0, constants={"a": [1, 3]}),
+    "Max of the image, as of opset 18": one("ReduceMax", "x a", opset=18, constants={"a": [2, 3]}),
+    "global maximum": one("GlobalMaxPool"),
+    "logarithm of softmax": one("LogSoftmax", inputs=_MATRIX),
+    "logarithm of softmax over channels": one("LogSoftmax", axis=1),
+}
+
+_NORMS: Mapping[str, Form] = {
+    "layers": one("LayerNormalization", "x s b", _LINE, {"s": (7,), "b": (7,)}),
+    "layers without a shift": one("LayerNormalization", "x s", _LINE, {"s": (7,)}),
+    "layers of two axes": one("LayerNormalization", "x s b", _LINE, {"s": (5, 7), "b": (5, 7)}, axis=1, epsilon=1e-3),
+    "instances": one("InstanceNormalization", "x s b", constants={"s": (6,), "b": (6,)}),
+    "instances of lines": one("InstanceNormalization", "x s b", _LINE, {"s": (5,), "b": (5,)}),
+    "groups": one("GroupNormalization", "x s b", opset=21, num_groups=3, constants={"s": (6,), "b": (6,)}),
+}
+
+_TRANSPOSED: Mapping[str, Form] = {
+    "transposed convolution": one("ConvTranspose", "x w b", constants={"w": (6, 4, 3, 3), "b": (4,)}),
+    "transposed, strided": one("ConvTranspose", "x w", strides=[2, 2], constants={"w": (6, 4, 2, 2)}),
+    "transposed, padded": one(
+        "ConvTranspose", "x w b", strides=[2, 3], pads=[1, 0, 1, 1], output_padding=[1, 1],
+        constants={"w": (6, 4, 3, 4), "b": (4,)},
+    ),
+    "transposed, dilated": one("ConvTranspose", "x w", dilations=[2, 1], constants={"w": (6, 4, 3, 3)}),
+    "transposed, in groups": one("ConvTranspose", "x w b", group=2, strides=[2, 2], constants={"w": (6, 5, 3, 3), "b": (10,)}),
+    "transposed, by channel": one("ConvTranspose", "x w", group=6, strides=[2, 2], constants={"w": (6, 1, 3, 3)}),
+    "transposed of a line": one("ConvTranspose", "x w", _LINE, {"w": (5, 3, 4)}, strides=[2]),
+}  # fmt: skip
+
+EXPORTED: Mapping[str, Form] = {**_UNARY, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED}

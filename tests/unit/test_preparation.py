@@ -1,0 +1,194 @@
+"""Models as exporters write them: open shapes, inputs that steer the graph, half precision, arithmetic on shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeplan.errors import ModelError
+from edgeplan.graph.onnx.prepare import Preparation, needs_preparation, prepare_file
+from edgeplan.graph.onnx.read import load_onnx
+
+_OPSET = 17
+
+
+def _saved(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, tuple[int, list[Any] | None]],
+    constants: dict[str, np.ndarray[Any, Any]] | None = None,
+    outputs: tuple[str, ...] = ("y",),
+    output_type: int = TensorProto.FLOAT,
+) -> Path:
+    body = helper.make_graph(
+        nodes,
+        "exported",
+        [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()],
+        [helper.make_tensor_value_info(name, output_type, None) for name in outputs],
+        [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
+    )
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", _OPSET)])
+    model.ir_version = 8
+    onnx.save(model, path)
+    return path
+
+
+def _relu(path: Path, shape: list[Any] | None, kind: int = TensorProto.FLOAT) -> Path:
+    return _saved(path, [helper.make_node("Relu", ["x"], ["y"])], {"x": (kind, shape)}, output_type=kind)
+
+
+def _outputs(path: Path, given: dict[str, np.ndarray[Any, Any]]) -> list[Any]:
+    return list(ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, given))
+
+
+def _prepared(path: Path, *shapes: str, values: tuple[str, ...] = (), batch: int | None = None) -> tuple[Path, list[str]]:
+    told: list[str] = []
+    wanted = Preparation.parsed(shapes, values, batch)
+    return prepare_file(path, wanted, path.parent / "prepared.onnx", told.append), told
+
+
+def test_a_model_that_can_be_read_stays_as_it_is(tmp_path: Path) -> None:
+    path = _relu(tmp_path / "m.onnx", [1, 3, 4, 4])
+    assert not needs_preparation(onnx.load(path))
+    assert _prepared(path) == (path, [])
+
+
+@pytest.mark.parametrize("first", ["N", "batch_size", -1, None])
+def test_an_open_first_axis_is_a_batch_of_one_and_said(tmp_path: Path, first: Any) -> None:
+    path, told = _prepared(_relu(tmp_path / "m.onnx", [first, 3, 4, 4]))
+    assert load_onnx(path).shape("x") == (1, 3, 4, 4)
+    assert "--batch" in told[0]
+    path, told = _prepared(_relu(tmp_path / "m.onnx", [first, 3, 4, 4]), batch=5)
+    assert load_onnx(path).shape("x") == (5, 3, 4, 4)
+    assert not told
+
+
+def test_other_open_axes_are_asked_for_by_name(tmp_path: Path) -> None:
+    path = _relu(tmp_path / "m.onnx", ["N", 3, "height", "width"])
+    with pytest.raises(ModelError, match="leaves height, width open") as caught:
+        _prepared(path)
+    assert "--shape x=1,3,height,width" in caught.value.next_step
+    made, _ = _prepared(path, "x=1,3,20,30")
+    assert load_onnx(made).shape("y") == (1, 3, 20, 30)
+
+
+def test_one_symbol_has_one_size_in_all_inputs(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Add", ["a", "b"], ["y"])]
+    path = _saved(tmp_path / "m.onnx", nodes, {"a": (1, ["N", "len"]), "b": (1, ["N", "len"])})
+    made, _ = _prepared(path, "a=2,7")
+    assert load_onnx(made).shape("b") == (2, 7)
+    with pytest.raises(ModelError, match="'len' is given 7 and 8"):
+        _prepared(path, "a=2,7", "b=2,8")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("z=1,3,4,4",), "no input 'z'"),
+        (("x=1,4,4,4",), "is of shape"),
+        (("x=1,3,4",), "is of shape"),
+        (("x=1,3,0,4",), "is no shape"),
+        (("x=1,3,a,4",), "is no shape"),
+        (("x",), "names no input"),
+        (("x=1,3,4,4", "x=1,3,4,4"), "given twice"),
+        (("x=1,3,1000000,1000000",), "more than 4 GB"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(tmp_path: Path, given: tuple[str, ...], message: str) -> None:
+    path = _relu(tmp_path / "m.onnx", ["N", 3, "h", "w"])
+    with pytest.raises(ModelError, match=message) as caught:
+        _prepared(path, *given)
+    assert caught.value.next_step
+
+
+def test_a_batch_below_one_is_refused() -> None:
+    with pytest.raises(ModelError, match="a batch of 0"):
+        Preparation.parsed(batch=0)
+
+
+def test_shape_arithmetic_is_computed_once(tmp_path: Path) -> None:
+    """x reshaped to (N, product of the rest) by what exporters write for it, with zeros of a computed shape added."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Unsqueeze", ["n", "axes"], ["n1"]),
+        helper.make_node("Concat", ["n1", "rest"], ["to"], axis=0),
+        helper.make_node("Reshape", ["x", "to"], ["flat"]),
+        helper.make_node("Shape", ["flat"], ["fs"]),
+        helper.make_node("ConstantOfShape", ["fs"], ["zeros"]),
+        helper.make_node("Add", ["flat", "zeros"], ["y"]),
+    ]
+    constants = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
+    path = _saved(tmp_path / "m.onnx", nodes, {"x": (1, ["N", 3, "h", 5])}, constants)
+    made, _ = _prepared(path, "x=2,3,4,5")
+    graph = load_onnx(made)
+    assert {op.op_type for op in graph.operators} <= {"Reshape", "Flatten", "Add"}
+    x = np.random.default_rng(1).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    np.testing.assert_array_equal(_outputs(made, {"x": x})[0], _outputs(path, {"x": x})[0])
+
+
+def _steered(path: Path) -> Path:
+    def branch(name: str, op: str) -> onnx.GraphProto:
+        out = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        return helper.make_graph([helper.make_node(op, ["x"], [name])], name, [], [out])
+
+    nodes = [
+        helper.make_node("Equal", ["sr", "rate"], ["fast"]),
+        helper.make_node("If", ["fast"], ["y"], then_branch=branch("a", "Relu"), else_branch=branch("b", "Sigmoid")),
+    ]
+    inputs: dict[str, tuple[int, list[Any] | None]] = {"x": (TensorProto.FLOAT, [1, 8]), "sr": (TensorProto.INT64, [])}
+    return _saved(path, nodes, inputs, {"rate": np.array(16000)})
+
+
+@pytest.mark.parametrize(("rate", "op"), [("16000", "Relu"), ("8000", "Sigmoid")])
+def test_an_input_that_steers_the_graph_gets_a_value(tmp_path: Path, rate: str, op: str) -> None:
+    made, _ = _prepared(_steered(tmp_path / "m.onnx"), values=(f"sr={rate}",))
+    graph = load_onnx(made)
+    assert [o.op_type for o in graph.operators] == [op]
+    assert graph.inputs == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("sr=fast", "is no int64"), ("sr=1.5", "is no int64"), ("sr=1,2", "2 numbers"), ("rate=1", "no input 'rate'"), ("sr", "names")],
+)
+def test_values_of_another_kind_are_refused(tmp_path: Path, value: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        _prepared(_steered(tmp_path / "m.onnx"), values=(value,))
+
+
+def test_half_precision_is_taken_as_single_and_said(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Cast", ["h"], ["y"], to=TensorProto.FLOAT16)]
+    weights = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float16)
+    path = _saved(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT16, [1, 4])}, {"w": weights}, output_type=TensorProto.FLOAT16)
+    made, told = _prepared(path)
+    assert "float16" in told[0]
+    graph = load_onnx(made)
+    assert {graph.tensors[name].dtype for name in (*graph.inputs, *graph.outputs)} == {"float32"}
+    x = np.ones((1, 4), np.float32)
+    np.testing.assert_allclose(_outputs(made, {"x": x})[0], x @ weights.astype(np.float32), rtol=1e-6)
+
+
+def test_weights_beside_the_model_come_along(tmp_path: Path) -> None:
+    weights = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+    path = _saved(tmp_path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (1, ["N", 4])}, {"w": weights})
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    made, _ = _prepared(path)
+    x = np.ones((1, 4), np.float32)
+    np.testing.assert_allclose(_outputs(made, {"x": x})[0], x @ weights, rtol=1e-6)
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(ModelError, match="missing"):
+        _prepared(path)
+
+
+def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
+    odd = np.array([np.inf, np.nan, -np.inf, 1], np.float32)
+    path = _saved(tmp_path / "m.onnx", [helper.make_node("Add", ["x", "w"], ["y"])], {"x": (1, ["N", 4])}, {"w": odd})
+    made, _ = _prepared(path)
+    np.testing.assert_array_equal(_outputs(made, {"x": np.zeros((1, 4), np.float32)})[0][0], odd)

@@ -1,0 +1,135 @@
+"""Element-wise operators of one input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.graph.operators.base import OperatorSpec, Problem
+from edgeplan.graph.parts import Chain, Part, part
+from edgeplan.graph.steps import PostOp, Setting
+
+_FLOAT_MAX = 3.4028234663852886e38
+_SELU_ALPHA, _SELU_GAMMA = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+
+def _clip(op: Operator) -> PostOp:
+    low, high = op.number("min", -math.inf), op.number("max", math.inf)
+    return PostOp("eltwise", "clip", max(low, -_FLOAT_MAX), min(high, _FLOAT_MAX))
+
+
+def exponent(op: Operator) -> float:
+    """The constant exponent of a `Pow`."""
+    value = op.attributes["exponent"]
+    return float(value[0] if isinstance(value, tuple) else value)
+
+
+def _pow(op: Operator) -> PostOp:
+    power = exponent(op)
+    plain = {2.0: PostOp("eltwise", "square"), 0.5: PostOp("eltwise", "sqrt"), 1.0: PostOp("eltwise", "linear", 1.0, 0.0)}
+    return plain.get(power) or PostOp("eltwise", "pow", 1.0, power)
+
+
+def _gelu(op: Operator) -> PostOp:
+    return PostOp("eltwise", "gelu_tanh" if op.attributes.get("approximate", "none") == "tanh" else "gelu_erf")
+
+
+#: oneDNN's eltwise operation of each type that is one.
+_ELTWISE: Mapping[str, Callable[[Operator], PostOp]] = MappingProxyType(
+    {
+        "Relu": lambda _: PostOp("eltwise", "relu"),
+        "LeakyRelu": lambda op: PostOp("eltwise", "relu", op.number("alpha", 0.01)),
+        "Clip": _clip,
+        "HardSwish": lambda _: PostOp("eltwise", "hardswish", 1 / 6, 0.5),
+        "HardSigmoid": lambda op: PostOp("eltwise", "hardsigmoid", op.number("alpha", 0.2), op.number("beta", 0.5)),
+        "Sigmoid": lambda _: PostOp("eltwise", "logistic"),
+        "Tanh": lambda _: PostOp("eltwise", "tanh"),
+        "Elu": lambda op: PostOp("eltwise", "elu", op.number("alpha", 1.0)),
+        "Softplus": lambda _: PostOp("eltwise", "soft_relu", 1.0),
+        "Mish": lambda _: PostOp("eltwise", "mish"),
+        "Gelu": _gelu,
+        "Sqrt": lambda _: PostOp("eltwise", "sqrt"),
+        "Exp": lambda _: PostOp("eltwise", "exp"),
+        "Log": lambda _: PostOp("eltwise", "log"),
+        "Abs": lambda _: PostOp("eltwise", "abs"),
+        "Neg": lambda _: PostOp("eltwise", "linear", -1.0, 0.0),
+        "Reciprocal": lambda _: PostOp("eltwise", "pow", 1.0, -1.0),
+        "Pow": _pow,
+    }
+)
+
+
+def activation(op: Operator) -> PostOp | None:
+    """An element-wise operator as oneDNN's eltwise operation; None for other operators."""
+    made = _ELTWISE.get(op.op_type)
+    return made(op) if made else None
+
+
+def _lower(_graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    found = _ELTWISE[op.op_type](op)
+    settings: dict[str, Setting] = {"algorithm": found.algorithm, "alpha": found.alpha, "beta": found.beta}
+    return (part(op, "eltwise", (), settings),)
+
+
+def _selu(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Gamma x, below zero gamma alpha (exp(x) - 1)."""
+    chain = Chain(op, shapes)
+    alpha, gamma = op.number("alpha", _SELU_ALPHA), op.number("gamma", _SELU_GAMMA)
+    return chain.finished(chain.linear(chain.eltwise(op.inputs[0], "elu", alpha), gamma))
+
+
+def _softsign(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """X / (1 + |x|)."""
+    chain, x = Chain(op, shapes), op.inputs[0]
+    below = chain.linear(chain.eltwise(x, "abs"), 1.0, 1.0)
+    return chain.finished(chain.step("binary", [x, below], shapes[x], {"algorithm": "div"}))
+
+
+def _clip_kind(_graph: Graph, op: Operator) -> str:
+    return "relu6" if (op.number("min", -math.inf), op.number("max", math.inf)) == (0.0, 6.0) else "clip"
+
+
+def _inexact_clip(_graph: Graph, op: Operator) -> Problem:
+    low, high = op.number("min", -math.inf), op.number("max", math.inf)
+    return None if low <= high else (f"from {low:g} to {high:g}", "give it bounds in order")
+
+
+def _check_pow(_graph: Graph, op: Operator) -> Problem:
+    value = op.attributes.get("exponent")
+    one = not isinstance(value, tuple) or len(value) == 1
+    return None if one else ("by a tensor of exponents", "export it with one number as the exponent")
+
+
+_LINE, _CURVE = ("relu", "relu6", "leakyrelu", "clip"), ("sigmoid", "tanh", "hswish", "hsigmoid")
+_CHEAP = (*_LINE, "bn", "hsigmoid", "hswish")
+_COSTLY = (*_CURVE, *_LINE)
+
+
+def _unary(name: str, kind: str, near: tuple[str, ...]) -> OperatorSpec:
+    return OperatorSpec((name,), kind, _lower, near=MappingProxyType({kind: near}))
+
+
+SPECS = (
+    _unary("Relu", "relu", _CHEAP),
+    _unary("LeakyRelu", "leakyrelu", _CHEAP),
+    OperatorSpec(
+        ("Clip",), _clip_kind, _lower, ("relu6", "clip"),
+        near=MappingProxyType({"relu6": _CHEAP, "clip": _CHEAP}), constants=("", "min", "max"), inexact=_inexact_clip,
+    ),
+    _unary("HardSwish", "hswish", ("sigmoid", "hsigmoid", *_LINE)),
+    _unary("HardSigmoid", "hsigmoid", ("sigmoid", "hswish", *_LINE)),
+    _unary("Sigmoid", "sigmoid", _COSTLY),
+    _unary("Tanh", "tanh", _COSTLY),
+    *(_unary(name, name.lower(), _COSTLY) for name in ("Elu", "Softplus", "Mish", "Gelu", "Exp", "Log")),
+    *(_unary(name, name.lower(), _CHEAP) for name in ("Sqrt", "Abs", "Neg", "Reciprocal")),
+    OperatorSpec(
+        ("Pow",), "pow", _lower, near=MappingProxyType({"pow": _COSTLY}), constants=("", "exponent"), check=_check_pow
+    ),
+    OperatorSpec(("Selu",), "selu", _selu, near=MappingProxyType({"selu": _COSTLY})),
+    OperatorSpec(("Softsign",), "softsign", _softsign, near=MappingProxyType({"softsign": _COSTLY})),
+)  # fmt: skip
+
+#: Kinds that compute a value from each element alone.
+ACTIVATIONS = frozenset(kind for spec in SPECS for kind in spec.all_kinds)

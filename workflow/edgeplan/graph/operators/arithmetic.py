@@ -1,0 +1,95 @@
+"""Element-wise operators of two inputs, which are broadcast as numpy broadcasts."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.graph.operators.base import AGAIN, PAIR, OperatorSpec, Problem, broadcasts
+from edgeplan.graph.parts import Chain, Part, part
+from edgeplan.graph.steps import Setting
+
+_LINE = ("relu", "relu6", "leakyrelu", "clip")
+
+
+def _whole(op: Operator, shapes: dict[str, Shape]) -> bool:
+    """Whether the operands have the output's rank, and one of the activations its shape."""
+    out = shapes[op.outputs[0]]
+    return all(len(shapes[name]) == len(out) for name in op.inputs) and any(shapes[name] == out for name in op.inputs)
+
+
+def _full(chain: Chain, tensor: str, out: Shape, shapes: dict[str, Shape]) -> str:
+    """An activation repeated along the axes that are broadcast."""
+    tensor = chain.raised(tensor, len(out))
+    for axis, wanted in enumerate(out):
+        if shapes[tensor][axis] != wanted:
+            tensor = chain.picked(tensor, axis, (0,) * wanted)
+    return tensor
+
+
+def _commutative(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """The first operand of its primitive is the one that is not broadcast, an activation."""
+    out = shapes[op.outputs[0]]
+    settings: dict[str, Setting] = {"algorithm": op.op_type.lower()}
+    if _whole(op, shapes):
+        whole = part(op, "binary", ("operand",), settings)
+        if shapes[whole.inputs[0]] != out:
+            whole.inputs.reverse()
+        return (whole,)
+    chain = Chain(op, shapes)
+    reads = [chain.raised(name, len(out)) for name in op.inputs]
+    reads.sort(key=lambda name: shapes[name] != out)
+    reads[0] = _full(chain, reads[0], out, shapes)
+    return chain.finished(chain.step("binary", reads, out, settings, dict(zip(("operand",), op.weights, strict=False))))
+
+
+def _ordered(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Differences and quotients: what is subtracted or divided from is the first operand, unless it is a constant."""
+    out, (first, second) = shapes[op.outputs[0]], op.operands
+    settings: dict[str, Setting] = {"algorithm": op.op_type.lower()}
+    if first in op.inputs and shapes[first] == out and (second in op.weights or len(shapes[second]) == len(out)):
+        return (part(op, "binary", ("operand",), settings),)
+    chain = Chain(op, shapes)
+    if first in op.inputs:
+        full = _full(chain, first, out, shapes)
+        if second in op.weights:
+            return chain.finished(chain.step("binary", [full], out, settings, {"operand": second}))
+        return chain.finished(chain.step("binary", [full, chain.raised(second, len(out))], out, settings))
+    full = _full(chain, second, out, shapes)
+    if op.op_type == "Sub":  # c - x
+        return chain.finished(chain.linear(chain.step("binary", [full], out, settings, {"operand": first}), -1.0))
+    inverse = chain.eltwise(full, "pow", 1.0, -1.0)  # c / x
+    return chain.finished(chain.step("binary", [inverse], out, {"algorithm": "mul"}, {"operand": first}))
+
+
+def _prelu(_graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    return (part(op, "prelu", ("slope",), {}),)
+
+
+def _lacks_prelu(_graph: Graph, op: Operator) -> str:
+    return "" if len(op.inputs) == 1 else "a slope that the model computes"
+
+
+def _check_prelu(graph: Graph, op: Operator) -> Problem:
+    x, slope = (graph.shape(name) for name in op.operands[:2])
+    return None if broadcasts(slope, x) else (f"with a slope {slope} for an input {x}", AGAIN)
+
+
+def _pair(name: str, near: tuple[str, ...], *, ordered: bool = False) -> OperatorSpec:
+    kind = name.lower()
+    lower = _ordered if ordered else _commutative
+    return OperatorSpec((name,), kind, lower, (), PAIR, MappingProxyType({kind: near}), ordered=ordered)
+
+
+SPECS = (
+    _pair("Add", ("mul", *_LINE)),
+    _pair("Mul", ("add", *_LINE)),
+    _pair("Min", ("add", "mul", *_LINE)),
+    _pair("Max", ("add", "mul", *_LINE)),
+    _pair("Sub", ("add", "mul", *_LINE), ordered=True),
+    _pair("Div", ("mul", "add", *_LINE), ordered=True),
+    OperatorSpec(
+        ("PRelu",), "prelu", _prelu, (), PAIR, MappingProxyType({"prelu": ("mul", "add", *_LINE)}),
+        ordered=True, check=_check_prelu, lacks=_lacks_prelu,
+    ),
+)  # fmt: skip

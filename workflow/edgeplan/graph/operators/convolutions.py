@@ -1,0 +1,112 @@
+"""Convolutions and transposed convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.graph.operators.base import AGAIN, HEAVY, OperatorSpec, Problem, refuse
+from edgeplan.graph.operators.windows import check_window, inexact_window, window_form, window_settings
+from edgeplan.graph.parts import Part, part
+
+if TYPE_CHECKING:
+    import onnx
+
+_ROLES = ("W", "B")
+
+
+def _kind(graph: Graph, op: Operator) -> str:
+    groups = op.integer("group", 1)
+    channels = graph.shape(op.inputs[0])[1]
+    return "dwconv" if groups > 1 and groups == channels == graph.shape(op.outputs[0])[1] else "conv"
+
+
+def _check(graph: Graph, op: Operator) -> Problem:
+    if problem := check_window(graph, op):
+        return problem
+    channels, groups = graph.shape(op.inputs[0])[1], op.integer("group", 1)
+    weight = graph.shape(op.weights[0])
+    if len(weight) != len(graph.shape(op.inputs[0])) or weight[1] * groups != channels or weight[0] % groups:
+        return f"with a weight {weight} for {channels} channels in {groups} group{'s' * (groups > 1)}", AGAIN
+    return _weights(graph, op, weight[0])
+
+
+def _check_transposed(graph: Graph, op: Operator) -> Problem:
+    if problem := check_window(graph, op):
+        return problem
+    channels, groups = graph.shape(op.inputs[0])[1], op.integer("group", 1)
+    weight = graph.shape(op.weights[0])
+    if len(weight) != len(graph.shape(op.inputs[0])) or weight[0] != channels or channels % groups:
+        return f"with a weight {weight} for {channels} channels in {groups} group{'s' * (groups > 1)}", AGAIN
+    return _weights(graph, op, weight[1] * groups)
+
+
+def _weights(graph: Graph, op: Operator, channels: int) -> Problem:
+    weight = graph.shape(op.weights[0])
+    if weight[2:] != op.integers("kernel_shape", weight[2:]):
+        return f"with a weight {weight} for a window {op.integers('kernel_shape', ())}", AGAIN
+    if len(op.weights) > 1 and graph.shape(op.weights[1]) != (channels,):
+        return f"with a bias {graph.shape(op.weights[1])} for {channels} channels", AGAIN
+    return None
+
+
+def _macs(graph: Graph, op: Operator) -> int:
+    """(in / groups) x kernel_h x kernel_w for each output element."""
+    per_output = 1
+    for size in graph.shape(op.weights[0])[1:]:
+        per_output *= size
+    return per_output * graph.tensors[op.outputs[0]].elements
+
+
+def _macs_transposed(graph: Graph, op: Operator) -> int:
+    """(out / groups) x kernel_h x kernel_w for each input element."""
+    per_input = 1
+    for size in graph.shape(op.weights[0])[1:]:
+        per_input *= size
+    return per_input * graph.tensors[op.inputs[0]].elements
+
+
+def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    settings = {"groups": op.integer("group", 1), **window_settings(op, shapes, shapes[op.weights[0]][2:])}
+    return (part(op, "conv", ("weight", "bias"), settings),)
+
+
+def _lower_transposed(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """The window of the convolution that it is the transpose of: from its output to its input."""
+    kernel, out, size = shapes[op.weights[0]][2:], shapes[op.outputs[0]][2:], shapes[op.inputs[0]][2:]
+    ones = (1,) * len(kernel)
+    strides, dilations = op.integers("strides", ones), op.integers("dilations", ones)
+    before = op.integers("pads", (0,) * 2 * len(kernel))[: len(kernel)]
+    total = [(i - 1) * s + d * (k - 1) + 1 - o for i, s, d, k, o in zip(size, strides, dilations, kernel, out, strict=True)]
+    after = tuple(t - b for t, b in zip(total, before, strict=True))
+    settings = {"groups": op.integer("group", 1), "kernel": kernel, "strides": strides, "dilations": dilations}
+    return (part(op, "deconv", ("weight", "bias"), {**settings, "pads_before": before, "pads_after": after}),)
+
+
+def _transposed_form(
+    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
+) -> onnx.NodeProto:
+    if any(a.name == "output_shape" for a in node.attribute):
+        refuse(node, source, "with an output_shape", "export it with pads and output_padding")
+    if any(a.name == "auto_pad" and a.s not in (b"NOTSET", b"VALID") for a in node.attribute):
+        refuse(node, source, "padded by auto_pad", "export it with pads")
+    return window_form(_ROLES)(node, constants, read, source)
+
+
+def _one_input(_graph: Graph, op: Operator) -> str:
+    return "weights computed by the model" if len(op.inputs) != 1 else ""
+
+
+SPECS = (
+    OperatorSpec(
+        ("Conv",), _kind, _lower, ("conv", "dwconv"), HEAVY,
+        moves=True, form=window_form(_ROLES), check=_check, macs=_macs, lacks=_one_input, inexact=inexact_window,
+    ),
+    OperatorSpec(
+        ("ConvTranspose",), "deconv", _lower_transposed, (), HEAVY, MappingProxyType({"deconv": ("conv",)}),
+        moves=True, form=_transposed_form, check=_check_transposed, macs=_macs_transposed, lacks=_one_input,
+    ),
+)  # fmt: skip

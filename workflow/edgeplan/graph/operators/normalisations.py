@@ -1,0 +1,146 @@
+"""Normalisations, and softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.graph.operators.base import (
+    AGAIN,
+    ELSEWHERE,
+    PAIR,
+    WINDOW,
+    OperatorSpec,
+    Problem,
+    attributes_of,
+    axis_of,
+    refuse,
+    require_weights,
+)
+from edgeplan.graph.parts import Chain, Part, part
+from edgeplan.graph.steps import Setting
+
+if TYPE_CHECKING:
+    import onnx
+
+_FOUR = 4
+_STATISTICS = ("scale", "B", "mean", "variance")
+
+
+def _norm_form(
+    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
+) -> onnx.NodeProto:
+    attributes = attributes_of(node)
+    if attributes.get("training_mode", 0) or len(list(filter(None, node.output))) > 1:
+        refuse(node, source, "in training mode", "export the model for inference")
+    if not attributes.get("spatial", 1):
+        refuse(node, source, "of each pixel for itself", "export with opset 13 or later")
+    return require_weights(_STATISTICS)(node, constants, read, source)
+
+
+def _check_channels(graph: Graph, op: Operator) -> Problem:
+    channels = graph.shape(op.inputs[0])[1:2]
+    odd = [graph.shape(name) for name in op.weights if graph.shape(name) != channels]
+    return (f"with a weight {odd[0]} for {channels} channels", AGAIN) if odd else None
+
+
+def _lacks_norm(graph: Graph, op: Operator) -> str:
+    if len(op.weights) != len(_STATISTICS):
+        return "statistics computed by the model"
+    return "" if len(graph.shape(op.inputs[0])) > 1 else "an activation without channels"
+
+
+def _scale(_graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    roles = ("bn_scale", "bn_bias", "bn_mean", "bn_variance")
+    return (part(op, "scale", roles, {"epsilon": op.number("epsilon", 1e-5)}),)
+
+
+def _check_lrn(_graph: Graph, op: Operator) -> Problem:
+    return None if op.integer("size", 0) > 0 else (f"over {op.integer('size', 0)} channels", AGAIN)
+
+
+def _lacks_lrn(graph: Graph, op: Operator) -> str:
+    return "" if len(graph.shape(op.inputs[0])) == _FOUR else "only 4-D activations"
+
+
+def _inexact_lrn(_graph: Graph, op: Operator) -> Problem:
+    return None if op.integer("size", 1) % 2 else ("over an even number of channels", ELSEWHERE)
+
+
+def _lrn(_graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    settings: dict[str, Setting] = {"size": op.integer("size", 1)}
+    for key, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)):
+        settings[key] = op.number(key, default)
+    return (part(op, "lrn", (), settings),)
+
+
+def _softmax(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    settings: dict[str, Setting] = {"axis": axis_of(op, len(shapes[op.inputs[0]]), -1)}
+    if op.op_type == "LogSoftmax":
+        settings["algorithm"] = "log"
+    return (part(op, "softmax", (), settings),)
+
+
+def _layer_form(
+    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
+) -> onnx.NodeProto:
+    if any(read.intersection(filter(None, node.output[1:]))):
+        refuse(node, source, "that hands out its mean or deviation", "export the model for inference")
+    del node.output[1:]
+    return require_weights(("Scale", "B"))(node, constants, read, source)
+
+
+def _check_layer(graph: Graph, op: Operator) -> Problem:
+    shape = graph.shape(op.inputs[0])
+    inner = shape[axis_of(op, len(shape), -1) :]
+    odd = [graph.shape(name) for name in op.weights if math.prod(graph.shape(name)) != math.prod(inner)]
+    return (f"with a weight {odd[0]} over axes of {inner}", AGAIN) if odd else None
+
+
+def _layer(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Over all axes from one on, as one."""
+    chain, shape = Chain(op, shapes), shapes[op.inputs[0]]
+    axis = axis_of(op, len(shape), -1)
+    flat = (math.prod(shape[:axis]), math.prod(shape[axis:]))
+    weights = dict(zip(("scale", "shift"), op.weights, strict=False))
+    settings: dict[str, Setting] = {"epsilon": op.number("epsilon", 1e-5)}
+    return chain.finished(chain.step("layer_norm", [chain.reshaped(op.inputs[0], flat)], flat, settings, weights))
+
+
+def _groups(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Every channel for itself, or groups of them."""
+    groups = shapes[op.inputs[0]][1] if op.op_type == "InstanceNormalization" else op.integer("num_groups", 1)
+    return (part(op, "group_norm", ("scale", "shift"), {"groups": groups, "epsilon": op.number("epsilon", 1e-5)}),)
+
+
+def _check_groups(graph: Graph, op: Operator) -> Problem:
+    shape = graph.shape(op.inputs[0])
+    if len(shape) < 3 or shape[1] % op.integer("num_groups", 1):  # noqa: PLR2004  batch, channels, at least one more
+        return f"of an input {shape} in {op.integer('num_groups', 1)} groups", AGAIN
+    return _check_channels(graph, op)
+
+
+_BN = ("relu", "relu6", "leakyrelu", "clip", "bn", "hsigmoid", "hswish")
+SPECS = (
+    OperatorSpec(
+        ("BatchNormalization",), "bn", _scale, (), PAIR, MappingProxyType({"bn": _BN}),
+        form=_norm_form, check=_check_channels, lacks=_lacks_norm,
+    ),
+    OperatorSpec(
+        ("LRN",), "lrn", _lrn, (), WINDOW, moves=True, check=_check_lrn, lacks=_lacks_lrn, inexact=_inexact_lrn
+    ),
+    OperatorSpec(("Softmax",), "softmax", _softmax, (), WINDOW),
+    OperatorSpec(("LogSoftmax",), "logsoftmax", _softmax, (), WINDOW, MappingProxyType({"logsoftmax": ("softmax",)})),
+    OperatorSpec(
+        ("LayerNormalization",), "layernorm", _layer, (), WINDOW, MappingProxyType({"layernorm": ("softmax", "bn")}),
+        form=_layer_form, check=_check_layer,
+    ),
+    OperatorSpec(
+        ("InstanceNormalization", "GroupNormalization"), "groupnorm", _groups, (), WINDOW,
+        MappingProxyType({"groupnorm": ("softmax", "bn")}), form=require_weights(("scale", "B")), check=_check_groups,
+    ),
+)  # fmt: skip

@@ -1,0 +1,90 @@
+"""Pooling: windows, and the whole image."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.graph.operators.base import WINDOW, OperatorSpec
+from edgeplan.graph.operators.windows import (
+    check_spatial,
+    check_window,
+    inexact_window,
+    window_form,
+    window_pads,
+    window_settings,
+)
+from edgeplan.graph.parts import INNER, Chain, Part, part
+from edgeplan.graph.steps import Setting
+
+
+def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    settings = window_settings(op, shapes, op.integers("kernel_shape", ()))
+    counted = op.op_type == "AveragePool" and op.integer("count_include_pad", 0)
+    if counted and op.integer("ceil_mode", 0):
+        return _counted(op, shapes)
+    settings["algorithm"] = "max" if op.op_type == "MaxPool" else f"avg_{'include' if counted else 'exclude'}_padding"
+    return (part(op, "pool", (), settings),)
+
+
+def _counted(op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Windows whose padding counts, but not what lies beyond it: oneDNN would count both. An axis at a time."""
+    chain, tensor = Chain(op, shapes), op.inputs[0]
+    kernel, out = op.integers("kernel_shape", ()), shapes[op.outputs[0]][2:]
+    ones = (1,) * len(kernel)
+    before, _ = window_pads(op, shapes[tensor][2:], out, kernel)
+    after = op.integers("pads", (0,) * 2 * len(kernel))[len(kernel) :]
+    sides = (kernel, op.integers("strides", ones), op.integers("dilations", ones), before, after)
+    for axis, (size, *numbers) in enumerate(zip(out, *sides, strict=True), start=2):
+        names = ("kernel", "stride", "dilation", "before", "after")
+        tensor = chain.mixed(tensor, axis, size, {"form": "average", **dict(zip(names, numbers, strict=True))})
+    return chain.finished(tensor)
+
+
+def _lacks(graph: Graph, op: Operator) -> str:
+    if op.op_type == "MaxPool" and len(op.outputs) > 1:
+        return "indices of the maxima"
+    kernel = op.integers("kernel_shape", ())
+    dilations = op.integers("dilations", (1,) * len(kernel))
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    before, after = window_pads(op, graph.shape(op.inputs[0])[2:], graph.shape(op.outputs[0])[2:], kernel)
+    if any(pad >= span for pads in (before, after) for pad, span in zip(pads, spans, strict=True)):
+        return "windows that see nothing but padding"
+    return ""
+
+
+def whole_image(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """One window over all axes of the image; without them where the operator drops them."""
+    n, c, *size = shapes[op.inputs[0]]
+    ones, none = (1,) * len(size), (0,) * len(size)
+    settings: dict[str, Setting] = {
+        "algorithm": "max" if "Max" in op.op_type else "avg_exclude_padding",
+        "kernel": tuple(size),
+        "strides": tuple(size),
+        "dilations": ones,
+        "pads_before": none,
+        "pads_after": none,
+    }
+    pool = part(op, "pool", (), settings)
+    if len(shapes[op.outputs[0]]) == len(size) + 2:
+        return (pool,)
+    inner = f"{op.outputs[0]}{INNER}"
+    shapes[inner] = (n, c, *ones)
+    return pool._replace(outputs=[inner]), Part(f"{op.name}:squeeze", "reshape", [], [inner], list(op.outputs), {}, {})
+
+
+def _pool(name: str, kind: str, near: str) -> OperatorSpec:
+    return OperatorSpec(
+        (name,), kind, _lower, (), WINDOW, MappingProxyType({kind: (near,)}),
+        moves=True, form=window_form(), check=check_window, lacks=_lacks, inexact=inexact_window,
+    )  # fmt: skip
+
+
+SPECS = (
+    _pool("MaxPool", "maxpool", "avgpool"),
+    _pool("AveragePool", "avgpool", "maxpool"),
+    OperatorSpec(("GlobalAveragePool",), "gap", whole_image, (), WINDOW, check=check_spatial),
+    OperatorSpec(
+        ("GlobalMaxPool",), "gmp", whole_image, (), WINDOW, MappingProxyType({"gmp": ("gap", "maxpool")}), check=check_spatial
+    ),
+)

@@ -1,0 +1,36 @@
+"""All operators. A new one is a value in the file of its family, a new family a file and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from edgeplan.graph.operators import (
+    activations,
+    arithmetic,
+    convolutions,
+    copies,
+    normalisations,
+    pooling,
+    products,
+    recurrent,
+    reductions,
+    resizing,
+    shapes,
+)
+from edgeplan.graph.operators.base import OperatorSpec
+
+_FAMILIES = (
+    convolutions, products, pooling, normalisations, activations, arithmetic, reductions, copies, shapes, resizing, recurrent
+)  # fmt: skip
+
+#: By ONNX type.
+SPECS: Mapping[str, OperatorSpec] = MappingProxyType(
+    {name: spec for family in _FAMILIES for spec in family.SPECS for name in spec.types}
+)
+#: Rank of each kind as an anchor.
+RANKS: Mapping[str, int] = MappingProxyType({kind: spec.rank for spec in SPECS.values() for kind in spec.all_kinds})
+#: Kinds of about the same cost, by kind.
+NEAR: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {kind: near for spec in SPECS.values() for kind, near in spec.near.items()}
+)
