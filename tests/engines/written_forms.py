@@ -244,5 +244,5 @@ REFUSED: dict[str, tuple[Form, str]] = {
     },
     "indices of maxima": (Form((node("MaxPool", "x", "y q", kernel_shape=[2, 2]),), {"x": IMAGE}, {}), "not float32"),
     "batch normalisation in training": (_norm(training_mode=1, writes="y q r"), "training"),
-    "an unknown operator": (one("Slice", "x a b", constants={"a": [1], "b": [2]}), "unknown operator"),
+    "an unknown operator": (one("Hardmax"), "unknown operator"),
 }

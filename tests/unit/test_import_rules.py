@@ -24,7 +24,7 @@ OF_PLANNING = {"numpy", "scipy", "numba", "ortools", "edgeplan.errors", "edgepla
 OF_DOCUMENTS = {"pydantic", "edgeplan.support.files"}
 DOCUMENTS = {
     f"edgeplan.planning.{name}"
-    for name in ("document", "layout.csv_files", "memory.document", "partition.document", "partition.costs")
+    for name in ("document", "layout.csv_files", "memory.document", "partition.document", "partition.costs", "partition.plan")
 }
 
 
