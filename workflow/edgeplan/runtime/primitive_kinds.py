@@ -156,18 +156,13 @@ def _prelu(
 def _norm(
     d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
 ) -> tuple[Handle, tuple[Slot, ...]]:
-    """Of layers or groups, with a scale and a shift where there are weights for them."""
+    """Of each row, with a scale and a shift where there are weights for them."""
     arguments = {"scale": constants.ARG_SCALE, "shift": constants.ARG_SHIFT}
     flags = sum({"scale": constants.USE_SCALE, "shift": constants.USE_SHIFT}[role] for role in step.weights)
     slots = tuple(Slot(arguments[role], d.plain((math.prod(d.shapes[name]),))) for role, name in step.weights.items())
     source, target, epsilon = reads[0].descriptor.value, out.descriptor.value, step.number("epsilon")
-    engine = d.dnnl.engine.value
-    if step.kind == "layer_norm":
-        function = "dnnl_layer_normalization_forward_primitive_desc_create"
-        given: tuple[int | float | None, ...] = (engine, _INFERENCE, source, target, None, epsilon, flags)
-    else:
-        function = "dnnl_group_normalization_forward_primitive_desc_create"
-        given = (engine, _INFERENCE, source, target, step.integer("groups"), epsilon, flags)
+    function = "dnnl_layer_normalization_forward_primitive_desc_create"
+    given = (d.dnnl.engine.value, _INFERENCE, source, target, None, epsilon, flags)
     return d.dnnl.make("primitive_desc", function, *given, attributes.value), slots
 
 
@@ -253,7 +248,7 @@ def _binary(
             Slot(constants.ARG_POST_OP | constants.ARG_SRC_1, second),
         )
     elif "operand" in step.weights:
-        shape = d.shapes[step.weights["operand"]]
+        shape = step.sizes("shape") if "shape" in step.settings else d.shapes[step.weights["operand"]]
         rank = len(d.shapes[step.inputs[0]])
         algorithm, second = step.text("algorithm"), d.plain((*[1] * (rank - len(shape)), *shape))
         slots = (Slot(constants.ARG_SRC_1, second),)
@@ -354,7 +349,7 @@ MAKERS: Mapping[str, Maker] = MappingProxyType(
         "conv": _conv,
         "deconv": _deconv,
         "prelu": _prelu,
-        **dict.fromkeys(("layer_norm", "group_norm"), _norm),
+        "layer_norm": _norm,
         "fc": _fc,
         "pool": _pool,
         "concat": _concat,

@@ -10,7 +10,6 @@ _OUT = ctypes.POINTER(ctypes.c_void_p)
 _INT = ctypes.c_int
 _FLOAT = ctypes.c_float
 _SIZE = ctypes.c_size_t
-_LONG, _UNSIGNED = ctypes.c_int64, ctypes.c_uint
 DIMS_LENGTH = 12
 Dims = ctypes.c_int64 * DIMS_LENGTH
 DIMS_BYTES = ctypes.sizeof(Dims)
@@ -61,7 +60,6 @@ STATUS: dict[str, list[Any]] = {
     "dnnl_deconvolution_forward_primitive_desc_create": [_OUT, _P, _INT, _INT, *[_P] * 4, *[Dims] * 4, _P],
     "dnnl_prelu_forward_primitive_desc_create": [_OUT, _P, _INT, *[_P] * 3, _P],
     "dnnl_layer_normalization_forward_primitive_desc_create": [_OUT, _P, _INT, *[_P] * 3, _FLOAT, ctypes.c_uint, _P],
-    "dnnl_group_normalization_forward_primitive_desc_create": [_OUT, _P, _INT, _P, _P, _LONG, _FLOAT, _UNSIGNED, _P],
     "dnnl_inner_product_forward_primitive_desc_create": [_OUT, _P, _INT, *[_P] * 4, _P],
     "dnnl_matmul_primitive_desc_create": [_OUT, _P, *[_P] * 4, _P],
     "dnnl_reorder_primitive_desc_create": [_OUT, _P, _P, _P, _P, _P],

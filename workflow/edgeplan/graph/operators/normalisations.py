@@ -112,9 +112,18 @@ def _layer(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
 
 
 def _groups(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Every channel for itself, or groups of them."""
-    groups = shapes[op.inputs[0]][1] if op.op_type == "InstanceNormalization" else op.integer("num_groups", 1)
-    return (part(op, "group_norm", ("scale", "shift"), {"groups": groups, "epsilon": op.number("epsilon", 1e-5)}),)
+    """Every channel for itself, or groups of them: rows that are normalised, then a scale and a shift for each channel."""
+    chain, shape = Chain(op, shapes), shapes[op.inputs[0]]
+    channels = shape[1]
+    groups = channels if op.op_type == "InstanceNormalization" else op.integer("num_groups", 1)
+    flat = (shape[0] * groups, math.prod(shape) // (shape[0] * groups))
+    epsilon: dict[str, Setting] = {"epsilon": op.number("epsilon", 1e-5)}
+    found = chain.step("layer_norm", [chain.reshaped(op.inputs[0], flat)], flat, epsilon)
+    found = chain.reshaped(found, shape)
+    for algorithm, weight in zip(("mul", "add"), op.weights, strict=True):
+        by_channel: dict[str, Setting] = {"algorithm": algorithm, "shape": (1, channels, *[1] * (len(shape) - 2))}
+        found = chain.step("binary", [found], shape, by_channel, {"operand": weight})
+    return chain.finished(found)
 
 
 def _check_groups(graph: Graph, op: Operator) -> Problem:
