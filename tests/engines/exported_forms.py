@@ -59,7 +59,6 @@ _PAIRS: Mapping[str, Form] = {
     **{f"{op.lower()} a constant": one(op, "x k", constants={"k": (6, 1, 1)}) for op in ("Sub", "Min", "Max")},
     "div by a constant": one("Div", "x k", constants={"k": [2.5]}),
     "max of three": Form((node("Max", "x k l"),), {"x": IMAGE}, {"k": value((6, 1, 1)), "l": value((10,))}),
-    "min of one": one("Min"),
     "prelu by channel": one("PRelu", "x s", constants={"s": (6, 1, 1)}),
     "prelu of one slope": one("PRelu", "x s", constants={"s": [0.2]}),
     "prelu of a matrix": one("PRelu", "x s", _MATRIX, {"s": (9,)}),

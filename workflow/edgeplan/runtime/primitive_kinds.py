@@ -142,17 +142,6 @@ def _deconv(
     return descriptor, slots
 
 
-def _prelu(
-    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
-) -> tuple[Handle, tuple[Slot, ...]]:
-    rank, slope = len(d.shapes[step.inputs[0]]), d.shapes[step.weights["slope"]]
-    shape = (*[1] * (rank - len(slope)), *slope)
-    function = "dnnl_prelu_forward_primitive_desc_create"
-    given = (reads[0].descriptor.value, d.dnnl.descriptor(shape, constants.ANY).value, out.descriptor.value)
-    made = d.dnnl.make("primitive_desc", function, d.dnnl.engine.value, _INFERENCE, *given, attributes.value)
-    return made, (Slot(constants.ARG_WEIGHTS, d.plain(shape), 0, chosen=True),)
-
-
 def _norm(
     d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
 ) -> tuple[Handle, tuple[Slot, ...]]:
@@ -348,7 +337,6 @@ MAKERS: Mapping[str, Maker] = MappingProxyType(
     {
         "conv": _conv,
         "deconv": _deconv,
-        "prelu": _prelu,
         "layer_norm": _norm,
         "fc": _fc,
         "pool": _pool,

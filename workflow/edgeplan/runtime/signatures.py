@@ -58,7 +58,6 @@ STATUS: dict[str, list[Any]] = {
     "dnnl_primitive_execute": [_P, _P, _INT, _ARGS],
     "dnnl_convolution_forward_primitive_desc_create": [_OUT, _P, _INT, _INT, *[_P] * 4, *[Dims] * 4, _P],
     "dnnl_deconvolution_forward_primitive_desc_create": [_OUT, _P, _INT, _INT, *[_P] * 4, *[Dims] * 4, _P],
-    "dnnl_prelu_forward_primitive_desc_create": [_OUT, _P, _INT, *[_P] * 3, _P],
     "dnnl_layer_normalization_forward_primitive_desc_create": [_OUT, _P, _INT, *[_P] * 3, _FLOAT, ctypes.c_uint, _P],
     "dnnl_inner_product_forward_primitive_desc_create": [_OUT, _P, _INT, *[_P] * 4, _P],
     "dnnl_matmul_primitive_desc_create": [_OUT, _P, *[_P] * 4, _P],

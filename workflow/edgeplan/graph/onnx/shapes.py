@@ -66,7 +66,8 @@ def inferred(
     """
     written = {name for node in nodes for name in node.output}
     inner, outer = written - set(contents.outputs), written & set(contents.outputs)  # an output may also be an input as it is
-    model = _bare(contents, nodes, values, [v for v in contents.declared if v.name in inner])
+    given = [_inferable(node) for node in nodes]
+    model = _bare(contents, given, values, [v for v in contents.declared if v.name in inner])
     model.graph.output.extend(v for v in contents.declared if v.name in outer)
     try:
         body = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
@@ -106,6 +107,13 @@ def _bare(
         elif name in read:
             body.input.append(helper.make_tensor_value_info(name, constant.data_type, list(constant.dims)))
     return helper.make_model(body, opset_imports=[helper.make_opsetid("", contents.opset)], ir_version=onnx.IR_VERSION)
+
+
+def _inferable(node: onnx.NodeProto) -> onnx.NodeProto:
+    """A node, or one that writes the same shape where ONNX's inference does not know what the node writes."""
+    if node.op_type != "GroupNormalization":
+        return node
+    return helper.make_node("Relu", node.input[:1], node.output, name=node.name)
 
 
 def _tensor(value: onnx.ValueInfoProto, source: str) -> Tensor | None:

@@ -11,13 +11,13 @@ from edgeplan.graph.operators.base import OperatorSpec, Problem
 from edgeplan.graph.parts import Chain, Part, part
 from edgeplan.graph.steps import PostOp, Setting
 
-_FLOAT_MAX = 3.4028234663852886e38
+FLOAT_MAX = 3.4028234663852886e38
 _SELU_ALPHA, _SELU_GAMMA = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
 def _clip(op: Operator) -> PostOp:
     low, high = op.number("min", -math.inf), op.number("max", math.inf)
-    return PostOp("eltwise", "clip", max(low, -_FLOAT_MAX), min(high, _FLOAT_MAX))
+    return PostOp("eltwise", "clip", max(low, -FLOAT_MAX), min(high, FLOAT_MAX))
 
 
 def exponent(op: Operator) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.graph.operators.activations import FLOAT_MAX
 from edgeplan.graph.operators.base import AGAIN, PAIR, OperatorSpec, Problem, broadcasts
 from edgeplan.graph.parts import Chain, Part, part
 from edgeplan.graph.steps import Setting
@@ -62,8 +63,11 @@ def _ordered(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Par
     return chain.finished(chain.step("binary", [inverse], out, {"algorithm": "mul"}, {"operand": first}))
 
 
-def _prelu(_graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    return (part(op, "prelu", ("slope",), {}),)
+def _prelu(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """max(x, 0) + slope min(x, 0)."""
+    chain, (x, slope) = Chain(op, shapes), op.operands
+    low = chain.step("binary", [chain.eltwise(x, "clip", -FLOAT_MAX, 0.0)], shapes[x], {"algorithm": "mul"}, {"operand": slope})
+    return chain.finished(chain.step("binary", [low, chain.eltwise(x, "relu")], shapes[x], {"algorithm": "add"}))
 
 
 def _lacks_prelu(_graph: Graph, op: Operator) -> str:
