@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -47,26 +48,32 @@ def _outputs(path: Path, given: dict[str, np.ndarray[Any, Any]]) -> list[Any]:
     return list(ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, given))
 
 
-def _prepared(path: Path, *shapes: str, values: tuple[str, ...] = (), batch: int | None = None) -> tuple[Path, list[str]]:
-    told: list[str] = []
-    wanted = Preparation.parsed(shapes, values, batch)
-    return prepare_file(path, wanted, path.parent / "prepared.onnx", told.append), told
+def _prepared(path: Path, *shapes: str, values: tuple[str, ...] = (), batch: int | None = None) -> Path:
+    return prepare_file(path, Preparation.parsed(shapes, values, batch), path.parent / "prepared.onnx")
+
+
+@pytest.fixture(autouse=True)
+def _told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "edgeplan")
 
 
 def test_a_model_that_can_be_read_stays_as_it_is(tmp_path: Path) -> None:
     path = _relu(tmp_path / "m.onnx", [1, 3, 4, 4])
     assert not needs_preparation(onnx.load(path))
-    assert _prepared(path) == (path, [])
+    assert _prepared(path) == path
 
 
 @pytest.mark.parametrize("first", ["N", "batch_size", -1, None])
-def test_an_open_first_axis_is_a_batch_of_one_and_said(tmp_path: Path, first: Any) -> None:
-    path, told = _prepared(_relu(tmp_path / "m.onnx", [first, 3, 4, 4]))
+def test_an_open_first_axis_is_a_batch_of_one_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any
+) -> None:
+    path = _prepared(_relu(tmp_path / "m.onnx", [first, 3, 4, 4]))
     assert load_onnx(path).shape("x") == (1, 3, 4, 4)
-    assert "--batch" in told[0]
-    path, told = _prepared(_relu(tmp_path / "m.onnx", [first, 3, 4, 4]), batch=5)
+    assert "--batch" in caplog.text
+    caplog.clear()
+    path = _prepared(_relu(tmp_path / "m.onnx", [first, 3, 4, 4]), batch=5)
     assert load_onnx(path).shape("x") == (5, 3, 4, 4)
-    assert not told
+    assert not caplog.text
 
 
 def test_other_open_axes_are_asked_for_by_name(tmp_path: Path) -> None:
@@ -74,14 +81,14 @@ def test_other_open_axes_are_asked_for_by_name(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="leaves height, width open") as caught:
         _prepared(path)
     assert "--shape x=1,3,height,width" in caught.value.next_step
-    made, _ = _prepared(path, "x=1,3,20,30")
+    made = _prepared(path, "x=1,3,20,30")
     assert load_onnx(made).shape("y") == (1, 3, 20, 30)
 
 
 def test_one_symbol_has_one_size_in_all_inputs(tmp_path: Path) -> None:
     nodes = [helper.make_node("Add", ["a", "b"], ["y"])]
     path = _saved(tmp_path / "m.onnx", nodes, {"a": (1, ["N", "len"]), "b": (1, ["N", "len"])})
-    made, _ = _prepared(path, "a=2,7")
+    made = _prepared(path, "a=2,7")
     assert load_onnx(made).shape("b") == (2, 7)
     with pytest.raises(ModelError, match="'len' is given 7 and 8"):
         _prepared(path, "a=2,7", "b=2,8")
@@ -126,7 +133,7 @@ def test_shape_arithmetic_is_computed_once(tmp_path: Path) -> None:
     ]
     constants = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
     path = _saved(tmp_path / "m.onnx", nodes, {"x": (1, ["N", 3, "h", 5])}, constants)
-    made, _ = _prepared(path, "x=2,3,4,5")
+    made = _prepared(path, "x=2,3,4,5")
     graph = load_onnx(made)
     assert {op.op_type for op in graph.operators} <= {"Reshape", "Flatten", "Add"}
     x = np.random.default_rng(1).standard_normal((2, 3, 4, 5)).astype(np.float32)
@@ -148,7 +155,7 @@ def _steered(path: Path) -> Path:
 
 @pytest.mark.parametrize(("rate", "op"), [("16000", "Relu"), ("8000", "Sigmoid")])
 def test_an_input_that_steers_the_graph_gets_a_value(tmp_path: Path, rate: str, op: str) -> None:
-    made, _ = _prepared(_steered(tmp_path / "m.onnx"), values=(f"sr={rate}",))
+    made = _prepared(_steered(tmp_path / "m.onnx"), values=(f"sr={rate}",))
     graph = load_onnx(made)
     assert [o.op_type for o in graph.operators] == [op]
     assert graph.inputs == ("x",)
@@ -163,12 +170,12 @@ def test_values_of_another_kind_are_refused(tmp_path: Path, value: str, message:
         _prepared(_steered(tmp_path / "m.onnx"), values=(value,))
 
 
-def test_half_precision_is_taken_as_single_and_said(tmp_path: Path) -> None:
+def test_half_precision_is_taken_as_single_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Cast", ["h"], ["y"], to=TensorProto.FLOAT16)]
     weights = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float16)
     path = _saved(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT16, [1, 4])}, {"w": weights}, output_type=TensorProto.FLOAT16)
-    made, told = _prepared(path)
-    assert "float16" in told[0]
+    made = _prepared(path)
+    assert "float16" in caplog.text
     graph = load_onnx(made)
     assert {graph.tensors[name].dtype for name in (*graph.inputs, *graph.outputs)} == {"float32"}
     x = np.ones((1, 4), np.float32)
@@ -179,7 +186,7 @@ def test_weights_beside_the_model_come_along(tmp_path: Path) -> None:
     weights = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
     path = _saved(tmp_path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (1, ["N", 4])}, {"w": weights})
     onnx.save(onnx.load(path), path, save_as_external_data=True, location="w.bin", size_threshold=0)
-    made, _ = _prepared(path)
+    made = _prepared(path)
     x = np.ones((1, 4), np.float32)
     np.testing.assert_allclose(_outputs(made, {"x": x})[0], x @ weights, rtol=1e-6)
     (tmp_path / "w.bin").unlink()
@@ -190,5 +197,5 @@ def test_weights_beside_the_model_come_along(tmp_path: Path) -> None:
 def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
     odd = np.array([np.inf, np.nan, -np.inf, 1], np.float32)
     path = _saved(tmp_path / "m.onnx", [helper.make_node("Add", ["x", "w"], ["y"])], {"x": (1, ["N", 4])}, {"w": odd})
-    made, _ = _prepared(path)
+    made = _prepared(path)
     np.testing.assert_array_equal(_outputs(made, {"x": np.zeros((1, 4), np.float32)})[0][0], odd)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgeplan.api import ColdStartPlan, Run, measure, plan_cold_start, predict, run
     from edgeplan.comparison import Measured
+    from edgeplan.graph.onnx.prepare import Preparation
     from edgeplan.prediction import Prediction
 
 __version__ = "0.1.0"
@@ -17,6 +18,7 @@ __all__ = [
     "ColdStartPlan",
     "Measured",
     "Prediction",
+    "Preparation",
     "Run",
     "__version__",
     "measure",
@@ -24,7 +26,7 @@ __all__ = [
     "predict",
     "run",
 ]
-_ELSEWHERE = {"Measured": "edgeplan.comparison", "Prediction": "edgeplan.prediction"}
+_ELSEWHERE = {"Measured": "edgeplan.comparison", "Prediction": "edgeplan.prediction", "Preparation": "edgeplan.graph.onnx.prepare"}
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from edgeplan.comparison import Measured
+    from edgeplan.graph.onnx.prepare import Preparation
     from edgeplan.planning.document import Plan
     from edgeplan.planning.profile import Profile
     from edgeplan.prediction import Prediction
@@ -95,29 +96,35 @@ class Run:
 
 
 def predict(
-    model: _Path, device: _Path = "cpu-onnxruntime", *, results: _Path | None = None, partial: bool = False
+    model: _Path,
+    device: _Path = "cpu-onnxruntime",
+    *,
+    results: _Path | None = None,
+    partial: bool = False,
+    preparation: Preparation | None = None,
 ) -> Prediction:
     """Predict the latency of a model on a device that was measured.
 
     Args:
-        model: ONNX file of static shape.
+        model: ONNX file.
         device: name of the device, or path of its file.
         results: folder of the results, with the device's predictors; without, the workspace's, then the shipped ones.
         partial: predict what can be, where kernels have no predictor.
+        preparation: what the file leaves open: shapes, values of inputs that steer the graph, the batch.
 
     Raises:
         ModelError: the file cannot be read or holds what is not known.
         PredictionError: a kernel has no predictor, unless `partial`.
         FormatError, DeviceError: there are no predictors of that device.
     """
-    from edgeplan.graph.onnx.read import load_onnx
+    from edgeplan.graph.onnx.prepare import Preparation, load_prepared
     from edgeplan.graph.simplify import simplify
     from edgeplan.prediction import predict_graph
     from edgeplan.predictors.source import find_predictors
 
     source = find_predictors(str(device), None if results is None else Path(results))
     path = Path(model)
-    return predict_graph(simplify(load_onnx(path)), path.name, source, partial=partial)[0]
+    return predict_graph(simplify(load_prepared(path, preparation or Preparation())), path.name, source, partial=partial)[0]
 
 
 def measure(
@@ -127,33 +134,40 @@ def measure(
     seconds: float = 20.0,
     results: _Path | None = None,
     rows: _Path | None = None,
+    preparation: Preparation | None = None,
 ) -> Measured:
     """Measure a model on this machine, and predict it where the device has predictors.
 
     Noise never ends it: the answer says how noisy it is.
 
     Args:
-        model: ONNX file of static shape.
+        model: ONNX file.
         device: name of a device file, or a path to one.
         seconds: about how long to measure.
         results: folder of the results, with predictors; without, the workspace's, then the shipped ones.
         rows: folder of measured rows: how fast this machine is when it is quiet; without, that of the workspace.
+        preparation: as for `predict`.
 
     Raises:
         ModelError: the file cannot be read, or the engine cannot load it.
         DeviceError: unknown device, engine not installed, or cores that may not be used.
         BusyError: another process is measuring.
     """
+    from tempfile import TemporaryDirectory
+
     from edgeplan.comparison import measure_model
+    from edgeplan.graph.onnx.prepare import Preparation, prepare_file
     from edgeplan.workspace import workspace
 
-    return measure_model(
-        Path(model),
-        Path(device) if isinstance(device, PathLike) else device,
-        seconds=seconds,
-        results=None if results is None else Path(results),
-        rows=workspace().rows if rows is None else Path(rows),
-    )
+    path = Path(model)
+    with TemporaryDirectory(prefix="edgeplan-prepared-") as folder:
+        return measure_model(
+            prepare_file(path, preparation or Preparation(), Path(folder) / path.name),
+            Path(device) if isinstance(device, PathLike) else device,
+            seconds=seconds,
+            results=None if results is None else Path(results),
+            rows=workspace().rows if rows is None else Path(rows),
+        )
 
 
 def plan_cold_start(
@@ -171,11 +185,12 @@ def plan_cold_start(
     budget_seconds: float | None = None,
     rows: _Path | None = None,
     results: _Path | None = None,
+    preparation: Preparation | None = None,
 ) -> ColdStartPlan:
     """Plan the fastest first inference of a model, and write what executes it.
 
     Args:
-        model: ONNX file of static shape.
+        model: ONNX file.
         output: folder to write the plan to.
         device: name of a device file of the engine onednn, or a path to one.
         costs: measure this model, or predict from others.
@@ -189,6 +204,7 @@ def plan_cold_start(
             Without, 20, or unbounded where noise is refused.
         rows: folder of measured rows; without, that of the workspace.
         results: folder of the results, for predictors; likewise.
+        preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
 
     Raises:
         ParamsError: an argument is none that there is.
@@ -198,6 +214,7 @@ def plan_cold_start(
     from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
     from edgeplan.chapters.cold_start.planners.registry import PLANNERS
     from edgeplan.devices.config import load_device
+    from edgeplan.graph.onnx.prepare import Preparation, prepare_file
     from edgeplan.profiling.settings import FAST, ProfileSettings
     from edgeplan.runtime.layouts import HOMES, LIKELY
     from edgeplan.runtime.linked_file import read_linked
@@ -253,11 +270,13 @@ def plan_cold_start(
     require_writable(state_folder())
     shared = measured / "cold_start" / "profiles"
     request = Request(found, costs, planner, homes, measured / "cold", shared, predictors, reprofile, settings)
-    planned = plan_model(Path(model), request)
+    out = Path(output)
+    source = prepare_file(Path(model), preparation or Preparation(), out.with_name(f"{out.name}.onnx"))
+    planned = plan_model(source, request)
     made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
     limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
     with at_work(costs):
-        folder = build_plan_folder(planned.dnnl, Path(model), made, Path(output), limit_bytes=limit_bytes)
+        folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
     return ColdStartPlan(folder, made, planned.profiles, read_linked(folder / PROGRAM_NAME), limit_bytes)
 
 

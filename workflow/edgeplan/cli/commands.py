@@ -17,8 +17,10 @@ from edgeplan.cli import device as cli_device
 from edgeplan.cli import export as cli_export
 from edgeplan.cli import measure as cli_measure
 from edgeplan.cli import plan as cli_plan
+from edgeplan.cli import preparation as cli_preparation
 from edgeplan.cli import run as cli_run
 from edgeplan.errors import EdgeplanError
+from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.terminal import CLOSED, ending, escaped, prepare, say, show
 from edgeplan.workspace import WorkspaceOption
 from edgeplan.writable import expected
@@ -42,9 +44,12 @@ _Results = Annotated[Path | None, typer.Option(help="Folder of the results; with
 
 @app.command()
 def predict(
-    model: Annotated[Path, typer.Argument(help="ONNX file of static shape.")],
+    model: Annotated[Path, typer.Argument(help="ONNX file.")],
     device: _Device = "cpu-onnxruntime",
     results: _Results = None,
+    shape: ShapeOption = None,
+    values: SetOption = None,
+    batch: BatchOption = None,
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     partial: Annotated[bool, typer.Option(help="Report what can be predicted when some kernels have no predictor.")] = False,
@@ -52,7 +57,9 @@ def predict(
     """Predict the latency of a model on a device, with its interval and the cost of each kernel."""
     from edgeplan.api import predict as predict_model  # noqa: PLC0415  `edgeplan --help` should not wait for onnx
 
-    found = predict_model(model, device, results=results, partial=partial)
+    found = predict_model(
+        model, device, results=results, partial=partial, preparation=preparation(shape, values, batch)
+    )
     document = prediction_document(found)
     _warn_of_unfamiliar(found.unfamiliar)
     _warn_of_stand_ins(found.stand_ins)
@@ -147,6 +154,7 @@ cli_measure.register(app)
 cli_run.register(app)
 cli_export.register(app)
 cli_compile.register(app)
+cli_preparation.register(app)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import WorkspaceOption
 
@@ -26,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def measure(
-    model: Annotated[Path, typer.Argument(help="ONNX file of static shape.")],
+    model: Annotated[Path, typer.Argument(help="ONNX file.")],
     device: Annotated[
         str, typer.Option("--device", "-d", help="Name of a device file in config/devices, or a path to one.")
     ] = "cpu-onnxruntime",
@@ -34,12 +35,15 @@ def measure(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     rows: Annotated[Path | None, typer.Option(help="Folder of measured rows; without, that of the workspace.")] = None,
     results: Annotated[Path | None, typer.Option(help="Folder of the results, for predictors; likewise.")] = None,
+    shape: ShapeOption = None,
+    values: SetOption = None,
+    batch: BatchOption = None,
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Measure a model on this machine, and print what was predicted for it beside what it took."""
     from edgeplan.api import measure as measure_model  # noqa: PLC0415  `edgeplan --help` should not wait for the engines
 
-    found = measure_model(model, device, seconds=seconds, results=results, rows=rows)
+    found = measure_model(model, device, seconds=seconds, results=results, rows=rows, preparation=preparation(shape, values, batch))
     if as_json:
         say(json.dumps(measured_document(found), indent=2))
         return

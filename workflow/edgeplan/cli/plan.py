@@ -10,6 +10,7 @@ import typer
 
 from edgeplan.cli import layout, partition
 from edgeplan.errors import ParamsError
+from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.terminal import say
 from edgeplan.workspace import WorkspaceOption
 
@@ -53,7 +54,7 @@ def _plan() -> None:
 
 @plan_app.command("cold-start")
 def plan_cold_start(
-    model: Annotated[Path, typer.Argument(help="ONNX file of static shape.")],
+    model: Annotated[Path, typer.Argument(help="ONNX file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the plan to.")],
     device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = "cpu-onednn",
     costs: Annotated[Costs, typer.Option(help="Measure this model, or predict from others.")] = Costs.profiled,
@@ -93,6 +94,9 @@ def plan_cold_start(
     accept_noise: Annotated[bool, typer.Option(hidden=True, help="As --on-noise keep, which is the default.")] = False,
     rows: Annotated[Path | None, typer.Option(help="Folder of measured rows; without, that of the workspace.")] = None,
     results: Annotated[Path | None, typer.Option(help="Folder of the results, for predictors; likewise.")] = None,
+    shape: ShapeOption = None,
+    values: SetOption = None,
+    batch: BatchOption = None,
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when."""
@@ -114,6 +118,7 @@ def plan_cold_start(
         budget_seconds=budget_seconds,
         rows=rows,
         results=results,
+        preparation=preparation(shape, values, batch),
     )
     for line in [*summary(made.plan, made.profiles, made.folder), cache_line(made.plan, made.program, made.limit_bytes)]:
         say(line)

@@ -6,9 +6,10 @@ constants is computed once (onnxscript's optimizer). Models that can be read as 
 
 from __future__ import annotations
 
+import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -21,8 +22,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.external_data import external_file, external_locations
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.model_file import read_model
+from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.graph.operators.registry import SPECS
 
+log = logging.getLogger(__name__)
 #: Operators that disappear once shapes are known.
 ARITHMETIC = frozenset({"Shape", "Size", "ConstantOfShape", "Range", "NonZero", "If", "Cast", "Equal", "Where", "Floor"})
 #: What the optimizer leaves alone unless told to fold it.
@@ -122,7 +127,6 @@ def prepared(
     wanted: Preparation,
     source: str,
     path: Path | None = None,
-    notice: Callable[[str], None] = lambda _: None,
 ) -> onnx.ModelProto:
     """A model of static shape that computes the same.
 
@@ -131,7 +135,6 @@ def prepared(
         wanted: what its file leaves open.
         source: where it comes from, for messages.
         path: its file, beside which external data lie.
-        notice: is told what was decided: the size of a batch, a change of precision.
 
     Raises:
         ModelError: an axis stays open, what is wanted does not fit the file, or the model cannot be simplified.
@@ -141,9 +144,9 @@ def prepared(
 
     _load_external(model, path)
     if types := _widened(model):
-        notice(f"{types} numbers are taken as float32: predictions and plans are of single precision")
+        log.info(f"{types} numbers are taken as float32: predictions and plans are of single precision")
     _give_values(model, wanted.values, source)
-    _give_shapes(model, wanted, source, notice)
+    _give_shapes(model, wanted, source)
     try:
         simple = onnx_ir.serde.deserialize_model(model)
         optimizer.optimize_ir(
@@ -163,28 +166,37 @@ def prepared(
     return found
 
 
-def prepare_file(path: Path, wanted: Preparation, target: Path, notice: Callable[[str], None] = lambda _: None) -> Path:
+def prepare_file(path: Path, wanted: Preparation, target: Path) -> Path:
     """The file of a model that can be read: its own, or `target` if it had to be prepared.
 
     Args:
         path: as it was exported.
         wanted: what it leaves open.
         target: where a prepared model goes.
-        notice: as for `prepared`.
 
     Raises:
         ModelError: as `prepared`, or the model cannot be read.
     """
-    from edgeplan.graph.model_file import read_model  # noqa: PLC0415  which imports nothing of this
-
     model = read_model(path)
     if not wanted and not needs_preparation(model):
         return path
-    simple = prepared(model, wanted, str(path), path, notice)
+    simple = prepared(model, wanted, str(path), path)
     external = simple.ByteSize() > _MOST_BYTES
     target.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(simple, target, save_as_external_data=external, location=f"{target.name}.data" if external else None)
     return target
+
+
+def load_prepared(path: Path, wanted: Preparation) -> Graph:
+    """The graph of a model, prepared if it cannot be read as it is.
+
+    Raises:
+        ModelError: as `prepared` and `read.from_onnx`.
+    """
+    model = read_model(path)
+    if not wanted and not needs_preparation(model):
+        return from_onnx(model, str(path), path)
+    return from_onnx(prepared(model, wanted, str(path), path), str(path))
 
 
 def _load_external(model: onnx.ModelProto, path: Path | None) -> None:
@@ -256,14 +268,23 @@ def _require_input(name: str, inputs: Mapping[str, object], option: str, source:
         raise ModelError(f"the model has no input {name!r}", where=f"{option}, {source}", next_step=f"its inputs are {listed}")
 
 
+def given_values(model: onnx.ModelProto, values: Mapping[str, str], source: str) -> dict[str, npt.NDArray[Any]]:
+    """The values of inputs that steer the graph, by name.
+
+    Raises:
+        ModelError: there is no such input, or a text is no value of its type.
+    """
+    inputs = _given(model)
+    for name in values:
+        _require_input(name, inputs, "--set", source)
+    return {name: _value(inputs[name], text, source) for name, text in values.items()}
+
+
 def _give_values(model: onnx.ModelProto, values: Mapping[str, str], source: str) -> None:
     """Turn inputs that steer the graph into constants."""
-    for name, text in values.items():
-        inputs = _given(model)
-        _require_input(name, inputs, "--set", source)
-        tensor = numpy_helper.from_array(_value(inputs[name], text, source), name)
-        model.graph.input.remove(inputs[name])
-        model.graph.initializer.append(tensor)
+    for name, value in given_values(model, values, source).items():
+        model.graph.input.remove(_given(model)[name])
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
 
 
 def _value(value: onnx.ValueInfoProto, text: str, source: str) -> npt.NDArray[Any]:
@@ -304,7 +325,7 @@ def _value(value: onnx.ValueInfoProto, text: str, source: str) -> npt.NDArray[An
     )
 
 
-def _give_shapes(model: onnx.ModelProto, wanted: Preparation, source: str, notice: Callable[[str], None]) -> None:
+def _give_shapes(model: onnx.ModelProto, wanted: Preparation, source: str) -> None:
     """Give every axis of every input a size; one symbol has one size wherever it stands."""
     inputs = _given(model)
     for name in wanted.shapes:
@@ -362,7 +383,7 @@ def _give_shapes(model: onnx.ModelProto, wanted: Preparation, source: str, notic
         if math.prod(d.dim_value for d in kind.shape.dim) * bytes_each > _LARGEST_INPUT_BYTES:
             raise ModelError(f"the input {name!r} takes more than 4 GB", where=source, next_step="give it a smaller shape")
     if batches and wanted.batch is None:
-        notice(f"open and taken as a batch of 1 (--batch): {', '.join(sorted(batches))}")
+        log.info(f"open and taken as a batch of 1 (--batch): {', '.join(sorted(batches))}")
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")  # said in symbols: inferred again
     del model.graph.value_info[:]
