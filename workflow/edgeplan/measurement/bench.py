@@ -195,7 +195,9 @@ class Bench:
         """As `measure`, but subjects that are not reached within `limit` are left out: None stands for them.
 
         Args:
-            subjects, repeat, description: as for `measure`.
+            subjects: as for `measure`.
+            repeat: likewise.
+            description: likewise.
             some: measure a batch even if the time is over; without, only if nothing was measured before.
         """
         self._measure(subjects, repeat, description, least=1 if some or not self.measured else 0)
