@@ -212,6 +212,7 @@ def test_a_stage_whose_time_is_over_leaves_out_what_may_be_left_out(tmp_path: Pa
         bench.limit(1e-6)
         found = bench.measure_in_time(subjects(6))
         assert [m is not None for m in found] == [True, True, False, False, False, False]  # one batch always
+        assert not any(bench.measure_in_time(subjects(8)[6:], some=False)), "a batch was measured before"
         assert all(bench.measure(subjects(6)))  # what is needed as a whole is measured
         bench.limit(0)
         assert all(bench.measure_in_time(subjects(8)))

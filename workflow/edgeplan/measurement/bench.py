@@ -186,17 +186,24 @@ class Bench:
             NoiseError: noise is refused, and too much of what the stage measured stayed noisy.
             StoreError: rows could not be stored, or are missing and only stored ones are allowed.
         """
-        self._measure(subjects, repeat, description, whole=True)
+        self._measure(subjects, repeat, description, least=len(subjects))
         return [self._known(s, repeat) for s in subjects]
 
     def measure_in_time(
-        self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring"
+        self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring", *, some: bool = True
     ) -> list[Measurement | None]:
-        """As `measure`, but subjects that are not reached within `limit` are left out: None stands for them."""
-        self._measure(subjects, repeat, description, whole=False)
+        """As `measure`, but subjects that are not reached within `limit` are left out: None stands for them.
+
+        Args:
+            subjects: as for `measure`.
+            repeat: likewise.
+            description: likewise.
+            some: measure a batch even if the time is over; without, only if nothing was measured before.
+        """
+        self._measure(subjects, repeat, description, least=1 if some or not self.measured else 0)
         return [self._known(s, repeat) if self.store.known(self._stored_id(s), repeat) else None for s in subjects]
 
-    def _measure(self, subjects: Sequence[Subject], repeat: int, description: str, *, whole: bool) -> None:
+    def _measure(self, subjects: Sequence[Subject], repeat: int, description: str, *, least: int) -> None:
         distinct = {s.id: s for s in subjects}
         missing = [s for s in distinct.values() if not self.store.known(self._stored_id(s), repeat)]
         if self.spending:  # that of stored rows counts, too: it will not be spent again
@@ -205,7 +212,7 @@ class Bench:
         if not missing:
             return
         if self._frozen:
-            if not whole and (repeat or len(missing) < len(distinct)):
+            if least < len(subjects) and (repeat or len(missing) < len(distinct)):
                 return  # they were left out when the others were measured
             raise StoreError(
                 f"{len(missing)} measurements are not in the store",
@@ -214,20 +221,20 @@ class Bench:
             )
         began = time.monotonic()
         with machine_lock(), self._progress(description, len(missing)) as advance:
-            self._measure_missing(missing, repeat, advance, whole=whole)
+            self._measure_missing(missing, repeat, advance, least)
         self.seconds += time.monotonic() - began
 
     def _known(self, subject: Subject, repeat: int) -> Measurement:
         return self.store.get(self._stored_id(subject), repeat, self.nominal, self.settings.reference_exponents)
 
-    def _measure_missing(self, missing: Sequence[Subject], repeat: int, advance: Callable[[int], None], *, whole: bool) -> None:
-        """Measure subjects batch by batch, then come back to the noisy ones while there is time."""
+    def _measure_missing(self, missing: Sequence[Subject], repeat: int, advance: Callable[[int], None], least: int) -> None:
+        """Measure subjects batch by batch, at least so many, then come back to the noisy ones while there is time."""
         self.device.pin()
         self._references = self._references or References()
         engine = self.device.load_engine()
         began, left, noisy = time.monotonic(), len(missing), list[Subject]()
         for batch in self._batches(missing):
-            if not whole and self.late and left < len(missing):
+            if self.late and len(missing) - left >= least:
                 log.warning("the time for this stage is over: %d of %d subjects are left out", left, len(missing))
                 break
             measured = self._measure_batch(engine, batch, repeat, self._hurried(began, len(missing) - left, left))

@@ -104,7 +104,7 @@ def detect_fusion(
         bench.limit(params.fusion.stage_seconds)
 
         def measure(subjects: Sequence[Graph], repeat: int) -> list[Measurement | None]:
-            return bench.measure_in_time([Subject(g) for g in subjects], repeat, "fusion test cases")
+            return bench.measure_in_time([Subject(g) for g in subjects], repeat, "fusion test cases", some=False)
 
         provenance = Provenance(
             device=file.name,
