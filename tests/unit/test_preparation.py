@@ -64,9 +64,7 @@ def test_a_model_that_can_be_read_stays_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["N", "batch_size", -1, None])
-def test_an_open_first_axis_is_a_batch_of_one_and_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any
-) -> None:
+def test_an_open_first_axis_is_a_batch_of_one_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any) -> None:
     path = _prepared(_relu(tmp_path / "m.onnx", [first, 3, 4, 4]))
     assert load_onnx(path).shape("x") == (1, 3, 4, 4)
     assert "--batch" in caplog.text
@@ -163,7 +161,13 @@ def test_an_input_that_steers_the_graph_gets_a_value(tmp_path: Path, rate: str, 
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [("sr=fast", "is no int64"), ("sr=1.5", "is no int64"), ("sr=1,2", "2 numbers"), ("rate=1", "no input 'rate'"), ("sr", "names")],
+    [
+        ("sr=fast", "is no int64"),
+        ("sr=1.5", "is no int64"),
+        ("sr=1,2", "2 numbers"),
+        ("rate=1", "no input 'rate'"),
+        ("sr", "names"),
+    ],
 )
 def test_values_of_another_kind_are_refused(tmp_path: Path, value: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
@@ -173,7 +177,9 @@ def test_values_of_another_kind_are_refused(tmp_path: Path, value: str, message:
 def test_half_precision_is_taken_as_single_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Cast", ["h"], ["y"], to=TensorProto.FLOAT16)]
     weights = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float16)
-    path = _saved(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT16, [1, 4])}, {"w": weights}, output_type=TensorProto.FLOAT16)
+    path = _saved(
+        tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT16, [1, 4])}, {"w": weights}, output_type=TensorProto.FLOAT16
+    )
     made = _prepared(path)
     assert "float16" in caplog.text
     graph = load_onnx(made)

@@ -26,7 +26,11 @@ __all__ = [
     "predict",
     "run",
 ]
-_ELSEWHERE = {"Measured": "edgeplan.comparison", "Prediction": "edgeplan.prediction", "Preparation": "edgeplan.graph.onnx.prepare"}
+_ELSEWHERE = {
+    "Measured": "edgeplan.comparison",
+    "Prediction": "edgeplan.prediction",
+    "Preparation": "edgeplan.graph.onnx.prepare",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -19,8 +19,8 @@ from edgeplan.cli import measure as cli_measure
 from edgeplan.cli import plan as cli_plan
 from edgeplan.cli import preparation as cli_preparation
 from edgeplan.cli import run as cli_run
-from edgeplan.errors import EdgeplanError
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.errors import EdgeplanError
 from edgeplan.terminal import CLOSED, ending, escaped, prepare, say, show
 from edgeplan.workspace import WorkspaceOption
 from edgeplan.writable import expected
@@ -57,9 +57,7 @@ def predict(
     """Predict the latency of a model on a device, with its interval and the cost of each kernel."""
     from edgeplan.api import predict as predict_model  # noqa: PLC0415  `edgeplan --help` should not wait for onnx
 
-    found = predict_model(
-        model, device, results=results, partial=partial, preparation=preparation(shape, values, batch)
-    )
+    found = predict_model(model, device, results=results, partial=partial, preparation=preparation(shape, values, batch))
     document = prediction_document(found)
     _warn_of_unfamiliar(found.unfamiliar)
     _warn_of_stand_ins(found.stand_ins)

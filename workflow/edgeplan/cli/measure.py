@@ -43,7 +43,9 @@ def measure(
     """Measure a model on this machine, and print what was predicted for it beside what it took."""
     from edgeplan.api import measure as measure_model  # noqa: PLC0415  `edgeplan --help` should not wait for the engines
 
-    found = measure_model(model, device, seconds=seconds, results=results, rows=rows, preparation=preparation(shape, values, batch))
+    found = measure_model(
+        model, device, seconds=seconds, results=results, rows=rows, preparation=preparation(shape, values, batch)
+    )
     if as_json:
         say(json.dumps(measured_document(found), indent=2))
         return

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgeplan.cli import layout, partition
-from edgeplan.errors import ParamsError
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.errors import ParamsError
 from edgeplan.terminal import say
 from edgeplan.workspace import WorkspaceOption
 
