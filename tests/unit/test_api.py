@@ -51,6 +51,8 @@ def test_all_that_is_promised_is_there() -> None:
 
 #: Options of how to print, of the environment of a command, and a former name.
 _COMMANDS_ALONE = {"as_json", "workspace", "accept_noise"}
+#: What is one value to programs (`Preparation`).
+_PREPARATION = {"shape", "values", "batch"}
 
 
 @pytest.mark.parametrize(
@@ -64,10 +66,12 @@ _COMMANDS_ALONE = {"as_json", "workspace", "accept_noise"}
 )
 def test_functions_take_what_commands_take(function: object, command: object, renamed: dict[str, str]) -> None:
     takes, offers = (inspect.signature(f).parameters for f in (function, command))  # type: ignore[arg-type]
-    assert {renamed.get(name, name) for name in takes} == set(offers) - _COMMANDS_ALONE - {
-        "output" if command is cli_run.run else ""
-    }
+    alone = _COMMANDS_ALONE | _PREPARATION | {"output" if command is cli_run.run else ""}
+    assert ("preparation" in takes) == (set(offers) >= _PREPARATION)
+    assert {renamed.get(name, name) for name in takes} - {"preparation"} == set(offers) - alone
     for name, parameter in takes.items():
+        if name == "preparation":
+            continue
         told = offers[renamed.get(name, name)].default
         assert parameter.default in (told, str(told)) or (parameter.default, told) == ((), "")
 

@@ -240,7 +240,7 @@ def test_what_bounds_an_evicted_start_is_told_by_model(e: ColdEvidence, tables: 
 def test_every_figure_is_drawn(e: ColdEvidence) -> None:
     figures = cold_figures.make_cold_figures(e)
     assert figures.keys() == cold_figures.COLD_FIGURES.keys()
-    assert all(data.startswith(b"\x89PNG") and len(data) > 5000 for data in figures.values())
+    assert all(b"<svg" in data[:600] and len(data) > 5000 for data in figures.values())
     assert figures == cold_figures.make_cold_figures(e), "drawing depends on something else than the measurements"
 
 

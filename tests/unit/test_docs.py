@@ -25,6 +25,8 @@ PAGES = sorted(
     for pattern in ("*.md", "docs/**/*.md", "config/**/*.md", "data/rows/*.md", "workflow/**/*.md")
     for path in ROOT.glob(pattern)
 )
+#: Captions link nowhere.
+_WRITTEN = [path for path in PAGES if "captions" not in path.parts]
 _LINK = re.compile(r"\]\(\s*([^()\s]+)\s*\)")
 _COLUMNS, _README_LINES, _FIRST_RESULT, _RELEASE_LINES, _TERMS = 100, 150, 25, 10, 30
 
@@ -63,7 +65,7 @@ def test_links_and_anchors_resolve(page: Path) -> None:
 
 
 def test_links_are_found_at_all() -> None:
-    assert sum(len(_LINK.findall(_without_code(page.read_text()))) for page in PAGES) > len(PAGES)
+    assert sum(len(_LINK.findall(_without_code(page.read_text()))) for page in PAGES) > len(_WRITTEN)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
@@ -159,7 +161,7 @@ def _unknown(words: list[str]) -> list[str]:
 
 def test_commands_in_texts_exist_with_their_options() -> None:
     found = list(_commands())
-    assert len(found) > len(PAGES)
+    assert len(found) > len(_WRITTEN)
     assert [call for call, words in found if _unknown(words)] == []
 
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -34,6 +35,7 @@ def render_page(device: str, machine: str, chapters: Sequence[ChapterPage]) -> s
         machine: what it is, a line.
         chapters: in their order.
     """
+    chapters = [_apart(chapter) for chapter in chapters]
     ids = frozenset(p.id for chapter in chapters for p in chapter.pictures)
     ids |= {t.id for chapter in chapters for t in chapter.tables}
     pages = Environment(
@@ -58,6 +60,14 @@ def render_page(device: str, machine: str, chapters: Sequence[ChapterPage]) -> s
     return pages.get_template("report.html.j2").render(
         device=device, machine=machine, chapters=chapters, script=script, script_sha256=digest, series=len(PALETTE)
     )
+
+
+def _apart(chapter: ChapterPage) -> ChapterPage:
+    """A chapter whose pictures have other ids than its tables: a figure of a paper may be both."""
+    tables = {table.id for table in chapter.tables}
+    pictures = tuple(replace(p, id=f"{p.id}-figure") if p.id in tables else p for p in chapter.pictures)
+    headline = f"{chapter.headline}-figure" if chapter.headline in tables else chapter.headline
+    return replace(chapter, pictures=pictures, headline=headline)
 
 
 def prose(text: str, ids: frozenset[str] = frozenset()) -> Markup:

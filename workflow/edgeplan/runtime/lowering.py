@@ -74,6 +74,8 @@ def lower(graph: Graph) -> Lowered:
 
 def lacking(graph: Graph, op: Operator) -> str:
     """What the runtime lacks for an operator, or ""."""
+    if op.op_type not in SPECS:
+        return "no such operator"
     if odd := {graph.tensors[t].dtype for t in (*op.inputs, *op.outputs, *op.weights)} - {FLOAT32}:
         return f"not {FLOAT32} but {' and '.join(sorted(odd))}"
     lacks = SPECS[op.op_type].lacks

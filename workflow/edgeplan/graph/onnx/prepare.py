@@ -144,7 +144,7 @@ def prepared(
 
     _load_external(model, path)
     if types := _widened(model):
-        log.info(f"{types} numbers are taken as float32: predictions and plans are of single precision")
+        log.info("%s numbers are taken as float32: predictions and plans are of single precision", types)
     _give_values(model, wanted.values, source)
     _give_shapes(model, wanted, source)
     try:
@@ -228,32 +228,22 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 def _widened(model: onnx.ModelProto) -> str:
     """Make all half-precision tensors, casts and declarations single; the names of what they were."""
     found: set[int] = set()
-
-    def wide(kind: int) -> int:
-        if kind in _HALVES:
-            found.add(kind)
-            return int(TensorProto.FLOAT)
-        return kind
-
-    def widen(tensor: TensorProto) -> None:
-        if tensor.data_type in _HALVES:
-            values = numpy_helper.to_array(tensor).astype(np.float32)
-            name, dims = tensor.name, list(tensor.dims)
-            found.add(tensor.data_type)
-            tensor.CopyFrom(helper.make_tensor(name, TensorProto.FLOAT, dims, values.tobytes(), raw=True))
-
     for graph in _graphs(model.graph):
-        for tensor in graph.initializer:
-            widen(tensor)
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    widen(attribute.t)
-                if node.op_type == "Cast" and attribute.name == "to":
-                    attribute.i = wide(attribute.i)
+        tensors = [*graph.initializer, *(a.t for node in graph.node for a in node.attribute if a.HasField("t"))]
+        for tensor in tensors:
+            if tensor.data_type in _HALVES:
+                found.add(tensor.data_type)
+                values, name = numpy_helper.to_array(tensor).astype(np.float32), tensor.name
+                tensor.CopyFrom(numpy_helper.from_array(values, name))
+        casts = (a for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to")
+        for cast in casts:
+            if cast.i in _HALVES:
+                cast.i = TensorProto.FLOAT
         for value in (*graph.input, *graph.output, *graph.value_info):
             kind = value.type.tensor_type
-            kind.elem_type = wide(kind.elem_type)
+            if kind.elem_type in _HALVES:
+                found.add(kind.elem_type)
+                kind.elem_type = TensorProto.FLOAT
     return " and ".join(sorted(TensorProto.DataType.Name(kind).lower() for kind in found))
 
 
@@ -330,65 +320,80 @@ def _give_shapes(model: onnx.ModelProto, wanted: Preparation, source: str) -> No
     inputs = _given(model)
     for name in wanted.shapes:
         _require_input(name, inputs, "--shape", source)
-    symbols: dict[str, int] = {}
-    for name, sizes in wanted.shapes.items():
-        dims = inputs[name].type.tensor_type.shape.dim
-        fits = len(sizes) == len(dims) and all((d.dim_value <= 0 or d.dim_value == s) for d, s in zip(dims, sizes, strict=True))
-        if not fits and inputs[name].type.tensor_type.HasField("shape"):
-            has = ",".join(str(d.dim_value if d.dim_value > 0 else d.dim_param or "?") for d in dims)
-            raise ModelError(
-                f"the input {name!r} is of shape {has}", where="--shape", next_step="give its open axes sizes alone"
-            )
-        for dim, size in zip(dims, sizes, strict=False):
-            if dim.dim_value <= 0 and _symbol(dim):
-                if symbols.setdefault(dim.dim_param, size) != size:
-                    raise ModelError(
-                        f"the axis {dim.dim_param!r} is given {symbols[dim.dim_param]} and {size}",
-                        where=f"--shape {name}",
-                        next_step="one symbol has one size in all inputs",
-                    )
-    batches: set[str] = set()
+    symbols = _sizes_of_symbols(inputs, wanted)
+    batches = _open_batches(inputs, wanted)
     for name, value in inputs.items():
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.dim_value <= 0 and name not in wanted.shapes and (axis == 0 or _BATCH.fullmatch(dim.dim_param)):
-                batches.add(repr(dim.dim_param) if _symbol(dim) else f"the first axis of {name!r}")
-                if _symbol(dim):
-                    symbols.setdefault(dim.dim_param, wanted.batch or 1)
-    for name, value in inputs.items():
-        kind = value.type.tensor_type
-        if value.type.WhichOneof("value") != "tensor_type" or (not kind.HasField("shape") and name not in wanted.shapes):
-            raise ModelError(f"the input {name!r} has no rank", where=source, next_step=f"--shape {name}=1,3,224,224")
-        sizes = wanted.shapes.get(name)
-        if sizes is not None and not kind.HasField("shape"):
-            kind.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in sizes)
-        missing = []
-        for axis, dim in enumerate(kind.shape.dim):
-            if dim.dim_value > 0:
-                continue
-            size = sizes[axis] if sizes is not None else symbols.get(dim.dim_param) if _symbol(dim) else None
-            if size is None and axis == 0:
-                size = wanted.batch or 1
-            if size is None:
-                missing.append(dim.dim_param or "?")
-            else:
-                dim.dim_value = size
-        if missing:
-            example = ",".join(str(d.dim_value) if d.dim_value > 0 else (d.dim_param or "?") for d in kind.shape.dim)
-            raise ModelError(
-                f"the input {name!r} leaves {', '.join(missing)} open",
-                where=source,
-                next_step=f"give sizes: --shape {name}={example}, with numbers for the names",
-            )
-        bytes_each = helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize if kind.elem_type else 4
-        if math.prod(d.dim_value for d in kind.shape.dim) * bytes_each > _LARGEST_INPUT_BYTES:
-            raise ModelError(f"the input {name!r} takes more than 4 GB", where=source, next_step="give it a smaller shape")
+        _give_shape(name, value, wanted, symbols | batches, source)
     if batches and wanted.batch is None:
-        log.info(f"open and taken as a batch of 1 (--batch): {', '.join(sorted(batches))}")
+        log.info("open and taken as a batch of 1 (--batch): %s", ", ".join(map(repr, sorted(batches))))
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")  # said in symbols: inferred again
     del model.graph.value_info[:]
 
 
-def _symbol(dim: onnx.TensorShapeProto.Dimension) -> bool:
+def _sizes_of_symbols(inputs: Mapping[str, onnx.ValueInfoProto], wanted: Preparation) -> dict[str, int]:
+    """What the shapes that are wanted say of the names of axes."""
+    symbols: dict[str, int] = {}
+    for name, sizes in wanted.shapes.items():
+        kind = inputs[name].type.tensor_type
+        dims = kind.shape.dim
+        fits = len(sizes) == len(dims) and all(d.dim_value <= 0 or d.dim_value == s for d, s in zip(dims, sizes, strict=True))
+        if not fits and kind.HasField("shape"):
+            has = ",".join(map(_told, dims))
+            raise ModelError(
+                f"the input {name!r} is of shape {has}", where="--shape", next_step="give its open axes sizes alone"
+            )
+        for dim, size in zip(dims, sizes, strict=False):
+            if dim.dim_value <= 0 and _named_axis(dim) and symbols.setdefault(dim.dim_param, size) != size:
+                raise ModelError(
+                    f"the axis {dim.dim_param!r} is given {symbols[dim.dim_param]} and {size}",
+                    where=f"--shape {name}",
+                    next_step="one symbol has one size in all inputs",
+                )
+    return symbols
+
+
+def _open_batches(inputs: Mapping[str, onnx.ValueInfoProto], wanted: Preparation) -> dict[str, int]:
+    """Axes of examples without a size: those called so, and the first ones; by name, or by input where they have none."""
+    found: dict[str, int] = {}
+    for name, value in inputs.items():
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.dim_value <= 0 and name not in wanted.shapes and (axis == 0 or _BATCH.fullmatch(dim.dim_param)):
+                found[dim.dim_param if _named_axis(dim) else f"{name}, axis 0"] = wanted.batch or 1
+    return found
+
+
+def _give_shape(name: str, value: onnx.ValueInfoProto, wanted: Preparation, symbols: Mapping[str, int], source: str) -> None:
+    kind, sizes = value.type.tensor_type, wanted.shapes.get(name)
+    if value.type.WhichOneof("value") != "tensor_type" or (not kind.HasField("shape") and sizes is None):
+        raise ModelError(f"the input {name!r} has no rank", where=source, next_step=f"--shape {name}=1,3,224,224")
+    if sizes is not None and not kind.HasField("shape"):
+        kind.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in sizes)
+    missing = []
+    for axis, dim in enumerate(kind.shape.dim):
+        if dim.dim_value > 0:
+            continue
+        known = symbols.get(dim.dim_param if _named_axis(dim) else f"{name}, axis {axis}")
+        if (size := sizes[axis] if sizes is not None else known) is None:
+            missing.append(_told(dim))
+        else:
+            dim.dim_value = size
+    if missing:
+        example = ",".join(map(_told, kind.shape.dim))
+        raise ModelError(
+            f"the input {name!r} leaves {', '.join(dict.fromkeys(missing))} open",
+            where=source,
+            next_step=f"give sizes: --shape {name}={example}, with numbers for the names",
+        )
+    bytes_each = helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize if kind.elem_type else 4
+    if math.prod(d.dim_value for d in kind.shape.dim) * bytes_each > _LARGEST_INPUT_BYTES:
+        raise ModelError(f"the input {name!r} takes more than 4 GB", where=source, next_step="give it a smaller shape")
+
+
+def _told(dim: onnx.TensorShapeProto.Dimension) -> str:
+    return str(dim.dim_value) if dim.dim_value > 0 else dim.dim_param or "?"
+
+
+def _named_axis(dim: onnx.TensorShapeProto.Dimension) -> bool:
     """Whether an axis has a name that other inputs may share; exporters write "?" for none."""
     return dim.dim_param not in ("", "?")

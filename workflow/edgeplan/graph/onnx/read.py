@@ -25,6 +25,7 @@ from edgeplan.graph.onnx.contents import TRANSPARENT, Contents, contents_of
 from edgeplan.graph.onnx.old_softmax import over_one_axis
 from edgeplan.graph.onnx.opsets import modern
 from edgeplan.graph.onnx.shapes import check_nodes, inferred, no_static_shape
+from edgeplan.graph.operators.base import input_of, is_zero, refuse
 from edgeplan.graph.operators.registry import SPECS
 
 #: The roles of a `Resize` before opset 11.
@@ -68,6 +69,8 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
             given.input[place] = alias.get(name, name)
         spec = SPECS.get(given.op_type)
         node = spec.form(given, contents.constants, read, source) if spec and spec.form else given
+        if given.op_type == "Dropout" and input_of(given, 2) and not is_zero(given.input[2], contents.constants):
+            refuse(given, source, "in training mode", "export the model for inference")
         if node.op_type in TRANSPARENT:
             alias[node.output[0]] = node.input[0]
         nodes.append(node)

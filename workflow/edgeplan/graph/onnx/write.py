@@ -50,7 +50,7 @@ def _constant_inputs(op: Operator) -> tuple[dict[str, Attribute], list[tuple[str
     """Split attributes into those ONNX keeps and those it passes as constant tensors; a name "" stands for an absent input."""
     attributes = {key: value for key, value in op.attributes.items() if key != "constants"}
     spec, constants = SPECS[op.op_type], list[tuple[str, npt.NDArray[Any]]]()
-    for role in spec.constants[1:]:
+    for role in spec.constants[1:] if spec.inputs_since <= OPSET else ():
         value = attributes.pop(role, None)
         kind = np.int64 if role in spec.integers else np.float32
         constants.append(("", np.empty(0, kind)) if value is None else (role, np.array(value, kind)))

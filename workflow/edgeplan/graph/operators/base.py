@@ -42,6 +42,7 @@ class OperatorSpec:
         near: kinds of about the same cost, the nearest first: predictors of these serve where a device has none for this one.
         lower: its steps.
         constants: roles of its inputs that are constants and kept as attributes, by place; "" is an operand.
+        inputs_since: opset from which on they are inputs; attributes before.
         integers: those of these roles whose values are 64-bit integers.
         ordered: whether it matters where among the activations a weight stands.
         moves: whether it writes a buffer of its own, and is not element-wise.
@@ -60,6 +61,7 @@ class OperatorSpec:
     near: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     constants: tuple[str, ...] = ()
     integers: frozenset[str] = frozenset()
+    inputs_since: int = 1
     ordered: bool = False
     moves: bool = False
     form: Form | None = None

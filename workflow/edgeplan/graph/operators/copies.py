@@ -188,7 +188,19 @@ def _copy(
     near = MappingProxyType({kind: tuple(other for other in _COPIES if other != kind)})
     integers = frozenset(constants) - {"", "constant_value"}
     return OperatorSpec(
-        (name,), kind, lower, (), COPY, near, constants, integers, ordered, moves=True, form=form, check=check, lacks=lacks
+        (name,),
+        kind,
+        lower,
+        (),
+        COPY,
+        near,
+        constants,
+        integers,
+        ordered=ordered,
+        moves=True,
+        form=form,
+        check=check,
+        lacks=lacks,
     )
 
 

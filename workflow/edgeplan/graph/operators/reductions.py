@@ -87,7 +87,7 @@ _CONSTANTS, _INTEGERS = ("", "axes"), frozenset({"axes"})
 SPECS = (
     OperatorSpec(
         ("ReduceMean",), _mean_kind, _sums, ("gap", "mean"), WINDOW, MappingProxyType({"mean": ("gap", "avgpool")}),
-        _CONSTANTS, _INTEGERS, check=_check,
+        _CONSTANTS, _INTEGERS, 18, check=_check,
     ),
     OperatorSpec(
         ("ReduceSum",), "reducesum", _sums, (), WINDOW, MappingProxyType({"reducesum": ("mean", "gap", "avgpool")}),
@@ -95,6 +95,6 @@ SPECS = (
     ),
     OperatorSpec(
         ("ReduceMax", "ReduceMin"), "reducemax", _extremes, (), WINDOW,
-        MappingProxyType({"reducemax": ("mean", "gap", "maxpool")}), _CONSTANTS, _INTEGERS, check=_check,
+        MappingProxyType({"reducemax": ("mean", "gap", "maxpool")}), _CONSTANTS, _INTEGERS, 18, check=_check,
     ),
 )  # fmt: skip

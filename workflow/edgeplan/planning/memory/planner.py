@@ -136,6 +136,8 @@ def _best(workload: Workload, reader: Reader, budget: int, mode: Mode, bound: fl
             made.append(_priced(workload, reader, budget, mode, bound, placed))
             if mode is Mode.isolated and made[-1].predicted_ms <= bound * (1 + _NEAR):
                 return made[-1]
+    if mode is Mode.back_to_back and (paper := algorithm1.place(workload, budget)) is not None:
+        made.append(_priced(workload, reader, budget, mode, bound, paper))
     if not made:
         return None
     fastest = min(planned.predicted_ms for planned in made)
