@@ -1,7 +1,8 @@
 """Matrices that stand for what oneDNN has no primitive of: a step that mixes the places along one axis by fixed weights.
 
-Interpolation, means, sums, picks and average pooling are products of each axis with a matrix that follows from the operator alone. The
-matrix is made where a step's weights are (`transform.folded`), lies in the weight cache as they do, and comes from no file.
+Interpolation, means, sums, picks and average pooling are products of each axis with a matrix that follows from the operator
+alone. The matrix is made where a step's weights are (`transform.folded`), lies in the weight cache as they do, and comes from
+no file.
 """
 
 from __future__ import annotations
