@@ -1,0 +1,133 @@
+"""ONNX's own tests of single operators: computed as they say, or refused by name; never wrong.
+
+The package `onnx` ships them. Inputs that an operator takes as constants (the starts of a Slice, the shape of a Reshape) and those
+that are no float32 are fixed, as `--set` fixes them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.backend.test.loader import load_model_tests
+
+from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.errors import EdgeplanError
+from edgeplan.graph.onnx.prepare import Preparation, prepared
+from edgeplan.graph.operators.registry import SPECS
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import NCHW
+from edgeplan.runtime.program import default_program
+from edgeplan.runtime.session import SequentialSession
+
+_TYPES = {TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
+_TOLERANCE = 1e-4
+#: Operators whose tests are asked for.
+_OPERATORS = frozenset(
+    (
+        "Abs Add ArgMax AveragePool BatchNormalization Cast Clip Concat Conv ConvTranspose DepthToSpace Div Elu Equal Erf Exp Expand "
+        "Flatten GRU Gather Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization HardSigmoid HardSwish "
+        "Identity InstanceNormalization LRN LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min "
+        "Mish Mul Neg PRelu Pad Pow Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Resize Selu Sigmoid Slice "
+        "Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh Tile Transpose Unsqueeze Upsample Where"
+    ).split()
+)
+#: Most of those that may be refused; the others run. To be lowered as operators come.
+_MOST_REFUSED = 0.5
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A model and where its inputs and outputs lie."""
+
+    name: str
+    folder: Path
+    model: onnx.ModelProto
+
+
+def _read(path: Path) -> Any:
+    tensor = onnx.TensorProto()
+    tensor.ParseFromString(path.read_bytes())
+    return numpy_helper.to_array(tensor)
+
+
+@cache
+def cases() -> tuple[_Case, ...]:
+    """The tests of the operators asked for, whose tensors are of types that the graph knows."""
+    found = []
+    for case in load_model_tests(kind="node"):
+        if case.model_dir is None or "_expanded" in case.name:
+            continue
+        model = onnx.load(Path(case.model_dir) / "model.onnx")
+        types = {v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)}
+        tensors = all(v.type.HasField("tensor_type") for v in (*model.graph.input, *model.graph.output))
+        if tensors and types <= _TYPES and {node.op_type for node in model.graph.node} <= _OPERATORS:
+            found.append(_Case(case.name, Path(case.model_dir) / "test_data_set_0", model))
+    return tuple(found)
+
+
+def _fixed(case: _Case) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """The model with what steers it as constants, and its other inputs."""
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    given: dict[str, Any] = {}
+    steering = set()
+    for node in model.graph.node:
+        roles = SPECS[node.op_type].constants if node.op_type in SPECS else ()
+        weights = {"Conv", "ConvTranspose", "BatchNormalization", "LSTM", "GRU", "LayerNormalization", "PRelu"}
+        weights |= {"InstanceNormalization", "GroupNormalization"}
+        steering |= {name for name, role in zip(node.input, roles, strict=False) if role}
+        steering |= set(node.input[1:]) if node.op_type in weights else set()
+    for place, value in enumerate(list(model.graph.input)):
+        array = _read(case.folder / f"input_{place}.pb")
+        if value.name in steering or value.type.tensor_type.elem_type != TensorProto.FLOAT:
+            model.graph.input.remove(value)
+            model.graph.initializer.append(numpy_helper.from_array(array, value.name))
+        else:
+            given[value.name] = array
+    return model, given
+
+
+def outcome(dnnl: Dnnl, case: _Case, folder: Path) -> str:
+    """`equal`, `wrong: ...` or `refused: ...`."""
+    model, given = _fixed(case)
+    wanted = [_read(case.folder / f"output_{place}.pb") for place in range(len(case.model.graph.output))]
+    path = folder / "model.onnx"
+    try:
+        onnx.save(prepared(model, Preparation(), case.name), path)
+        graph, _ = read_model(path)
+        program = default_program(dnnl, path, graph, NCHW)
+        found = SequentialSession(dnnl, program, folder).run({name: given[name] for name in graph.inputs})
+    except EdgeplanError as error:
+        return f"refused: {error.what}"
+    for name, expected in zip(graph.outputs, wanted, strict=True):
+        if found[name].shape != expected.shape:
+            return f"wrong: shape {found[name].shape}, not {expected.shape}"
+        with np.errstate(invalid="ignore"):
+            error = np.abs(found[name] - expected)
+        finite = expected[np.isfinite(expected)]
+        worst = error[~(np.isnan(error) & ~np.isfinite(expected))]
+        if worst.size and not worst.max() <= _TOLERANCE * max(1e-6, np.abs(finite).max(initial=0.0)):
+            return f"wrong: by {worst.max():.1e} of {np.abs(finite).max(initial=0.0):.1e}"
+    return "equal"
+
+
+def test_there_are_hundreds_of_them() -> None:
+    assert len(cases()) > 300
+    assert helper.printable_graph(cases()[0].model.graph)
+
+
+@pytest.mark.timeout(600)
+def test_none_is_wrong_and_most_are_computed(dnnl: Dnnl, tmp_path: Path) -> None:
+    found = {case.name: outcome(dnnl, case, tmp_path) for case in cases()}
+    wrong = {name: told for name, told in found.items() if told.startswith("wrong")}
+    assert not wrong
+    refused = {name: told for name, told in found.items() if told.startswith("refused")}
+    assert len(refused) <= _MOST_REFUSED * len(found), Counter(told[:80] for told in refused.values()).most_common()
