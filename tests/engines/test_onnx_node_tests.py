@@ -6,6 +6,7 @@ that are no float32 are fixed, as `--set` fixes them.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.case.node import collect_testcases
 
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.errors import EdgeplanError
@@ -45,31 +46,29 @@ _MOST_REFUSED = 0.5
 
 @dataclass(frozen=True)
 class _Case:
-    """A model and where its inputs and outputs lie."""
+    """A model, its inputs and the outputs that they give."""
 
     name: str
-    folder: Path
     model: onnx.ModelProto
-
-
-def _read(path: Path) -> Any:
-    tensor = onnx.TensorProto()
-    tensor.ParseFromString(path.read_bytes())
-    return numpy_helper.to_array(tensor)
+    inputs: list[Any]
+    outputs: list[Any]
 
 
 @cache
 def cases() -> tuple[_Case, ...]:
     """The tests of the operators asked for, whose tensors are of types that the graph knows."""
     found = []
-    for case in load_model_tests(kind="node"):
-        if case.model_dir is None or "_expanded" in case.name:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numpy, in how the cases are made
+        made = collect_testcases(None)
+    for case in made:
+        model = case.model
+        if model is None or not case.data_sets or "_expanded" in case.name:
             continue
-        model = onnx.load(Path(case.model_dir) / "model.onnx")
         types = {v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)}
         tensors = all(v.type.HasField("tensor_type") for v in (*model.graph.input, *model.graph.output))
         if tensors and types <= _TYPES and {node.op_type for node in model.graph.node} <= _OPERATORS:
-            found.append(_Case(case.name, Path(case.model_dir) / "test_data_set_0", model))
+            found.append(_Case(case.name, model, *map(list, case.data_sets[0])))
     return tuple(found)
 
 
@@ -86,7 +85,7 @@ def _fixed(case: _Case) -> tuple[onnx.ModelProto, dict[str, Any]]:
         steering |= {name for name, role in zip(node.input, roles, strict=False) if role}
         steering |= set(node.input[1:]) if node.op_type in weights else set()
     for place, value in enumerate(list(model.graph.input)):
-        array = _read(case.folder / f"input_{place}.pb")
+        array = np.asarray(case.inputs[place])
         if value.name in steering or value.type.tensor_type.elem_type != TensorProto.FLOAT:
             model.graph.input.remove(value)
             model.graph.initializer.append(numpy_helper.from_array(array, value.name))
@@ -98,7 +97,7 @@ def _fixed(case: _Case) -> tuple[onnx.ModelProto, dict[str, Any]]:
 def outcome(dnnl: Dnnl, case: _Case, folder: Path) -> str:
     """`equal`, `wrong: ...` or `refused: ...`."""
     model, given = _fixed(case)
-    wanted = [_read(case.folder / f"output_{place}.pb") for place in range(len(case.model.graph.output))]
+    wanted = [np.asarray(value) for value in case.outputs]
     path = folder / "model.onnx"
     try:
         onnx.save(prepared(model, Preparation(), case.name), path)
