@@ -29,7 +29,7 @@ from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
 
 _TYPES = {TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
-_TOLERANCE = 1e-4
+_TOLERANCE = 1e-3  # that of the tests themselves
 #: Operators whose tests are asked for.
 _OPERATORS = frozenset(
     (
@@ -40,8 +40,10 @@ _OPERATORS = frozenset(
         "Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh Tile Transpose Unsqueeze Upsample Where"
     ).split()
 )
+#: What ONNX Runtime, which outputs are held to, computes otherwise than these tests say: it places pixels by whole sizes.
+_OTHERWISE = frozenset({"test_resize_downsample_scales_linear_align_corners", "test_resize_downsample_scales_cubic_align_corners"})
 #: Most of those that may be refused; the others run. To be lowered as operators come.
-_MOST_REFUSED = 0.5
+_MOST_REFUSED = 0.3
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def test_there_are_hundreds_of_them() -> None:
 @pytest.mark.timeout(600)
 def test_none_is_wrong_and_most_are_computed(dnnl: Dnnl, tmp_path: Path) -> None:
     found = {case.name: outcome(dnnl, case, tmp_path) for case in cases()}
-    wrong = {name: told for name, told in found.items() if told.startswith("wrong")}
+    wrong = {name: told for name, told in found.items() if told.startswith("wrong") and name not in _OTHERWISE}
     assert not wrong
     refused = {name: told for name, told in found.items() if told.startswith("refused")}
     assert len(refused) <= _MOST_REFUSED * len(found), Counter(told[:80] for told in refused.values()).most_common()

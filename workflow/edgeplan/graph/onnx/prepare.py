@@ -321,9 +321,9 @@ def _give_shapes(model: onnx.ModelProto, wanted: Preparation, source: str) -> No
     for name in wanted.shapes:
         _require_input(name, inputs, "--shape", source)
     symbols = _sizes_of_symbols(inputs, wanted)
-    batches = _open_batches(inputs, wanted)
+    batches = {axis: size for axis, size in _open_batches(inputs, wanted).items() if axis not in symbols}
     for name, value in inputs.items():
-        _give_shape(name, value, wanted, symbols | batches, source)
+        _give_shape(name, value, wanted, batches | symbols, source)
     if batches and wanted.batch is None:
         log.info("open and taken as a batch of 1 (--batch): %s", ", ".join(map(repr, sorted(batches))))
     for value in model.graph.output:

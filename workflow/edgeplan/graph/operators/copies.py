@@ -162,7 +162,8 @@ def _depth_to_space(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tu
 def _space_to_depth(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     chain, (n, c, h, w), b = Chain(op, shapes), shapes[op.inputs[0]], op.integer("blocksize", 1)
     parted = chain.reshaped(op.inputs[0], (n, c, h // b, b, w // b, b))
-    return chain.finished(chain.transposed(parted, (0, 3, 5, 1, 2, 4)))
+    column_first = op.attributes.get("mode", "DCR") == "CRD"
+    return chain.finished(chain.transposed(parted, (0, 1, 3, 5, 2, 4) if column_first else (0, 3, 5, 1, 2, 4)))
 
 
 def _check_blocks(graph: Graph, op: Operator) -> Problem:

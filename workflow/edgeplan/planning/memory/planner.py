@@ -19,7 +19,7 @@ from edgeplan.planning.memory.workload import Placement, Reader, Workload
 #: Inferences that follow each other when a period is planned; the first ones begin with memory filled.
 REPEATS = 6
 _ROUNDING = 1e-9
-_NEAR = 1e-3  # a plan this near to the bound is not improved further
+NEAR = 1e-3  # a plan this near to the bound is not improved further
 
 
 class Mode(StrEnum):
@@ -134,7 +134,7 @@ def _best(workload: Workload, reader: Reader, budget: int, mode: Mode, bound: fl
     for offsets in layouts:
         for placed in _placements(workload, reader, budget, mode, offsets):
             made.append(_priced(workload, reader, budget, mode, bound, placed))
-            if mode is Mode.isolated and made[-1].predicted_ms <= bound * (1 + _NEAR):
+            if mode is Mode.isolated and made[-1].predicted_ms <= bound * (1 + NEAR):
                 return made[-1]
     if mode is Mode.back_to_back and (paper := algorithm1.place(workload, budget)) is not None:
         made.append(_priced(workload, reader, budget, mode, bound, paper))
@@ -144,7 +144,7 @@ def _best(workload: Workload, reader: Reader, budget: int, mode: Mode, bound: fl
     if mode is Mode.isolated:
         return min(made, key=lambda planned: planned.predicted_ms)
     # What is read again in every inference costs energy, too.
-    as_fast = [planned for planned in made if planned.predicted_ms <= fastest * (1 + _NEAR)]
+    as_fast = [planned for planned in made if planned.predicted_ms <= fastest * (1 + NEAR)]
     return min(as_fast, key=lambda planned: (planned.loaded_bytes, planned.predicted_ms))
 
 
