@@ -244,7 +244,7 @@ def _split(work: _Work, step: Step, variant: Variant) -> None:
         place = work.temporary(work.dnnl.size(converted.value))
         work.move(whole, work.arena(source), converted, place, source)
         whole = converted
-    start = int(step.settings.get("start", 0))  # type: ignore[call-overload]
+    start = step.integer("start") if "start" in step.settings else 0
     for output in step.outputs:
         shape = work.creator.shapes[output]
         offsets = [0] * len(shape)

@@ -50,10 +50,10 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
     return worst
 
 
-def _numpy_type(name: str) -> npt.DTypeLike:
+def _numpy_type(name: str) -> np.dtype[Any]:
     kinds = {"tensor(float)": "FLOAT", "tensor(double)": "DOUBLE", "tensor(float16)": "FLOAT16", "tensor(bool)": "BOOL"}
     kind = kinds.get(name, name.removeprefix("tensor(").removesuffix(")").upper())
-    return helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(kind))
+    return np.dtype(helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(kind)))
 
 
 def _drawn(rng: np.random.Generator, shape: list[int], kind: str) -> npt.NDArray[Any]:

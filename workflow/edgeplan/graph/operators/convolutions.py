@@ -11,6 +11,7 @@ from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, HEAVY, OperatorSpec, Problem, refuse
 from edgeplan.graph.operators.windows import check_window, inexact_window, window_form, window_settings
 from edgeplan.graph.parts import Part, part
+from edgeplan.graph.steps import Setting
 
 if TYPE_CHECKING:
     import onnx
@@ -82,7 +83,8 @@ def _lower_transposed(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> 
     before = op.integers("pads", (0,) * 2 * len(kernel))[: len(kernel)]
     total = [(i - 1) * s + d * (k - 1) + 1 - o for i, s, d, k, o in zip(size, strides, dilations, kernel, out, strict=True)]
     after = tuple(t - b for t, b in zip(total, before, strict=True))
-    settings = {"groups": op.integer("group", 1), "kernel": kernel, "strides": strides, "dilations": dilations}
+    groups = op.integer("group", 1)
+    settings: dict[str, Setting] = {"groups": groups, "kernel": kernel, "strides": strides, "dilations": dilations}
     return (part(op, "deconv", ("weight", "bias"), {**settings, "pads_before": before, "pads_after": after}),)
 
 

@@ -92,7 +92,7 @@ def _constant(size: int, before: int, after: int) -> tuple[int, ...]:
 
 
 #: Which place each place of a padded axis holds, by mode; -1: none.
-_PLACES = {
+_PLACES: Mapping[str, Callable[[int, int, int], tuple[int, ...]]] = {
     "constant": _constant,
     "edge": lambda size, before, after: tuple(int(i) for i in np.clip(np.arange(-before, size + after), 0, size - 1)),
     "reflect": lambda size, before, after: tuple(

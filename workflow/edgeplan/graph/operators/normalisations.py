@@ -88,7 +88,7 @@ def _softmax(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Par
 def _layer_form(
     node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
 ) -> onnx.NodeProto:
-    if any(read.intersection(filter(None, node.output[1:]))):
+    if not read.isdisjoint(filter(None, node.output[1:])):
         refuse(node, source, "that hands out its mean or deviation", "export the model for inference")
     del node.output[1:]
     return require_weights(("Scale", "B"))(node, constants, read, source)
