@@ -24,7 +24,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-slow lint report docs results-page schema bench distil wire \
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-slow lint report docs results-page operators-page schema bench distil wire \
 	clean place repository
 
 help: ## show this text
@@ -68,6 +68,9 @@ docs: dev-environment ## build docs/ as a site in work/site; warnings are errors
 
 results-page: environment ## write the figures of README.md and docs/results.md again from results/
 	python workflow/scripts/results_page.py
+
+operators-page: environment ## write docs/operators.md from the operators that the package knows
+	python workflow/scripts/operators_page.py
 
 schema: environment ## write config/schema/params.schema.json again from the settings' models
 	python workflow/scripts/params_schema.py

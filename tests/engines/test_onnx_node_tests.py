@@ -41,7 +41,9 @@ _OPERATORS = frozenset(
     ).split()
 )
 #: What ONNX Runtime, which outputs are held to, computes otherwise than these tests say: it places pixels by whole sizes.
-_OTHERWISE = frozenset({"test_resize_downsample_scales_linear_align_corners", "test_resize_downsample_scales_cubic_align_corners"})
+_OTHERWISE = frozenset(
+    {"test_resize_downsample_scales_linear_align_corners", "test_resize_downsample_scales_cubic_align_corners"}
+)
 #: Most of those that may be refused; the others run. To be lowered as operators come.
 _MOST_REFUSED = 0.3
 

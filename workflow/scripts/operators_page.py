@@ -1,0 +1,38 @@
+"""Writes docs/operators.md from the operators that the package knows: `make operators-page`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgeplan.graph.onnx.contents import TRANSPARENT
+from edgeplan.graph.operators.registry import SPECS
+from edgeplan.support.files import write_text
+
+PAGE = Path("docs/operators.md")
+_HEAD = """\
+# Operators
+
+What `edgeplan predict`, `plan` and `run` know, written by `make operators-page` from
+`workflow/edgeplan/graph/operators/`. A kind is the field's name for an operator; where a device has no
+predictor of a kind, the nearest kind that it has one of answers, with a wider interval and a warning.
+Fixed inputs have to be constants: `edgeplan prepare` computes them where they follow from shapes.
+[My model is refused](models.md) says what else helps.
+
+| ONNX operator | kind | fixed inputs | predicted like |
+| --- | --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """The page."""
+    lines = []
+    for name, spec in sorted(SPECS.items()):
+        fixed = ", ".join(filter(None, spec.constants)) or "-"
+        near = "; ".join(", ".join(kinds[:2]) for kinds in spec.near.values()) or "-"
+        lines.append(f"| {name} | {', '.join(spec.all_kinds)} | {fixed} | {near} |\n")
+    passed = " and ".join(sorted(TRANSPARENT))
+    return f"{_HEAD}{''.join(lines)}\n{passed} pass their input on; Sum, Max and Min of many are chains of two.\n"
+
+
+if __name__ == "__main__":
+    write_text(PAGE, page())
