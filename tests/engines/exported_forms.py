@@ -128,4 +128,18 @@ _TRANSPOSED: Mapping[str, Form] = {
     "transposed of a line": one("ConvTranspose", "x w", _LINE, {"w": (5, 3, 4)}, strides=[2]),
 }  # fmt: skip
 
-EXPORTED: Mapping[str, Form] = {**_UNARY, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED}
+
+def _sequence(directions: int, **attributes: object) -> Form:
+    """An LSTM that goes on from states that are given, and hands out its own."""
+    inputs = {"x": (4, 2, 3), "h": (directions, 2, 5), "c": (directions, 2, 5)}
+    constants = {"w": value((directions, 20, 3)), "r": value((directions, 20, 5)), "b": value((directions, 40))}
+    nodes = (node("LSTM", "x w r b - h c", "y yh yc", hidden_size=5, **attributes),)
+    return Form(nodes, inputs, constants, outputs=("y", "yh", "yc"))
+
+
+_SEQUENCES: Mapping[str, Form] = {
+    "from given states": _sequence(1),
+    "from given states, both ways": _sequence(2, direction="bidirectional"),
+}
+
+EXPORTED: Mapping[str, Form] = {**_UNARY, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED, **_SEQUENCES}

@@ -1,7 +1,7 @@
 """ONNX's own tests of single operators: computed as they say, or refused by name; never wrong.
 
-The package `onnx` ships them. Inputs that an operator takes as constants (the starts of a Slice, the shape of a Reshape) and those
-that are no float32 are fixed, as `--set` fixes them.
+The package `onnx` ships them. Inputs that an operator takes as constants (the starts of a Slice, the shape of a Reshape), and
+those that are no float32, are fixed, as `--set` fixes them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ _TYPES = {TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.B
 _TOLERANCE = 1e-3  # that of the tests themselves
 #: Operators whose tests are asked for.
 _OPERATORS = frozenset(
-    (
-        "Abs Add ArgMax AveragePool BatchNormalization Cast Clip Concat Conv ConvTranspose DepthToSpace Div Elu Equal Erf Exp Expand "
-        "Flatten GRU Gather Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization HardSigmoid HardSwish "
-        "Identity InstanceNormalization LRN LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min "
-        "Mish Mul Neg PRelu Pad Pow Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Resize Selu Sigmoid Slice "
-        "Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh Tile Transpose Unsqueeze Upsample Where"
-    ).split()
+    """
+    Abs Add ArgMax AveragePool BatchNormalization Cast Clip Concat Conv ConvTranspose DepthToSpace Div Elu Equal
+    Erf Exp Expand Flatten GRU Gather Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual
+    GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization LRN LSTM LayerNormalization LeakyRelu
+    Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mish Mul Neg PRelu Pad Pow Reciprocal ReduceMax
+    ReduceMean ReduceMin ReduceSum Relu Reshape Resize Selu Sigmoid Slice Softmax Softplus Softsign SpaceToDepth
+    Split Sqrt Squeeze Sub Sum Tanh Tile Transpose Unsqueeze Upsample Where
+    """.split()  # noqa: SIM905  readable
 )
 #: What ONNX Runtime, which outputs are held to, computes otherwise than these tests say: it places pixels by whole sizes.
 _OTHERWISE = frozenset(

@@ -310,6 +310,7 @@ def _lstm(
         Slot(constants.ARG_BIAS, bias),
     )
     states = [d.plain((1, *d.shapes[name])) for name in step.outputs[1:]]
+    first = [d.plain((1, *d.shapes[name])) for name in step.inputs[1:]]
     descriptor = d.dnnl.make(
         "primitive_desc",
         "dnnl_lstm_forward_primitive_desc_create",
@@ -317,8 +318,7 @@ def _lstm(
         _INFERENCE,
         constants.RNN_DIRECTION[step.text("direction")],
         reads[0].descriptor.value,
-        None,
-        None,
+        *([state.value for state in first] or (None, None)),
         any_layer.value,
         any_recurrence.value,
         None,

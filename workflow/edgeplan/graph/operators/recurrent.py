@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import onnx
 
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-_KEPT_INPUTS = 4
+_KEPT_INPUTS, _FIRST_STATE = 4, 5
+_STATES = ("initial_h", "initial_c")
 _OUTPUTS = ("Y", "Y_h", "Y_c")
 _ATTRIBUTES = frozenset({"hidden_size", "direction"})
 _DIRECTIONS = (b"forward", b"reverse", b"bidirectional")
@@ -37,14 +38,14 @@ _MATRICES = 2  # W and R of all directions; what follows them is the bias
 def _form(
     node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
 ) -> onnx.NodeProto:
-    """X, W, R and B in; Y out, and all last states where something reads one of them."""
-    simplify = "export it with zero initial states, whole sequences and the default activations"
+    """X, W, R, B and both initial states, or none, in; Y out, and all last states where something reads one of them."""
+    simplify = "export it with whole sequences and the default activations"
     for place, role in enumerate(_INPUTS):
         name = input_of(node, place)
         if role in ("W", "R", "B") and (name not in constants) and (name or role != "B"):
             refuse(node, source, f"whose {role} is no initialiser", FOLD)
-        if name and role in ("initial_h", "initial_c") and not is_zero(name, constants):
-            refuse(node, source, f"with an {role} that is not known to be zero", simplify)
+        if role in _STATES and name in constants and not is_zero(name, constants):
+            refuse(node, source, f"with a constant {role} that is not known to be zero", "make it an input of the model")
         if name and role in ("sequence_lens", "P"):
             refuse(node, source, f"with the input {role}", simplify)
     attributes = attributes_of(node)
@@ -56,7 +57,12 @@ def _form(
     if attributes.get("direction", b"forward") not in _DIRECTIONS:
         refuse(node, source, f"of the unknown direction {word(attributes['direction'])}", simplify)
     plain = copied(node)
+    given_states = [name for name in map(str, node.input[_FIRST_STATE : _FIRST_STATE + 2]) if name and name not in constants]
+    if len(given_states) == 1:
+        refuse(node, source, "with one initial state", "give it both, or none")
     del plain.input[_KEPT_INPUTS:], plain.attribute[:]
+    if given_states:
+        plain.input.extend([*[""] * (_FIRST_STATE - len(plain.input)), *given_states])
     plain.attribute.extend(a for a in node.attribute if a.name in _ATTRIBUTES)
     states = not read.isdisjoint(filter(None, node.output[1:]))
     given = [*node.output, "", "", ""]
@@ -76,6 +82,9 @@ def _check(graph: Graph, op: Operator) -> Problem:
     found = tuple(graph.shape(name) for name in op.weights)
     if directions != (2 if op.attributes.get("direction") == "bidirectional" else 1) or found != wanted[: len(found)]:
         return f"with weights {found} for an input {before} and an output {after}", AGAIN
+    states = {graph.shape(name) for name in op.inputs[1:]}
+    if states - {(directions, before[1], hidden)}:
+        return f"with initial states {states} for an output {after}", AGAIN
     return None
 
 
@@ -87,8 +96,8 @@ def _macs(graph: Graph, op: Operator) -> int:
 
 def _lacks(_graph: Graph, op: Operator) -> str:
     default = {"activations", "activation_alpha", "activation_beta", "clip", "input_forget", "layout"} & set(op.attributes)
-    plain = len(op.inputs) == 1 and len(op.weights) in (2, 3)
-    return "" if plain and not default else "initial states, peepholes, lengths, or activations other than the default"
+    plain = len(op.inputs) in (1, 3) and len(op.weights) in (2, 3)
+    return "" if plain and not default else "one of the initial states, peepholes, lengths, or activations other than the default"
 
 
 def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
