@@ -13,9 +13,10 @@ _HEAD = """\
 # Operators
 
 What `edgeplan predict`, `plan` and `run` know, written by `make operators-page` from
-`workflow/edgeplan/graph/operators/`. A kind is the field's name for an operator; where a device has no
-predictor of a kind, the nearest kind that it has one of answers, with a wider interval and a warning.
-Fixed inputs have to be constants: `edgeplan prepare` computes them where they follow from shapes.
+`workflow/edgeplan/graph/operators/`. A kind is the field's name for an operator; where a device has
+no predictor of a kind, the nearest kind that it has one of answers, with a wider interval and a
+warning. Fixed inputs have to be constants: `edgeplan prepare` computes them where they follow from
+shapes.
 [My model is refused](models.md) says what else helps.
 
 | ONNX operator | kind | fixed inputs | predicted like |

@@ -142,6 +142,7 @@ def prepared(
     import onnx_ir  # noqa: PLC0415  both take a second to import, and most models need none of it
     from onnxscript import optimizer  # noqa: PLC0415
 
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # its warnings are of initialisers, not of what users do
     _load_external(model, path)
     if types := _widened(model):
         log.info("%s numbers are taken as float32: predictions and plans are of single precision", types)
