@@ -176,17 +176,17 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _halves() -> onnx.ModelProto:
+def _doubles() -> onnx.ModelProto:
     return made(
         [node("Conv", "x w", "h"), node("Relu", "h")],
         {"x": (1, 3, 6, 6)},
-        {"w": values(5, 3, 3, 3).astype(np.float16)},
-        kind=TensorProto.FLOAT16,
+        {"w": values(5, 3, 3, 3).astype(np.float64)},
+        kind=TensorProto.DOUBLE,
     )
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(LFS, "a Git LFS pointer"), (_halves().SerializeToString(), "the model is of float16: export it in")]
+    ("content", "said"), [(LFS, "a Git LFS pointer"), (_doubles().SerializeToString(), "the model is of float64: export it in")]
 )
 @pytest.mark.parametrize("command", [("predict",), ("plan", "cold-start", "-o", "plan")])
 def test_every_command_says_it(workspace: Path, command: tuple[str, ...], content: bytes, said: str) -> None:

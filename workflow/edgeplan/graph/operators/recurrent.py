@@ -57,7 +57,8 @@ def _form(
     if attributes.get("direction", b"forward") not in _DIRECTIONS:
         refuse(node, source, f"of the unknown direction {word(attributes['direction'])}", simplify)
     plain = copied(node)
-    given_states = [name for name in map(str, node.input[_FIRST_STATE : _FIRST_STATE + 2]) if name and name not in constants]
+    states_in = map(str, node.input[_FIRST_STATE : _FIRST_STATE + 2])
+    given_states = [name for name in states_in if name and name not in constants]
     if len(given_states) == 1:
         refuse(node, source, "with one initial state", "give it both, or none")
     del plain.input[_KEPT_INPUTS:], plain.attribute[:]
@@ -97,7 +98,9 @@ def _macs(graph: Graph, op: Operator) -> int:
 def _lacks(_graph: Graph, op: Operator) -> str:
     default = {"activations", "activation_alpha", "activation_beta", "clip", "input_forget", "layout"} & set(op.attributes)
     plain = len(op.inputs) in (1, 3) and len(op.weights) in (2, 3)
-    return "" if plain and not default else "one of the initial states, peepholes, lengths, or activations other than the default"
+    return (
+        "" if plain and not default else "one of the initial states, peepholes, lengths, or activations other than the default"
+    )
 
 
 def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
