@@ -53,7 +53,8 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
 def _numpy_type(name: str) -> np.dtype[Any]:
     kinds = {"tensor(float)": "FLOAT", "tensor(double)": "DOUBLE", "tensor(float16)": "FLOAT16", "tensor(bool)": "BOOL"}
     kind = kinds.get(name, name.removeprefix("tensor(").removesuffix(")").upper())
-    return np.dtype(helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(kind)))
+    found: np.dtype[Any] = np.dtype(helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(kind)))
+    return found
 
 
 def _drawn(rng: np.random.Generator, shape: list[int], kind: str) -> npt.NDArray[Any]:
