@@ -11,6 +11,7 @@ from browser import Page, browser, needs_chromium
 from cold_chapter_frames import evidence as cold_evidence
 from evaluation_evidence import full_evidence
 
+from edgeplan.chapters import cold_start, prediction
 from edgeplan.chapters.cold_start.evaluation.figures import make_cold_figures
 from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
 from edgeplan.chapters.cold_start.evaluation.page import cold_chapter
@@ -21,7 +22,7 @@ from edgeplan.chapters.prediction.evaluation.metrics import metrics
 from edgeplan.chapters.prediction.evaluation.page import prediction_chapter
 from edgeplan.chapters.prediction.evaluation.tables import make_tables
 from edgeplan.report.pages import render_page
-from edgeplan.reporting.page import ChapterPage, Table
+from edgeplan.reporting.page import ChapterPage, Table, with_texts
 
 pytestmark = needs_chromium
 WIDTHS = (390, 1400)
@@ -49,12 +50,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*analysis.findings(seen), *["A long remark. " + "It goes on about what was seen. " * 30] * 8],
         "2024-05-06",
     )
-    second = cold_chapter(cold, cold_tables, make_cold_figures(cold), cold_metrics(cold), [], "2024-05-06")
+    second = cold_chapter(cold, cold_tables, make_cold_figures(cold), cold_metrics(cold), "2024-05-06")
     rows = tuple(zip(NAMES, MIXED, strict=True))
     other = Table("own_table", "Mixed", "Of a chapter of its own.", ("name", "share"), (False, False), rows)
     third = ChapterPage("own", "Chapter of its own", "Unknown to the page.", "", "", (), (), (), "", (), (), (other,))
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(render_page("cpu-test", "a machine", [first, second, third]), encoding="utf-8")
+    chapters = Path(prediction.__file__).parent, Path(cold_start.__file__).parent
+    whole = [with_texts(page, folder / "captions", ()) for page, folder in zip((first, second), chapters, strict=True)]
+    path.write_text(render_page("cpu-test", "a machine", [*whole, third]), encoding="utf-8")
     return path
 
 
