@@ -96,6 +96,15 @@ class Chain:
         """An activation with some of the places along an axis, in any order and as often as wanted; -1: zero."""
         return self.mixed(tensor, axis, len(places), {"form": "pick", "places": places})
 
+    def repeated(self, tensor: str, out: Shape) -> str:
+        """An activation in a shape whose sizes are multiples of its own, repeated along these axes."""
+        tensor = self.raised(tensor, len(out))
+        for axis, wanted in enumerate(out):
+            size = self._shapes[tensor][axis]
+            if size != wanted:
+                tensor = self.picked(tensor, axis, tuple(i % size for i in range(wanted)))
+        return tensor
+
     def cut(self, tensor: str, axis: int, start: int, count: int) -> str:
         """An activation with the places along an axis that lie side by side from one on."""
         shape = self._shapes[tensor]

@@ -35,21 +35,45 @@ def _conv(
 ) -> tuple[Handle, tuple[Slot, ...]]:
     shape = d.conv_weights(step)
     plain = d.plain(shape)
-    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
     bias = d.plain((d.shapes[step.weights["weight"]][0],)) if _biased(step) else None
+    weights = (plain, _wanted(d, shape, plain, v), bias)
+    return _slid(d, step, "convolution", constants.CONVOLUTION[v.algorithm], (reads[0], out), weights, attributes)
+
+
+def _slid(
+    d: Descriptors,
+    step: Step,
+    primitive: str,
+    algorithm: int,
+    operands: tuple[Operand, Operand],
+    weights: tuple[Handle, Handle, Handle | None],
+    attributes: Handle,
+) -> tuple[Handle, tuple[Slot, ...]]:
+    """A convolution or deconvolution.
+
+    Args:
+        d: descriptors of the model.
+        step: whose window it is.
+        primitive: oneDNN's name.
+        algorithm: its number.
+        operands: read and written.
+        weights: descriptors of the weights in the file, as they are asked for, and of the bias.
+        attributes: of the primitive.
+    """
+    (read, written), (plain, wanted, bias) = operands, weights
+    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
     if bias is not None:
         slots += (Slot(constants.ARG_BIAS, bias),)
-    wanted = _wanted(d, shape, plain, v)
     descriptor = d.dnnl.make(
         "primitive_desc",
-        "dnnl_convolution_forward_primitive_desc_create",
+        f"dnnl_{primitive}_forward_primitive_desc_create",
         d.dnnl.engine.value,
         _INFERENCE,
-        constants.CONVOLUTION[v.algorithm],
-        reads[0].descriptor.value,
+        algorithm,
+        read.descriptor.value,
         wanted.value,
         bias.value if bias is not None else None,
-        out.descriptor.value,
+        written.descriptor.value,
         dims(step.sizes("strides")),
         dims([x - 1 for x in step.sizes("dilations")]),
         dims(step.sizes("pads_before")),
@@ -118,28 +142,9 @@ def _deconv(
     if groups > 1:
         shape, strides = (groups, *shape), (inner // groups * each * size, *strides)
     plain = d.dnnl.strided(shape, strides)
-    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
     bias = d.plain((each * groups,)) if "bias" in step.weights else None
-    if bias is not None:
-        slots += (Slot(constants.ARG_BIAS, bias),)
-    wanted = _wanted(d, shape, plain, v)
-    descriptor = d.dnnl.make(
-        "primitive_desc",
-        "dnnl_deconvolution_forward_primitive_desc_create",
-        d.dnnl.engine.value,
-        _INFERENCE,
-        constants.DECONVOLUTION_DIRECT,
-        reads[0].descriptor.value,
-        wanted.value,
-        bias.value if bias is not None else None,
-        out.descriptor.value,
-        dims(step.sizes("strides")),
-        dims([x - 1 for x in step.sizes("dilations")]),
-        dims(step.sizes("pads_before")),
-        dims(step.sizes("pads_after")),
-        attributes.value,
-    )
-    return descriptor, slots
+    weights = (plain, _wanted(d, shape, plain, v), bias)
+    return _slid(d, step, "deconvolution", constants.DECONVOLUTION_DIRECT, (reads[0], out), weights, attributes)
 
 
 def _norm(

@@ -107,13 +107,7 @@ def _batch(batch: int | None) -> int | None:
 
 def needs_preparation(model: onnx.ModelProto) -> bool:
     """Whether a file leaves shapes open, or holds arithmetic on shapes, subgraphs, functions or half precision."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    open_shapes = any(
-        dim.dim_value <= 0
-        for value in model.graph.input
-        if value.name not in constants
-        for dim in value.type.tensor_type.shape.dim
-    )
+    open_shapes = any(dim.dim_value <= 0 for value in _given(model).values() for dim in value.type.tensor_type.shape.dim)
     return (
         open_shapes
         or bool(model.functions)
@@ -273,8 +267,9 @@ def given_values(model: onnx.ModelProto, values: Mapping[str, str], source: str)
 
 def _give_values(model: onnx.ModelProto, values: Mapping[str, str], source: str) -> None:
     """Turn inputs that steer the graph into constants."""
+    inputs = _given(model)
     for name, value in given_values(model, values, source).items():
-        model.graph.input.remove(_given(model)[name])
+        model.graph.input.remove(inputs[name])
         model.graph.initializer.append(numpy_helper.from_array(value, name))
 
 

@@ -19,15 +19,6 @@ def _whole(op: Operator, shapes: dict[str, Shape]) -> bool:
     return all(len(shapes[name]) == len(out) for name in op.inputs) and any(shapes[name] == out for name in op.inputs)
 
 
-def _full(chain: Chain, tensor: str, out: Shape, shapes: dict[str, Shape]) -> str:
-    """An activation repeated along the axes that are broadcast."""
-    tensor = chain.raised(tensor, len(out))
-    for axis, wanted in enumerate(out):
-        if shapes[tensor][axis] != wanted:
-            tensor = chain.picked(tensor, axis, (0,) * wanted)
-    return tensor
-
-
 def _commutative(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     """The first operand of its primitive is the one that is not broadcast, an activation."""
     out = shapes[op.outputs[0]]
@@ -40,7 +31,7 @@ def _commutative(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple
     chain = Chain(op, shapes)
     reads = [chain.raised(name, len(out)) for name in op.inputs]
     reads.sort(key=lambda name: shapes[name] != out)
-    reads[0] = _full(chain, reads[0], out, shapes)
+    reads[0] = chain.repeated(reads[0], out)
     return chain.finished(chain.step("binary", reads, out, settings, dict(zip(("operand",), op.weights, strict=False))))
 
 
@@ -52,11 +43,11 @@ def _ordered(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Par
         return (part(op, "binary", ("operand",), settings),)
     chain = Chain(op, shapes)
     if first in op.inputs:
-        full = _full(chain, first, out, shapes)
+        full = chain.repeated(first, out)
         if second in op.weights:
             return chain.finished(chain.step("binary", [full], out, settings, {"operand": second}))
         return chain.finished(chain.step("binary", [full, chain.raised(second, len(out))], out, settings))
-    full = _full(chain, second, out, shapes)
+    full = chain.repeated(second, out)
     if op.op_type == "Sub":  # c - x
         return chain.finished(chain.linear(chain.step("binary", [full], out, settings, {"operand": first}), -1.0))
     inverse = chain.eltwise(full, "pow", 1.0, -1.0)  # c / x

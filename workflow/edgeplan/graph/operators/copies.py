@@ -135,13 +135,8 @@ def _gather(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part
 
 def _repeat(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     """`Expand` and `Tile`: an axis at a time."""
-    chain, out = Chain(op, shapes), shapes[op.outputs[0]]
-    tensor = chain.raised(op.inputs[0], len(out))
-    for axis, wanted in enumerate(out):
-        size = shapes[tensor][axis]
-        if size != wanted:
-            tensor = chain.picked(tensor, axis, tuple(i % size for i in range(wanted)))
-    return chain.finished(tensor)
+    chain = Chain(op, shapes)
+    return chain.finished(chain.repeated(op.inputs[0], shapes[op.outputs[0]]))
 
 
 def _check_repeat(graph: Graph, op: Operator) -> Problem:
