@@ -47,7 +47,9 @@ def test_it_runs_and_shows_in_the_report_and_nothing_else_is_built(workspace: Wo
     merged = json.loads((results / "metrics.json").read_text())
     assert merged["toy.sort_ms"] == pytest.approx(table["sort_ms"].sum(), rel=1e-4)
     assert "prediction.models" in merged
-    assert f"Sorting, on {DEVICE}" in (results / "report.html").read_text()
+    page = (results / "report.html").read_text()
+    assert f"Sorting, on {DEVICE}" in page
+    assert "What sorting takes (ms), and in which lane." in page, "the caption stands beside the chapter"
     assert not (workspace.folder / "results" / OTHER_DEVICE / "toy").exists(), "it has targets of its own"
 
 

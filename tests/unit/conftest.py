@@ -7,7 +7,8 @@ import pytest
 from cold_chapter_frames import evidence
 
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.tables import make_cold_tables
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
+from edgeplan.reporting import kit
 
 
 @pytest.fixture(scope="module")
@@ -19,4 +20,4 @@ def e() -> ColdEvidence:
 @pytest.fixture(scope="module")
 def tables(e: ColdEvidence) -> dict[str, pd.DataFrame]:
     """The chapter's tables, from `e`."""
-    return make_cold_tables(e)
+    return kit.make_or_explain(COLD_TABLES, e)

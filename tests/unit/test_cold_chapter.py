@@ -10,31 +10,32 @@ import pytest
 from cold_chapter_frames import COLD_MS, MODELS, frame_names, run_row
 
 from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
-from edgeplan.chapters.cold_start.evaluation import findings as words
+from edgeplan.chapters.cold_start.evaluation import findings
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.metrics import METRICS, cold_metrics
-from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES, REASON, make_cold_tables, table_notes
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.cold_start.measuring.variants import VARIANTS
 from edgeplan.chapters.cold_start.paper import TABLE4_PLANNING_MEIZU_MS, TABLE4_PLANNING_PIXEL5_MS, TABLE5
 from edgeplan.chapters.cold_start.settings import PlanName
+from edgeplan.reporting import kit
 from edgeplan.zoo.cold_start_models import TABLE4
 
 OWN_MS = dict(zip(MODELS, COLD_MS["edgeplan", "optimal"], strict=True))
 
 
 def test_every_table_but_energy_is_made(tables: dict[str, pd.DataFrame]) -> None:
-    assert [name for name, frame in tables.items() if list(frame.columns) == [REASON]] == ["cold_figure_12"]
-    assert "no energy counters" in tables["cold_figure_12"][REASON].iloc[0]
+    assert [name for name, frame in tables.items() if list(frame.columns) == [kit.REASON]] == ["cold_figure_12"]
+    assert "no energy counters" in tables["cold_figure_12"][kit.REASON].iloc[0]
 
 
 def test_no_table_is_left_out_when_nothing_was_measured(e: ColdEvidence) -> None:
     empty = replace(e, **{name: getattr(e, name).iloc[:0] for name in frame_names()}, notes={})
-    tables = make_cold_tables(empty)
+    tables = kit.make_or_explain(COLD_TABLES, empty)
     assert tables.keys() == COLD_TABLES.keys()
     for name, frame in tables.items():
-        assert list(frame.columns) == [REASON], name
-        assert frame[REASON].iloc[0]
-    assert cold_figures.make_cold_figures(empty) == {}
+        assert list(frame.columns) == [kit.REASON], name
+        assert frame[kit.REASON].iloc[0]
+    assert kit.draw(cold_figures.COLD_FIGURES, empty) == {}
     assert cold_metrics(empty).keys() == {"cold.models"}
 
 
@@ -63,14 +64,14 @@ def test_outputs_of_programs_and_of_started_plans_are_compared(e: ColdEvidence, 
     assert table.loc[MODELS[0], ["programs", "starts", "equal"]].tolist() == [2, starts, True]
     wrong = e.runs["plan"].eq("K") & (e.runs["model"] == MODELS[0])
     runs = e.runs.assign(output_error=e.runs["output_error"].where(~wrong, 2e-4))
-    table = make_cold_tables(replace(e, runs=runs))["cold_outputs"].set_index("model")
+    table = kit.make_or_explain(COLD_TABLES, replace(e, runs=runs))["cold_outputs"].set_index("model")
     assert table["equal"].to_dict() == {MODELS[0]: False, MODELS[1]: True}
 
 
 def test_a_quick_look_on_one_core_tells_nothing_of_two(e: ColdEvidence) -> None:
     quick = (e.profiles["implementation"] == "gemm") & (e.profiles["layout"] == "nhwc")
     profiles = e.profiles.assign(execute_2_ms=e.profiles["execute_2_ms"].where(~quick, e.profiles["execute_1_ms"]))
-    tables = make_cold_tables(replace(e, profiles=profiles))
+    tables = kit.make_or_explain(COLD_TABLES, replace(e, profiles=profiles))
     rows = tables["cold_table_02"].set_index(["kernel", "layout"])["execute_2_cores_ms"]
     assert pd.isna(rows["gemm", "nhwc"])
     assert rows["gemm", "blocked16"] == 1.5  # what differs keeps its row
@@ -103,10 +104,10 @@ def test_plans_for_both_states_stand_beside_each_other(e: ColdEvidence, tables: 
     assert row[names].tolist() == [40.0, 10.0, 31.5, 11.5]
     assert row[["evicted_gain", "cached_gain"]].tolist() == pytest.approx([40 / 31.5, 10 / 11.5])
     assert row["runs"] == 3
-    warm_only = make_cold_tables(replace(e, runs=e.runs[e.runs["state"] == "cached"]))["cold_states"]
+    warm_only = kit.make_or_explain(COLD_TABLES, replace(e, runs=e.runs[e.runs["state"] == "cached"]))["cold_states"]
     assert warm_only["runs"].tolist() == [3, 3]
     bare = replace(e, plans=e.plans[e.plans["plan"] != "evicted"], notes={"disk": "the model cannot be evicted"})
-    assert make_cold_tables(bare)["cold_states"][REASON].tolist() == ["the model cannot be evicted"]
+    assert kit.make_or_explain(COLD_TABLES, bare)["cold_states"][kit.REASON].tolist() == ["the model cannot be evicted"]
 
 
 def test_load_is_told_against_no_load(tables: dict[str, pd.DataFrame]) -> None:
@@ -122,7 +123,7 @@ def test_runs_without_load_are_one_baseline(e: ColdEvidence) -> None:
     loaded = runs("executing", 0, (8.0, 10.0)) + runs("preparing", 0, (30.0,)) + runs("executing", 50, (15.0,))
     loaded += runs("preparing", 50, (12.0, 14.0))
     kept = e.runs[e.runs["load_core"] == ""]
-    frame = make_cold_tables(replace(e, runs=pd.concat([kept, pd.DataFrame(loaded)])))["cold_figure_11"]
+    frame = kit.make_or_explain(COLD_TABLES, replace(e, runs=pd.concat([kept, pd.DataFrame(loaded)])))["cold_figure_11"]
     told = frame[["load_core", "load_percent", "cold_ms", "runs"]].to_numpy().tolist()
     assert told == [["", 0, 10.0, 3], ["first core", 50, 15.0, 1], ["second core", 50, 13.0, 2]]
     assert frame["slow_down"].tolist() == pytest.approx([1.0, 1.5, 1.3])
@@ -147,12 +148,12 @@ def test_continuous_mode_stands_beside_the_same_plan_without_it(e: ColdEvidence,
     assert rows.to_dict() == pytest.approx(
         {(m, "edgeplan, continuous mode"): (t + 0.5 + 22) / (t + 22) for m, t in OWN_MS.items()}
     )
-    told = words.continuous(e)
+    told = findings.continuous(e)
     assert "costs more than it gains when 5 inferences" in told
     assert "inference 1 1.046 (slower on 2 of 2 models), inference 2 1 (slower on 0 of 2 models)" in told
     quick = e.runs.assign(cold_ms=e.runs["cold_ms"].where(e.runs["plan"] != "continuous", 1.0))
-    assert "inference pays when 5 inferences" in words.continuous(replace(e, runs=quick))
-    assert words.continuous(replace(e, runs=e.runs[e.runs["plan"] != "continuous"])) == ""
+    assert "inference pays when 5 inferences" in findings.continuous(replace(e, runs=quick))
+    assert findings.continuous(replace(e, runs=e.runs[e.runs["plan"] != "continuous"])) == ""
 
 
 def test_planning_from_predictions_tells_its_loss(tables: dict[str, pd.DataFrame]) -> None:
@@ -168,7 +169,7 @@ def test_a_model_that_was_not_planned_from_predictions_says_why(e: ColdEvidence)
     plans = e.plans[(e.plans["plan"] != "predicted") | (e.plans["model"] == MODELS[0])]
 
     def reasons(models: pd.DataFrame, notes: dict[str, str]) -> list[str]:
-        found = make_cold_tables(replace(e, models=models, plans=plans, profiles=profiles, notes=notes))
+        found = kit.make_or_explain(COLD_TABLES, replace(e, models=models, plans=plans, profiles=profiles, notes=notes))
         return found["cold_predictions"]["reason"].tolist()
 
     assert reasons(e.models, {f"predicted.{MODELS[1]}": "its own", "predicted": "another's"}) == ["", "its own"]
@@ -228,20 +229,20 @@ def test_what_bounds_an_evicted_start_is_told_by_model(e: ColdEvidence, tables: 
     assert row["evicted_over_planned_bound"] == pytest.approx(31.5 / 9)
     assert row[["planned_bound_ms", "planned_ms", "create_core_ms"]].tolist() == pytest.approx([9, 11.5 * 0.9, 3])
     slow = e.runs.assign(slowness=e.runs["slowness"].where(e.runs["state"] != "evicted", 4.0))
-    again = make_cold_tables(replace(e, runs=slow))  # the work bound of these runs, not that of runs in memory
+    again = kit.make_or_explain(COLD_TABLES, replace(e, runs=slow))  # the work bound of these runs, not that of runs in memory
     for name in ("cold_bounds", "cold_bounds_evicted"):
         assert set(again[name]["evicted_bounded_by" if name == "cold_bounds" else "bounded_by"]) == {"work"}
-    assert table_notes(e)["cold_bounds_evicted"].endswith("is 1.262 in the geometric mean.")
+    assert kit.notes(COLD_TABLES, e, COLD_TABLES)["cold_bounds_evicted"].endswith("is 1.262 in the geometric mean.")
     worse = e.runs["plan"].eq("evicted") & e.runs["model"].eq(MODELS[0])
-    told = words.bounds_of_disk(replace(e, runs=e.runs.assign(cold_ms=e.runs["cold_ms"].where(~worse, 99.0))))
+    told = findings.bounds_of_disk(replace(e, runs=e.runs.assign(cold_ms=e.runs["cold_ms"].where(~worse, 99.0))))
     assert f"slower than `optimal` in this state on 1 of 2 models ({MODELS[0]})" in told
 
 
 def test_every_figure_is_drawn(e: ColdEvidence) -> None:
-    figures = cold_figures.make_cold_figures(e)
+    figures = kit.draw(cold_figures.COLD_FIGURES, e)
     assert figures.keys() == cold_figures.COLD_FIGURES.keys()
     assert all(b"<svg" in data[:600] and len(data) > 5000 for data in figures.values())
-    assert figures == cold_figures.make_cold_figures(e), "drawing depends on something else than the measurements"
+    assert figures == kit.draw(cold_figures.COLD_FIGURES, e), "drawing depends on something else than the measurements"
 
 
 def test_energy_where_the_machine_counts_it(e: ColdEvidence) -> None:
@@ -252,7 +253,7 @@ def test_energy_where_the_machine_counts_it(e: ColdEvidence) -> None:
             for s, j in (("onnxruntime", 4.0), ("edgeplan", 1.0))
         ]
     )
-    table = make_cold_tables(replace(e, energy=energy))["cold_figure_12"]
+    table = kit.make_or_explain(COLD_TABLES, replace(e, energy=energy))["cold_figure_12"]
     assert table["own_over_onnxruntime"].tolist() == [0.25, 0.25]
 
 

@@ -13,14 +13,15 @@ from cold_chapter_frames import MODELS, frame_names
 from told import names, numbers
 
 from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
-from edgeplan.chapters.cold_start.evaluation import findings as words
+from edgeplan.chapters.cold_start.evaluation import findings
 from edgeplan.chapters.cold_start.evaluation import page as cold_report
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence, read_cold_evidence
 from edgeplan.chapters.cold_start.evaluation.metrics import METRICS, cold_metrics
-from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES, make_cold_tables, table_notes
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.cold_start.stages.cold_tables import write_cold_start
 from edgeplan.errors import FormatError
 from edgeplan.report.stage import merged_metrics, write_chapter_report
+from edgeplan.reporting import kit
 from edgeplan.reporting.page import read_chapter
 from edgeplan.reporting.table import cell_text, read_table
 
@@ -35,70 +36,72 @@ def write(e: ColdEvidence, folder: Path) -> None:
 
 def test_plans_for_an_evicted_page_cache_are_told_apart(e: ColdEvidence) -> None:
     found = cold_metrics(e)
-    told = words.evicted_plans(e)
+    told = findings.evicted_plans(e)
     shares = [found[f"cold.{name}"] for name in ("plan_gap_max_evicted", "predicted_within_15pct_both_states")]
     assert {2, *(round(100 * share, 1) for share in shares)} <= set(numbers(told))  # 2 miss the bar: 15 and 22 %
-    assert words.evicted_plans(replace(e, plans=e.plans[e.plans["plan"] != "evicted"])) == ""
+    assert findings.evicted_plans(replace(e, plans=e.plans[e.plans["plan"] != "evicted"])) == ""
 
 
 def test_findings_tell_both_warm_figures(e: ColdEvidence) -> None:
     quick = e.runs["plan"].eq("warm") & (e.runs["model"] == MODELS[0])
     runs = e.runs.assign(warm_min_ms=e.runs["warm_min_ms"].where(~quick, 2.0))
-    told = words.warm_plans(replace(e, runs=runs))
+    told = findings.warm_plans(replace(e, runs=runs))
     assert {"warm", "optimal"} <= names(told)
     assert {float(cell_text((2 / 4 * 5 / 4) ** 0.5)), 1.25} <= set(numbers(told))
-    row = make_cold_tables(replace(e, runs=runs))["cold_bounds"].set_index("model").loc[MODELS[0]]
+    row = kit.make_or_explain(COLD_TABLES, replace(e, runs=runs))["cold_bounds"].set_index("model").loc[MODELS[0]]
     assert row[["warm_ms", "warm_optimal_ms"]].tolist() == [2.0, 5.0]
-    assert words.warm_plans(replace(e, runs=e.runs[e.runs["plan"] != "optimal"])) == ""
+    assert findings.warm_plans(replace(e, runs=e.runs[e.runs["plan"] != "optimal"])) == ""
 
 
 def test_the_machines_speed_stands_beside_the_bounds_that_it_multiplies(e: ColdEvidence) -> None:
     slow = replace(e, runs=e.runs.assign(slowness=1.25))
     usual = METRICS["cold.over_work_bound_cached"](e)
     wanted = {1.25, float(cell_text(usual / 1.25)), float(cell_text(usual))}
-    told = cold_report.findings(slow, make_cold_tables(slow), cold_metrics(slow))
+    told = cold_report.findings(slow, kit.make_or_explain(COLD_TABLES, slow), cold_metrics(slow))
     assert any(wanted <= set(numbers(text)) for text in told)
 
 
 def test_the_ablation_tells_what_made_starts_slower(e: ColdEvidence) -> None:
     slow = e.runs["cold_ms"].where(~((e.runs["plan"] == "K") & (e.runs["model"] == MODELS[0])), 1e4)
-    plain, told = (set(words.ablation(x).split()) for x in (e, replace(e, runs=e.runs.assign(cold_ms=slow))))
+    plain, told = (set(findings.ablation(x).split()) for x in (e, replace(e, runs=e.runs.assign(cold_ms=slow))))
     assert {"K", "warm", "cached:"} <= told
     assert told - plain
 
 
 def test_a_start_below_its_bound_is_named_under_the_bounds(e: ColdEvidence) -> None:
-    assert MODELS[0] not in words.bounds(e)
+    assert MODELS[0] not in findings.bounds(e)
     fast = e.runs["cold_ms"].where(~((e.runs["state"] == "evicted") & (e.runs["model"] == MODELS[0])), 1.0)
-    assert MODELS[0] in words.bounds(replace(e, runs=e.runs.assign(cold_ms=fast)))
+    assert MODELS[0] in findings.bounds(replace(e, runs=e.runs.assign(cold_ms=fast)))
 
 
 def test_captions_follow_from_how_plans_were_run(e: ColdEvidence) -> None:
-    stealing = table_notes(e)
+    stealing = kit.notes(COLD_TABLES, e, COLD_TABLES)
     assert {12, 30} <= set(numbers(stealing["cold_table_01"])), "what its stages add up to, and its start"
     assert names(stealing["cold_figure_06"]) >= {"warm", "optimal"}
     followed = e.runs["plan"].isin(["warm", "K+C"])
-    fixed = table_notes(replace(e, runs=e.runs.assign(setting=e.runs["setting"].where(~followed, "edgeplan-fixed"))))
+    fixed = kit.notes(
+        COLD_TABLES, replace(e, runs=e.runs.assign(setting=e.runs["setting"].where(~followed, "edgeplan-fixed"))), COLD_TABLES
+    )
     for caption in ("cold_figure_13", "cold_table_01"):
         assert fixed[caption] != stealing[caption]
     assert names(fixed["cold_figure_13"]) >= {"warm", "K", "K+C"}
     narrow = replace(e, runs=e.runs[(e.runs["plan"] != "warm") | (e.runs["threads"] == 2)])
-    assert table_notes(narrow)["cold_figure_06"] != stealing["cold_figure_06"]
+    assert kit.notes(COLD_TABLES, narrow, COLD_TABLES)["cold_figure_06"] != stealing["cold_figure_06"]
 
 
 def test_findings_tell_on_how_many_runs_the_medians_rest(e: ColdEvidence) -> None:
     first = (e.runs["repeat"] == 2) & (e.runs["plan"] == "K") & (e.runs["state"] == "cached")
     reason = "99% of the files were in the page cache, not as in state 'cached'"
-    told = words.counts(replace(e, runs=e.runs.assign(reason=e.runs["reason"].where(~first, reason))))
+    told = findings.counts(replace(e, runs=e.runs.assign(reason=e.runs["reason"].where(~first, reason))))
     assert ", ".join(f"{number:.0f}" for number in numbers(told)).find("3, 2, 2, 1, 0, 3") >= 0, "runs that medians rest on"
 
 
 def test_findings_tell_how_many_runs_were_disturbed(e: ColdEvidence) -> None:
-    assert numbers(words.disturbed(e))[0] == 0
+    assert numbers(findings.disturbed(e))[0] == 0
     shared = (e.runs["threads"] == 2) & (e.runs["repeat"] == 0)
     runs = e.runs.assign(interference=e.runs["interference"].where(~shared, 1.9))
-    assert 33.3 in numbers(words.disturbed(replace(e, runs=runs)))  # of those on two threads
-    assert words.disturbed(replace(e, runs=runs.assign(reason="crashed"))) == ""
+    assert 33.3 in numbers(findings.disturbed(replace(e, runs=runs)))  # of those on two threads
+    assert findings.disturbed(replace(e, runs=runs.assign(reason="crashed"))) == ""
 
 
 def test_stage_writes_the_whole_chapter(tmp_path: Path, e: ColdEvidence) -> None:

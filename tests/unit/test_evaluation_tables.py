@@ -15,6 +15,7 @@ from edgeplan.chapters.prediction.evaluation import metrics as summary
 from edgeplan.chapters.prediction.evaluation import table_registry as registry
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence, read_evidence
 from edgeplan.errors import FormatError
+from edgeplan.reporting import kit
 from edgeplan.reporting.table import cell_text, write_table
 
 
@@ -24,16 +25,16 @@ def evidence() -> Evidence:
 
 
 def test_every_table_is_made_from_full_evidence_and_none_from_nothing(evidence: Evidence) -> None:
-    made = tables.make_tables(evidence)
+    made = kit.make(registry.TABLES, evidence)[0]
     assert list(made) == list(registry.TABLES)
     assert all(len(frame) > 0 for frame in made.values())
-    assert tables.make_tables(Evidence("cpu-test")) == {}
+    assert kit.make(registry.TABLES, Evidence("cpu-test"))[0] == {}
 
 
 def test_a_missing_optional_column_drops_its_table_alone(evidence: Evidence) -> None:
     assert evidence.models is not None
     without = replace(evidence, models=evidence.models.drop(columns="repeat_ms"))
-    assert set(registry.TABLES) - set(tables.make_tables(without)) == {"table_repeat"}
+    assert set(registry.TABLES) - set(kit.make(registry.TABLES, without)[0]) == {"table_repeat"}
 
 
 def test_table_08_stands_beside_the_paper(evidence: Evidence) -> None:

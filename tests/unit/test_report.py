@@ -18,13 +18,14 @@ from edgeplan.chapters.prediction.evaluation import analysis
 from edgeplan.chapters.prediction.evaluation import page as report
 from edgeplan.chapters.prediction.evaluation.dates import STAGES
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.chapters.prediction.evaluation.figures import FIGURES, make_figures, write_figures
+from edgeplan.chapters.prediction.evaluation.figures import FIGURES
 from edgeplan.chapters.prediction.evaluation.figures_kernels import shares_by_family
 from edgeplan.chapters.prediction.evaluation.metrics import metrics, write_metrics
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
-from edgeplan.chapters.prediction.evaluation.tables import make_tables, write_tables
+from edgeplan.chapters.prediction.evaluation.tables import write_tables
 from edgeplan.errors import FormatError
 from edgeplan.report.pages import parts, render_page, shown_first
+from edgeplan.reporting import kit
 from edgeplan.reporting.page import SUFFIX, read_chapter, with_texts, write_chapter
 from edgeplan.support.files import write_text
 
@@ -58,8 +59,8 @@ def page(evidence: Evidence, findings: list[str] | None = None, *, drawn: bool =
     told = analysis.findings(evidence) if findings is None else findings
     chapter = report.prediction_chapter(
         evidence.device,
-        make_tables(evidence),
-        make_figures(evidence) if drawn else {},
+        kit.make(TABLES, evidence)[0],
+        kit.draw(FIGURES, evidence) if drawn else {},
         metrics(evidence),
         evidence.environment or {},
         told,
@@ -79,10 +80,11 @@ def full_page(evidence: Evidence) -> str:
 
 
 def test_figures_are_small_and_the_same_every_time(evidence: Evidence, tmp_path: Path) -> None:
-    drawn = write_figures(evidence, tmp_path)
+    drawn = kit.draw(FIGURES, evidence)
+    kit.write_figures(drawn, tmp_path)
     assert list(drawn) == list(FIGURES)
     assert all(b"<svg" in data and len(data) < MAX_FIGURE_BYTES for data in drawn.values())
-    assert make_figures(evidence) == drawn
+    assert kit.draw(FIGURES, evidence) == drawn
     assert not any(re.search(rb"matplotlib v|dc:date|\d\.\d{3}", data) for data in drawn.values())
     assert sorted(p.stem for p in tmp_path.iterdir()) == sorted(FIGURES)
 
@@ -90,7 +92,7 @@ def test_figures_are_small_and_the_same_every_time(evidence: Evidence, tmp_path:
 def test_sweeps_that_were_not_measured_still_draw(evidence: Evidence) -> None:
     sweeps = evidence.frame("sweeps")
     part = sweeps[sweeps["sweep"] == "kernel_size"].assign(predicted_us=np.nan)
-    assert {"figure_07", "figure_08"} <= set(make_figures(Evidence("cpu-test", sweeps=part)))
+    assert {"figure_07", "figure_08"} <= set(kit.draw(FIGURES, Evidence("cpu-test", sweeps=part)))
 
 
 def test_breakdown_shares_sum_to_one(evidence: Evidence) -> None:
@@ -136,7 +138,7 @@ def test_report_renders_with_one_model_of_one_family(evidence: Evidence) -> None
     one = evidence.frame("models").iloc[:1]
     tiny = replace(evidence, models=one, breakdown=evidence.frame("breakdown")[lambda f: f["model_id"].isin(one["model_id"])])
     text = page(tiny)
-    assert set(FIGURES) <= set(make_figures(tiny))
+    assert set(FIGURES) <= set(kit.draw(FIGURES, tiny))
     assert 'id="table_baselines"' in text
     assert "FLOPs+MAC beaten" not in text
 
@@ -188,7 +190,7 @@ def test_cards_tell_value_bar_aim_and_the_papers_value(evidence: Evidence) -> No
 
 
 def test_headline_says_pass_and_miss(evidence: Evidence) -> None:
-    lines = {line.title: line for line in report.headline(evidence.device, metrics(evidence), make_tables(evidence))}
+    lines = {line.title: line for line in report.headline(evidence.device, metrics(evidence), kit.make(TABLES, evidence)[0])}
     assert lines["fusion rules: precision, without reshapes"].verdict == "miss"
     assert lines["fusion rules: precision, without reshapes"].value == "75 %"
     assert lines["fusion rules: recall, with reshapes"].value == "62.96 %"
@@ -255,7 +257,7 @@ def test_errors_are_attributed_to_the_kind_that_causes_them(evidence: Evidence) 
 
 def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> None:
     made = write_tables(replace(evidence, transfer=None), tmp_path / "tables", dict.fromkeys(STAGES, "2024-05-06"))
-    write_figures(evidence, tmp_path / "figures")
+    kit.write_figures(kit.draw(FIGURES, evidence), tmp_path / "figures")
     write_metrics(metrics(evidence), tmp_path / "metrics.json")
     (tmp_path / "environment.json").write_text('{"cpu": "Example"}', encoding="utf-8")
     report.write_findings(["A finding."], tmp_path / "findings.json")
@@ -287,7 +289,9 @@ def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> No
 
 
 def test_chapters_come_back_as_they_were_handed_over(tmp_path: Path, evidence: Evidence) -> None:
-    handed = report.prediction_chapter("cpu-test", make_tables(evidence), make_figures(evidence), {}, {"a": 1}, ["T"], "now")
+    handed = report.prediction_chapter(
+        "cpu-test", kit.make(TABLES, evidence)[0], kit.draw(FIGURES, evidence), {}, {"a": 1}, ["T"], "now"
+    )
     path = tmp_path / f"x{SUFFIX}"
     write_chapter(handed, path)
     assert read_chapter(path) == handed

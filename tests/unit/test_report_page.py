@@ -12,16 +12,17 @@ from cold_chapter_frames import evidence as cold_evidence
 from evaluation_evidence import full_evidence
 
 from edgeplan.chapters import cold_start, prediction
-from edgeplan.chapters.cold_start.evaluation.figures import make_cold_figures
+from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
 from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
 from edgeplan.chapters.cold_start.evaluation.page import cold_chapter
-from edgeplan.chapters.cold_start.evaluation.tables import make_cold_tables
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.prediction.evaluation import analysis
-from edgeplan.chapters.prediction.evaluation.figures import make_figures
+from edgeplan.chapters.prediction.evaluation.figures import FIGURES
 from edgeplan.chapters.prediction.evaluation.metrics import metrics
 from edgeplan.chapters.prediction.evaluation.page import prediction_chapter
-from edgeplan.chapters.prediction.evaluation.tables import make_tables
+from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
 from edgeplan.report.pages import render_page
+from edgeplan.reporting import kit
 from edgeplan.reporting.page import ChapterPage, Table, with_texts
 
 pytestmark = needs_chromium
@@ -40,17 +41,17 @@ UNFOLD = 'for (const fold of document.querySelectorAll("details")) fold.open = t
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of two chapters of the package and of one that it does not know."""
     seen, cold = full_evidence(), cold_evidence()
-    tables, cold_tables = make_tables(seen), make_cold_tables(cold)
+    tables, cold_tables = kit.make(TABLES, seen)[0], kit.make_or_explain(COLD_TABLES, cold)
     first = prediction_chapter(
         seen.device,
         tables,
-        make_figures(seen),
+        kit.draw(FIGURES, seen),
         metrics(seen),
         seen.environment or {},
         [*analysis.findings(seen), *["A long remark. " + "It goes on about what was seen. " * 30] * 8],
         "2024-05-06",
     )
-    second = cold_chapter(cold, cold_tables, make_cold_figures(cold), cold_metrics(cold), "2024-05-06")
+    second = cold_chapter(cold, cold_tables, kit.draw(COLD_FIGURES, cold), cold_metrics(cold), "2024-05-06")
     rows = tuple(zip(NAMES, MIXED, strict=True))
     other = Table("own_table", "Mixed", "Of a chapter of its own.", ("name", "share"), (False, False), rows)
     third = ChapterPage("own", "Chapter of its own", "Unknown to the page.", "", "", (), (), (), "", (), (), (other,))

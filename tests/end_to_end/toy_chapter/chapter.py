@@ -27,4 +27,5 @@ CHAPTER = Chapter(
     settings=Params,
     targets=_TARGETS,
     stages=(TOY,),
+    tables="edgeplan.chapters.toy.stages.toy:TABLES",
 )

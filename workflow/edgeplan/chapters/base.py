@@ -148,7 +148,8 @@ class Chapter:
         settings: its sections of params.yaml.
         targets: what its results are of.
         stages: in the order in which they build on each other.
-        tables, figures: its registries as `module:NAME`, from ids to what has `title` and `caption`.
+        tables, figures: its registries as `module:NAME`, declarations of `edgeplan.reporting.kit` by id; their
+            captions lie beside the chapter.
         merged_by: the stage that merges its figures of merit (`results/<target>/chapters/<name>.json`) into
             `results/<target>/metrics.json` and takes its part into `results/<target>/report.html`.
         named_devices: where else in params.yaml devices are named; each has to have a file.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -13,11 +15,24 @@ from edgeplan.chapters.toy.planners.longest_first import longest_first
 from edgeplan.chapters.toy.settings import ToySettings
 
 from edgeplan.measurement.process.journal import Journal
+from edgeplan.reporting import kit
 from edgeplan.reporting.page import ChapterPage, write_chapter
-from edgeplan.reporting.table import write_table
 from edgeplan.support.files import write_json
 
 _PROTOCOL = "toy/1"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the chapter measured: size, sort_ms, lane."""
+
+    sorted: pd.DataFrame
+
+
+#: Every table by id.
+TABLES: Mapping[str, kit.TableSpec[Evidence]] = kit.registry(
+    kit.TableSpec("sorting", "Sorting", lambda e: e.sorted, ("sorted.sort_ms",)),
+)
 
 
 def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path, metrics: Path, part: Path) -> None:
@@ -34,10 +49,11 @@ def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path
             journal.append({"key": key, "ms": known[key]})
     times_ms = np.array([known[_key(device, size, seed)] for size in toy.sizes])
     frame = pd.DataFrame({"size": toy.sizes, "sort_ms": times_ms, "lane": longest_first(times_ms, toy.lanes)})
-    write_table(frame, table.with_suffix(""), "Sorting", "What sorting takes, and in which lane.", "now")
+    tables, _ = kit.make(TABLES, Evidence(frame))
+    kit.write_tables(TABLES, tables, {}, dict.fromkeys(tables, "now"), table.parent)
     write_json(metrics, {"toy.sort_ms": float(times_ms.sum())})
-    shown = table("sorting", "Sorting", "What sorting takes (ms), and in which lane.", frame)
-    write_chapter(ChapterPage("toy", f"Sorting, on {device}", "How long sorting takes.", "now", tables=(shown,)), part)
+    shown = kit.page_tables(TABLES, tables, {})
+    write_chapter(ChapterPage("toy", f"Sorting, on {device}", "How long sorting takes.", "now", tables=shown), part)
 
 
 def _key(device: str, size: int, seed: int) -> str:

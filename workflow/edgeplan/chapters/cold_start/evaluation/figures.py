@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.cold_start.evaluation import findings as words
-from edgeplan.chapters.cold_start.evaluation import metrics
+from edgeplan.chapters.cold_start.evaluation import findings, metrics
 from edgeplan.chapters.cold_start.evaluation import tables_runs as runs
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.tables_continuous import figure_14, mode_over_without, shown_models
-from edgeplan.chapters.cold_start.evaluation.tables_stages import STAGES, NotMeasuredError, figure_06, figure_09, focus, title
+from edgeplan.chapters.cold_start.evaluation.tables_stages import STAGES, figure_06, figure_09, focus, title
 from edgeplan.reporting.drawing import (
     GRID,
     HATCHES,
@@ -36,7 +33,7 @@ from edgeplan.reporting.drawing import (
     setting_place,
 )
 from edgeplan.reporting.gantt import gantt
-from edgeplan.reporting.svg import svg
+from edgeplan.reporting.kit import FigureSpec, NotMeasuredError, registry
 
 _STATES = {"cached": "page cache warm", "evicted": "page cache evicted"}
 _BAR = 0.8
@@ -224,76 +221,48 @@ def _gantt(e: ColdEvidence) -> Any:
     return gantt(spans, model)
 
 
-@dataclass(frozen=True, slots=True)
-class ColdPicture:
-    """A figure: stem of its file, one line, what is drawn, what draws it, and what the measurements add to the caption."""
-
-    id: str
-    title: str
-    function: Callable[[ColdEvidence], Any]
-    told: words.Words = words.nothing
-
-
-_ALL = (
-    ColdPicture(
+#: Every figure by id, in the order of the report.
+COLD_FIGURES: Mapping[str, FigureSpec[ColdEvidence]] = registry(
+    FigureSpec(
         "cold_gantt",
         "A cold start, planned and measured",
         _gantt,
     ),
-    ColdPicture(
+    FigureSpec(
         "cold_figure_08",
         "Cold latency of stock engines over our own",
         speed,
     ),
-    ColdPicture(
+    FigureSpec(
         "cold_figure_02",
         "Cold over warm",
         cold_over_warm,
-        words.own_optimal,
+        note=findings.own_optimal,
     ),
-    ColdPicture(
+    FigureSpec(
         "cold_figure_06",
         "Stages by the number of cores",
         stages,
-        words.widths,
+        note=findings.widths,
     ),
-    ColdPicture("cold_figure_09", "Cold latency by the number of cores", cores),
-    ColdPicture(
+    FigureSpec("cold_figure_09", "Cold latency by the number of cores", cores),
+    FigureSpec(
         "cold_figure_11",
         "Background load",
         load,
-        words.load_runs,
+        note=findings.load_runs,
     ),
-    ColdPicture(
+    FigureSpec(
         "cold_figure_13",
         "Ablation",
         ablation,
-        words.sequences("warm", "K", "K+C"),
+        note=findings.sequences("warm", "K", "K+C"),
     ),
-    ColdPicture(
+    FigureSpec(
         "cold_figure_14",
         "Continuous inference",
         continuous,
-        words.continuous,
+        note=findings.continuous,
     ),
-    ColdPicture("cold_predicted", "Predicted and measured", predicted),
+    FigureSpec("cold_predicted", "Predicted and measured", predicted),
 )
-
-#: Every figure by id, in the order of the report.
-COLD_FIGURES: Mapping[str, ColdPicture] = MappingProxyType({picture.id: picture for picture in _ALL})
-
-
-def figure_notes(evidence: ColdEvidence) -> dict[str, str]:
-    """What the measurements add to captions, by id; "" for nothing."""
-    return {name: words.note(picture.told, evidence) for name, picture in COLD_FIGURES.items()}
-
-
-def make_cold_figures(evidence: ColdEvidence) -> dict[str, bytes]:
-    """Every figure that can be drawn, as SVG by id; the table of the same id says why one cannot."""
-    made = {}
-    for name, picture in COLD_FIGURES.items():
-        try:
-            made[name] = svg(picture.function(evidence))
-        except NotMeasuredError:
-            continue
-    return made

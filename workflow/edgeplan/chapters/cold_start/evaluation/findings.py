@@ -23,33 +23,17 @@ from edgeplan.chapters.cold_start.evaluation.tables_plans import factors
 from edgeplan.chapters.cold_start.evaluation.tables_runs import figure_11, figure_13
 from edgeplan.chapters.cold_start.evaluation.tables_stages import (
     STAGES,
-    NotMeasuredError,
     figure_06,
     focus,
     maybe_stages,
     title,
 )
 from edgeplan.measurement.process.interference import LIMIT, MOST_CONTENTION
+from edgeplan.reporting.kit import NotMeasuredError
 from edgeplan.reporting.table import cell_text
 
-#: A sentence, or "" where there is nothing to say.
-Words = Callable[[ColdEvidence], str]
 _RECLAIMED = "in the page cache, not as in state"
 _CELL = ["model", "setting", "plan", "threads", "state"]
-
-
-def nothing(e: ColdEvidence) -> str:
-    """No sentence: the caption says all."""
-    del e
-    return ""
-
-
-def note(told: Words, e: ColdEvidence) -> str:
-    """What the measurements add to a caption; "" for nothing."""
-    try:
-        return told(e)
-    except NotMeasuredError:
-        return ""
 
 
 def listed(names: Iterable[object]) -> str:
@@ -92,7 +76,7 @@ def disturbed(e: ColdEvidence) -> str:
     )
 
 
-def sequences(*plans: str) -> Words:
+def sequences(*plans: str) -> Callable[[ColdEvidence], str]:
     """How plans that are sequences were executed: with the second lane idle, as planned, or stealing."""
 
     def told(e: ColdEvidence) -> str:

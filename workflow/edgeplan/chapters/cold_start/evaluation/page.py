@@ -7,23 +7,22 @@ from collections.abc import Mapping
 import pandas as pd
 
 from edgeplan.chapters.cold_start import paper
-from edgeplan.chapters.cold_start.evaluation import findings as words
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES, figure_notes
+from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
+from edgeplan.chapters.cold_start.evaluation.findings import continuous, counts, disturbed, evicted_plans, warm_plans
 from edgeplan.chapters.cold_start.evaluation.metrics import BARS, geomean
-from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES, REASON, table_notes
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.reporting.environment import environment_rows
+from edgeplan.reporting.kit import REASON, notes, page_pictures, page_tables
 from edgeplan.reporting.page import (
     CardOf,
     ChapterPage,
     Line,
-    Picture,
     bar_lines,
     machine_of,
     make_cards,
     metric_texts,
     rows_of,
-    table,
 )
 from edgeplan.reporting.table import cell_text
 
@@ -31,9 +30,9 @@ _ABOUT = (
     "From opening the model to the first output, in a fresh process, imports excluded. The paper (NNV12, MobiSys 2023) "
     "measured phones, so ratios compare, latencies do not."
 )
-#: The figure that opens the chapter, and the tables that are unfolded at first.
+#: The figure that opens the chapter, and the table that is unfolded at first.
 _OPENS_WITH = "cold_figure_08"
-_UNFOLDED = ("cold_bounds",)
+_UNFOLDED = "cold_bounds"
 
 
 def _published(baseline: str) -> str:
@@ -64,11 +63,7 @@ def headline(metrics: Mapping[str, float]) -> list[Line]:
 
 def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, float]) -> list[str]:
     """What the medians rest on, what bounds the starts (from the table of bounds), and what the continuous mode gains."""
-    told = [
-        text
-        for words_of in (words.counts, words.disturbed, words.evicted_plans, words.warm_plans, words.continuous)
-        if (text := words_of(evidence))
-    ]
+    told = [text for finding in (counts, disturbed, evicted_plans, warm_plans, continuous) if (text := finding(evidence))]
     frame = tables.get("cold_bounds", pd.DataFrame())
     key = "cold.over_work_bound_cached"
     if "evicted_bounded_by" in frame.columns:
@@ -148,23 +143,19 @@ def cold_chapter(
         metrics: of `cold_metrics`.
         measured_at: when the measurements were made, as text.
     """
-    noted, drawn = table_notes(evidence), figure_notes(evidence)
-    pictures = {n: Picture(n, p.title, drawn[n], figures[n].decode()) for n, p in COLD_FIGURES.items() if n in figures}
     return ChapterPage(
         id="cold-start",
         title="Cold start",
         about=_ABOUT,
         measured_at=measured_at,
-        headline=_OPENS_WITH if _OPENS_WITH in pictures else "",
+        headline=_OPENS_WITH if _OPENS_WITH in figures else "",
         cards=tuple(make_cards(_CARDS, BARS, metrics)),
         lines=tuple(headline(metrics)),
         metrics=metric_texts(metrics),
         told="What bounds it",
         findings=tuple(findings(evidence, tables, metrics)),
-        pictures=tuple(pictures.values()),
-        tables=tuple(
-            table(n, t.title, noted[n], tables[n], unfolded=n in _UNFOLDED) for n, t in COLD_TABLES.items() if n in tables
-        ),
+        pictures=page_pictures(COLD_FIGURES, figures, notes(COLD_FIGURES, evidence, figures)),
+        tables=page_tables(COLD_TABLES, tables, notes(COLD_TABLES, evidence, tables), _UNFOLDED),
         environment=tuple(environment_rows(evidence.environment).itertuples(index=False, name=None)),
         machine=machine_of(evidence.environment),
         rows=rows_of(evidence.environment),

@@ -10,8 +10,9 @@ import pandas as pd
 
 from edgeplan.chapters.cold_start.evaluation import metrics
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, EVICTED, EVICTED_PLAN, OPTIMAL, OWN, ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.tables_stages import STAGES, NotMeasuredError, stage_medians
+from edgeplan.chapters.cold_start.evaluation.tables_stages import STAGES, stage_medians
 from edgeplan.planning.bounds import fewest_read_bytes
+from edgeplan.reporting.kit import NotMeasuredError
 
 _SHARING, _UNPLANNED = "sharing the cores", "slower than planned"
 

@@ -9,7 +9,8 @@ import pandas as pd
 
 from edgeplan.chapters.cold_start import paper
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, CONTINUOUS, OPTIMAL, OWN, ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.tables_stages import NotMeasuredError, focus, good, title
+from edgeplan.chapters.cold_start.evaluation.tables_stages import focus, good, title
+from edgeplan.reporting.kit import NotMeasuredError
 
 
 def inference(i: int) -> str:

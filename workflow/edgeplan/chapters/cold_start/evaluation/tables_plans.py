@@ -11,10 +11,10 @@ from edgeplan.chapters.cold_start import paper
 from edgeplan.chapters.cold_start.evaluation import metrics
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OPTIMAL, TABLE2_CONV, ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.metrics_plans import own_starts
-from edgeplan.chapters.cold_start.evaluation.tables_stages import NotMeasuredError
 from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
 from edgeplan.planning.profile import BIG, Candidate
 from edgeplan.profiling.frame import remaining_table
+from edgeplan.reporting.kit import NotMeasuredError
 from edgeplan.zoo.cold_start_models import TABLE4
 
 _MB = 1e6

@@ -9,7 +9,7 @@ import pandas as pd
 from edgeplan.chapters.cold_start.evaluation import metrics
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, EVICTED, OPTIMAL, ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.tables_plans import plans_named
-from edgeplan.chapters.cold_start.evaluation.tables_stages import NotMeasuredError
+from edgeplan.reporting.kit import NotMeasuredError
 
 _SEARCHED = ("optimal", "evicted", "nnv12")
 

@@ -8,8 +8,9 @@ import pandas as pd
 from edgeplan.chapters.cold_start import paper
 from edgeplan.chapters.cold_start.evaluation import metrics
 from edgeplan.chapters.cold_start.evaluation.evidence import ABLATION, CACHED, EVICTED, OWN, ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.tables_stages import STATES, NotMeasuredError, title
+from edgeplan.chapters.cold_start.evaluation.tables_stages import STATES, title
 from edgeplan.engines.registry import SETTINGS
+from edgeplan.reporting.kit import NotMeasuredError
 
 #: Stock settings in the order of the registry.
 STOCK = tuple(name for name, found in SETTINGS.items() if found.stock)

@@ -12,15 +12,12 @@ from edgeplan.chapters.cold_start import paper
 from edgeplan.chapters.cold_start.evaluation import metrics
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, EVICTED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.engines.registry import SETTINGS
+from edgeplan.reporting.kit import NotMeasuredError
 
 STATES = (CACHED, EVICTED)
 #: Stages of a run that are parts of it, in their order; others that an engine tells are shown behind them.
 STAGES = ("read", "transform", "create", "execute")
 _ALLOCATION, _RUNS = "memory allocation", "runs"
-
-
-class NotMeasuredError(Exception):
-    """A table has nothing to show; the message says why, and is what the table then shows."""
 
 
 def title(setting: str) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from edgeplan.chapters.cold_start.evaluation.evidence import read_cold_evidence
-from edgeplan.chapters.cold_start.evaluation.figures import make_cold_figures
+from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
 from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
 from edgeplan.chapters.cold_start.evaluation.page import cold_chapter
-from edgeplan.chapters.cold_start.evaluation.tables import make_cold_tables, table_notes, write_cold_tables
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
+from edgeplan.reporting import kit
 from edgeplan.reporting.page import write_chapter
-from edgeplan.support.files import write_atomically, write_json
+from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_csv
 
 
@@ -26,10 +26,14 @@ def write_cold_start(*, device: str, measured: Path, metrics: Path, chapter: Pat
     """
     evidence = read_cold_evidence(device, measured)
     measured_at = str(evidence.environment.get("measured_at", "unknown"))
-    tables, figures, found = make_cold_tables(evidence), make_cold_figures(evidence), cold_metrics(evidence)
-    write_cold_tables(tables, table_notes(evidence), measured / "tables", measured_at)
+    tables, figures, found = (
+        kit.make_or_explain(COLD_TABLES, evidence),
+        kit.draw(COLD_FIGURES, evidence),
+        cold_metrics(evidence),
+    )
+    added = kit.notes(COLD_TABLES, evidence, tables)
+    kit.write_tables(COLD_TABLES, tables, added, dict.fromkeys(tables, measured_at), measured / "tables")
     write_csv(evidence.plans, measured / "tables" / "plans.csv")
-    for name, data in figures.items():
-        write_atomically(measured / "figures" / f"{name}.svg", partial(Path.write_bytes, data=data))
+    kit.write_figures(figures, measured / "figures")
     write_json(metrics, found)
     write_chapter(cold_chapter(evidence, tables, figures, found, measured_at), chapter)

@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from edgeplan.chapters.prediction.evaluation.evidence import Evidence, Shown
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.reporting.kit import Spec
 from edgeplan.reporting.metrics import FloatArray
 from edgeplan.support.frames import read_parquet
 
@@ -88,14 +90,14 @@ def _text(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
 
 
-def measured(shown: Shown, found: Mapping[str, str]) -> str:
+def measured(shown: Spec[Evidence, Any], found: Mapping[str, str]) -> str:
     """The ranges of the stages that a table rests on, as text.
 
     Args:
         shown: the table.
         found: range by stage, see `ranges`.
     """
-    rests_on = {stage for part in shown.needs for stage in _RESTS_ON[part]}
+    rests_on = {stage for need in shown.needs for stage in _RESTS_ON[need.partition(".")[0]]}
     return _joined({stage: found.get(stage, NOT_RECORDED) for stage in STAGES if stage in rests_on}) or NOTHING
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,31 +113,6 @@ class Evidence:
         frame = self.evaluated(column, *others)
         frame = frame[frame[column].notna()].reset_index(drop=True)
         return frame if len(frame) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A table or figure that the evaluation can make.
-
-    Attributes:
-        id: stem of its files.
-        title: one line.
-        function: makes it.
-        needs: parts of `Evidence` it cannot be made without.
-        columns: columns of `Evidence.models` it cannot be made without.
-        note: what its caption adds from the data; "" for nothing.
-    """
-
-    id: str
-    title: str
-    function: Callable[[Evidence], Any]
-    needs: tuple[str, ...]
-    columns: tuple[str, ...] = ()
-    note: Callable[[Evidence], str] | None = None
-
-    def possible(self, evidence: Evidence) -> bool:
-        """Whether everything it needs is there."""
-        return evidence.has(*self.needs) and all(evidence.optional(column) is not None for column in self.columns)
 
 
 #: Table of `Evidence` -> its file below the results of a device.

@@ -18,6 +18,7 @@ from edgeplan.chapters.prediction.evaluation.tables import NOTES, read_tables
 from edgeplan.chapters.prediction.evaluation.tables_baselines import baseline_verdicts
 from edgeplan.errors import FormatError
 from edgeplan.reporting.environment import environment_rows
+from edgeplan.reporting.kit import page_pictures, page_tables
 from edgeplan.reporting.page import (
     MISS,
     PASS,
@@ -25,14 +26,12 @@ from edgeplan.reporting.page import (
     CardOf,
     ChapterPage,
     Line,
-    Picture,
     bar_lines,
     machine_of,
     make_cards,
     metric_texts,
     number,
     rows_of,
-    table,
 )
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document
@@ -43,9 +42,9 @@ _ABOUT = (
     "The latency of whole models, predicted as the sum of their kernels, none of which ran as part of these models. The paper "
     "(nn-Meter, MobiSys 2021) measured a phone's CPU and GPU and a vision processor, so errors compare, latencies do not."
 )
-#: The figure that opens the chapter, and the tables that are unfolded at first.
+#: The figure that opens the chapter, and the table that is unfolded at first.
 _OPENS_WITH = "figure_09"
-_UNFOLDED = ("table_08",)
+_UNFOLDED = "table_08"
 _CARDS = (
     CardOf(
         "models within 10 %",
@@ -140,10 +139,8 @@ def prediction_chapter(
         metrics=metric_texts(metrics),
         told="Where it misses and why",
         findings=tuple(findings),
-        pictures=tuple(Picture(n, p.title, "", figures[n].decode()) for n, p in FIGURES.items() if n in figures),
-        tables=tuple(
-            table(n, t.title, notes.get(n, ""), tables[n], unfolded=n in _UNFOLDED) for n, t in TABLES.items() if n in tables
-        ),
+        pictures=page_pictures(FIGURES, figures, {}),
+        tables=page_tables(TABLES, tables, notes, _UNFOLDED),
         environment=tuple(environment_rows(environment).itertuples(index=False, name=None)),
         machine=machine_of(environment),
         rows=rows_of(environment),

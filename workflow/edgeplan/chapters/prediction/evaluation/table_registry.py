@@ -3,165 +3,156 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from edgeplan.chapters.prediction.evaluation import tables_baselines as baselines
 from edgeplan.chapters.prediction.evaluation import tables_fusion as fusion
 from edgeplan.chapters.prediction.evaluation import tables_prediction as prediction
 from edgeplan.chapters.prediction.evaluation import tables_sampling as sampling
-from edgeplan.chapters.prediction.evaluation.evidence import Shown
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.reporting.kit import TableSpec, registry
 
-_ALL = (
-    Shown(
+#: Every table by id, in the order of the report.
+TABLES: Mapping[str, TableSpec[Evidence]] = registry(
+    TableSpec(
         "table_01",
         "MobileNetV2: operators and kernels summed",
         prediction.table_01,
-        ("models",),
-        ("predicted_ms", "operator_sum_ms"),
+        ("models.predicted_ms", "models.operator_sum_ms"),
     ),
-    Shown(
+    TableSpec(
         "table_02",
         "Families of the zoo",
         prediction.table_02,
         ("zoo",),
     ),
-    Shown(
+    TableSpec(
         "table_03",
         "A fusion test: pool, relu",
         fusion.table_03,
         ("test_cases",),
     ),
-    Shown(
+    TableSpec(
         "table_04",
         "Kernels of ResNet18",
         fusion.table_04,
         ("resnet18_kernels",),
     ),
-    Shown(
+    TableSpec(
         "table_05",
         "Sample space of Conv",
         sampling.table_05,
         ("prior",),
     ),
-    Shown(
+    TableSpec(
         "table_06",
         "Kernels, features and measured rows",
         sampling.table_06,
         ("kernels",),
     ),
-    Shown("table_07", "Devices", sampling.table_07, ("environment",)),
-    Shown(
+    TableSpec("table_07", "Devices", sampling.table_07, ("environment",)),
+    TableSpec(
         "table_08",
         "Whole-model prediction by family",
         prediction.table_08,
-        ("models",),
-        ("predicted_ms",),
+        ("models.predicted_ms",),
     ),
-    Shown(
+    TableSpec(
         "table_09",
         "Kernel predictors",
         sampling.table_09,
         ("quality",),
     ),
-    Shown(
+    TableSpec(
         "table_10",
         "Adaptive sampling against random sampling",
         sampling.table_10,
         ("samplers",),
     ),
-    Shown(
+    TableSpec(
         "table_11",
         "Predictors of another device",
         prediction.table_11,
         ("transfer",),
     ),
-    Shown(
+    TableSpec(
         "table_12",
         "Measuring cost",
         sampling.table_12,
         ("sampling", "calibration"),
     ),
-    Shown(
+    TableSpec(
         "table_fusion",
         "Fusion rules against the engine's own report",
         fusion.table_fusion,
         ("verification",),
         note=fusion.undecided_note,
     ),
-    Shown(
+    TableSpec(
         "table_undecided",
         "Fusion tests left undecided",
         fusion.table_undecided,
         ("test_cases",),
         note=fusion.undecided_note,
     ),
-    Shown(
+    TableSpec(
         "table_skipped",
         "Pairs not tested",
         fusion.table_skipped,
         ("skipped_pairs",),
     ),
-    Shown(
+    TableSpec(
         "table_baselines",
         "Baselines on unseen families",
         baselines.table_baselines,
-        ("models",),
-        ("predicted_ms", "macs", "memory_bytes"),
+        ("models.predicted_ms", "models.macs", "models.memory_bytes"),
     ),
-    Shown(
+    TableSpec(
         "table_baseline_differences",
         "Baselines against ours, family by family",
         baselines.table_baseline_differences,
-        ("models",),
-        ("predicted_ms", "macs", "memory_bytes"),
+        ("models.predicted_ms", "models.macs", "models.memory_bytes"),
     ),
-    Shown(
+    TableSpec(
         "table_modes",
         "Measuring modes",
         sampling.table_modes,
         ("modes",),
     ),
-    Shown(
+    TableSpec(
         "table_repeat",
         "Repeatability ceiling",
         prediction.table_repeat,
-        ("models",),
-        ("repeat_ms", "repeat_gap_s", "predicted_ms"),
+        ("models.repeat_ms", "models.repeat_gap_s", "models.predicted_ms"),
     ),
-    Shown(
+    TableSpec(
         "table_truth",
         "How whole models were measured",
         prediction.table_truth,
-        ("models",),
-        ("blocks_span_s", "noise"),
+        ("models.blocks_span_s", "models.noise"),
     ),
-    Shown(
+    TableSpec(
         "table_factors",
         "Factors of kernel kinds",
         prediction.table_factors,
         ("factors", "breakdown"),
     ),
-    Shown(
+    TableSpec(
         "table_intervals",
         "Intervals at 90 % nominal",
         prediction.table_intervals,
-        ("models", "calibration"),
-        ("predicted_ms", "low_ms", "high_ms"),
+        ("calibration", "models.predicted_ms", "models.low_ms", "models.high_ms"),
         note=prediction.calibration_note,
     ),
-    Shown(
+    TableSpec(
         "table_seen",
         "Configurations seen in training",
         sampling.table_seen,
         ("evaluated_kernels", "kernels"),
     ),
-    Shown(
+    TableSpec(
         "table_conv_fusion",
         "Does Conv cost what Conv++bn++relu does?",
         fusion.table_conv_fusion,
         ("conv_fusion",),
     ),
 )
-
-#: Every table by id, in the order of the report.
-TABLES: Mapping[str, Shown] = MappingProxyType({table.id: table for table in _ALL})

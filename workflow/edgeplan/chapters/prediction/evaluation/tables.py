@@ -1,4 +1,4 @@
-"""How the tables of the chapter are made, written and read back."""
+"""How the tables of the chapter are written and read back."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from edgeplan.chapters.prediction.evaluation.dates import measured, together
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
 from edgeplan.errors import FormatError
-from edgeplan.reporting.table import read_table, write_table
+from edgeplan.reporting import kit
+from edgeplan.reporting.table import read_table
 from edgeplan.support.files import write_json
 
 #: File beside the tables: what the captions add from the data, by id of the table.
 NOTES = "notes.json"
-
-
-def make_tables(evidence: Evidence) -> dict[str, pd.DataFrame]:
-    """Every table whose inputs are there, by id, in the order of `TABLES`."""
-    return {name: table.function(evidence) for name, table in TABLES.items() if table.possible(evidence)}
 
 
 def read_tables(folder: Path) -> tuple[dict[str, pd.DataFrame], str]:
@@ -48,9 +44,8 @@ def write_tables(evidence: Evidence, folder: Path, ranges: Mapping[str, str]) ->
         folder: where they go.
         ranges: when each measuring stage measured, see `edgeplan.chapters.prediction.evaluation.dates.ranges`.
     """
-    tables = make_tables(evidence)
-    notes = {name: note(evidence) for name in tables if (note := TABLES[name].note)}
-    for name, frame in tables.items():
-        write_table(frame, folder / name, TABLES[name].title, notes.get(name, ""), measured(TABLES[name], ranges))
+    tables, _ = kit.make(TABLES, evidence)
+    notes = kit.notes(TABLES, evidence, tables)
+    kit.write_tables(TABLES, tables, notes, {name: measured(TABLES[name], ranges) for name in tables}, folder)
     write_json(folder / NOTES, notes)
     return tables

@@ -12,7 +12,7 @@ import pandas as pd
 from edgeplan.chapters.prediction.evaluation.analysis import findings
 from edgeplan.chapters.prediction.evaluation.dates import ranges
 from edgeplan.chapters.prediction.evaluation.evidence import read_evidence
-from edgeplan.chapters.prediction.evaluation.figures import write_figures
+from edgeplan.chapters.prediction.evaluation.figures import FIGURES
 from edgeplan.chapters.prediction.evaluation.metrics import metrics, write_metrics
 from edgeplan.chapters.prediction.evaluation.tables import write_tables
 from edgeplan.chapters.prediction.model_tables import kernels_of, named_graphs
@@ -30,6 +30,7 @@ from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.predictors.kind_factors import fit_factors
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.progress import progress
+from edgeplan.reporting.kit import draw, write_figures
 from edgeplan.reporting.metrics import accuracy
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, read_parquet, write_csv, write_parquet
@@ -98,7 +99,7 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Pat
     write_json(evaluation / "dates.json", dates)
     write_tables(evidence, results / "tables", dates)
     write_json(results / "tables" / "findings.json", findings(evidence))
-    write_figures(evidence, results / "figures")
+    write_figures(draw(FIGURES, evidence), results / "figures")
     write_metrics(metrics(evidence), results / "chapters" / "prediction.json")
 
 

@@ -51,7 +51,7 @@ def transfer(params: Params, *, source: Path, target: Path, csv: Path) -> None:
     note = different_machines({name: read_document(folder / "environment.json") for name, folder in folders.items()})
     if frame.empty:  # the two devices were evaluated with other params
         note = "the two devices were evaluated on no common model: run both with the same params"
-    made = pd.DataFrame({"note": [note]}) if note else table.function(Evidence(device=names.target, transfer=frame))
+    made = pd.DataFrame({"note": [note]}) if note else table.make(Evidence(device=names.target, transfer=frame))
     dates = ((names.source, source, ("fusion", "sampling")), (names.target, target, ("fusion", "sampling", "truth")))
     text = "; ".join(of_device(name, read_document(folder / "dates.json"), stages) for name, folder, stages in dates)
     write_table(made, csv.with_suffix(""), table.title, about, text)

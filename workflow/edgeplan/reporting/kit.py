@@ -1,0 +1,165 @@
+"""How every chapter declares its tables and figures, and how they are made, written and handed over to its page.
+
+What cannot be shown raises `NotMeasuredError` with the reason. A chapter leaves it out, or shows the reason in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+import pandas as pd
+
+from edgeplan.reporting.page import Picture, Table, table
+from edgeplan.reporting.svg import svg
+from edgeplan.reporting.table import write_table
+from edgeplan.support.files import write_atomically
+
+#: What a chapter's tables and figures are made of.
+Evidence = TypeVar("Evidence")
+Made = TypeVar("Made")
+#: The one column of a table that says why there is none.
+REASON = "not measured"
+
+
+class NotMeasuredError(Exception):
+    """There is nothing to show; the message says why."""
+
+
+@dataclass(frozen=True)
+class Spec(Generic[Evidence, Made]):
+    """What a chapter can show.
+
+    Attributes:
+        id: stem of its files and of its caption, `captions/<tables or figures>/<id>.md` beside the chapter.
+        title: one line.
+        function: makes it; raises `NotMeasuredError` where the evidence does not hold what it shows.
+        needs: attributes of the evidence that it cannot be made without; `models.low_ms`: one column of a table.
+        note: what its caption adds from the evidence; "" for nothing.
+    """
+
+    id: str
+    title: str
+    function: Callable[[Evidence], Made]
+    needs: tuple[str, ...] = ()
+    note: Callable[[Evidence], str] | None = None
+
+    def make(self, evidence: Evidence) -> Made:
+        """It, from the evidence.
+
+        Raises:
+            NotMeasuredError: the evidence lacks what it shows.
+        """
+        self._check(evidence)
+        return self.function(evidence)
+
+    def _check(self, evidence: Evidence) -> None:
+        for need in self.needs:
+            name, _, column = need.partition(".")
+            part = getattr(evidence, name)
+            if part is None or not len(part) or (column and (column not in part.columns or part[column].isna().all())):
+                raise NotMeasuredError(f"there is no {need}")
+
+    def noted(self, evidence: Evidence) -> str:
+        """What its caption adds; "" for nothing, and where the evidence does not hold it."""
+        try:
+            self._check(evidence)
+            return self.note(evidence) if self.note else ""
+        except NotMeasuredError:
+            return ""
+
+
+class TableSpec(Spec[Evidence, pd.DataFrame]):
+    """A table: units are in the names of its columns."""
+
+
+class FigureSpec(Spec[Evidence, Any]):
+    """A figure of Matplotlib."""
+
+
+AnySpec = TypeVar("AnySpec", bound=Spec[Any, Any])
+
+
+def registry(*specs: AnySpec) -> Mapping[str, AnySpec]:
+    """Declarations by id, in the order of the report."""
+    return MappingProxyType({spec.id: spec for spec in specs})
+
+
+def make(specs: Mapping[str, Spec[Evidence, Made]], evidence: Evidence) -> tuple[dict[str, Made], dict[str, str]]:
+    """What can be made, by id in the order of the report, and why the others cannot."""
+    made, reasons = dict[str, Made](), dict[str, str]()
+    for name, spec in specs.items():
+        try:
+            made[name] = spec.make(evidence)
+        except NotMeasuredError as error:
+            reasons[name] = str(error)
+    return made, reasons
+
+
+def make_or_explain(specs: Mapping[str, TableSpec[Evidence]], evidence: Evidence) -> dict[str, pd.DataFrame]:
+    """All tables by id; one that cannot be made has the reason as its one cell, under `REASON`."""
+    made, reasons = make(specs, evidence)
+    explained = made | {name: pd.DataFrame({REASON: [why]}) for name, why in reasons.items()}
+    return {name: explained[name] for name in specs}
+
+
+def draw(specs: Mapping[str, FigureSpec[Evidence]], evidence: Evidence) -> dict[str, bytes]:
+    """The figures that can be drawn, as SVG by id."""
+    return {name: svg(figure) for name, figure in make(specs, evidence)[0].items()}
+
+
+def notes(specs: Mapping[str, Spec[Evidence, Any]], evidence: Evidence, shown: Iterable[str]) -> dict[str, str]:
+    """What the evidence adds to the captions of what is shown, by id; only of those that can add something."""
+    return {name: specs[name].noted(evidence) for name in shown if specs[name].note}
+
+
+def write_tables(
+    specs: Mapping[str, TableSpec[Any]],
+    tables: Mapping[str, pd.DataFrame],
+    added: Mapping[str, str],
+    measured_at: Mapping[str, str],
+    folder: Path,
+) -> None:
+    """Write tables as csv and md.
+
+    Args:
+        specs: their declarations.
+        tables: by id.
+        added: of `notes`.
+        measured_at: when the measurements of each were made, as text.
+        folder: where they go.
+    """
+    for name, frame in tables.items():
+        write_table(frame, folder / name, specs[name].title, added.get(name, ""), measured_at[name])
+
+
+def write_figures(figures: Mapping[str, bytes], folder: Path) -> None:
+    """Write figures of `draw`, each as `<id>.svg`."""
+    for name, data in figures.items():
+        write_atomically(folder / f"{name}.svg", partial(Path.write_bytes, data=data))
+
+
+def page_tables(
+    specs: Mapping[str, TableSpec[Any]], tables: Mapping[str, pd.DataFrame], added: Mapping[str, str], *unfolded: str
+) -> tuple[Table, ...]:
+    """Tables as the page shows them, in the order of the report; those named last are unfolded at first."""
+    return tuple(
+        table(name, spec.title, added.get(name, ""), tables[name], unfolded=name in unfolded)
+        for name, spec in specs.items()
+        if name in tables
+    )
+
+
+def page_pictures(
+    specs: Mapping[str, FigureSpec[Any]], figures: Mapping[str, bytes], added: Mapping[str, str]
+) -> tuple[Picture, ...]:
+    """Figures as the page shows them, in the order of the report."""
+    return tuple(
+        Picture(name, spec.title, added.get(name, ""), figures[name].decode())
+        for name, spec in specs.items()
+        if name in figures
+    )
