@@ -55,6 +55,6 @@ def test_a_stage_without_time_ends_with_a_plan_and_a_figure(tmp_path: Path, monk
         assert "cold_start.budget_seconds (1) was over" in notes[topic], topic
 
     write_cold_start(
-        device="cpu-onednn", measured=folders["measured"], chapters=tmp_path / "chapters", remarks=ROOT / "docs/remarks"
+        device="cpu-onednn", measured=folders["measured"], metrics=tmp_path / "cold.json", chapter=tmp_path / "cold.page.json"
     )
-    assert json.loads((tmp_path / "chapters/cold_start.json").read_text())
+    assert json.loads((tmp_path / "cold.json").read_text())

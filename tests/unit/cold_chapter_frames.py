@@ -173,7 +173,7 @@ def evidence(**changes: Any) -> ColdEvidence:
         # 2 MB must be read at least: at 100 MB/s that takes 20 ms
         "bandwidth": pd.DataFrame({"model": MODELS, "repeat": 0, "file_bytes": 5_000_000, "mb_per_s": 100.0}),
         "profiles": to_frame(profiles()),
-        "plans": pd.DataFrame(plan_rows()),
+        "plans": pd.DataFrame(plan_rows()).assign(document="{}"),
         "models": pd.DataFrame(
             {"model": MODELS, "parameters": (1_200_000, 2_300_000), "model_bytes": (5_000_000, 9_000_000), "macs": (8e8, 3e8)}
         ),

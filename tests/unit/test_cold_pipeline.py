@@ -27,6 +27,7 @@ from edgeplan.chapters.cold_start.stages.cold_start import table2_graph
 from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.energy import Counter, counters, read_uj, spent_joules
 from edgeplan.measurement.process.job import PrepareResult
@@ -38,13 +39,18 @@ from edgeplan.planning.profile import Disk
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.program import step_candidates
 
+
+def plans(folder: Path) -> KeptTables:
+    return KeptTables(folder, *cold_plans.PLAN_COLUMNS)
+
+
 TARGET = Target("net.onnx", "a" * 64, "onednn", "3.2.0", "avx2", "here", 2)
 
 
 @pytest.mark.parametrize("name", ["optimal", "evicted", "nnv12", "warm", "K", "K+C"])
 def test_a_plan_is_found_again_in_its_profile(tmp_path: Path, name: str) -> None:
     profiles = layouts(12, 3)
-    store = cold_plans.PlanStore(tmp_path, Search())
+    store = cold_plans.PlanStore(plans(tmp_path), Search())
     made = store.make(name, profiles, TARGET, disk=Disk(900.0, 0.2) if name == "evicted" else None)
     assert (made.disk is not None) == (name == "evicted")
     profile = profile_for(made, profiles)
@@ -58,21 +64,21 @@ def test_a_plan_is_found_again_in_its_profile(tmp_path: Path, name: str) -> None
 
 def test_a_plan_is_made_once_for_the_same_costs(tmp_path: Path) -> None:
     profiles = layouts(10, 1)
-    made = cold_plans.PlanStore(tmp_path, Search()).make("optimal", profiles, TARGET)
-    again = cold_plans.PlanStore(tmp_path, Search()).make("optimal", profiles, TARGET)
+    made = cold_plans.PlanStore(plans(tmp_path), Search()).make("optimal", profiles, TARGET)
+    again = cold_plans.PlanStore(plans(tmp_path), Search()).make("optimal", profiles, TARGET)
     assert again == made  # its planning time too: it was not planned again
     assert len(list(tmp_path.iterdir())) == 1
-    cold_plans.PlanStore(tmp_path, Search()).make("optimal", layouts(10, 2), TARGET)
-    cold_plans.PlanStore(tmp_path, Search(gap=0.05)).make("optimal", profiles, TARGET)
+    cold_plans.PlanStore(plans(tmp_path), Search()).make("optimal", layouts(10, 2), TARGET)
+    cold_plans.PlanStore(plans(tmp_path), Search(gap=0.05)).make("optimal", profiles, TARGET)
     for disk in (Disk(900.0), Disk(1800.0)):
-        cold_plans.PlanStore(tmp_path, Search()).make("evicted", profiles, TARGET, disk=disk)
+        cold_plans.PlanStore(plans(tmp_path), Search()).make("evicted", profiles, TARGET, disk=disk)
     assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_other_costs_are_charged_to_the_same_schedule(tmp_path: Path) -> None:
     guessed, profiled = layouts(10, 1), layouts(10, 5)
-    made = cold_plans.PlanStore(tmp_path, Search()).make("predicted", guessed, TARGET)
-    best = cold_plans.PlanStore(tmp_path, Search()).make("optimal", profiled, TARGET)
+    made = cold_plans.PlanStore(plans(tmp_path), Search()).make("predicted", guessed, TARGET)
+    best = cold_plans.PlanStore(plans(tmp_path), Search()).make("optimal", profiled, TARGET)
     under = cold_plans.plan_row("net", "predicted", made, profiled)["profiled_makespan_ms"]
     assert under >= best.lower_bound_ms
     assert under != pytest.approx(made.makespan_ms)
@@ -88,7 +94,7 @@ def test_profiles_for_fewer_cores_and_for_uneven_ones() -> None:
 
 def test_a_plan_of_another_layout_has_no_schedule(tmp_path: Path) -> None:
     profiles = layouts(6, 1)
-    made = cold_plans.PlanStore(tmp_path, Search()).make("optimal", profiles, TARGET)
+    made = cold_plans.PlanStore(plans(tmp_path), Search()).make("optimal", profiles, TARGET)
     bare = replace(realistic(6, 1), layout=made.layout)
     bare = replace(bare, layers=tuple(replace(x, candidates=x.candidates[:1]) for x in bare.layers))
     assert np.isnan(cold_plans.makespan_under(made, [bare]))
@@ -107,9 +113,11 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
     reference = tmp_path / "reference.npz"
     np.savez(reference, out=np.zeros(graph.shape(graph.outputs[0]), np.float32))
 
+    kept = KeptTables(tmp_path / "kept", *cold_checks.COLUMNS)
+
     def check(choices: int, threads: tuple[int, ...] = (1,)) -> list[float]:
         found, left_out = check_outputs(
-            dnnl, model, graph, lambda: reference, threads=threads, seed=1, choices=choices, kept=tmp_path / "kept"
+            dnnl, model, graph, lambda: reference, threads=threads, seed=1, choices=choices, kept=kept
         )
         assert set(found["threads"]) == set(threads)
         assert left_out == 0
@@ -122,7 +130,7 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
     np.savez(reference, out=np.ones(graph.shape(graph.outputs[0]), np.float32))
     assert check(1) == errors  # kept
     assert len(check(2)) > 3
-    hurried = {"threads": (1, 2), "seed": 1, "choices": 3, "kept": tmp_path / "kept"}
+    hurried = {"threads": (1, 2), "seed": 1, "choices": 3, "kept": kept}
     for _ in range(2):  # what was not checked to the end is not kept
         few, left_out = check_outputs(dnnl, model, graph, lambda: reference, **hurried, budget=Budget(0.0))
         assert (len(few), left_out > 0) == (1, True)

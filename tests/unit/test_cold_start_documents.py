@@ -11,9 +11,10 @@ from cold_start_instances import layouts, realistic, uniform
 
 from edgeplan.chapters.cold_start.planners.registry import plan
 from edgeplan.errors import FormatError
-from edgeplan.planning.document import Plan, Target, check_fits, read_plan, write_plan
+from edgeplan.planning.document import Plan, Target, check_fits, plan_of, read_plan, write_plan
 from edgeplan.planning.profile import Candidate, Contention, Fresh, Layer, check
 from edgeplan.profiling.frame import from_frame, to_frame
+from edgeplan.support.frames import read_parquet
 
 TARGET = Target("m.onnx", "a" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2)
 
@@ -125,10 +126,10 @@ def test_the_gap_stands_in_the_document(tmp_path: Path) -> None:
 
 
 def test_plans_of_before_the_gap_stood_in_them_are_read() -> None:
-    kept = sorted((Path(__file__).parents[2] / "results/cpu-onednn/cold/plans").glob("*.json"))
-    assert kept
-    for path in kept:
-        found = read_plan(path)
+    kept = read_parquet(Path(__file__).parents[2] / "results/cpu-onednn/cold/plans.parquet")["document"]
+    assert len(kept)
+    for text in kept:
+        found = plan_of(text, "plans.parquet")
         assert found.gap == pytest.approx(found.makespan_ms / found.lower_bound_ms - 1, abs=1e-6)
 
 

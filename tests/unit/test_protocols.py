@@ -10,20 +10,25 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from edgeplan.chapters.cold_start.measuring.checks import COLUMNS as CHECK_COLUMNS
 from edgeplan.chapters.cold_start.measuring.checks import check_key
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, run_key
+from edgeplan.chapters.cold_start.measuring.timeline import COLUMNS as SPAN_COLUMNS
 from edgeplan.chapters.cold_start.measuring.timeline import timeline_key
 from edgeplan.chapters.cold_start.measuring.tools import plan_version
+from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS
 from edgeplan.devices.config import load_device
 from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.bench import row_key
+from edgeplan.measurement.kept import KeptTables
 from edgeplan.params import load_params
-from edgeplan.planning.document import Plan, read_plan
+from edgeplan.planning.document import Plan, plan_of
 from edgeplan.profiling.settings import ProfileSettings, cores_of
 from edgeplan.profiling.store import identity, key_of
 from edgeplan.runtime.library import LibraryInfo
 from edgeplan.support import protocols
+from edgeplan.support.frames import read_parquet
 from edgeplan.support.protocols import LOCK, PROTOCOLS, digest, essence, protocol, written
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +79,10 @@ def _as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plans() -> dict[str, Plan]:
-    return {path.stem: read_plan(path) for path in (COLD / "snapshot/plans").glob("*.json")}
+    """The executed plans of the shipped results by model, plan and threads."""
+    frame = read_parquet(ROOT / "results/cpu-onednn/cold/plans.parquet", "model", "plan", "threads", "document")
+    names = frame["model"] + "-" + frame["plan"] + "-" + frame["threads"].astype(str)
+    return {name: plan_of(text, name) for name, text in zip(names, frame["document"], strict=True)}
 
 
 def cold_keys(made: dict[str, Plan]) -> Iterator[tuple[str, str]]:
@@ -96,6 +104,11 @@ def cold_keys(made: dict[str, Plan]) -> Iterator[tuple[str, str]]:
             yield record["key"], run_key(run, machine, digests[model], version, settings)
 
 
+def kept(kind: str, *columns: str) -> frozenset[str]:
+    """Keys of what is kept beside the rows."""
+    return KeptTables(COLD / kind, *columns).keys
+
+
 @pytest.mark.usefixtures("_as_shipped")
 def test_every_cold_start_is_found() -> None:
     pairs = list(cold_keys(plans()))
@@ -108,13 +121,15 @@ def test_profiles_checks_and_timelines_are_found() -> None:
     made = plans()
     optimal = {name.partition("-")[0]: plan for name, plan in made.items() if name.endswith("-optimal-2")}
     s = PARAMS.cold_start
-    assert {path.stem for path in (COLD / "timelines").glob("*.parquet")} == {
+    assert kept("timelines", *SPAN_COLUMNS) == {
         timeline_key(plan_version(plan, plan.library_version), 2, s.timeline_runs, PARAMS.seed) for plan in optimal.values()
     }
-    assert {path.stem for path in (COLD / "checks").glob("*.parquet")} == {
+    assert kept("checks", *CHECK_COLUMNS) == {
         f"{name}-{check_key(p.model_sha256[:20], p.library_version, p.isa, PARAMS.seed, s.checked_choices, s.threads)}"
         for name, p in optimal.items()
     }
+    found = {name.rpartition("-")[0] for name in kept("plans", *PLAN_COLUMNS)}
+    assert found == made.keys(), "every executed plan has been kept, under its key"
     (stored,) = (COLD / "profiles").glob("????????????.json")
     known = json.loads(stored.read_text())
     library = (known[name] for name in ("library_version", "library_commit", "cpu_runtime", "isa"))

@@ -34,6 +34,7 @@ Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
 _ROUGH_MS = 1e-6  # times are rounded to this in the document
 _ROUGH_GAP = 1e-6
+_AGAIN = "plan the model again: edgeplan plan cold-start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,12 @@ class Plan(BaseModel):
 
 def write_plan(plan: Plan, path: Path) -> None:
     """Write a plan, atomically and without white space."""
-    write_text(path, json.dumps(plan.model_dump(mode="json"), separators=(",", ":")) + "\n")
+    write_text(path, plan_text(plan))
+
+
+def plan_text(plan: Plan) -> str:
+    """A plan as a line of JSON."""
+    return json.dumps(plan.model_dump(mode="json"), separators=(",", ":")) + "\n"
 
 
 def read_plan(path: Path) -> Plan:
@@ -228,14 +234,23 @@ def read_plan(path: Path) -> Plan:
     Raises:
         FormatError: missing, not JSON, of another format version, or not fitting; it names the field.
     """
-    again = "plan the model again: edgeplan plan cold-start"
     try:
-        return Plan.model_validate_json(path.read_bytes())
+        return plan_of(path.read_bytes(), str(path))
     except OSError as error:
-        raise FormatError(f"cannot read the plan: {error.strerror}", where=str(path), next_step=again) from error
+        raise FormatError(f"cannot read the plan: {error.strerror}", where=str(path), next_step=_AGAIN) from error
+
+
+def plan_of(text: bytes | str, where: str) -> Plan:
+    """A plan from its JSON.
+
+    Raises:
+        FormatError: not JSON, of another format version, or not fitting; it names the field.
+    """
+    try:
+        return Plan.model_validate_json(text)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in error.errors())
-        raise FormatError(f"the plan does not fit: {problems}", where=str(path), next_step=again) from error
+        raise FormatError(f"the plan does not fit: {problems}", where=where, next_step=_AGAIN) from error
 
 
 def check_fits(plan: Plan, target: Target, steps: tuple[str, ...], where: str = "") -> None:

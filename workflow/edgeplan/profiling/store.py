@@ -234,17 +234,21 @@ class ProfileStore:
         self.measured += len(rows)
 
     def merge(self) -> None:
-        """Merge the parts in the workspace into few files."""
+        """Merge the parts in the workspace into few files; one that is full is never written again."""
         rows = tuple(row for row in self.all_rows() if row.signature in self._own)
         if self.folder is None or not rows:
             return
-        parts = [rows[i : i + _MAX_ROWS_PER_FILE] for i in range(0, len(rows), _MAX_ROWS_PER_FILE)]
-        merged = [self.folder / f"{self.key}-rows-{i:03d}.parquet" for i in range(len(parts))]
         old = set(self.folder.glob(f"{self.key}-*.parquet"))
-        if old == set(merged) and sum(pq.read_metadata(path).num_rows for path in old) == len(rows):
+        counts = {path: pq.read_metadata(path).num_rows for path in old}
+        merged = [self.folder / f"{self.key}-rows-{i:03d}.parquet" for i in range(-(-len(rows) // _MAX_ROWS_PER_FILE))]
+        if old == set(merged) and sum(counts.values()) == len(rows):
             return
-        for path, part in zip(merged, parts, strict=True):
-            _write_rows(path, part)
+        full = [path for path in merged if counts.get(path) == _MAX_ROWS_PER_FILE]
+        stored = {(row.signature, row.implementation) for path in full for row in read_rows(path)}
+        rest = [row for row in rows if (row.signature, row.implementation) not in stored]
+        open_files = [path for path in merged if path not in full]
+        for i, path in enumerate(open_files):
+            _write_rows(path, rest[i * _MAX_ROWS_PER_FILE : (i + 1) * _MAX_ROWS_PER_FILE])
         for path in old - set(merged):
             path.unlink()
 

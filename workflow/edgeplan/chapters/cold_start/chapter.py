@@ -23,7 +23,6 @@ COLD_START = Stage(
     inputs={"device": "config/devices/{device}.yaml"},
     outputs=_DOCUMENTS,
     paths={"predictors": f"{_RESULTS}/predictors", "work": "work/cold", "measured": _MEASURED},
-    writes=(f"{_MEASURED}/plans",),
     rows="data/rows/{device}/cold_start",
     renews=True,
     all_cores=True,

@@ -54,7 +54,7 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
     "profiles": ("model", "layout", "step", "implementation", "source"),
     "plans": (
         *("model", "plan", "threads", "little_ratio", "planner", "costs", "layout", "steps", "widen_from"),
-        *("makespan_ms", "lower_bound_ms", "planning_ms", "cache_bytes", "note"),
+        *("makespan_ms", "lower_bound_ms", "planning_ms", "cache_bytes", "note", "document"),
     ),
     "models": ("model", "parameters", "model_bytes", "macs"),
     "checks": ("model", "layout", "choice", "error"),
@@ -76,7 +76,7 @@ class ColdEvidence:
         bandwidth: the disk, probed among the runs: model, repeat, file_bytes, mb_per_s.
         profiles: `planning.cold_start.frame`; beside the models, the convolution of Table 2.
         plans: one row a plan document: model, plan, threads, little_ratio, planner, costs, layout, steps, widen_from,
-            makespan_ms, lower_bound_ms, gap, planning_ms, read_bytes, cache_bytes, profiled_makespan_ms, note.
+            makespan_ms, lower_bound_ms, gap, planning_ms, read_bytes, cache_bytes, profiled_makespan_ms, note, document (JSON).
         models: model, parameters, model_bytes, macs.
         checks: outputs against ONNX Runtime, one row a program and thread count: model, layout, choice (which candidate every
             step takes), error.

@@ -15,6 +15,7 @@ from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
 from edgeplan.chapters.cold_start.measuring.variants import digest
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import random_inputs, relative_error
 from edgeplan.runtime.dnnl import Dnnl
@@ -23,7 +24,6 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
-from edgeplan.support.frames import KEPT, read_parquet, write_parquet
 from edgeplan.support.protocols import protocol
 
 COLUMNS = ("model", "layout", "threads", "choice", "error", "kernels")
@@ -43,7 +43,7 @@ def check_outputs(
     threads: Sequence[int],
     seed: int,
     choices: int,
-    kept: Path,
+    kept: KeptTables,
     lock_timeout_seconds: float = 0.0,
     budget: Budget | None = None,
 ) -> tuple[pd.DataFrame, int]:
@@ -59,7 +59,7 @@ def check_outputs(
         threads: numbers of threads that plans execute on.
         seed: of the inputs.
         choices: try only the first so many; 0: all.
-        kept: folder of results; what was checked with this library and runtime is not checked again.
+        kept: results by key, with `COLUMNS`; what was checked with this library and runtime is not checked again.
         lock_timeout_seconds: how long to wait while another process is measuring, which checks would disturb.
         budget: beyond it no more than the first choice under the first layout is run, and nothing is kept.
 
@@ -67,10 +67,9 @@ def check_outputs(
         model, layout, threads, choice (k), error (max|a - b| / max|b|), kernels (the distinct ones run, JSON); how many
         choices there was no time for.
     """
-    key = check_key(model.digest, dnnl.info.version, dnnl.info.isa, seed, choices, threads)
-    path = kept / f"{model.name}-{key}.parquet"
-    if path.is_file():
-        return read_parquet(path, *COLUMNS, next_step=KEPT), 0
+    key = f"{model.name}-{check_key(model.digest, dnnl.info.version, dnnl.info.isa, seed, choices, threads)}"
+    if (found := kept.get(key)) is not None:
+        return found, 0
     with machine_lock(lock_timeout_seconds):
         with np.load(reference(), allow_pickle=False) as stored:
             expected = [stored[name] for name in stored.files]
@@ -96,5 +95,5 @@ def check_outputs(
                 rows.append({**place, "error": error, "kernels": kernels})
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     if not left_out:
-        write_parquet(frame, path)
+        kept.add(key, frame)
     return frame, left_out

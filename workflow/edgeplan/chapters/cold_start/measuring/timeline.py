@@ -15,6 +15,7 @@ import pandas as pd
 from edgeplan.chapters.cold_start.measuring.variants import digest
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError
+from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process import host_memory as grounds
 from edgeplan.measurement.process import page_cache
@@ -25,7 +26,6 @@ from edgeplan.measurement.process.job import PrepareResult
 from edgeplan.measurement.process.prepare_machine import settle
 from edgeplan.planning.machine import Span
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.support.frames import KEPT, read_parquet, write_parquet
 from edgeplan.support.protocols import protocol
 
 COLUMNS = ("kind", "core", "step", "stage", "start_ms", "end_ms")
@@ -39,7 +39,7 @@ def measured_timeline(
     inputs: Mapping[str, tuple[int, ...]],
     seed: int,
     runs: int,
-    kept: Path,
+    kept: KeptTables,
     lock_timeout_seconds: float,
 ) -> pd.DataFrame:
     """The run that took the median time of some cold runs with a warm page cache, each in a process of its own.
@@ -51,14 +51,14 @@ def measured_timeline(
         inputs: shapes.
         seed: of the inputs.
         runs: how many.
-        kept: folder of timelines recorded before, by plan.
+        kept: timelines recorded before, by plan, with `COLUMNS`.
         lock_timeout_seconds: how long to wait while another process is measuring.
     """
     if prepared.artefact is None:
         return pd.DataFrame(columns=list(COLUMNS))
-    path = kept / f"{timeline_key(prepared.engine_version, threads, runs, seed)}.parquet"
-    if path.is_file():
-        return read_parquet(path, *COLUMNS, next_step=KEPT)
+    key = timeline_key(prepared.engine_version, threads, runs, seed)
+    if (found := kept.get(key)) is not None:
+        return found
     files = prepared.artefact.files
     job: dict[str, Any] = {
         "folder": str(prepared.artefact.main.parent),
@@ -73,7 +73,7 @@ def measured_timeline(
         recorded = [_recorded(job) for _ in range(runs)]
     middle = sorted(recorded, key=lambda spans: max(s.end_ms for s in spans))[runs // 2]
     frame = pd.DataFrame(timeline_rows("measured", middle), columns=list(COLUMNS))
-    write_parquet(frame, path)
+    kept.add(key, frame)
     return frame
 
 

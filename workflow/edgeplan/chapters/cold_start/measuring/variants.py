@@ -11,16 +11,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+import pandas as pd
+
 from edgeplan.chapters.cold_start.planners.later import profile_for
 from edgeplan.chapters.cold_start.planners.nnv12 import Reprofile
 from edgeplan.chapters.cold_start.planners.registry import Options, plan
-from edgeplan.planning.document import Plan, Target, read_plan, write_plan
+from edgeplan.measurement.kept import KeptTables
+from edgeplan.planning.document import Plan, Target, plan_of, plan_text
 from edgeplan.planning.machine import MAIN, Schedule, Span, simulate
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import SOURCES, Disk, Profile
 from edgeplan.profiling.frame import to_frame
 from edgeplan.support.protocols import protocol
 
+#: Of kept plans: the document is JSON.
+PLAN_COLUMNS = ("document",)
 #: Opens what measures a combination again.
 Reprofiling = Callable[[], AbstractContextManager[Reprofile]]
 
@@ -79,12 +84,12 @@ class PlanStore:
     """Plans, each made once: they decide which measured runs count, and a search with a time limit may end differently.
 
     Args:
-        folder: where they are kept.
+        kept: those made before, with `PLAN_COLUMNS`.
         search: of the optimal planner.
     """
 
-    def __init__(self, folder: Path, search: Search) -> None:
-        self._folder, self._options = folder, Options(search=search)
+    def __init__(self, kept: KeptTables, search: Search) -> None:
+        self._kept, self._options = kept, Options(search=search)
         self._protocol = protocol("plan").name
 
     def make(
@@ -109,13 +114,13 @@ class PlanStore:
         costs = to_frame(profiles).to_json(orient="split", double_precision=12)
         come = [disk.mb_per_s, disk.latency_ms] if disk is not None else None
         parts = [variant.planner, come, variant.costs, variant.reprofile, search, costs, _fields(target), self._protocol]
-        path = self._folder / f"{Path(target.model).stem}-{name}-{target.threads}-{digest(parts)}.json"
-        if path.is_file():
-            return read_plan(path)
+        key = f"{Path(target.model).stem}-{name}-{target.threads}-{digest(parts)}"
+        if (found := self._kept.get(key)) is not None:
+            return plan_of(found["document"].iloc[0], key)
         with reprofiler() if reprofiler is not None else nullcontext() as reprofile:
             options = replace(self._options, reprofile=reprofile, disk=disk)
             made = plan(profiles, variant.planner, target, costs=variant.costs, options=options)
-        write_plan(made, path)
+        self._kept.add(key, pd.DataFrame({"document": [plan_text(made)]}))
         return made
 
 
@@ -156,7 +161,8 @@ def plan_row(model: str, name: str, made: Plan, profiles: Sequence[Profile]) -> 
     """A plan as a row of `plans.parquet`; `profiles` are the profiled ones on the plan's cores."""
     row: dict[str, Any] = {field: getattr(made, field) for field in _COPIED}
     under = makespan_under(made, profiles) if made.costs == "predicted" else made.makespan_ms
-    return {"model": model, "plan": name, "steps": len(made.steps), "profiled_makespan_ms": under, **row}
+    about = {"model": model, "plan": name, "steps": len(made.steps), "profiled_makespan_ms": under}
+    return {**about, **row, "document": plan_text(made)}
 
 
 def digest(parts: object) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from edgeplan.chapters.cold_start.measuring.planning import Planned, Planning
 from edgeplan.chapters.cold_start.measuring.timeline import COLUMNS as SPAN_COLUMNS
 from edgeplan.chapters.cold_start.measuring.timeline import measured_timeline, timeline_rows
 from edgeplan.chapters.cold_start.measuring.tools import Tools
-from edgeplan.chapters.cold_start.measuring.variants import PlanStore, on_cores, planned_timeline
+from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS, PlanStore, on_cores, planned_timeline
 from edgeplan.chapters.cold_start.settings import Params
 from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import environment
@@ -32,20 +31,18 @@ from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.planning.document import write_plan
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Profile
 from edgeplan.profiling.frame import to_frame
-from edgeplan.support.files import write_atomically, write_json
+from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 log = logging.getLogger(__name__)
-#: Files of the stage; `plans/` beside them holds the plan documents.
+#: Files of the stage.
 DOCUMENTS = (*(f"{name}.parquet" for name in FRAMES), "notes.json", "environment.json")
-_PLANS = "plans"
-_SNAPSHOT = "snapshot"
 _PROFILES_SHARE = 0.5  # of the budget
 _CHECKS_SHARE, _PLANS_SHARE, _TIMELINES_SHARE = 0.2, 0.3, 0.1  # of what is left before each; the rest is for runs
 
@@ -57,39 +54,33 @@ def measure_cold_start(params: Params, *, device: Path, predictors: Path, rows: 
         params: params.yaml.
         device: the device file.
         predictors: folder of the device's predictors, for plans from predicted costs; may be absent.
-        rows: rows of earlier runs: profiles, plans, runs, and a snapshot of the written files.
+        rows: rows of earlier runs: profiles, plans, runs, checks, timelines.
         work: models, artefacts and plan folders; may be deleted, costs only building again.
         measured: where the tables of this stage go.
 
     Raises:
-        StoreError: only stored rows may be used and there are none.
+        StoreError: nothing may be measured, and there is no table of an earlier run.
         BusyError: another process is measuring on this machine, and did not end in time.
         EdgeplanError: of the profiler, the planners, the runtime and the baselines.
     """
     if stored_only():
-        _restore(rows / _SNAPSHOT, measured)
+        _require_measured(measured)
         return
     tools = Tools(load_device(device), params.cold_start, rows / "profiles")
     # held throughout: listing candidates, building plans and converting models load the cores, too
     with machine_lock(params.cold_start.lock_timeout_seconds):
         _Stage(params, tools, rows, work.resolve(), predictors).write(measured)
-    shutil.rmtree(rows / _SNAPSHOT, ignore_errors=True)
-    _copy(measured, rows / _SNAPSHOT)
 
 
-def _restore(snapshot: Path, measured: Path) -> None:
-    if not all((snapshot / name).is_file() for name in DOCUMENTS):
+def _require_measured(measured: Path) -> None:
+    """Check that all is there: what makes tables of rows needs the library and the machine that they were measured on."""
+    missing = [name for name in DOCUMENTS if not (measured / name).is_file()]
+    if missing:
         raise StoreError(
-            "there are no stored measurements of cold starts",
-            where=str(snapshot),
-            next_step="unset EDGEPLAN_STORED_ROWS_ONLY to measure here, or restore the shipped rows with git checkout",
+            f"there are no stored measurements of cold starts: {missing[0]} is missing",
+            where=str(measured),
+            next_step=f"unset EDGEPLAN_STORED_ROWS_ONLY to measure here, or restore them: git checkout -- {measured}",
         )
-    _copy(snapshot, measured)
-
-
-def _copy(source: Path, target: Path) -> None:
-    for name in (*DOCUMENTS, *(f"{_PLANS}/{path.name}" for path in sorted((source / _PLANS).glob("*.json")))):
-        write_atomically(target / name, lambda temporary, name=name: shutil.copyfile(source / name, temporary))  # type: ignore[misc]
 
 
 class _Stage:
@@ -99,6 +90,9 @@ class _Stage:
         self._notes: dict[str, str] = {}
         self._budget = Budget.of(self._settings.budget_seconds)
         self._predictors = predictors
+        self._plans = KeptTables(rows / "plans", *PLAN_COLUMNS)
+        self._checked = KeptTables(rows / "checks", *CHECK_COLUMNS)
+        self._recorded = KeptTables(rows / "timelines", *SPAN_COLUMNS)
 
     def write(self, measured: Path) -> None:
         """Do all of it, and write the tables."""
@@ -113,7 +107,7 @@ class _Stage:
         search = Search(self._settings.gap, self._settings.time_limit_s)
         planning = Planning(
             self._tools,
-            PlanStore(self._rows / "plans", search),
+            PlanStore(self._plans, search),
             self._predictors,
             self._work / "plans",
             self._budget.part(_PLANS_SHARE),
@@ -145,10 +139,10 @@ class _Stage:
             "spans": spans,
             "energy": energy,
         }
+        for kept in (self._plans, self._checked, self._recorded):
+            kept.merge()
         for name in FRAMES:
             write_parquet(frames[name], measured / f"{name}.parquet")
-        for name, plan in planned.documents.items():
-            write_plan(plan, measured / _PLANS / f"{name}.json")
         write_json(measured / "notes.json", self._notes)
         latest = float(runs["measured_at"].max()) if len(runs) else time.time()
         about = environment() | {"load_1min": None, "measured_at": time.strftime("%Y-%m-%d", time.gmtime(latest))}
@@ -201,7 +195,7 @@ class _Stage:
                 threads=self._settings.threads,
                 seed=self._seed,
                 choices=self._settings.checked_choices,
-                kept=self._rows / "checks",
+                kept=self._checked,
                 lock_timeout_seconds=self._settings.lock_timeout_seconds,
                 budget=budget.part(1 / (len(models) - number)),
             )
@@ -234,7 +228,7 @@ class _Stage:
                         inputs=model.inputs,
                         seed=self._seed,
                         runs=runs,
-                        kept=self._rows / "timelines",
+                        kept=self._recorded,
                         lock_timeout_seconds=self._settings.lock_timeout_seconds,
                     )
                 )

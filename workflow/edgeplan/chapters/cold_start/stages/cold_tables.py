@@ -33,7 +33,7 @@ def write_cold_start(*, device: str, measured: Path, metrics: Path, chapter: Pat
     )
     added = kit.notes(COLD_TABLES, evidence, tables)
     kit.write_tables(COLD_TABLES, tables, added, dict.fromkeys(tables, measured_at), measured / "tables")
-    write_csv(evidence.plans, measured / "tables" / "plans.csv")
+    write_csv(evidence.plans.drop(columns="document"), measured / "tables" / "plans.csv")
     kit.write_figures(figures, measured / "figures")
     write_json(metrics, found)
     write_chapter(cold_chapter(evidence, tables, figures, found, measured_at), chapter)

@@ -1,0 +1,90 @@
+"""What is made once beside the measured rows, and found again by its key: plans, checks of outputs, timelines.
+
+A table is added as a file of its own, so that a killed run keeps it. `merge` brings these files together into one more
+numbered file; what was merged before is never written again, so that git stores it once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from edgeplan.support.frames import KEPT, read_parquet, write_parquet
+
+_KEY = "key"
+_MERGED = "rows-"
+
+
+class KeptTables:
+    """Tables by key, in a few Parquet files of a folder.
+
+    Args:
+        folder: where the files lie; it may be absent.
+        columns: of every table, besides its key.
+
+    Raises:
+        FormatError: a file is damaged, of another format version, or lacks a column.
+    """
+
+    def __init__(self, folder: Path, *columns: str) -> None:
+        self._folder, self._columns = folder, columns
+        self._tables: dict[str, pd.DataFrame] = {}
+        self._apart: list[str] = []
+        for path in self._merged():
+            self._read(path)
+        merged = self.keys
+        for path in self._alone():
+            self._read(path)
+        self._apart += [key for key in self._tables if key not in merged]
+
+    def _read(self, path: Path) -> None:
+        for key, part in read_parquet(path, _KEY, *self._columns, next_step=KEPT).groupby(_KEY, sort=False):
+            self._tables.setdefault(str(key), part.drop(columns=_KEY).reset_index(drop=True))
+
+    def _merged(self) -> list[Path]:
+        return sorted(self._folder.glob(f"{_MERGED}*.parquet"))
+
+    def _alone(self) -> list[Path]:
+        return sorted(path for path in self._folder.glob("[!.]*.parquet") if not path.name.startswith(_MERGED))
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """All keys."""
+        return frozenset(self._tables)
+
+    def get(self, key: str) -> pd.DataFrame | None:
+        """The table of a key, its rows in the order in which they were added; None if there is none."""
+        found = self._tables.get(key)
+        return None if found is None else found.copy()
+
+    def add(self, key: str, table: pd.DataFrame) -> None:
+        """Keep a table that has at least one row.
+
+        Args:
+            key: of which there is no table yet; part of a file's name.
+            table: with the columns of the store.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        self._tables[key] = table[list(self._columns)].reset_index(drop=True)
+        self._apart.append(key)
+        write_parquet(self._keyed(key), self._folder / f"{key}.parquet")
+
+    def _keyed(self, key: str) -> pd.DataFrame:
+        table = self._tables[key]
+        return table.assign(**{_KEY: key})[[_KEY, *self._columns]]
+
+    def merge(self) -> None:
+        """Bring the tables that were added one by one together in one file.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        if self._apart:
+            path = self._folder / f"{_MERGED}{len(self._merged()):03d}.parquet"
+            write_parquet(pd.concat([self._keyed(key) for key in self._apart], ignore_index=True), path)
+        self._apart.clear()
+        for path in self._alone():
+            path.unlink()
