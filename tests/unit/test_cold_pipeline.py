@@ -23,8 +23,8 @@ from edgeplan.chapters.cold_start.measuring.bench import Bench, SharedJournal
 from edgeplan.chapters.cold_start.measuring.checks import check_outputs
 from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, Guest
 from edgeplan.chapters.cold_start.planners.later import profile_for
-from edgeplan.chapters.cold_start.stages.cold_start import table2_graph
-from edgeplan.errors import DeviceError
+from edgeplan.chapters.cold_start.stages.cold_start import DOCUMENTS, measure_cold_start, table2_graph
+from edgeplan.errors import DeviceError, StoreError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.kept import KeptTables
@@ -90,6 +90,23 @@ def test_profiles_for_fewer_cores_and_for_uneven_ones() -> None:
     assert cold_plans.on_cores(profiles, 3) == ()
     chip = cold_plans.uneven(profiles, 3.0)[0]
     assert (chip.equal, chip.queues, chip.narrow, chip.little_ratio) == (False, 1, 1, 3.0)
+
+
+def test_where_nothing_may_be_measured_the_tables_of_an_earlier_run_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEPLAN_STORED_ROWS_ONLY", "1")
+    root = Path(__file__).parents[2]
+    folders = {name: tmp_path / name for name in ("predictors", "rows", "work", "measured")}
+    folders["measured"].mkdir()
+    for name in DOCUMENTS:
+        with pytest.raises(StoreError, match=f"{name} is missing") as caught:
+            measure_cold_start(load_params(root / "params.yaml"), device=root / "config/devices/cpu-onednn.yaml", **folders)
+        assert "git checkout" in caught.value.next_step
+        (folders["measured"] / name).write_text(name)
+    measure_cold_start(load_params(root / "params.yaml"), device=root / "config/devices/cpu-onednn.yaml", **folders)
+    assert {path.name: path.read_text() for path in folders["measured"].iterdir()} == {name: name for name in DOCUMENTS}
+    assert not folders["rows"].exists()
 
 
 def test_a_plan_of_another_layout_has_no_schedule(tmp_path: Path) -> None:
