@@ -11,7 +11,7 @@ import pytest
 from edgeplan.chapters.prediction.fusion.detection import COLUMNS
 from edgeplan.chapters.prediction.fusion.prior import find_prior, with_prior
 from edgeplan.chapters.prediction.fusion.settings import FusionSettings
-from edgeplan.errors import ParamsError
+from edgeplan.errors import DeviceError
 from edgeplan.graph.fusion_rules import Contexts, FusionRules, Provenance, Rule, read_rules
 from edgeplan.workspace import SHIPPED
 
@@ -92,7 +92,7 @@ def test_shipped_rules_are_found_by_engine() -> None:
 
 
 def test_a_device_that_is_not_shipped_is_named_with_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(ParamsError, match=r"(?s)'board'.*fusion.prior") as caught:
+    with pytest.raises(DeviceError, match=r"(?s)'board'.*fusion.prior") as caught:
         find_prior(["board"], "engine", tmp_path)
     assert "none" in str(caught.value)
 

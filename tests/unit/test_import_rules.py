@@ -20,7 +20,15 @@ REGISTRY = {"base", "registry", "calling", "check", "estimate", "wiring"}
 #: Modules that word messages and find files, which every layer uses.
 COMMON = {"errors", "terminal", "progress", "workspace", "writable"}
 #: What planning may use besides the standard library and itself; modules of documents read and write files with a schema.
-OF_PLANNING = {"numpy", "scipy", "numba", "ortools", "edgeplan.errors", "edgeplan.support.compiled"}
+OF_PLANNING = {
+    "numpy",
+    "scipy",
+    "numba",
+    "ortools",
+    "edgeplan.errors",
+    "edgeplan.support.compiled",
+    "edgeplan.support.topology",
+}
 OF_DOCUMENTS = {"pydantic", "edgeplan.support.files"}
 DOCUMENTS = {
     f"edgeplan.planning.{name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeplan.graph.topology import topological
+from edgeplan.support.topology import topological
 
 
 def test_what_waits_for_nothing_keeps_its_place() -> None:

@@ -19,7 +19,7 @@ SHIPPED = Path(__file__).parent / "shipped"
 DEVICE_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _DEVICES, _ROWS, _RESULTS = Path("config/devices"), Path("data/rows"), Path("results")
 _PREDICTORS = "card.json"
-KERNELS = "kernels.parquet"
+KERNELS, RULES = "kernels.parquet", "rules.json"
 
 
 @dataclass(frozen=True)
@@ -73,17 +73,17 @@ class Workspace:
         return known[name]
 
 
-def shipped_kernels(name: str, folder: Path = SHIPPED, *, where: str = "training.prior") -> Path:
-    """File of the kernels that the shipped predictors of a device were trained on.
+def shipped_folder(name: str, folder: Path = SHIPPED, *, where: str = "training.prior") -> Path:
+    """Folder of what stages learn from: fusion rules and kernels of a device, with the predictors that were trained on them.
 
     Raises:
         DeviceError: none are shipped of this device.
     """
-    path = folder / name / KERNELS
-    if not (DEVICE_NAME.fullmatch(name) and path.is_file() and (path.parent / _PREDICTORS).is_file()):
+    path = folder / name
+    if not (DEVICE_NAME.fullmatch(name) and all((path / file).is_file() for file in (RULES, KERNELS, _PREDICTORS))):
         known = ", ".join(sorted(p.parent.name for p in folder.glob(f"*/{KERNELS}"))) or "none"
         raise DeviceError(
-            f"the package ships no kernels of a device {name!r} to learn from",
+            f"the package ships nothing of a device {name!r} to learn from",
             where=where,
             next_step=f"name devices that it does ({known}), or none: -S '{where}=[]'",
         )

@@ -13,7 +13,7 @@ from edgeplan.chapters.registry import CHAPTERS
 from edgeplan.devices.config import DEVICE_FOLDER, load_device
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.params import load_params
-from edgeplan.workspace import shipped_kernels
+from edgeplan.workspace import shipped_folder
 
 
 def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> ChapterParams:
@@ -38,7 +38,7 @@ def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> ChapterParams:
             )
         load_device(file)
     for place, name in _named(params, (targets for chapter in CHAPTERS.values() for targets in chapter.shipped_devices)):
-        shipped_kernels(name, where=place)
+        shipped_folder(name, where=place)
     return params
 
 

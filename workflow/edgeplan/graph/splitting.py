@@ -9,7 +9,7 @@ from typing import Protocol
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import Kernel, make_kernel
 from edgeplan.graph.kinds import ELEMENTWISE, kind
-from edgeplan.graph.topology import topological
+from edgeplan.support.topology import topological
 
 
 class SplittingRules(Protocol):

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.ir import Graph, Tensor
 from edgeplan.graph.kernels import Kernel, KernelConfig
-from edgeplan.graph.topology import topological
 from edgeplan.predictors.configs import NUMBERS, WORDS, ConfigTable, Integers
 from edgeplan.support.files import write_atomically
+from edgeplan.support.topology import topological
 
 FORMAT = b"edgeplan.kernel-tables.1"
 _LISTS = ("config_id", "inputs_of", "tensor_of_input", "tensor_shape", "tensor_rank", "tensor_producer", "graph_outputs")

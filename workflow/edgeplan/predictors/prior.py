@@ -28,7 +28,7 @@ from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.sizes import Places, nearest_row, places
 from edgeplan.predictors.support import Support
 from edgeplan.support.frames import read_parquet
-from edgeplan.workspace import SHIPPED, shipped_kernels
+from edgeplan.workspace import KERNELS, SHIPPED, shipped_folder
 
 #: What is told of a kernel that was sampled on a prior device.
 COLUMNS = ("kind", "config", "implementation", "input_layout")
@@ -103,7 +103,7 @@ def shipped_prior(names: Sequence[str], folder: Path = SHIPPED) -> Prior | None:
     """
     predictors, kernels = [], []
     for name in names:
-        path = shipped_kernels(name, folder)
+        path = shipped_folder(name, folder) / KERNELS
         predictors.append(load_distilled(path.parent).without_factors())
         kernels.append(read_parquet(path, *COLUMNS)[list(COLUMNS)])
     return Prior(tuple(predictors), pd.concat(kernels, ignore_index=True)) if names else None

@@ -12,9 +12,9 @@ from onnx import helper
 
 from edgeplan.errors import CheckError, ModelError
 from edgeplan.graph.onnx.prepare import Preparation, given_values
+from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
 
 _INPUTS = 5
-_TOLERANCE = 1e-4
 
 
 def largest_difference(original: Path, made: Path, wanted: Preparation) -> float:
@@ -41,7 +41,7 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
                 worst = max(worst, _difference(np.asarray(a), np.asarray(b)))
     except ort.capi.onnxruntime_pybind11_state.Fail as error:
         raise ModelError(f"ONNX Runtime cannot run it: {error}", where=str(made), next_step="report the model") from error
-    if not worst <= _TOLERANCE:
+    if not worst <= OUTPUT_TOLERANCE:
         raise CheckError(
             f"the prepared model differs from the original by {worst:.1e} of the largest magnitude",
             where=str(made),

@@ -20,7 +20,7 @@ from edgeplan.graph.element_types import NEXT_STEP, of_type
 from edgeplan.graph.ir import Tensor
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.onnx.constants import constant_tensor, element_type, held_value, is_known_type
-from edgeplan.graph.topology import topological
+from edgeplan.support.topology import topological
 
 #: Operators that pass their input on unchanged at inference.
 TRANSPARENT = frozenset({"Identity", "Dropout"})

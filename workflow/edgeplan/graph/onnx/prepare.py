@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +27,8 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.graph.operators.registry import SPECS
+from edgeplan.support.files import write_atomically
+from edgeplan.writable import cannot_write
 
 log = logging.getLogger(__name__)
 #: Operators that disappear once shapes are known.
@@ -171,14 +174,23 @@ def prepare_file(path: Path, wanted: Preparation, target: Path) -> Path:
 
     Raises:
         ModelError: as `prepared`, or the model cannot be read.
+        StoreError: the prepared model cannot be written.
     """
     model = read_model(path)
     if not wanted and not needs_preparation(model):
         return path
     simple = prepared(model, wanted, str(path), path)
     external = simple.ByteSize() > _MOST_BYTES
-    target.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(simple, target, save_as_external_data=external, location=f"{target.name}.data" if external else None)
+    weights = f"{target.name}.data"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+            # In a folder of their own: a model names the file of its weights, and writing weights appends to such a file.
+            onnx.save(simple, Path(folder) / target.name, save_as_external_data=external, location=weights)
+            for name in (weights, target.name) if external else (target.name,):
+                write_atomically(target.with_name(name), (Path(folder) / name).replace)
+    except OSError as error:
+        raise cannot_write(error, target) from error
     return target
 
 

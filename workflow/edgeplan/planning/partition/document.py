@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgeplan.errors import FormatError
 from edgeplan.planning.partition.costs import KINDS, SPLIT, Costs, Option, Step
+from edgeplan.support.topology import topological
 
 _LONGEST_MS = 1e9  # 11 days: sums of ten thousand stay finite and exact enough
 Milliseconds = Annotated[float, Field(ge=0, le=_LONGEST_MS, allow_inf_nan=False)]
@@ -251,33 +251,19 @@ def _check_split(option: OptionEntry, what: str, where: str) -> None:
 
 def _order(document: CostDocument, inputs: list[set[int]], where: str) -> list[int]:
     """The document's order where inputs allow it."""
-    missing = [len(i) for i in inputs]
-    readers: list[list[int]] = [[] for _ in inputs]
-    for k, read in enumerate(inputs):
-        for i in read:
-            readers[i].append(k)
-    waiting = [k for k, count in enumerate(missing) if not count]
-    heapq.heapify(waiting)
-    order: list[int] = []
-    while waiting:
-        k = heapq.heappop(waiting)
-        order.append(k)
-        for reader in readers[k]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(waiting, reader)
-    if len(order) < len(inputs):
-        raise _misfit(f"operators wait for each other in a cycle: {_cycle(document, inputs, missing)}", where)
+    order = topological(inputs)
+    if left := set(range(len(inputs))).difference(order):
+        raise _misfit(f"operators wait for each other in a cycle: {_cycle(document, inputs, left)}", where)
     return order
 
 
-def _cycle(document: CostDocument, inputs: list[set[int]], missing: list[int]) -> str:
+def _cycle(document: CostDocument, inputs: list[set[int]], left: set[int]) -> str:
     """One cycle among the operators that never become ready."""
-    at = next(k for k, count in enumerate(missing) if count)
+    at = min(left)
     seen: dict[int, int] = {}
     while at not in seen:
         seen[at] = len(seen)
-        at = next(i for i in sorted(inputs[at]) if missing[i])
+        at = min(inputs[at] & left)
     cycle = [document.operators[k].name for k, when in seen.items() if when >= seen[at]]
     names = [*cycle, cycle[0]][::-1]
     if len(names) > 2 * _SHOWN:

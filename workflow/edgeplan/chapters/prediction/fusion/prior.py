@@ -14,8 +14,8 @@ import pandas as pd
 
 from edgeplan.chapters.prediction.fusion.builders import STRUCTURES
 from edgeplan.chapters.prediction.fusion.settings import FusionSettings
-from edgeplan.errors import ParamsError
 from edgeplan.graph.fusion_rules import FusionRules, Rule, read_rules
+from edgeplan.workspace import RULES, shipped_folder
 
 _SAME_VERSION, _OTHER_VERSION = 2.0, 1.0  # of the confidence that settings ask for
 
@@ -29,19 +29,11 @@ def find_prior(names: Iterable[str], engine: str, folder: Path) -> FusionRules |
         folder: of the rules that the package ships.
 
     Raises:
-        ParamsError: no rules of a named device are shipped.
+        DeviceError: nothing of a named device is shipped.
         FormatError: rules that cannot be read.
     """
     for name in names:
-        path = folder / name / "rules.json"
-        if not path.is_file():
-            known = ", ".join(sorted(p.parent.name for p in folder.glob("*/rules.json"))) or "none"
-            raise ParamsError(
-                f"the package ships no fusion rules of a device {name!r}",
-                where="fusion.prior",
-                next_step=f"name devices that it does ({known}), or none: -S 'fusion.prior=[]'",
-            )
-        rules = read_rules(path)
+        rules = read_rules(shipped_folder(name, folder, where="fusion.prior") / RULES)
         if rules.provenance.engine == engine:
             return rules
     return None
