@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.onnx import prepare
 from edgeplan.graph.onnx.prepare import Preparation, needs_preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 
@@ -61,6 +62,26 @@ def test_a_model_that_can_be_read_stays_as_it_is(tmp_path: Path) -> None:
     path = _relu(tmp_path / "m.onnx", [1, 3, 4, 4])
     assert not needs_preparation(onnx.load(path))
     assert _prepared(path) == path
+
+
+@pytest.mark.parametrize("most_bytes", [1 << 30, 0])
+def test_a_prepared_model_takes_the_place_of_an_earlier_one_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    """Weights beside the model, too: they are of this model alone, and nothing else is left in the folder."""
+    monkeypatch.setattr(prepare, "_MOST_BYTES", most_bytes)
+    target = tmp_path / "made/prepared.onnx"
+    value = np.arange(4096, dtype=np.float32)
+    for factor in (1.0, 2.0):
+        node = helper.make_node("Mul", ["x", "w"], ["y"])
+        path = _saved(tmp_path / "m.onnx", [node], {"x": (TensorProto.FLOAT, ["N", 4096])}, {"w": np.float32(factor) * value})
+        assert prepare_file(path, Preparation(), target) == target
+        beside = {"prepared.onnx.data"} if not most_bytes else set()
+        assert {file.name for file in target.parent.iterdir()} == {"prepared.onnx", *beside}
+        (found,) = _outputs(target, {"x": np.ones((1, 4096), np.float32)})
+        np.testing.assert_array_equal(found[0], factor * value)
+    if not most_bytes:
+        assert (target.parent / "prepared.onnx.data").stat().st_size < 2 * value.nbytes
 
 
 @pytest.mark.parametrize("first", ["N", "batch_size", -1, None])
