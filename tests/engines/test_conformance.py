@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from edgeplan.chapters.prediction.sampling import carriers
-from edgeplan.chapters.prediction.sampling.further import further_graphs
+from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
 from edgeplan.chapters.prediction.sampling.prior import ConvShape
 from edgeplan.chapters.prediction.sampling.sources import ConvSource
 from edgeplan.engines.base import Engine

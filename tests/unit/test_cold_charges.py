@@ -8,7 +8,7 @@ from dataclasses import replace
 from tiny_profiled import QUICK
 
 from edgeplan.graph.steps import Step
-from edgeplan.profiling.once import once_ms, work_of
+from edgeplan.profiling.first_call_costs import once_ms, work_of
 from edgeplan.profiling.profiles import Charge, candidates_of, shares
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Row

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from edgeplan.planning.profile import Contention, Fresh
-from edgeplan.profiling import fresh
+from edgeplan.profiling import fresh_process_factors
 from edgeplan.profiling.check import STAGES, Check
 from edgeplan.profiling.contention import Pairs, charged
-from edgeplan.profiling.fresh import Start, start_of, start_row
+from edgeplan.profiling.fresh_process_factors import Start, start_of, start_row
 
 START = Start(1.5, Fresh(2, 3, 0.5, 1.25, 0.75, 0.875, hand_over_ms=0.25), Contention(1.5, 1.25, 1.125, 2, 3, 4, 5))
 
@@ -39,9 +39,9 @@ def test_factors_are_measured_over_profiled_where_nothing_overlaps() -> None:
         ("alone", "raw"): _check(stages, {"read": 5.0, "create": 9.0, "transform": 1.25, "execute": 99.0}),
         ("wide", "cached_mmap"): _check({"execute": 6.0}, {"execute": 9.0}),
     }
-    assert fresh._fresh(checks) == Fresh(read=2.5, map=1.5, create=0.5, transform=1.25, execute=0.8, wide=1.5)
+    assert fresh_process_factors._fresh(checks) == Fresh(read=2.5, map=1.5, create=0.5, transform=1.25, execute=0.8, wide=1.5)
     del checks["wide", "cached_mmap"]
-    assert fresh._fresh(checks).wide == 0.8, "one core executes as wide as it can"
+    assert fresh_process_factors._fresh(checks).wide == 0.8, "one core executes as wide as it can"
 
 
 def test_contention_is_beside_over_alone_whatever_was_profiled() -> None:
@@ -58,7 +58,7 @@ def test_contention_is_beside_over_alone_whatever_was_profiled() -> None:
             {"read": 2.0, "create": 2.0, "transform": 2.0}, {"read": 3.0, "create": 4.0, "transform": 8.0}
         ),
     }
-    found = fresh._contention(checks, Pairs(1.6, 1.5))
+    found = fresh_process_factors._contention(checks, Pairs(1.6, 1.5))
     assert found == Contention(
         prepare=1.5,
         execute=1.0,  # no less than 1

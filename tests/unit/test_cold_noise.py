@@ -21,7 +21,7 @@ from edgeplan.measurement.preemption import Preemption
 from edgeplan.planning.document import read_plan, write_plan
 from edgeplan.planning.profile import Contention, Fresh, Profile
 from edgeplan.profiling import disk, measure, profiler, rounds
-from edgeplan.profiling.fresh import drawn
+from edgeplan.profiling.fresh_process_factors import drawn
 from edgeplan.profiling.measure import undisturbed
 from edgeplan.profiling.profiler import profile_model
 from edgeplan.profiling.rounds import Sample

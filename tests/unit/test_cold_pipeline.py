@@ -21,7 +21,7 @@ from edgeplan.chapters.cold_start.measuring import variants as cold_plans
 from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
 from edgeplan.chapters.cold_start.measuring.bench import Bench, SharedJournal
 from edgeplan.chapters.cold_start.measuring.checks import check_outputs
-from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, Guest
+from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, ExtraRun
 from edgeplan.chapters.cold_start.planners.later import profile_for
 from edgeplan.chapters.cold_start.stages.cold_start import DOCUMENTS, measure_cold_start, table2_graph
 from edgeplan.errors import DeviceError, StoreError
@@ -157,7 +157,7 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
 
 def test_plans_are_run_beside_the_stock_engines_but_for_uneven_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[ColdSettings] = []
-    beside: list[Guest] = []
+    beside: list[ExtraRun] = []
 
     def measure(models: list[ColdModel], knobs: ColdSettings, *rest: Any, **_: Any) -> ColdResults:
         asked.append(knobs)

@@ -26,7 +26,7 @@ from edgeplan.predictors.features import FEATURES, WORK_TERMS
 from edgeplan.predictors.latency import EXTRA_FEATURES
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.profiling import profiler
-from edgeplan.profiling.once import kernel_of, once_ms
+from edgeplan.profiling.first_call_costs import kernel_of, once_ms
 from edgeplan.profiling.predicted import predicted_profiles
 from edgeplan.profiling.profiler import profile_model
 from edgeplan.profiling.reprofile import Reprofiler

@@ -9,7 +9,7 @@ from tiny_profiled import cores, tiny
 
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.profiling.rounds import Rig, Round
+from edgeplan.profiling.rounds import Harness, Round
 from edgeplan.profiling.subjects import subject
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
@@ -24,7 +24,7 @@ def test_steps_execute_with_their_own_weights(dnnl: Dnnl, home: str, tmp_path: P
     lowered, inputs = lower(tiny()), random_inputs(tiny())
     found = subject(dnnl, lowered, home, locate_weights(model, lowered), len(cores().big))
     big = cores().big
-    with Rig(dnnl, found, model, inputs, classes={"big": big[0]}, big=big, scratch=tmp_path, evicted=False) as rig:
+    with Harness(dnnl, found, model, inputs, classes={"big": big[0]}, big=big, scratch=tmp_path, evicted=False) as rig:
         (border,) = rig.trials.program.outputs
         rig.memory.data[border.offset :] = 0
         rig.run(Round(dict.fromkeys(range(len(lowered.steps)), 0), 1, frozenset()), warm_runs=1)

@@ -10,7 +10,7 @@ import pytest
 from edgeplan.chapters.cold_start.measuring import runs
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.results import RUN_COLUMNS, result_frame
-from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, Guest, PlannedRun, plan_runs
+from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, ExtraRun, PlannedRun, plan_runs
 from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.errors import DeviceError
 from edgeplan.graph.builder import GraphBuilder
@@ -31,7 +31,7 @@ def test_every_combination_is_planned_once_a_repeat_with_its_probe() -> None:
 
 
 def test_guests_are_shuffled_into_the_groups_of_their_model() -> None:
-    guest = Guest("b", ColdModel("b--K", Path("b.onnx"), {"x": (1,)}), "edgeplan", 2, ("cached",), PrepareResult(reason=""))
+    guest = ExtraRun("b", ColdModel("b--K", Path("b.onnx"), {"x": (1,)}), "edgeplan", 2, ("cached",), PrepareResult(reason=""))
     planned = list(plan_runs(["a", "b"], KNOBS, [guest]))
     probes = [i for i, run in enumerate(planned) if (run.model, run.setting) == ("b", "")]
     groups = [planned[i + 1 : i + 10] for i in probes]  # 2 settings x 2 threads x 2 states, and the guest

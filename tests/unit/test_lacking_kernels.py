@@ -8,7 +8,7 @@ import pandas as pd
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
-from edgeplan.chapters.prediction.sampling.further import KINDS, further_graphs
+from edgeplan.chapters.prediction.sampling.carriers_detection_text import KINDS, further_graphs
 from edgeplan.chapters.prediction.sampling.prior import Prior, conv_shapes
 from edgeplan.chapters.prediction.stages import sampling
 from edgeplan.chapters.prediction.stages.sampling import measure_lacking

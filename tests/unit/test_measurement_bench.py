@@ -25,7 +25,7 @@ from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench
 from edgeplan.measurement.lock import lock_path, machine_lock
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.measurement.store import read_rows
-from edgeplan.progress import Spending
+from edgeplan.progress import BudgetProgress
 from edgeplan.support.protocols import protocol
 
 
@@ -59,7 +59,7 @@ def test_a_stage_is_told_what_measuring_took_whether_just_now_or_before(tmp_path
     told: list[float] = []
     for _ in range(2):
         with open_bench(tmp_path) as bench:
-            bench.spending = Spending(100.0, lambda spent, _: told.append(spent))
+            bench.spending = BudgetProgress(100.0, lambda spent, _: told.append(spent))
             found = bench.measure(subjects(3))
         assert told[-1] == pytest.approx(sum(m.seconds for m in found), rel=1e-5)
     assert bench.measured == 0

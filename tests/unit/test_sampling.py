@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, Sampled, errors_beyond_labels
-from edgeplan.chapters.prediction.sampling.beyond import beyond_carriers
 from edgeplan.chapters.prediction.sampling.carriers import build_carrier
-from edgeplan.chapters.prediction.sampling.further import further_graphs
+from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
+from edgeplan.chapters.prediction.sampling.carriers_large_grouped import beyond_carriers
 from edgeplan.chapters.prediction.sampling.isolated import chains, extract, fit_boundary, isolated_label
 from edgeplan.chapters.prediction.sampling.labels import CounterModel, fit_counters, label_rows, node_labels
 from edgeplan.chapters.prediction.sampling.prior import (

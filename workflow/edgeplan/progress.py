@@ -50,7 +50,7 @@ def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
     yield advance
 
 
-class Spending:
+class BudgetProgress:
     """Measuring time spent of what a stage will take.
 
     Args:
@@ -73,7 +73,7 @@ class Spending:
 
 
 @contextmanager
-def spending(description: str, seconds: float) -> Iterator[Spending]:
+def spending(description: str, seconds: float) -> Iterator[BudgetProgress]:
     """Yield what counts the measuring time of a whole stage."""
     console = Console(stderr=True)
     if console.is_terminal:
@@ -85,7 +85,7 @@ def spending(description: str, seconds: float) -> Iterator[Spending]:
         )
         with Progress(*columns, console=console) as bar:
             task = bar.add_task(escaped(description), total=seconds, left=_left(0.0, seconds))
-            yield Spending(
+            yield BudgetProgress(
                 seconds, lambda spent, total: bar.update(task, completed=spent, total=total, left=_left(spent, total))
             )
         return
@@ -98,7 +98,7 @@ def spending(description: str, seconds: float) -> Iterator[Spending]:
             last = time.monotonic()
 
     log.info("%s: %s", description, _left(0.0, seconds))
-    yield Spending(seconds, tell)
+    yield BudgetProgress(seconds, tell)
 
 
 def _left(spent: float, planned: float) -> str:

@@ -30,7 +30,7 @@ from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.measurement.store import FORMAT_VERSION, RowStore, identity_file, journal_folder
-from edgeplan.progress import Spending, progress
+from edgeplan.progress import BudgetProgress, progress
 from edgeplan.support.files import read_json, state_folder, write_json
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Bench:
         self.device, self.settings = device, settings
         self.seconds = 0.0  # wall clock spent measuring, with model building, references and rejected batches
         self.measured = 0
-        self.spending: Spending | None = None  # of a stage that shows its own progress: measuring time is added to it
+        self.spending: BudgetProgress | None = None  # of a stage that shows its own progress: measuring time is added to it
         self._protocol = engine_protocol("measure", device.engine)
         self._mapping = engine_protocol("mapping", device.engine).name
         self._frozen = bool(os.environ.get(STORED_ROWS_ONLY))

@@ -6,9 +6,9 @@ import pandas as pd
 
 #: Name of kernels of kinds that no node of the engine showed: they are measured alone, whatever the mode of the device.
 LACKING = "lacking"
-#: Name of kernels in carriers of the kinds that no family has (`edgeplan.chapters.prediction.sampling.further`).
+#: Name of kernels in carriers of the kinds that no family has (`chapters/prediction/sampling/carriers_detection_text.py`).
 FURTHER = "further"
-#: Name of convolutions beyond those of the prior's walks (`edgeplan.chapters.prediction.sampling.beyond`).
+#: Name of convolutions beyond those of the prior's walks (`chapters/prediction/sampling/carriers_large_grouped.py`).
 BEYOND = "beyond"
 #: Samplers whose rows the predictors of a device learn from.
 TRAINED_ON = ("adaptive", "random", "prior", "network", FURTHER, BEYOND, "isolated", LACKING)

@@ -3,7 +3,7 @@
 Measured for each model and home layout, for both ways a step is prepared: by compiled code, with weights from the cache or
 without any, and by the interpreter, with weights from the model file. Where kernels are generated or the interpreter is needed,
 two preparations wait for each other; where bytes are moved, they hardly do. What preparing and executing take from each other
-is seen in starts of whole programs (`fresh.py`).
+is seen in starts of whole programs (`fresh_process_factors.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgeplan.measurement.preemption import thread_waited_ms
 from edgeplan.measurement.process.interference import LIMIT, MOST_CONTENTION, Interference
 from edgeplan.measurement.process.undisturbed_start import ATTEMPTS
 from edgeplan.profiling.memory import pinned, release_freed
-from edgeplan.profiling.rounds import Rig
+from edgeplan.profiling.rounds import Harness
 from edgeplan.profiling.settings import Cores
 from edgeplan.runtime.lanes import Lane, Preparation
 from edgeplan.runtime.linked import LinkedProgram
@@ -41,7 +41,7 @@ class Pairs:
     raw: float = 1.0
 
 
-def measure_pairs(rig: Rig, cores: Cores, watch: Interference | None, repeats: int = REPEATS) -> Pairs:
+def measure_pairs(rig: Harness, cores: Cores, watch: Interference | None, repeats: int = REPEATS) -> Pairs:
     """Prepare a model on one core, alone and beside another preparation of it, by turns, so that drift meets both alike.
 
     Args:
@@ -128,7 +128,7 @@ class _Passes:
         program: what is prepared.
     """
 
-    def __init__(self, rig: Rig, program: LinkedProgram) -> None:
+    def __init__(self, rig: Harness, program: LinkedProgram) -> None:
         self._rig, self._program, self._tape = rig, program, tape_of(program)
         self._executor = Executor(rig.dnnl)
 

@@ -19,7 +19,7 @@ from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.preemption import Preemption
 from edgeplan.measurement.process.clock import Clock
 from edgeplan.measurement.process.interference import LIMIT
-from edgeplan.profiling.rounds import Rig, Round, Sample, Times
+from edgeplan.profiling.rounds import Harness, Round, Sample, Times
 from edgeplan.profiling.settings import ProfileSettings
 from edgeplan.profiling.store import NOISE, Row
 from edgeplan.profiling.subjects import Group
@@ -44,7 +44,7 @@ class _Open:
 
 
 def measure(
-    rig: Rig,
+    rig: Harness,
     groups: Collection[Group],
     settings: ProfileSettings,
     clock: Clock,
@@ -129,7 +129,7 @@ def _choices(opened: Sequence[_Open], number: int) -> dict[int, int]:
     return dict(sorted(choice.items()))
 
 
-def quiet_round(rig: Rig, what: Round, settings: ProfileSettings, clock: Clock) -> tuple[Times, float, bool]:
+def quiet_round(rig: Harness, what: Round, settings: ProfileSettings, clock: Clock) -> tuple[Times, float, bool]:
     """One round: its times, their scale, and whether the machine stayed as it was.
 
     Where noise is refused, a quiet moment is waited for, and a round that was disturbed is run again, for as often as settings

@@ -24,8 +24,8 @@ from edgeplan.predictors.kernel_tables import reorder_config
 from edgeplan.predictors.latency import Evaluator
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.stand_ins import stand_ins
-from edgeplan.profiling.fresh import START, start_of, start_signature
-from edgeplan.profiling.once import ONCE, once_ms
+from edgeplan.profiling.first_call_costs import ONCE, once_ms
+from edgeplan.profiling.fresh_process_factors import START, start_of, start_signature
 from edgeplan.profiling.profiles import profile_of
 from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.profiling.store import Constants, ProfileStore, Row

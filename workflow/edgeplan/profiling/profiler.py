@@ -23,12 +23,12 @@ from edgeplan.measurement.process.interference import PRODUCTS, Interference
 from edgeplan.measurement.references import References
 from edgeplan.planning.profile import Fresh, Profile
 from edgeplan.profiling.contention import REPEATS, Pairs, measure_pairs
-from edgeplan.profiling.fresh import Start, measure_start, start_of, start_row, start_signature, tried
+from edgeplan.profiling.first_call_costs import measure_once, once_ms
+from edgeplan.profiling.fresh_process_factors import Start, measure_start, start_of, start_row, start_signature, tried
 from edgeplan.profiling.measure import measure, work_ms
 from edgeplan.profiling.memory import first_touch, pinned, prioritised
-from edgeplan.profiling.once import measure_once, once_ms
 from edgeplan.profiling.profiles import profile_of
-from edgeplan.profiling.rounds import Rig
+from edgeplan.profiling.rounds import Harness
 from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.profiling.starter import Starter
 from edgeplan.profiling.store import Constants, ProfileStore, Row, identity
@@ -263,13 +263,13 @@ class _Measuring:
             model, evicted = self._model, self._settings.page_cache == "evicted"
             found = subject(model.dnnl, model.lowered, home, model.weights, len(self._cores.big))
             classes, big = self._cores.classes, self._cores.big
-            rig = Rig(
+            rig = Harness(
                 model.dnnl, found, model.path, model.inputs, classes=classes, big=big, scratch=self._scratch, evicted=evicted
             )
             with rig:
                 self._layout(rig, home, part, advance)
 
-    def _layout(self, rig: Rig, home: str, budget: Budget, advance: Callable[[int], None]) -> None:
+    def _layout(self, rig: Harness, home: str, budget: Budget, advance: Callable[[int], None]) -> None:
         settings, store, thorough = self._settings, self._store, self._settings.thorough
         signed = self._signed(home)
         missing = [group for group in rig.subject.groups if not store.known(group.digest)]

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.planning.profile import BIG, Candidate, Contention, Fresh, Layer, Profile, check
-from edgeplan.profiling.once import kernel_of, work_of
+from edgeplan.profiling.first_call_costs import kernel_of, work_of
 from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.profiling.store import Row
 

@@ -17,10 +17,10 @@ from edgeplan.measurement.process.inputs import Array
 from edgeplan.measurement.process.interference import PRODUCTS, Interference
 from edgeplan.measurement.references import References
 from edgeplan.planning.profile import Candidate, Profile
+from edgeplan.profiling.first_call_costs import once_ms, work_of
 from edgeplan.profiling.measure import quiet_round, undisturbed
-from edgeplan.profiling.once import once_ms, work_of
 from edgeplan.profiling.profiles import Charge, candidates_of, shares
-from edgeplan.profiling.rounds import Rig, Round
+from edgeplan.profiling.rounds import Harness, Round
 from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.profiling.store import ProfileStore, Row
 from edgeplan.profiling.subjects import signatures, subject, touched_pages
@@ -71,7 +71,7 @@ class Reprofiler:
         assert constants is not None  # noqa: S101  profiled before
         self._constants = constants
         self._once = once_ms(store.all_rows())
-        self._rigs: dict[str, Rig] = {}
+        self._rigs: dict[str, Harness] = {}
         self._layouts: dict[str, _Layout] = {}
         self._rows: dict[tuple[str, str], Row] = {}  # measured again: (signature, implementation)
         self._made: dict[tuple[str, int, str], Mapping[str, Candidate]] = {}  # of these: (layout, step, implementation)
@@ -120,11 +120,11 @@ class Reprofiler:
             self._layouts[home] = _Layout(signed, tuple(charges))
         return self._layouts[home]
 
-    def _rig(self, layout: str) -> Rig:
+    def _rig(self, layout: str) -> Harness:
         if layout not in self._rigs:
             found = subject(self._dnnl, self._lowered, layout, self._weights, len(self._cores.big))
             evicted, cores = self._settings.page_cache == "evicted", self._cores
-            rig = Rig(
+            rig = Harness(
                 self._dnnl, found, self._model, self._inputs,
                 classes=cores.classes, big=cores.big, scratch=self._scratch, evicted=evicted,
             )  # fmt: skip

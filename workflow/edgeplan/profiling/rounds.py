@@ -28,8 +28,8 @@ from edgeplan.measurement.preemption import switches
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.inputs import Array
 from edgeplan.profiling.memory import pinned, release_freed
+from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.subjects import Subject
-from edgeplan.profiling.trials import Trials
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedStep
 from edgeplan.runtime.memory import Region
@@ -78,7 +78,7 @@ class Times:
         self.stages.setdefault(stage, {}).setdefault(step, []).append(Sample(nanoseconds / _NS_PER_MS, preempted))
 
 
-class Rig:
+class Harness:
     """A model under one home layout, ready to be run round by round. oneDNN's cache of primitives is off meanwhile.
 
     Args:

@@ -91,7 +91,7 @@ class Row:
         samples_ms: stage -> normalised times in ms. Stages: `read`, `create`, `transform` (from the model file), `cached_read`,
             `cached_mmap`, `create_again` and `transform_again` (of an equal step), each by core class as in `read:big`; `first`
             and `warm` executions by width, as in `first:1`. `start` and factors are of whole programs
-            (`fresh.py`, `contention.py`), `once` of kernels (`once.py`), `NOISE` is no time.
+            (`fresh_process_factors.py`, `contention.py`), `once` of kernels (`first_call_costs.py`), `NOISE` is no time.
         measured_at: seconds since the epoch.
     """
 

@@ -74,7 +74,18 @@ _PROFILES = (
     "support/compiled.py",
     "measurement/preemption.py",
     *_files("measurement/process", "clock", "interference", "prepare_machine", "host_memory"),
-    *_files("profiling", "rounds", "memory", "trials", "fresh", "once", "contention", "check", "measure", "starter"),
+    *_files(
+        "profiling",
+        "rounds",
+        "memory",
+        "samples",
+        "fresh_process_factors",
+        "first_call_costs",
+        "contention",
+        "check",
+        "measure",
+        "starter",
+    ),
     *_files(
         "runtime", "cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache", "tape", "tape_file"
     ),

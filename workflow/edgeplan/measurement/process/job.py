@@ -83,7 +83,7 @@ class RunJob(_Job):
 
 
 class OnceJob(_Document):
-    """One step of a linked program, executed for the first time in its process (`profiling.once`).
+    """One step of a linked program, executed for the first time in its process (`profiling.first_call_costs`).
 
     Attributes:
         folder: of the program and its steps.

@@ -24,7 +24,7 @@ from edgeplan.chapters.cold_start.evaluation.evidence import (
     OWN,
 )
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
-from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, Guest, PlannedRun, measure
+from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, ExtraRun, PlannedRun, measure
 from edgeplan.chapters.cold_start.measuring.variants import VARIANTS
 from edgeplan.chapters.cold_start.settings import ColdStartSettings
 from edgeplan.measurement.budget import Budget
@@ -134,10 +134,10 @@ class _Group:
     states: tuple[State, ...]
     uneven: bool = False
 
-    def guests(self, models: Sequence[ColdModel], plans: Plans, names: Sequence[str]) -> list[Guest]:
+    def guests(self, models: Sequence[ColdModel], plans: Plans, names: Sequence[str]) -> list[ExtraRun]:
         """Every plan under a name of its own, so that all are shuffled among each other."""
         return [
-            Guest(m.name, replace(m, name=f"{m.name}{_SEPARATOR}{n}"), self.setting, self.threads, self.states, prepared)
+            ExtraRun(m.name, replace(m, name=f"{m.name}{_SEPARATOR}{n}"), self.setting, self.threads, self.states, prepared)
             for m in models
             for n in names
             if (prepared := plans.get((m.name, n, self.threads))) is not None

@@ -81,7 +81,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class ExtraRun:
     """A setting of one model that takes part in the groups of that model's runs, under a name of its own.
 
     Attributes:
@@ -112,7 +112,7 @@ class ColdResults:
     left_out: int = 0
 
 
-def plan_runs(models: Sequence[str], knobs: ColdSettings, guests: Sequence[Guest] = ()) -> Iterator[PlannedRun]:
+def plan_runs(models: Sequence[str], knobs: ColdSettings, guests: Sequence[ExtraRun] = ()) -> Iterator[PlannedRun]:
     """All runs in the order they are made.
 
     Repeats lie apart in time, and all settings of a model follow each other closely, in an order shuffled for each repeat: the
@@ -146,7 +146,7 @@ def measure(
     journal_path: Path,
     on_run: Callable[[PlannedRun, int, int], None] | None = None,
     ready: Mapping[tuple[str, str, int], PrepareResult] = MappingProxyType({}),
-    guests: Sequence[Guest] = (),
+    guests: Sequence[ExtraRun] = (),
     budget: Budget | None = None,
     must: Callable[[PlannedRun], bool] = lambda run: run.repeat == 0,
 ) -> ColdResults:
@@ -184,7 +184,7 @@ class _Measuring:
         store: ArtefactStore,
         journal: Journal,
         ready: Mapping[tuple[str, str, int], PrepareResult],
-        guests: Sequence[Guest],
+        guests: Sequence[ExtraRun],
         budget: Budget,
         must: Callable[[PlannedRun], bool],
     ) -> None:

@@ -17,8 +17,8 @@ import lightgbm as lgb
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.chapters.prediction.sampling.beyond import beyond_carriers
 from edgeplan.chapters.prediction.sampling.carriers import build_carrier
+from edgeplan.chapters.prediction.sampling.carriers_large_grouped import beyond_carriers
 from edgeplan.chapters.prediction.sampling.committee import MODEL, Committee
 from edgeplan.chapters.prediction.sampling.labels import (
     CounterModel,

@@ -30,7 +30,7 @@ class SamplingSettings(BaseModel):
         network_gmacs: networks of the prior of at most so many 10^9 multiply-adds are measured too, kernel by kernel as they
             stand; 0: none. In small networks of many small kernels, caches hold more than in any carrier. None is evaluated.
         beyond_seconds: by engine, measuring time of convolutions beyond those of the prior's walks: large, grouped and dilated
-            ones (`beyond.py`), where kernels are measured in carriers; 0 where it is not named.
+            ones (`carriers_large_grouped.py`), where kernels are measured in carriers; 0 where it is not named.
         stage_seconds: the stage measures for about so long by the clock; fixed sets are cut short and baselines left out beyond
             it; 0: no limit.
         mode_seconds: measuring time of each mode in their comparison; 0 leaves it out.

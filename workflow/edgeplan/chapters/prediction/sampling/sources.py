@@ -19,7 +19,7 @@ from edgeplan.chapters.prediction.sampling.prior import (
 #: Algorithm 2, line 3: new channel numbers around a hard configuration.
 FINE_GRAINED_RANGE = (0.4, 1.2)
 #: No convolution of a walk above this many multiply-adds: it would cost more time than hundreds of others. Most are held to
-#: the second limit; what lies between the two is sampled apart (`edgeplan.chapters.prediction.sampling.beyond`).
+#: the second limit; what lies between the two is sampled apart (`carriers_large_grouped.py`).
 MAX_MACS = 4_000_000_000
 TYPICAL_MACS = 400_000_000
 _LARGE_SHARE = 0.06

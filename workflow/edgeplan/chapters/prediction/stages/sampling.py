@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, Sampled, within
-from edgeplan.chapters.prediction.sampling.further import KINDS, further_graphs
+from edgeplan.chapters.prediction.sampling.carriers_detection_text import KINDS, further_graphs
 from edgeplan.chapters.prediction.sampling.isolated import Boundary, chains, extract, fit_boundary, isolated_label, isolated_row
 from edgeplan.chapters.prediction.sampling.labels import CounterModel, fit_counters, plain_layouts
 from edgeplan.chapters.prediction.sampling.prior import Prior, read_prior

@@ -21,8 +21,8 @@ from edgeplan.measurement.process.child import Forks
 from edgeplan.measurement.process.clock import Clock
 from edgeplan.measurement.process.job import OnceJob
 from edgeplan.planning.profile import kernel_name
+from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.store import Row
-from edgeplan.profiling.trials import Trials
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedStep
 from edgeplan.runtime.linked_file import read_linked, write_linked
