@@ -24,12 +24,12 @@ _node = helper.make_node
 
 
 def _write(path: Path) -> Path:
-    """Interpolation, means, constants on either side, sums of other ranks, last states, six axes, a line."""
+    """Interpolation, means, constants on either side, sums of other ranks, last states, six axes, a line, heads."""
     rng = np.random.default_rng(3)
     shapes = {"w": (8, 3, 3, 3), "c": (1, 2, 8, 8), "m": (3, 8), "i": (1, 20, 2), "r": (1, 20, 5), "k": (4, 2, 3)}
     constants = {name: rng.uniform(-0.5, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
     constants |= {"s": np.array([1, 8, 8, 8]), "six": np.array([1, 2, 2, 2, 8, 8]), "four": np.array([1, 2, 16, 16])}
-    constants["line"] = np.array([16, 2, 16])
+    constants |= {"line": np.array([16, 2, 16]), "heads": np.array([1, 8, 2, 4]), "joined": np.array([8, 16])}
     nodes = [
         _node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
         _node("Resize", ["a", "", "", "s"], ["b"], mode="linear", coordinate_transformation_mode="align_corners"),
@@ -45,12 +45,20 @@ def _write(path: Path) -> Path:
         _node("LSTM", ["o", "i", "r"], ["", "", "q"], hidden_size=5),
         _node("Concat", ["c", "f"], ["p"], axis=1),
         _node("ReduceMean", ["p"], ["t"], axes=[1, 3], keepdims=0),
+        _node("Reshape", ["z", "heads"], ["z4"]),
+        _node("Transpose", ["z4"], ["query"], perm=[0, 2, 1, 3]),
+        _node("Neg", ["z"], ["minus"]),
+        _node("Reshape", ["minus", "heads"], ["minus4"]),
+        _node("Transpose", ["minus4"], ["key"], perm=[0, 2, 3, 1]),
+        _node("MatMul", ["query", "key"], ["scores"]),
+        _node("Transpose", ["scores"], ["beside"], perm=[0, 2, 1, 3]),
+        _node("Reshape", ["beside", "joined"], ["y"]),
     ]
     body = helper.make_graph(
         nodes,
         "composed",
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", (1, 3, 5, 5)), ("z", (8, 8)))],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("e", "n", "q", "t")],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("e", "n", "q", "t", "y")],
         [numpy_helper.from_array(v, name) for name, v in constants.items()],
     )
     onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
@@ -67,6 +75,7 @@ def test_a_planned_start_gives_onnx_runtimes_numbers(
     lowered = lower(graph)
     made = [k for k, step in enumerate(lowered.steps) if step.kind == "mix"]  # of weights that stand in no file
     assert made
+    assert any({"read_0", "read_1", "written"} <= set(step.settings) for step in lowered.steps)
     plan = planned(path, graph, home=home, sources=sources, widen_from=-1)
     source = [SOURCES.index(sources[k % len(sources)]) if k in made else s for k, s in enumerate(plan.source)]
     folder = build_plan_folder(dnnl, path, plan.model_copy(update={"source": tuple(source)}), tmp_path / "plan")

@@ -1,8 +1,9 @@
 """Graphs to steps: what oneDNN can do in one primitive becomes one step.
 
 Batch normalisation is folded into the convolution before it; bias, activations, residual sums and products become
-post-operations; the three operators of a channel shuffle, and the sigmoid and product of a swish, are recognised. A step
-runs where its last member stood, when all its operands are there.
+post-operations; the three operators of a channel shuffle, and the sigmoid and product of a swish, are recognised. Heads of an
+attention are read and written where they lie (`runtime.views`). A step runs where its last member stood, when all its operands
+are there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from edgeplan.graph.operators.activations import activation
 from edgeplan.graph.operators.products import is_fully_connected
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
+from edgeplan.runtime.views import views
 
 #: Kinds that take an eltwise post-operation, and those that take a sum or product with another activation.
 _TAKES_ELTWISE = frozenset({"conv", "fc", "binary", "scale", "matmul"})
@@ -93,6 +95,8 @@ class _Lowering:
         self.skipped: set[str] = set()  # operators that a recognised pattern has taken
         self.swish = dict(_swishes(graph))
         self.flattened = dict(_flattened(graph))
+        self.views = views(graph, self.flattened)
+        self.skipped |= {member for viewed in self.views.values() for member in viewed.members}
 
     def run(self) -> Lowered:
         graph = self.graph
@@ -189,6 +193,11 @@ class _Lowering:
         if before is not None and before.name in self.flattened:
             drafts[0].inputs = list(before.inputs)
             drafts[0].members.insert(0, before.name)
+        if viewed := self.views.get(op.name):
+            (product,) = drafts  # of two activations of one rank
+            product.inputs, product.outputs = list(viewed.reads), [viewed.written]
+            product.members = [o.name for o in self.graph.operators if o.name == op.name or o.name in viewed.members]
+            product.settings |= viewed.settings
         return drafts
 
 

@@ -24,16 +24,24 @@ class Describer(Descriptors):
             Unsupported: oneDNN has none in these layouts.
         """
         reads = tuple(
-            Operand(argument, tensor, variant.source, self.activation(tensor, variant.source))
-            for argument, tensor in zip(self._source_arguments(step), step.inputs, strict=True)
+            Operand(argument, tensor, variant.source, self._operand(step, f"read_{place}", tensor, variant.source))
+            for place, (argument, tensor) in enumerate(zip(self._source_arguments(step), step.inputs, strict=True))
         )
         writes = tuple(
-            Operand(argument, tensor, variant.output, self.activation(tensor, variant.output))
+            Operand(argument, tensor, variant.output, self._operand(step, "written", tensor, variant.output))
             for argument, tensor in zip(_WRITTEN, step.outputs, strict=False)
         )
         posts, attributes, summed = self._post_ops(step, variant)
         descriptor, slots = MAKERS[step.kind](self, step, variant, reads, writes[0], attributes)
         return Described(descriptor, reads + posts, writes, slots, summed)
+
+    def _operand(self, step: Step, key: str, tensor: str, layout: str) -> Handle:
+        """Descriptor of an activation, or of the view of it that a product takes."""
+        if key not in step.settings:
+            return self.activation(tensor, layout)
+        axes = step.sizes(key)
+        rank = len(axes) // 2
+        return self.dnnl.strided(axes[:rank], axes[rank:])
 
     @staticmethod
     def _source_arguments(step: Step) -> Sequence[int]:

@@ -1,0 +1,260 @@
+"""The models that chapters on planning run, narrow and shallow: valid, finite, deterministic, and run as ONNX Runtime does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.errors import ModelError
+from edgeplan.graph.cost import graph_macs, graph_parameters
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.program import build_program, step_candidates
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.weights import locate_weights
+from edgeplan.workloads import exported
+from edgeplan.workloads.exported import Uniform
+from edgeplan.workloads.recurrent import recurrent_language_model
+from edgeplan.workloads.registry import WORKLOADS, Workload, macs, parameters, save_workload
+from edgeplan.workloads.transformers import bert, gpt2, vit
+from edgeplan.workloads.yolov3 import yolov3
+from edgeplan.zoo.choices import Choices
+from edgeplan.zoo.family import Builder
+from edgeplan.zoo.mobilenetv1 import mobilenetv1
+from edgeplan.zoo.mobilenetv2 import mobilenetv2
+from edgeplan.zoo.resnet import resnet
+from edgeplan.zoo.squeezenet import squeezenet
+from edgeplan.zoo.vgg import vgg
+
+Array = npt.NDArray[Any]
+_TOLERANCE = 1e-4
+_VOCABULARY = 97
+
+
+def _narrow(builder: Builder, name: str) -> Graph:
+    """A network of the zoo with a quarter of its channels."""
+    asked = Choices()
+    builder(asked, name)
+    return builder(Choices([max(1, c // 4) for c in asked.channel_defaults], asked.kernel_defaults), name)
+
+
+_LM = partial(recurrent_language_model, vocabulary=_VOCABULARY, embedding=12, hidden=8)
+_SMALL: Mapping[str, Callable[[], Workload]] = {
+    "resnet": partial(_narrow, partial(resnet, depth=152), "resnet"),
+    "vgg": partial(_narrow, partial(vgg, depth=19), "vgg"),
+    "mobilenetv1": partial(_narrow, mobilenetv1, "mobilenetv1"),
+    "mobilenetv2": partial(_narrow, mobilenetv2, "mobilenetv2"),
+    "squeezenet": partial(_narrow, partial(squeezenet, version="1.0"), "squeezenet"),
+    "yolov3": partial(yolov3, image=64, width=4),
+    "vit": partial(vit, layers=2, width=48, heads=3, hidden=80, image=64, classes=10),
+    "gpt2": partial(gpt2, tokens=9, layers=2, width=24, heads=3, vocabulary=_VOCABULARY, batch=2),
+    "bert": partial(bert, tokens=9, layers=2, width=24, heads=3, hidden=40, vocabulary=_VOCABULARY, batch=2),
+    "bert of one token": partial(bert, tokens=1, layers=2, width=24, heads=3, hidden=40, vocabulary=_VOCABULARY, batch=16),
+    "lstm": partial(_LM, "lstm", "LSTM", batch=16),
+    "gru": partial(_LM, "gru", "GRU", batch=16, tokens=3, layers=3),
+}
+#: What the package does not read or run yet, and how it says so.
+_LACKING = {
+    "vit": "Erf",
+    "gpt2": "no constant",
+    "bert": "Erf",
+    "bert of one token": "Erf",
+    "lstm": "no constant",
+    "gru": "GRU",
+}
+
+
+def _session(path: Path, level: str = "ORT_DISABLE_ALL") -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    options.intra_op_num_threads = 1
+    if level != "ORT_DISABLE_ALL":
+        options.optimized_model_filepath = str(path.with_suffix(".optimized.onnx"))
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _inputs(session: ort.InferenceSession, seed: int = 0) -> dict[str, Array]:
+    """Seeded inputs: any ids, masks whose last quarter is padding, images and states of both signs."""
+    rng, found = np.random.default_rng(seed), {}
+    for one in session.get_inputs():
+        if one.name == "attention_mask":
+            found[one.name] = np.ones(one.shape, np.int64)
+            found[one.name][:, one.shape[1] - one.shape[1] // 4 :] = 0
+        elif one.type == "tensor(int64)":
+            found[one.name] = rng.integers(0, _VOCABULARY, one.shape)
+        else:
+            found[one.name] = rng.standard_normal(one.shape).astype(np.float32)
+    return found
+
+
+def _run(path: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    session = _session(path)
+    return dict(zip((o.name for o in session.get_outputs()), session.run(None, dict(inputs)), strict=True))
+
+
+def _saved(build: Callable[[], Workload], path: Path, seed: int = 0) -> Path:
+    save_workload(build(), path, seed)
+    onnx.checker.check_model(str(path), full_check=True)
+    return path
+
+
+def _check_scale(outputs: Mapping[str, Array]) -> None:
+    for name, found in outputs.items():
+        assert np.isfinite(found).all(), name
+        assert 0.01 < found.std() < 30, name
+
+
+@pytest.mark.parametrize("name", [*_SMALL, "inception_v3"])
+def test_a_model_is_valid_and_its_outputs_are_of_a_sane_scale_and_differ(name: str, tmp_path: Path) -> None:
+    path = _saved({**WORKLOADS, **_SMALL}[name], tmp_path / "model.onnx")
+    session = _session(path)
+    first, second = (_run(path, _inputs(session, seed)) for seed in (0, 1))
+    _check_scale(first)
+    for output, found in first.items():
+        assert tuple(found.shape) == tuple(next(o.shape for o in session.get_outputs() if o.name == output))
+        assert np.abs(found - second[output]).max() > 0.01 * np.abs(found).max(), "the outputs say nothing of the inputs"
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    kind=st.sampled_from(["vit", "gpt2", "bert", "LSTM", "GRU", "yolov3"]),
+    layers=st.integers(1, 4),
+    heads=st.integers(1, 4),
+    each=st.integers(1, 9),
+    tokens=st.integers(1, 7),
+    batch=st.integers(1, 3),
+)
+def test_any_width_and_depth_runs(
+    kind: str, layers: int, heads: int, each: int, tokens: int, batch: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    size: dict[str, Any] = {"layers": layers, "width": heads * each, "heads": heads}
+    built: Workload
+    if kind == "vit":
+        built = vit(hidden=3 * each, patch=8, image=8 * tokens, classes=5, **size)
+    elif kind == "gpt2":
+        built = gpt2(tokens=tokens, batch=batch, vocabulary=_VOCABULARY, **size)
+    elif kind == "bert":
+        built = bert(tokens=tokens, batch=batch, vocabulary=_VOCABULARY, hidden=3 * each, **size)
+    elif kind == "yolov3":
+        built = yolov3(image=32 * batch, width=2 * heads, blocks=(1, layers, tokens, 1, 1), classes=each)
+    else:
+        built = recurrent_language_model(
+            kind, kind, batch=batch, tokens=tokens, vocabulary=_VOCABULARY, embedding=heads, hidden=each, layers=layers
+        )  # type: ignore[arg-type]
+    path = _saved(lambda: built, tmp_path_factory.mktemp("variant") / "model.onnx")
+    found = _run(path, _inputs(_session(path)))
+    assert all(np.isfinite(values).all() and np.abs(values).max() < 1e3 for values in found.values())
+
+
+@pytest.mark.parametrize("name", _SMALL)
+def test_a_seed_decides_all_bytes(name: str, tmp_path: Path) -> None:
+    first, again, other = (save_workload(_SMALL[name](), tmp_path / f"{i}.onnx", seed) for i, seed in enumerate((3, 3, 4)))
+    assert first.read_bytes() == again.read_bytes() != other.read_bytes()
+
+
+def test_values_of_weights_stay_as_they_are() -> None:
+    drawn = Uniform(0.5, 1.0).draw("layer.weight", (2, 2), seed=7)
+    assert drawn.ravel().tolist() == pytest.approx([0.9090617, 0.9858565, 0.9455466, 0.7814239], rel=1e-6)
+
+
+def test_large_weights_lie_beside_the_model_and_are_replaced_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = _saved(_SMALL["gpt2"], tmp_path / "inside.onnx")
+    monkeypatch.setattr(exported, "EXTERNAL_DATA_THRESHOLD_BYTES", 1000)
+    path = tmp_path / "model.onnx"
+    sizes = set()
+    for _ in range(2):
+        _saved(_SMALL["gpt2"], path)
+        sizes.add((tmp_path / "model.onnx.data").stat().st_size)
+    assert len(sizes) == 1
+    given_ids = _inputs(_session(path))
+    assert np.array_equal(_run(path, given_ids)["logits"], _run(inside, given_ids)["logits"])
+    monkeypatch.undo()
+    _saved(_SMALL["gpt2"], path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["inside.onnx", "model.onnx"]
+
+
+def test_a_token_of_gpt2_knows_those_before_it_alone(tmp_path: Path) -> None:
+    path = _saved(_SMALL["gpt2"], tmp_path / "model.onnx")
+    inputs = _inputs(_session(path))
+    before = _run(path, inputs)["logits"]
+    inputs["input_ids"][:, 5] = (inputs["input_ids"][:, 5] + 1) % _VOCABULARY
+    differing = np.abs(_run(path, inputs)["logits"] - before).max(axis=(0, 2)) > 0
+    assert differing.tolist() == [False] * 5 + [True] * 4
+
+
+def test_bert_does_not_see_padding(tmp_path: Path) -> None:
+    path = _saved(_SMALL["bert"], tmp_path / "model.onnx")
+    inputs = _inputs(_session(path))
+    kept = inputs["attention_mask"][0] == 1
+    assert 0 < kept.sum() < kept.size
+    before = _run(path, inputs)["last_hidden_state"]
+    inputs["input_ids"][:, ~kept] = (inputs["input_ids"][:, ~kept] + 1) % _VOCABULARY
+    after = _run(path, inputs)["last_hidden_state"]
+    assert np.array_equal(after[:, kept], before[:, kept])
+    inputs["attention_mask"][:] = 1
+    assert np.abs(_run(path, inputs)["last_hidden_state"] - after)[:, kept].max() > 1e-3
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+def test_steps_one_by_one_are_the_steps_at_once(cell: str, tmp_path: Path) -> None:
+    whole = _saved(partial(_LM, "m", cell, batch=2, tokens=3), tmp_path / "whole.onnx")
+    single = _saved(partial(_LM, "m", cell, batch=2), tmp_path / "single.onnx")
+    inputs = _inputs(_session(whole))
+    wanted, ids = _run(whole, inputs), inputs["input_ids"]
+    state = {name: values for name, values in inputs.items() if name != "input_ids"}
+    for step in range(3):
+        found = _run(single, {"input_ids": ids[step : step + 1], **state})
+        assert found["logits"][0] == pytest.approx(wanted["logits"][step], abs=1e-5)
+        state = {name: found[f"{name}_out"] for name in state}
+    assert all(state[name] == pytest.approx(wanted[f"{name}_out"], abs=1e-5) for name in state)
+
+
+@pytest.mark.parametrize("name", ["vit", "bert"])
+def test_engines_know_the_forms_of_exporters_again(name: str, tmp_path: Path) -> None:
+    """ONNX Runtime joins what it has rules for: five nodes of each GELU, with the bias before, to one."""
+    path = _saved(_SMALL[name], tmp_path / "model.onnx")
+    _session(path, "ORT_ENABLE_ALL")
+    joined = [node.op_type for node in onnx.load(path.with_suffix(".optimized.onnx")).graph.node]
+    assert joined.count("BiasGelu") + joined.count("Gelu") == 2
+    assert "Erf" not in joined
+
+
+@pytest.mark.parametrize("name", [name for name in _SMALL if name not in _LACKING])
+def test_the_runtime_computes_what_onnx_runtime_does_under_every_layout(dnnl: Dnnl, name: str, tmp_path: Path) -> None:
+    workload = _SMALL[name]()
+    path = _saved(lambda: workload, tmp_path / "model.onnx")
+    inputs = _inputs(_session(path))
+    wanted = _run(path, inputs)
+    graph, lowered = read_model(path)
+    weights = locate_weights(path, lowered)
+    dnnl.set_threads(1)
+    for home in HOMES:
+        choices = [candidates[0] for candidates in step_candidates(dnnl, lowered, home)]
+        program = build_program(dnnl, lowered, home, choices, weights)
+        found = SequentialSession(dnnl, program, path.parent).run(inputs)
+        for output in graph.outputs:
+            error = np.abs(found[output] - wanted[output]).max() / np.abs(wanted[output]).max()
+            assert error <= _TOLERANCE, f"{output} is off by {error} under {home}"
+    loaded = load_onnx(path)
+    assert graph_macs(loaded) == macs(workload)
+    if isinstance(workload, Graph):  # of others the graph counts numbers and masks among the weights
+        assert graph_parameters(loaded) == parameters(workload)
+
+
+@pytest.mark.parametrize("name", _LACKING)
+def test_what_the_package_lacks_is_told(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=_LACKING[name]):
+        read_model(_saved(_SMALL[name], tmp_path / "model.onnx"))

@@ -1,0 +1,222 @@
+"""Models as exporters write them: nodes named after modules, constants where frameworks have them, any element types.
+
+A `Graph` knows weights by their shapes, and only operators that the package runs; here ONNX itself is
+the form, so that models come as they come from elsewhere. Weights are drawn when the file is written.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeplan.graph.onnx.write import EXTERNAL_DATA_THRESHOLD_BYTES, IR_VERSION, OPSET
+from edgeplan.support.files import write_atomically
+
+#: Products with a matrix, of two activations or of one and weights.
+_PRODUCTS = ("MatMul", "Gemm")
+_RECURRENT = ("LSTM", "GRU")
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """A weight's values: seeded, uniform in centre ± spread."""
+
+    spread: float
+    centre: float = 0.0
+
+    def draw(self, name: str, shape: tuple[int, ...], seed: int) -> npt.NDArray[np.float32]:
+        """Values of a weight of this name and shape; each weight draws from a stream of its own."""
+        rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
+        values = rng.random(shape, dtype=np.float32)
+        values -= np.float32(0.5)
+        values *= np.float32(2 * self.spread)
+        values += np.float32(self.centre)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A model without the values of its weights.
+
+    Attributes:
+        model: the model; its weights are initialisers that hold no values yet.
+        weights: how each is drawn, by name.
+    """
+
+    model: onnx.ModelProto
+    weights: dict[str, Uniform]
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all weights; one that several nodes read counts once."""
+        shapes = {tensor.name: tensor.dims for tensor in self.model.graph.initializer}
+        return sum(math.prod(shapes[name]) for name in self.weights)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of convolutions, products and recurrent layers, by ONNX's own shape inference."""
+        shapes = self.shapes()
+        return sum(_macs(node, shapes) for node in self.model.graph.node)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every tensor, weights included.
+
+        Raises:
+            onnx.shape_inference.InferenceError: shapes do not fit each other.
+        """
+        body = onnx.shape_inference.infer_shapes(_weightless(self.model), check_type=True, strict_mode=True).graph
+        found = {tensor.name: tuple(tensor.dims) for tensor in self.model.graph.initializer}
+        for value in (*body.input, *body.value_info, *body.output):
+            found[value.name] = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        return found
+
+    def to_onnx(self, seed: int = 0) -> onnx.ModelProto:
+        """The whole model, with the weights of a seed."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        for tensor in model.graph.initializer:
+            if tensor.name in self.weights:
+                tensor.raw_data = self.weights[tensor.name].draw(tensor.name, tuple(tensor.dims), seed).tobytes()
+        return model
+
+
+def save_model(model: onnx.ModelProto, path: Path) -> Path:
+    """Write a model atomically; weights near protobuf's limit go to `<path>.data` beside it.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    external = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > EXTERNAL_DATA_THRESHOLD_BYTES
+    beside = path.with_name(f"{path.name}.data")
+    beside.unlink(missing_ok=True)  # onnx would append to it
+    location = beside.name if external else None
+    write_atomically(path, lambda temporary: onnx.save(model, temporary, save_as_external_data=external, location=location))
+    return path
+
+
+class ExportBuilder:
+    """Builds a model node by node.
+
+    Nodes are named `<scope>/<type>` as torch.onnx names them, numbered where names repeat; each output
+    carries its node's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._graph = onnx.GraphProto(name=name)
+        self._weights: dict[str, Uniform] = {}
+        self._used = Counter[str]()
+
+    def input(self, name: str, shape: Sequence[int], kind: int = TensorProto.FLOAT) -> str:
+        """Declare an input of an ONNX element type."""
+        self._graph.input.append(helper.make_tensor_value_info(name, kind, list(shape)))
+        return name
+
+    def weight(self, name: str, shape: Sequence[int], spread: float, centre: float = 0.0) -> str:
+        """Declare a float32 weight whose values are uniform in centre ± spread."""
+        self._weights[name] = Uniform(spread, centre)
+        self._graph.initializer.add(name=name, data_type=TensorProto.FLOAT).dims.extend(shape)
+        return name
+
+    def matrix(self, name: str, inputs: int, outputs: int, gain: float = 1.0) -> str:
+        """Declare weights (inputs, outputs) that keep an input's variance, times gain squared (LeCun et al., 1998)."""
+        return self.weight(name, (inputs, outputs), gain * math.sqrt(3 / inputs))
+
+    def constant(self, name: str, values: Any, kind: type[np.generic] = np.float32) -> str:
+        """Add a constant of given values, which is no weight; one of the same name is the same."""
+        if name not in (tensor.name for tensor in self._graph.initializer):
+            self._graph.initializer.append(numpy_helper.from_array(np.asarray(values, kind), name))
+        return name
+
+    def nodes(self, op_type: str, inputs: Sequence[str], outputs: int, scope: str, **attributes: Any) -> tuple[str, ...]:
+        """Add a node; the names of its outputs."""
+        plain = f"{scope}/{op_type}"
+        name = f"{plain}_{self._used[plain]}" if self._used[plain] else plain
+        self._used[plain] += 1
+        made = tuple(f"{name}_output_{place}" for place in range(outputs))
+        self._graph.node.append(helper.make_node(op_type, list(inputs), list(made), name=name, **attributes))
+        return made
+
+    def node(self, op_type: str, inputs: Sequence[str], scope: str, **attributes: Any) -> str:
+        """Add a node with one output; its name."""
+        return self.nodes(op_type, inputs, 1, scope, **attributes)[0]
+
+    def reshape(self, x: str, shape: Sequence[int], scope: str) -> str:
+        """Reshape to a static shape."""
+        return self.node("Reshape", [x, self.integers(shape)], scope)
+
+    def integers(self, values: Sequence[int]) -> str:
+        """A constant list of 64-bit integers, shared among the nodes that read the same."""
+        return self.constant(f"ints_{'_'.join(map(str, values))}", list(values), np.int64)
+
+    def scalar(self, op_type: str, x: str, value: float, scope: str, *, first: bool = False) -> str:
+        """A node of an activation and a number, the number first where asked."""
+        number = self.constant(f"number_{value!r}", value)
+        return self.node(op_type, [number, x] if first else [x, number], scope)
+
+    def linear(self, x: str, inputs: int, outputs: int, scope: str, *, gain: float = 1.0) -> str:
+        """A fully connected layer of three axes as torch.onnx writes it: MatMul, then Add with the bias first."""
+        product = self.node("MatMul", [x, self.matrix(f"{scope}.weight", inputs, outputs, gain)], scope)
+        return self.node("Add", [self.bias(scope, outputs), product], scope)
+
+    def bias(self, scope: str, size: int) -> str:
+        """Declare the bias of a layer."""
+        return self.weight(f"{scope}.bias", (size,), 0.1)
+
+    def layer_norm(self, x: str, width: int, scope: str, epsilon: float) -> str:
+        """Layer normalisation of the last axis."""
+        scale = self.weight(f"{scope}.weight", (width,), 0.25, 1.0)
+        return self.node("LayerNormalization", [x, scale, self.bias(scope, width)], scope, axis=-1, epsilon=epsilon)
+
+    def build(self, outputs: dict[str, str]) -> Exported:
+        """The finished model.
+
+        Args:
+            outputs: by name, the tensor that each is; nodes and their other readers take the new name.
+        """
+        names = {tensor: name for name, tensor in outputs.items()}
+        for node in self._graph.node:
+            for values in (node.input, node.output):
+                values[:] = [names.get(value, value) for value in values]
+        self._graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+        model = helper.make_model(
+            self._graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="edgeplan"
+        )
+        inferred = onnx.shape_inference.infer_shapes(_weightless(model), check_type=True, strict_mode=True).graph
+        del model.graph.output[:]
+        model.graph.output.extend(inferred.output)
+        return Exported(model, self._weights)
+
+
+def _weightless(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model that reads weights without values as inputs, for shape inference."""
+    plain = onnx.ModelProto()
+    plain.CopyFrom(model)
+    del plain.graph.initializer[:]
+    for tensor in model.graph.initializer:
+        if tensor.HasField("raw_data"):
+            plain.graph.initializer.append(tensor)
+        else:
+            plain.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    return plain
+
+
+def _macs(node: onnx.NodeProto, shapes: dict[str, tuple[int, ...]]) -> int:
+    """Multiply-adds of a node; those of a recurrent layer are its gates' products."""
+    if node.op_type in _PRODUCTS:
+        return shapes[node.input[0]][-1] * math.prod(shapes[node.output[0]])
+    if node.op_type == "Conv":
+        return math.prod(shapes[node.input[1]][1:]) * math.prod(shapes[node.output[0]])
+    if node.op_type in _RECURRENT:
+        steps, batch, _ = shapes[node.input[0]]
+        return steps * batch * sum(math.prod(shapes[name]) for name in node.input[1:3])
+    return 0

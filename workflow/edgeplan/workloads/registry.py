@@ -1,0 +1,111 @@
+"""The models that chapters on planning run, by name, and how they are counted and written.
+
+MobileNets, SqueezeNet, VGG and ResNet are the zoo's builders, Inception-v3 that of its held-out list,
+all with published sizes. None of these models takes part in sampling, training or evaluating predictors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import onnx
+
+from edgeplan.graph.cost import graph_macs, graph_parameters
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.write import to_onnx
+from edgeplan.workloads.exported import Exported, save_model
+from edgeplan.workloads.recurrent import recurrent_language_model
+from edgeplan.workloads.transformers import bert, gpt2, vit
+from edgeplan.workloads.yolov3 import yolov3
+from edgeplan.zoo.choices import Choices
+from edgeplan.zoo.family import Builder
+from edgeplan.zoo.mobilenetv1 import mobilenetv1
+from edgeplan.zoo.mobilenetv2 import mobilenetv2
+from edgeplan.zoo.resnet import resnet
+from edgeplan.zoo.squeezenet import squeezenet
+from edgeplan.zoo.unseen.inception import inception_v3
+from edgeplan.zoo.vgg import vgg
+
+#: A network of the zoo, or a model as an exporter writes it.
+Workload = Graph | Exported
+
+
+def _published(builder: Builder, name: str) -> Graph:
+    return builder(Choices(), name)
+
+
+def _zoo(name: str, builder: Builder) -> tuple[str, Callable[[], Workload]]:
+    return name, partial(_published, builder, name)
+
+
+#: Builders by name. A suffix says what differs from one example of the published size.
+WORKLOADS: Mapping[str, Callable[[], Workload]] = MappingProxyType(
+    {
+        **dict(
+            (
+                _zoo("resnet152", partial(resnet, depth=152)),
+                _zoo("vgg19", partial(vgg, depth=19)),
+                _zoo("mobilenetv1", mobilenetv1),
+                _zoo("mobilenetv2", mobilenetv2),
+                _zoo("squeezenet", partial(squeezenet, version="1.0")),
+            )
+        ),
+        "inception_v3": partial(inception_v3, "inception_v3"),
+        "yolov3": partial(yolov3, "yolov3"),
+        "vit_b_16": partial(vit, "vit_b_16"),
+        "gpt2": partial(gpt2, "gpt2"),
+        "gpt2_tokens64": partial(gpt2, "gpt2_tokens64", tokens=64),
+        "bert_base": partial(bert, "bert_base"),
+        "bert_base_tokens1": partial(bert, "bert_base_tokens1", tokens=1, vocabulary=32000),
+        "bert_base_tokens1_batch16": partial(bert, "bert_base_tokens1_batch16", tokens=1, batch=16, vocabulary=32000),
+        "lstm": partial(recurrent_language_model, "lstm", "LSTM"),
+        "lstm_batch16": partial(recurrent_language_model, "lstm_batch16", "LSTM", batch=16),
+        "gru": partial(recurrent_language_model, "gru", "GRU"),
+        "gru_batch16": partial(recurrent_language_model, "gru_batch16", "GRU", batch=16),
+    }
+)
+
+
+def parameters(workload: Workload) -> int:
+    """Learnable parameters, in elements; a weight that is shared counts once."""
+    return graph_parameters(workload) if isinstance(workload, Graph) else workload.parameters
+
+
+def macs(workload: Workload) -> int:
+    """Multiply-adds of one inference."""
+    return graph_macs(workload) if isinstance(workload, Graph) else workload.macs
+
+
+def save_workload(workload: Workload, path: Path, seed: int = 0) -> Path:
+    """Write a model as ONNX with the weights of a seed; very large weights go to `<path>.data` beside it.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    model = _damped(workload, to_onnx(workload, seed)) if isinstance(workload, Graph) else workload.to_onnx(seed)
+    return save_model(model, path)
+
+
+def _damped(graph: Graph, model: onnx.ModelProto) -> onnx.ModelProto:
+    """A network whose residual branches are scaled down, each by the root of how many there are.
+
+    Each sum doubles the variance otherwise: ResNet-152 would hand out 1e10. The scale is that of the
+    batch normalisation behind a branch, which training starts from 0 for the same reason (Goyal et al.,
+    2017, section 5.1).
+    """
+    sums = [op for op in graph.operators if op.op_type == "Add"]
+    place = {op.name: index for index, op in enumerate(graph.operators)}
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    for op in sums:
+        branch = max(graph.predecessors(op), key=lambda before: place[before.name])
+        while branch.op_type != "BatchNormalization":
+            (branch,) = graph.predecessors(branch)
+        tensor = stored[branch.weights[0]]
+        values = np.frombuffer(tensor.raw_data, np.float32) / np.float32(math.sqrt(len(sums)))
+        tensor.raw_data = values.tobytes()
+    return model
