@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.element_types import FLOAT32, require_float32
+from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.activations import activation
+from edgeplan.graph.operators.compiled import compiled, lacks_kernel
 from edgeplan.graph.operators.products import is_fully_connected
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
@@ -61,7 +62,6 @@ def lower(graph: Graph) -> Lowered:
     Raises:
         ModelError: operators, or settings of them, that the runtime lacks; all are named in the one error.
     """
-    require_float32(graph, f"model {graph.name!r}")
     problems = [f"{op.name} ({op.op_type}): {found}" for op in graph.operators if (found := lacking(graph, op))]
     if problems:
         raise ModelError(
@@ -76,10 +76,8 @@ def lacking(graph: Graph, op: Operator) -> str:
     """What the runtime lacks for an operator, or ""."""
     if op.op_type not in SPECS:
         return "no such operator"
-    if odd := {graph.tensors[t].dtype for t in (*op.inputs, *op.outputs, *op.weights)} - {FLOAT32}:
-        return f"not {FLOAT32} but {' and '.join(sorted(odd))}"
     lacks = SPECS[op.op_type].lacks
-    return lacks(graph, op) if lacks else ""
+    return lacks_kernel(graph, op) or (lacks(graph, op) if lacks else "")
 
 
 class _Lowering:
@@ -106,7 +104,8 @@ class _Lowering:
         steps = _with_sums(graph, steps, self.shapes)
         used = {n for s in steps for n in (*s.reads, *s.outputs, *s.weights.values())} | {*graph.inputs, *graph.outputs}
         shapes = MappingProxyType({name: shape for name, shape in self.shapes.items() if name in used})
-        return Lowered(graph.name, steps, graph.inputs, graph.outputs, shapes)
+        types = {n: t.dtype for n in shapes if (t := graph.tensors.get(n)) is not None and t.dtype != FLOAT32}
+        return Lowered(graph.name, steps, graph.inputs, graph.outputs, shapes, MappingProxyType(types))
 
     def _open(self, tensor: str, readers: int = 1) -> Draft | None:
         """The draft that writes `tensor`, if nothing but the operator at hand reads it."""
@@ -124,6 +123,8 @@ class _Lowering:
 
     def _absorbed(self, op: Operator, index: int) -> bool:
         """Try to fuse an operator into the step before it."""
+        if compiled(self.graph, op) is not None:
+            return False
         if op.op_type == "BatchNormalization":
             return self._absorbed_norm(op, index)
         if op.name in self.swish:
@@ -172,6 +173,8 @@ class _Lowering:
 
     def _started(self, op: Operator) -> tuple[Draft, ...]:
         """A step of its own, with what a pattern adds to it."""
+        if (found := compiled(self.graph, op)) is not None:
+            return (Draft(*found),)
         if op.name in self.swish:
             sigmoid = self.graph.by_name[self.swish[op.name]]
             draft = Draft(op.name, "eltwise", [sigmoid.name, op.name], [sigmoid.inputs[0]], list(op.outputs))
@@ -237,6 +240,8 @@ def _shuffle(graph: Graph, op: Operator) -> tuple[int, tuple[Operator, Operator,
     first, swap, join = chain
     before, split, joined = graph.shape(first.inputs[0]), graph.shape(first.outputs[0]), graph.shape(join.outputs[0])
     if first.op_type != "Reshape" or len(before) != 4 or joined != before or len(split) != 5:  # noqa: PLR2004
+        return None
+    if graph.tensors[first.inputs[0]].dtype != FLOAT32:
         return None
     same = split[0] == before[0] and split[1] * split[2] == before[1] and split[3:] == before[2:]
     return (split[1], (first, swap, join)) if same and swap.integers("perm", ()) == (0, 2, 1, 3, 4) else None

@@ -94,15 +94,15 @@ def contents_stamp(descriptor: int) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def floats(data: Bytes, stride: int) -> npt.NDArray[np.float32]:
-    """Bytes as f32 values, `stride` bytes from one to the next; copied unless they are neighbours.
+def values_of(data: Bytes, stride: int, dtype: str = "float32") -> npt.NDArray[Any]:
+    """Bytes as values of a type, `stride` bytes from one to the next; copied unless they are neighbours.
 
     Raises:
         ValueError: neighbours are not whole numbers.
     """
-    if stride == _FLOAT_BYTES:
-        return data.view(np.float32)
-    return np.ndarray(-(-len(data) // stride), np.float32, data, strides=(stride,)).copy()
+    if stride == np.dtype(dtype).itemsize:
+        return data.view(dtype)
+    return np.ndarray(-(-len(data) // stride), dtype, data, strides=(stride,)).copy()
 
 
 def read_fully(descriptor: int, target: memoryview, offset: int) -> None:

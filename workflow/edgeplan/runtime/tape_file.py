@@ -155,7 +155,10 @@ def _parsed(content: bytearray, program: LinkedProgram) -> TapeArrays:
         found,
         first,
     )
-    return TapeArrays(program, tape, rest[floats + operations * width :], scratch, blocks)
+    stored = rest[floats + operations * width :]
+    if program.kernels:
+        stored = stored.copy()  # kernels read words there
+    return TapeArrays(program, tape, stored, scratch, blocks)
 
 
 def addresses(function: Callable[[str], Any], names: Sequence[str] = FUNCTIONS) -> Numbers:
