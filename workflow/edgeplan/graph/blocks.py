@@ -85,9 +85,7 @@ def strided(
             ways.append(mine)
     row, steps = (sizes.pop(), ways.pop()) if sizes else (1, [0] * len(strides))
     begins = starts or [0] * len(strides)
-    operands = [
-        Walked(dtype, tuple(way[k] for way in ways), steps[k], begins[k]) for k, dtype in enumerate(dtypes)
-    ]
+    operands = [Walked(dtype, tuple(way[k] for way in ways), steps[k], begins[k]) for k, dtype in enumerate(dtypes)]
     return block(tuple(sizes), row, operands)
 
 

@@ -19,12 +19,12 @@ import msgspec
 
 from edgeplan.errors import FormatError
 from edgeplan.graph.blocks import AT_OPERANDS, span_bytes
-from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
 
 #: Stand for the engine and for no handle among the arguments of a primitive descriptor.
 ENGINE, NOTHING = -2, -1
-#: Kinds of memory descriptors: by tag, by strides, a part of another, another with its axes renamed, asked of a primitive, bytes.
+#: Kinds of memory descriptors: by tag, by strides, a part of another, another with its axes renamed, asked of a primitive,
+#: bytes.
 BY_TAG, BY_STRIDES, PART, RENAMED, ASKED, BYTES = range(6)
 _FLOAT_BYTES = 4
 AGAIN = "plan the model again: edgeplan plan cold-start"
@@ -47,7 +47,7 @@ class RawWeight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     size: Count
     shape: tuple[Count, ...]
     stride: Annotated[int, msgspec.Meta(ge=1)] = _FLOAT_BYTES
-    dtype: ElementType = FLOAT32
+    dtype: ElementType = "float32"
 
 
 class LinkedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,7 +108,7 @@ class Border(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     name: str
     shape: tuple[Count, ...]
     offset: Count
-    dtype: ElementType = FLOAT32
+    dtype: ElementType = "float32"
 
     @property
     def size(self) -> int:

@@ -268,4 +268,6 @@ def _buffers(
     layouts = activation_layouts(lowered, home)
     offsets, scratch = plan_buffers(lowered, layouts, dnnl.info.block)
     border = (lowered.inputs, lowered.outputs, lowered.shapes)
-    return Program(lowered.name, home, lowered.steps, chosen, *border, layouts, offsets, scratch, scratch, locations, lowered.types)
+    return Program(
+        lowered.name, home, lowered.steps, chosen, *border, layouts, offsets, scratch, scratch, locations, lowered.types
+    )

@@ -109,8 +109,8 @@ def check(arrays: TapeArrays) -> None:
     handles, (_, primitives), (_, memories) = layout.handles, layout.primitive(0), layout.memory(0)
     limits = (handles, len(constants) - DIMS_BYTES, arrays.scratch, program.arena_bytes, _STATUS_COUNT, *_FUNCTIONS, _NONE)
     classes = (layout.descriptors, primitives, memories)
-    sizes = (layout.groups, *classes, handles, program.weights_bytes, program.cache_bytes, arrays.blocks)
-    sizes += (len(program.kernels), len(constants) - DIMS_BYTES)
+    kernels = (len(program.kernels), len(constants) - DIMS_BYTES)
+    sizes = (layout.groups, *classes, handles, program.weights_bytes, program.cache_bytes, arrays.blocks, *kernels)
     given = np.array([*limits, *classes], np.int64)
     found = native.tape_fits(tape, _ALLOWED, _COUNTS, given, np.array(sizes, np.int64))
     _require("groups", found != words.MISFIT_GROUPS)
@@ -138,7 +138,9 @@ def _check_kernels(arrays: TapeArrays) -> None:
             given = given[: block_length(given)]
             _require("kernels", len(given) > AT_OPERANDS and given[AT_OPERANDS] == count)
             for operand, place in enumerate(records[at + 1 : at + 1 + count]):
-                begin, end = (place, room) if place >= 0 else (records[first - 2 * place - 1], records[start + words.HEAD_BYTES])
+                begin, end = (
+                    (place, room) if place >= 0 else (records[first - 2 * place - 1], records[start + words.HEAD_BYTES])
+                )
                 _require("kernels", begin + span_bytes(given, operand) <= end)
             at += 1 + count
 

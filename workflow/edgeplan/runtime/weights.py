@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.external_data import external, external_file
 from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.external_data import external, external_file
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
 from edgeplan.graph.model_file import cannot_read
 from edgeplan.graph.steps import Lowered

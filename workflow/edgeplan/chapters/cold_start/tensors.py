@@ -6,7 +6,6 @@ unpickled.
 
 from __future__ import annotations
 
-import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -78,7 +77,6 @@ def _array(file: IO[bytes], border: Border, expected: Sequence[Border], where: s
         raise ValueError(f"arrays of format {version[0]}.{version[1]} are not known")
     shape, by_columns, dtype = _HEADERS[version](file)
     _check(border, dtype, shape, expected, where)
-    count = math.prod(shape)
     data = file.read(border.size)
     if len(data) != border.size:
         raise ValueError(f"the array {border.name!r} is cut short")

@@ -196,9 +196,7 @@ def compiled(graph: Graph, op: Operator) -> Part | None:
         return None
     kernel, block = found
     weights = {f"operand_{place}": name for place, name in enumerate(op.operands) if name in op.weights}
-    return Part(
-        op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, {"kernel": kernel, "block": block}
-    )
+    return Part(op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, {"kernel": kernel, "block": block})
 
 
 def lacks_kernel(graph: Graph, op: Operator) -> str:

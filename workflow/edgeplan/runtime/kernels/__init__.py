@@ -27,7 +27,7 @@ _OTHERS = (Path(blocks.__file__), Path(constants.__file__))
 def _signature(element: Any) -> Any:
     """Of a kernel for elements of one type."""
     word, pointer = types.int64, types.CPointer
-    return types.int32(pointer(word), pointer(element), types.int32, pointer(word))
+    return types.int32(pointer(word), pointer(element), types.int32, pointer(word))  # type: ignore[no-untyped-call]
 
 
 @cache

@@ -7,6 +7,8 @@ from typing import Any
 from edgeplan.runtime.constants import BAD_INDEX
 from edgeplan.runtime.kernels.walking import bool_at, elements_at, inlined, int32_at, int64_at, walk
 
+# mypy: disable-error-code="no-any-return"
+
 # `like` is of a type of their size
 
 

@@ -15,9 +15,10 @@ from numba.extending import intrinsic, register_jitable
 from edgeplan.graph.blocks import AT_DIMS, AT_OPERANDS, AT_RANK, AT_ROW, BYTES, REACH, STARTS, STEP, STRIDES
 from edgeplan.support.compiled import compiled
 
+
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """A part of kernels."""
-    return register_jitable(function)  # type: ignore[no-any-return]
+    return register_jitable(function)
 
 
 def _intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,7 +41,7 @@ def _pointing(element: Any) -> Callable[..., Any]:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
-        return types.CPointer(element)(types.int64), generate
+        return types.CPointer(element)(types.int64), generate  # type: ignore[no-untyped-call]
 
     return at
 
