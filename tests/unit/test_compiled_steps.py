@@ -147,7 +147,7 @@ def test_a_tape_whose_kernels_reach_elsewhere_is_refused(
     arrays = tape_of(program)
     check(arrays)
     places = _kernel_words(arrays)
-    assert len(places) == 6
+    assert len(places) == 7
     for at in places:
         last = at + 2 + int(arrays.tape.records[at + 1])
         for word, value in ((last, program.arena_bytes - 1), (last, 1 << 62), (at, -99), (at + 1, 1), (at + 2, 4), (last, -9)):
@@ -157,7 +157,7 @@ def test_a_tape_whose_kernels_reach_elsewhere_is_refused(
                 check(replace(arrays, tape=arrays.tape._replace(records=records)))
         for word in range(4):
             constants = arrays.constants.copy()
-            constants[: -(len(constants) % 8) or None].view(np.int64)[arrays.tape.records[at + 2] // 8 + word] = 1 << 40
+            constants.view(np.int64)[arrays.tape.records[at + 2] // 8 + word] = 1 << 40
             with pytest.raises(ValueError, match=r"kernels|block"):
                 check(replace(arrays, constants=constants))
 
@@ -170,7 +170,7 @@ def test_a_table_whose_kernels_reach_elsewhere_is_refused(
     steps = list(program.steps)
     for call in ((*step.calls[0][:-1], program.arena_bytes), (step.calls[0][0], -2, *step.calls[0][2:]), step.calls[0][:-1]):
         steps[k] = type(step)(**{name: getattr(step, name) for name in step.__struct_fields__} | {"calls": (call,)})
-        with pytest.raises(FormatError, match="operands|not there"):
+        with pytest.raises(FormatError, match=r"operands|not there"):
             _ = program.with_steps(steps).tables
 
 

@@ -25,10 +25,9 @@ from edgeplan.graph.ir import BYTES_PER_ELEMENT
 from edgeplan.runtime import constants
 from edgeplan.runtime.creation import ALIGNMENT, Created, Creator, KernelCall, aligned
 from edgeplan.runtime.dnnl import Dnnl, Handle
-from edgeplan.runtime.memory import values_of
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.signatures import ExecArg
-from edgeplan.runtime.transform import Array, folded
+from edgeplan.runtime.transform import Array, folded, values_of
 
 _GAP_BYTES = 1 << 16  # weights this near to each other in a file are read by one call
 

@@ -16,10 +16,10 @@ from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, ModelFile, RawWeight
-from edgeplan.runtime.memory import Bytes, Region, contents_stamp, read_fully, values_of
+from edgeplan.runtime.memory import Bytes, Region, contents_stamp, read_fully
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.signatures import ExecArg
-from edgeplan.runtime.transform import Array, folded
+from edgeplan.runtime.transform import Array, folded, values_of
 from edgeplan.runtime.weight_cache import settled, stamp
 
 _NEAR_BYTES = 1 << 16  # weights of a step this near to each other are read by one call

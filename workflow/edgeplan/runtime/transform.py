@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,17 @@ Raw = Mapping[str, Array]
 
 #: ONNX orders an LSTM's gates input, output, forget, cell; oneDNN input, forget, cell, output.
 _GATES = (0, 2, 3, 1)
+
+
+def values_of(data: npt.NDArray[np.uint8], stride: int, dtype: str = "float32") -> npt.NDArray[Any]:
+    """Bytes as values of a type, `stride` bytes from one to the next; copied unless they are neighbours.
+
+    Raises:
+        ValueError: neighbours are not whole numbers.
+    """
+    if stride == np.dtype(dtype).itemsize:
+        return data.view(dtype)
+    return np.ndarray(-(-len(data) // stride), dtype, data, strides=(stride,)).copy()
 
 
 def folded(step: Step, raw: Raw) -> tuple[Array, ...]:
