@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from onnx import TensorProto
-from written_forms import IMAGE, Array, Form, node, one, value
+from written_forms import IMAGE, Array, Form, behind, node, one, value
 
 _LINE = (2, 5, 7)
 _MATRIX = (4, 9)
@@ -139,6 +139,23 @@ def _sequence(directions: int, **attributes: object) -> Form:
     return Form(nodes, inputs, constants, outputs=("y", "yh", "yc"))
 
 
+_BEHIND: Mapping[str, Form] = {
+    f"{name} by {by} behind a {first.lower()}": behind(
+        node(first, "x w" if bias is None else "x w b", "h", "first", pads=[1, 1, 1, 1]),
+        Form(nodes, {"x": IMAGE}, {"k": value(shape), "l": value(shape)}),
+        **({"w": (6, 4, 3, 3) if first == "ConvTranspose" else (4, 6, 3, 3)} | ({} if bias is None else {"b": (4,)})),
+    )
+    for first in ("Conv", "ConvTranspose")
+    for bias in (None, 4)
+    for by, shape in (("a number", (1,)), ("channel", (1, 4, 1, 1)), ("channel, of lower rank", (4, 1, 1)), ("row", (8, 1)))
+    for name, nodes in (
+        (f"a factor, bias {bias},", (node("Mul", "k h"),)),
+        (f"a summand, bias {bias},", (node("Add", "h k"),)),
+        (f"both, bias {bias},", (node("Mul", "h k", "g", "scaled"), node("Add", "g l"))),
+        (f"both the other way, bias {bias},", (node("Add", "h k", "g", "moved"), node("Mul", "g l"))),
+    )
+}
+
 _SEQUENCES: Mapping[str, Form] = {
     "from given states": _sequence(1),
     "from given states, both ways": _sequence(2, direction="bidirectional"),
@@ -257,4 +274,14 @@ _COMPILED: Mapping[str, Form] = {
     ),
 }
 
-EXPORTED: Mapping[str, Form] = {**_COMPILED, **_UNARY, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED, **_SEQUENCES}
+EXPORTED: Mapping[str, Form] = {
+    **_BEHIND,
+    **_COMPILED,
+    **_UNARY,
+    **_PAIRS,
+    **_COPIES,
+    **_REDUCED,
+    **_NORMS,
+    **_TRANSPOSED,
+    **_SEQUENCES,
+}

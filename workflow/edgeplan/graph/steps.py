@@ -40,7 +40,8 @@ class Step:
             `runtime.kernels` with the block of numbers of `blocks`; its weights are called by their place, `operand_1`).
         members: ONNX operators that run in it, in topological order.
         inputs, outputs: activations read (post-operations' operands apart) and written.
-        weights: role -> initialiser: weight, bias, and of a folded batch normalisation bn_scale, bn_bias, bn_mean, bn_variance.
+        weights: role -> initialiser: weight, bias, and of a folded batch normalisation bn_scale, bn_bias, bn_mean, bn_variance;
+            of constants behind a convolution, which are folded into it: factor, summand.
         settings: parameters of the operation, by kind (see `lowering`).
         post_ops: what is fused behind it, in order.
     """

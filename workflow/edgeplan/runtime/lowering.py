@@ -24,6 +24,8 @@ from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
 #: Kinds that take an eltwise post-operation, and those that take a sum or product with another activation.
 _TAKES_ELTWISE = frozenset({"conv", "fc", "binary", "scale", "matmul"})
 _TAKES_BINARY = frozenset({"conv", "fc", "binary"})
+#: Kinds that fold constants behind them into their weights.
+_FOLDS = frozenset({"conv", "deconv"})
 #: How many post-operations a primitive of oneDNN takes; the shift of a normalisation that stands alone is one.
 _MOST_POST_OPS = 32
 _OWN_POST_OPS = MappingProxyType({"scale": 1})
@@ -123,28 +125,51 @@ class _Lowering:
 
     def _absorbed(self, op: Operator, index: int) -> bool:
         """Try to fuse an operator into the step before it."""
-        if compiled(self.graph, op) is not None:
-            return False
         if op.op_type == "BatchNormalization":
             return self._absorbed_norm(op, index)
-        if op.name in self.swish:
-            sigmoid = self.graph.by_name[self.swish[op.name]]
-            members = (sigmoid.name, op.name)
-            return self._absorbed_eltwise(self._open(sigmoid.inputs[0], 2), _SWISH, members, op, index)
+        if op.op_type in ("Add", "Mul"):
+            return self._absorbed_pair(op, index)
+        if compiled(self.graph, op) is not None:
+            return False
         if (found := activation(op)) is not None:
             if op.name in self.swish.values():
                 self.skipped.add(op.name)  # its product does both
                 return True
             return self._absorbed_eltwise(self._open(op.inputs[0]), found, (op.name,), op, index)
-        two = len(op.inputs) == 2 and op.inputs[0] != op.inputs[1]  # noqa: PLR2004
-        return op.op_type in ("Add", "Mul") and two and self._absorbed_binary(op, index)
+        return False
+
+    def _absorbed_pair(self, op: Operator, index: int) -> bool:
+        """Try to fuse a sum or product."""
+        if compiled(self.graph, op) is not None:
+            return False
+        if op.name in self.swish:
+            sigmoid = self.graph.by_name[self.swish[op.name]]
+            members = (sigmoid.name, op.name)
+            return self._absorbed_eltwise(self._open(sigmoid.inputs[0], 2), _SWISH, members, op, index)
+        if op.weights:
+            return self._absorbed_constant(op, index)
+        return len(set(op.inputs)) == 2 and self._absorbed_binary(op, index)  # noqa: PLR2004  not with itself
 
     def _absorbed_norm(self, op: Operator, index: int) -> bool:
         draft = self._open(op.inputs[0])
-        if draft is None or draft.kind != "conv" or draft.post_ops or "bn_scale" in draft.weights:
+        if draft is None or draft.kind != "conv" or draft.post_ops or not draft.weights.keys() <= {"weight", "bias"}:
             return False
         draft.weights |= dict(zip(("bn_scale", "bn_bias", "bn_mean", "bn_variance"), op.weights, strict=True))
         draft.settings["epsilon"] = op.number("epsilon", 1e-5)
+        return self._absorb(draft, (op.name,), op.outputs[0], index)
+
+    def _absorbed_constant(self, op: Operator, index: int) -> bool:
+        """A factor, and then a summand, of all channels or of each are folded into the weights of the convolution before."""
+        draft, role = self._open(op.inputs[0]), {"Mul": "factor", "Add": "summand"}[op.op_type]
+        shape, out = self.shapes[op.weights[0]], self.shapes[op.outputs[0]]
+        one_each = math.prod(shape) == 1 or (shape[-len(out) + 1 :] == (out[1], *[1] * (len(out) - 2)))
+        if draft is None or draft.kind not in _FOLDS or draft.post_ops or len(shape) > len(out) or not one_each:
+            return False
+        if math.prod(shape) not in (1, out[1]) or "summand" in draft.weights or role in draft.weights:
+            return False
+        if role == "factor" and draft.kind == "deconv":
+            return False
+        draft.weights[role] = op.weights[0]
         return self._absorb(draft, (op.name,), op.outputs[0], index)
 
     def _absorbed_eltwise(self, draft: Draft | None, post: PostOp, members: tuple[str, ...], op: Operator, index: int) -> bool:

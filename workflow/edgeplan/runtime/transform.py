@@ -59,6 +59,28 @@ def _concat(_step: Step, raw: Raw) -> tuple[Array, ...]:
 
 
 def _conv(step: Step, raw: Raw) -> tuple[Array, ...]:
+    weight, *bias = _normalised(step, raw)
+    if "factor" in raw:
+        factor = raw["factor"].ravel()
+        np.multiply(weight, factor.reshape(-1, *[1] * (weight.ndim - 1)), out=weight)
+        bias = [values * factor for values in bias]
+    return _shifted(weight, bias, raw, weight.shape[0])
+
+
+def _deconv(step: Step, raw: Raw) -> tuple[Array, ...]:
+    weight = raw["weight"]
+    return _shifted(weight, [raw["bias"]] if "bias" in raw else [], raw, weight.shape[1] * step.integer("groups"))
+
+
+def _shifted(weight: Array, bias: list[Array], raw: Raw, channels: int) -> tuple[Array, ...]:
+    """With a summand behind in the bias, which one value may stand for."""
+    if "summand" in raw:
+        given = bias[0] if bias else np.float32(0)
+        bias = [np.ascontiguousarray(np.broadcast_to(given + raw["summand"].ravel(), (channels,)))]
+    return (weight, *bias)
+
+
+def _normalised(step: Step, raw: Raw) -> tuple[Array, ...]:
     weight = raw["weight"]
     if "bn_scale" not in raw:
         return (weight, raw["bias"]) if "bias" in raw else (weight,)
@@ -93,5 +115,14 @@ def _lstm(step: Step, raw: Raw) -> tuple[Array, ...]:
 
 
 _FOLDED: Mapping[str, Callable[[Step, Raw], tuple[Array, ...]]] = MappingProxyType(
-    {"conv": _conv, "scale": _scale, "fc": _fc, "lstm": _lstm, "mix": _mix, "binary": _binary, "concat": _concat}
+    {
+        "conv": _conv,
+        "deconv": _deconv,
+        "scale": _scale,
+        "fc": _fc,
+        "lstm": _lstm,
+        "mix": _mix,
+        "binary": _binary,
+        "concat": _concat,
+    }
 )

@@ -123,7 +123,7 @@ def _sums(graph: Graph, op: Operator) -> _Found:
 
 def _copied(graph: Graph, op: Operator, strides: tuple[int, ...], start: int = 0) -> _Found:
     out = graph.tensors[op.outputs[0]]
-    if out.dtype not in _KNOWN:
+    if out.dtype not in _INTEGERS | _TRUTH:  # oneDNN moves float32
         return None
     ways = (strides, blocks.dense(out.shape))
     return f"copied_{_moved(out.dtype)}", blocks.strided(out.shape, ways, (out.dtype, out.dtype), (start, 0))
