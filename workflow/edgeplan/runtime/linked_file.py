@@ -18,7 +18,7 @@ from edgeplan.errors import FormatError
 from edgeplan.runtime.linked import AGAIN, NO_TABLES, LinkedProgram, Reserve, check_kernels, check_raw, check_step
 from edgeplan.support.files import read_whole, write_atomically
 
-_VERSION = '"format_version":4,'
+_VERSION = '"format_version":5,'
 _HEAD = f'{{{{{_VERSION}"body_sha256":"{{digest}}","body":'
 _HEAD_BYTES = len(_HEAD.format(digest="0" * 64))
 #: Made once, when this module is imported: this builds the schemas.
