@@ -51,9 +51,8 @@ def _plain(kernel: str, types: frozenset[str]) -> _Finder:
 
 
 def _modulo(graph: Graph, op: Operator) -> _Found:
-    if graph.tensors[op.outputs[0]].dtype == FLOAT32:
-        return _element_wise(graph, op, "float_remainder", frozenset({FLOAT32}))
-    return _element_wise(graph, op, "remainder" if op.integer("fmod", 0) else "modulo", _INTEGERS)
+    floats = "float_" if graph.tensors[op.outputs[0]].dtype == FLOAT32 else ""
+    return _element_wise(graph, op, floats + ("remainder" if op.integer("fmod", 0) else "modulo"), _NUMBERS)
 
 
 def _power(graph: Graph, op: Operator) -> _Found:

@@ -180,6 +180,11 @@ def _float_remainder(a: Any, b: Any) -> Any:
 
 
 @inlined
+def _float_modulo(a: Any, b: Any) -> Any:
+    return np.mod(a, b)
+
+
+@inlined
 def _minimum(a: Any, b: Any) -> Any:
     return min(b, a)
 
@@ -273,6 +278,10 @@ def remainder(block: Any, like: Any, _count: int, at: Any) -> int:
 
 def float_remainder(block: Any, like: Any, _count: int, at: Any) -> int:
     return walk(block, like, at, pair, _float_remainder)
+
+
+def float_modulo(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, pair, _float_modulo)
 
 
 def minimum(block: Any, like: Any, _count: int, at: Any) -> int:

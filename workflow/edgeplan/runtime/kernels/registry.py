@@ -53,6 +53,7 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "quotient": Kernel(elements.quotient, _INTEGERS),
         "modulo": Kernel(elements.modulo, _INTEGERS),
         "remainder": Kernel(elements.remainder, _INTEGERS),
+        "float_modulo": Kernel(elements.float_modulo, _FLOAT),
         "float_remainder": Kernel(elements.float_remainder, _FLOAT),
         "minimum": Kernel(elements.minimum, _INTEGERS),
         "maximum": Kernel(elements.maximum, _INTEGERS),
