@@ -15,6 +15,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgeplan.api import run
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph import blocks
 from edgeplan.graph.onnx.read import load_onnx
@@ -210,3 +211,13 @@ print("numba" in sys.modules)
     for path, loaded in ((plain, "False"), (model, "True")):
         done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == loaded
+
+
+def test_a_fresh_process_draws_inputs_of_the_models_types(
+    dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path
+) -> None:
+    folder = build_plan_folder(dnnl, model, planned(model, load_onnx(model)), tmp_path / "plan")
+    assert run(folder, cold=True).cold_ms
+    here = run(folder, check=True, model=model)
+    assert here.difference is not None
+    assert here.difference <= 1e-5
