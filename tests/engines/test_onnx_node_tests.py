@@ -33,8 +33,8 @@ _TOLERANCE = 1e-3  # that of the tests themselves
 #: Operators whose tests are asked for.
 _OPERATORS = frozenset(
     """
-    Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast Ceil Clip Concat Conv ConvTranspose CumSum DepthToSpace Div Elu
-    Equal Erf Exp Expand Flatten Floor GRU Gather Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual
+    Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast Ceil Clip Concat Conv ConvTranspose CumSum DepthToSpace Div
+    Elu Equal Erf Exp Expand Flatten Floor GRU Gather Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual
     GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LRN LSTM LayerNormalization LeakyRelu
     Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mish Mod Mul Neg Not Or PRelu Pad Pow Reciprocal ReduceMax
     ReduceMean ReduceMin ReduceSum Relu Reshape Resize Round Selu Sigmoid Sign Slice Softmax Softplus Softsign SpaceToDepth
