@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
-from written_forms import IMAGE, Form, node, one, value
+from onnx import TensorProto
+from written_forms import IMAGE, Array, Form, behind, node, one, value
 
 _LINE = (2, 5, 7)
 _MATRIX = (4, 9)
@@ -137,9 +139,149 @@ def _sequence(directions: int, **attributes: object) -> Form:
     return Form(nodes, inputs, constants, outputs=("y", "yh", "yc"))
 
 
+_BEHIND: Mapping[str, Form] = {
+    f"{name} by {by} behind a {first.lower()}": behind(
+        node(first, "x w" if bias is None else "x w b", "h", "first", pads=[1, 1, 1, 1]),
+        Form(nodes, {"x": IMAGE}, {"k": value(shape), "l": value(shape)}),
+        **({"w": (6, 4, 3, 3) if first == "ConvTranspose" else (4, 6, 3, 3)} | ({} if bias is None else {"b": (4,)})),
+    )
+    for first in ("Conv", "ConvTranspose")
+    for bias in (None, 4)
+    for by, shape in (("a number", (1,)), ("channel", (1, 4, 1, 1)), ("channel, of lower rank", (4, 1, 1)), ("row", (8, 1)))
+    for name, nodes in (
+        (f"a factor, bias {bias},", (node("Mul", "k h"),)),
+        (f"a summand, bias {bias},", (node("Add", "h k"),)),
+        (f"both, bias {bias},", (node("Mul", "h k", "g", "scaled"), node("Add", "g l"))),
+        (f"both the other way, bias {bias},", (node("Add", "h k", "g", "moved"), node("Mul", "g l"))),
+    )
+}
+
 _SEQUENCES: Mapping[str, Form] = {
     "from given states": _sequence(1),
     "from given states, both ways": _sequence(2, direction="bidirectional"),
 }
 
-EXPORTED: Mapping[str, Form] = {**_UNARY, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED, **_SEQUENCES}
+_BOOL, _INT, _LONG = TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64
+_ROW = (10,)
+
+
+def _typed(form: Form, **types: int) -> Form:
+    return replace(form, types=types)
+
+
+def _inside(op_type: str, reads: str, constants: Mapping[str, Array] | None = None, **attributes: object) -> Form:
+    """An operator between convolutions, whose activations have other layouts than it reads and writes."""
+    nodes = (
+        node("Conv", "z w", "x", "before"),
+        node("Greater", "x half", "m", "which"),
+        node(op_type, reads, "o", **attributes),
+        node("Conv", "o w", name="behind"),
+    )
+    return Form(nodes, {"z": IMAGE}, {"w": value((6, 6, 1, 1)), "half": value([0.05]), **(constants or {})})
+
+
+def _compared(op_type: str, kind: int | None, other: tuple[int, ...] = _ROW) -> Form:
+    types = {} if kind is None else {"x": kind, "z": kind}
+    return _typed(one(op_type, "x z", {"x": IMAGE, "z": other}), y=_BOOL, **types)
+
+
+def _of_type(op_type: str, kind: int, **attributes: object) -> Form:
+    return _typed(one(op_type, "x z", {"x": IMAGE, "z": (8, 1)}, **attributes), x=kind, z=kind, y=kind)
+
+
+_ODD = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 2.5, -2.5, 0.5, -1e30, 3], np.float32)
+_COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
+_COMPILED: Mapping[str, Form] = {
+    "where": _typed(one("Where", "m x z", {"m": IMAGE, "x": IMAGE, "z": IMAGE}), m=_BOOL),
+    "where, all broadcast": _typed(one("Where", "m x z", {"m": (6, 1, 1), "x": _ROW, "z": (1, 1, 8, 1)}), m=_BOOL),
+    "where of constants": _typed(one("Where", "m k l", {"m": IMAGE}, {"k": (8, 10), "l": [-1e9]}), m=_BOOL),
+    "where of five axes": _typed(one("Where", "m x z", {"m": (2, 3, 1, 2, 5), "x": (3, 4, 1, 5), "z": (1,)}), m=_BOOL),
+    "where of integers": _typed(one("Where", "m x k", {"m": IMAGE, "x": IMAGE}, {"k": [7]}), m=_BOOL, x=_LONG, y=_LONG),
+    "where between convolutions": _inside("Where", "m x k", {"k": value((6, 1, 1))}),
+    "where by a constant": Form(
+        (node("Where", "m x z"),), {"x": IMAGE, "z": IMAGE}, {"m": np.arange(80).reshape(8, 10) % 3 > 0}
+    ),
+    **{f"{op} of {kind or 'floats'}": _compared(op, kind) for op in _COMPARISONS for kind in (None, _INT, _LONG)},
+    "Equal of truth": _compared("Equal", _BOOL, IMAGE),
+    **{f"{op} of odd numbers": _typed(one(op, "x k", (3, 10), {"k": _ODD}), y=_BOOL) for op in _COMPARISONS},
+    **{op: _typed(one(op, "x z", {"x": IMAGE, "z": (6, 1, 10)}), x=_BOOL, z=_BOOL, y=_BOOL) for op in ("And", "Or", "Xor")},
+    "Not": _typed(one("Not"), x=_BOOL, y=_BOOL),
+    **{
+        f"cast of {a} to {b}": _typed(one("Cast", to=b), x=a, y=b)
+        for a in (TensorProto.FLOAT, _INT, _LONG, _BOOL)
+        for b in (TensorProto.FLOAT, _INT, _LONG, _BOOL)
+    },
+    **{
+        f"{op} of axis {axis}, {kept}": _typed(one(op, axis=axis, keepdims=kept), y=_LONG)
+        for op in ("ArgMax", "ArgMin")
+        for axis, kept in ((1, 1), (-1, 0))
+    },
+    "ArgMax, the last one": _typed(one("ArgMax", inputs=_MATRIX, axis=1, select_last_index=1), x=_INT, y=_LONG),
+    "embedding": _typed(one("Gather", "k i", {"i": (2, 5)}, {"k": (3, 4)}), i=_LONG),
+    "embedding, 32 bits": _typed(one("Gather", "k i", {"i": (2, 5)}, {"k": (3, 4)}), i=_INT),
+    "gather by data of axis 1": _typed(one("Gather", "x i", {"x": IMAGE, "i": (2, 5)}, axis=1), i=_LONG),
+    "gather of integers": _typed(one("Gather", "x i", {"x": IMAGE, "i": (5,)}, axis=-1), x=_LONG, i=_LONG, y=_LONG),
+    "power by a tensor": Form((node("Abs", "x", "a", "before"), node("Pow", "a z")), {"x": IMAGE, "z": _ROW}, {}),
+    "power of a number by a tensor": one("Pow", "k x", constants={"k": [2.0]}),
+    "power of integers": Form(
+        (node("Abs", "z", "a", "before"), node("Pow", "x a")),
+        {"x": IMAGE, "z": _ROW},
+        {},
+        types=dict.fromkeys("xzy", _LONG),
+    ),
+    **{f"{op} of {kind}": _of_type(op, kind) for op in ("Add", "Sub", "Mul", "Min", "Max") for kind in (_INT, _LONG)},
+    **{
+        f"{name} of {kind}": _typed(one(op, "x k", (3, 7), {"k": np.array([3, -3, 2, 1, -1, 7, -5])}, **more), x=_LONG, y=_LONG)
+        for name, op, more in (("quotient", "Div", {}), ("modulo", "Mod", {}), ("remainder", "Mod", {"fmod": 1}))
+        for kind in (_LONG,)
+    },
+    "remainder of floats": one("Mod", "x k", (3, 7), {"k": np.array([0.3, -0.3, 2, 1, -1, 7, -5], np.float32)}, fmod=1),
+    **{op: one(op) for op in ("Floor", "Ceil", "Round", "Sign", "Erf")},
+    "halves rounded": Form(
+        (node("Floor", "x", "f", "before"), node("Add", "f h", "g", "half"), node("Round", "g")),
+        {"x": IMAGE},
+        {"h": value([0.5])},
+    ),
+    **{f"{op} of integers": _typed(one(op), x=_LONG, y=_LONG) for op in ("Sign", "Abs", "Neg")},
+    "IsNaN": Form((node("Add", "x k", "h", "before"), node("IsNaN", "h")), {"x": (3, 10)}, {"k": _ODD}, types={"y": _BOOL}),
+    **{
+        f"IsInf, {more}": Form(
+            (node("Add", "x k", "h", "before"), node("IsInf", "h", **more)), {"x": (3, 10)}, {"k": _ODD}, types={"y": _BOOL}
+        )
+        for more in ({}, {"detect_negative": 0}, {"detect_positive": 0})
+    },
+    **{
+        f"sums along {axis}, {more}": one("CumSum", "x a", constants={"a": np.array(axis)}, **more)
+        for axis in (1, -1)
+        for more in ({}, {"exclusive": 1}, {"reverse": 1}, {"exclusive": 1, "reverse": 1})
+    },
+    "integers turned": _typed(one("Transpose", perm=[0, 2, 3, 1]), x=_LONG, y=_LONG),
+    "integers in another shape": _typed(one("Reshape", "x s", constants={"s": [8, -1]}), x=_LONG, y=_LONG),
+    "truth expanded": _typed(one("Expand", "x s", (6, 1, 10), {"s": [2, 6, 8, 1]}), x=_BOOL, y=_BOOL),
+    "integers sliced": _typed(
+        one("Slice", "x s e a p", constants={"s": [-1, 1], "e": [-_BIG, 5], "a": [3, 1], "p": [-2, 1]}), x=_INT, y=_INT
+    ),
+    "token ids and a mask": Form(
+        (
+            node("Gather", "table ids", "e", "embedded"),
+            node("Unsqueeze", "mask axes", "m", "raised"),
+            node("Cast", "m", "c", "truth", to=_BOOL),
+            node("Where", "c e low"),
+        ),
+        {"ids": (1, 7), "mask": (1, 7)},
+        {"table": value((3, 16)), "axes": np.array([2]), "low": value([-1e4])},
+        types={"ids": _LONG, "mask": _LONG},
+    ),
+}
+
+EXPORTED: Mapping[str, Form] = {
+    **_BEHIND,
+    **_COMPILED,
+    **_UNARY,
+    **_PAIRS,
+    **_COPIES,
+    **_REDUCED,
+    **_NORMS,
+    **_TRANSPOSED,
+    **_SEQUENCES,
+}

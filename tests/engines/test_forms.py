@@ -30,6 +30,8 @@ from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 
 _TOLERANCE = 1e-4
+_TYPES = {"tensor(float)": np.float32, "tensor(bool)": np.bool_, "tensor(int32)": np.int32, "tensor(int64)": np.int64}
+_TRUE = 0.4
 _CANDIDATES = 2  # of each step; `tests/unit/test_runtime_operators.py` tries all
 
 
@@ -40,7 +42,11 @@ def _reference(path: Path) -> tuple[dict[str, Array], list[Array]]:
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(1)
-    given = {i.name: rng.standard_normal(i.shape).astype(np.float32) for i in session.get_inputs()}
+    drawn = {"tensor(float)": rng.standard_normal, "tensor(bool)": lambda shape: rng.random(shape) < _TRUE}
+    given = {
+        i.name: drawn.get(i.type, lambda shape: rng.integers(-3, 3, shape))(i.shape).astype(_TYPES[i.type])
+        for i in session.get_inputs()
+    }
     return given, list(session.run(None, given))
 
 
@@ -57,6 +63,10 @@ def _check(dnnl: Dnnl, path: Path) -> None:
             found = SequentialSession(dnnl, program, path.parent).run(given)
             for name, expected in zip(graph.outputs, wanted, strict=True):
                 assert found[name].shape == expected.shape
+                assert found[name].dtype == expected.dtype
+                if expected.dtype != np.float32:
+                    assert (found[name] == expected).all(), f"{name} under {home}"
+                    continue
                 error = np.abs(found[name] - expected).max() / np.abs(expected).max()
                 assert error <= _TOLERANCE, f"{name} is off by {error} under {home}: {[c.name for c in choices]}"
 

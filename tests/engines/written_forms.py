@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,17 @@ class Form:
     constants: Mapping[str, Array]
     opset: int = 17
     outputs: Sequence[str] = ("y",)
+    types: Mapping[str, int] = field(default_factory=dict)  # of inputs and outputs that are not of float32
 
     def model(self) -> onnx.ModelProto:
+        def told(name: str, shape: Sequence[int] | None) -> onnx.ValueInfoProto:
+            return helper.make_tensor_value_info(name, self.types.get(name, TensorProto.FLOAT), shape)
+
         body = helper.make_graph(
             self.nodes,
             "form",
-            [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in self.inputs.items()],
-            [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in self.outputs],
+            [told(n, s) for n, s in self.inputs.items()],
+            [told(n, None) for n in self.outputs],
             [numpy_helper.from_array(v, name) for name, v in self.constants.items()],
         )
         model = helper.make_model(body, opset_imports=[helper.make_opsetid("", self.opset)])
@@ -49,7 +53,8 @@ def value(given: Any) -> Array:
     """A constant: random of a shape (a tuple), or the numbers themselves."""
     if isinstance(given, tuple):
         return np.asarray(_random.random(given, dtype=np.float32) - np.float32(0.5))
-    return np.asarray(given, dtype=np.int64 if np.asarray(given).dtype.kind == "i" else np.float32)
+    kinds = {"i": np.int64, "b": np.bool_}
+    return np.asarray(given, dtype=kinds.get(np.asarray(given).dtype.kind, np.float32))
 
 
 def one(

@@ -295,8 +295,8 @@ def run(
 
     Args:
         plan: a plan folder, or what `plan_cold_start` returned.
-        inputs: float32 arrays by name, the array alone for a model of one input, or a file of them (.npz, .npy); seeded random
-            ones without. Fresh processes take random ones.
+        inputs: arrays by name, of the types of the model's inputs, the array alone for a model of one input, or a file of them
+            (.npz, .npy); seeded random ones without. Fresh processes take random ones.
         repeat: how many inferences.
         device: the device it was planned for, whose cores to take; without, the first processors this process may use.
         check: compare outputs with ONNX Runtime's on the same inputs (`Run.difference`; `Run.require_checked` raises).
@@ -325,7 +325,8 @@ def run(
     continuous = bool(read_plan(folder / PLAN_NAME).later)
     values: dict[str, Any]
     if inputs is None:
-        values = random_inputs({border.name: border.shape for border in program.inputs}, 0)
+        shapes = {border.name: border.shape for border in program.inputs}
+        values = random_inputs(shapes, 0, {border.name: border.dtype for border in program.inputs})
     elif isinstance(inputs, (str, PathLike)):
         values = read_inputs(Path(inputs), program.inputs)
     else:

@@ -15,15 +15,16 @@ def register(app: typer.Typer) -> None:
 
 
 def compile_ahead() -> None:
-    """Compile for this processor what else the first call of other commands would: once, up to a minute."""
+    """Compile for this processor what else the first call of other commands would: once, a minute or two."""
     import numpy as np  # noqa: PLC0415  the command line should not wait for it
 
     started = time.monotonic()
     from edgeplan.chapters.cold_start.planners import descent  # noqa: F401, PLC0415  compiles when it is imported
     from edgeplan.predictors.trees import Forest  # noqa: PLC0415
     from edgeplan.predictors.walking import Walk  # noqa: PLC0415
-    from edgeplan.runtime import native  # noqa: F401, PLC0415  likewise
+    from edgeplan.runtime import kernels, native  # noqa: F401, PLC0415  likewise
 
+    kernels.compile_all()
     leaf = Forest.from_arrays(
         {
             "tree_start": np.array([0, 1], np.int32),

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.graph.ir import Graph
+from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.ir import Graph, Tensor
 
-Array = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 Times = npt.NDArray[np.float64]
 
 
@@ -128,8 +129,12 @@ class Engine(ABC):
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Seeded inputs in [0.05, 1): no zeros, no denormals."""
+    """Seeded inputs in [0.05, 1): no zeros, no denormals. Integers and truth values are 0 and 1, which most axes have."""
     rng = np.random.default_rng(seed)
-    return {
-        name: rng.random(graph.shape(name), dtype=np.float32) * np.float32(0.95) + np.float32(0.05) for name in graph.inputs
-    }
+
+    def values(tensor: Tensor) -> Array:
+        if tensor.dtype != FLOAT32:
+            return rng.integers(0, 2, tensor.shape).astype(tensor.dtype)
+        return rng.random(tensor.shape, dtype=np.float32) * np.float32(0.95) + np.float32(0.05)
+
+    return {name: values(graph.tensors[name]) for name in graph.inputs}

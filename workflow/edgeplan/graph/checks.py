@@ -44,6 +44,6 @@ def check_graph(graph: Graph, source: str) -> None:
 
 
 def _axis(graph: Graph, op: Operator) -> Problem:
-    rank, axis = len(graph.shape(op.inputs[0])), op.integer("axis", 0)
+    rank, axis = len(graph.shape(op.operands[0])), op.integers("axis", (0,))[0]
     behind = op.op_type == "Flatten"  # which may join no axis
     return None if -rank <= axis < rank + behind or not axis else (f"along axis {axis} of {rank}", AGAIN)

@@ -36,10 +36,12 @@ class Step:
     Attributes:
         name: name of the operator that does the work.
         kind: conv, fc, pool, concat, split, shuffle, binary, eltwise, scale, lrn, softmax, resize, lstm, transpose, reshape,
-            matmul, mix (a product with a matrix that follows from the settings: `axis_matrices`).
+            matmul, mix (a product with a matrix that follows from the settings: `axis_matrices`), compiled (a kernel of
+            `runtime.kernels` with the block of numbers of `blocks`; its weights are called by their place, `operand_1`).
         members: ONNX operators that run in it, in topological order.
         inputs, outputs: activations read (post-operations' operands apart) and written.
-        weights: role -> initialiser: weight, bias, and of a folded batch normalisation bn_scale, bn_bias, bn_mean, bn_variance.
+        weights: role -> initialiser: weight, bias, and of a folded batch normalisation bn_scale, bn_bias, bn_mean, bn_variance;
+            of constants behind a convolution, which are folded into it: factor, summand.
         settings: parameters of the operation, by kind (see `lowering`).
         post_ops: what is fused behind it, in order.
     """
@@ -85,6 +87,7 @@ class Lowered:
         steps: in execution order.
         inputs, outputs: activations at the border.
         shapes: shape of every activation and weight that the steps name.
+        types: element type of those that are not of float32, which are row-major everywhere.
     """
 
     name: str
@@ -92,3 +95,4 @@ class Lowered:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     shapes: Mapping[str, Shape]
+    types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

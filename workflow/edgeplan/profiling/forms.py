@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.element_types import require_float32
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.operators.base import Problem
 from edgeplan.graph.operators.registry import SPECS
@@ -26,7 +25,6 @@ def require_exact(graph: Graph, source: str) -> None:
     Raises:
         ModelError: names all such operators.
     """
-    require_float32(graph, source)
     found = list(_problems(graph))
     if found:
         names = ", ".join(dict.fromkeys(name for name, _, _ in found))

@@ -153,7 +153,7 @@ class Harness:
         """Put the inputs into their places."""
         for border in self.trials.program.inputs:
             value = self.inputs[border.name]
-            np.copyto(self.memory.data[border.offset : border.offset + value.nbytes].view(np.float32), value.ravel())
+            np.copyto(self.memory.data[border.offset : border.offset + border.size].view(border.dtype), value.ravel())
 
     def run(self, what: Round, warm_runs: int) -> Times:
         """Run one round.

@@ -72,7 +72,7 @@ def signature(creator: Creator, step: Step) -> str:
 
 def signatures(dnnl: Dnnl, lowered: Lowered, home: str) -> tuple[str, ...]:
     """The signature of every step under a home layout."""
-    creator = Creator(dnnl, lowered.shapes, activation_layouts(lowered, home), {})
+    creator = Creator(dnnl, lowered.shapes, activation_layouts(lowered, home), {}, lowered.types)
     return tuple(signature(creator, step) for step in lowered.steps)
 
 
@@ -89,7 +89,7 @@ def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weigh
 def _subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, WeightLocation], width: int) -> Subject:
     layouts = activation_layouts(lowered, home)
     offsets, scratch_offset = plan_buffers(lowered, layouts, dnnl.info.block)
-    creator = Creator(dnnl, lowered.shapes, layouts, offsets)
+    creator = Creator(dnnl, lowered.shapes, layouts, offsets, lowered.types)
     equal: dict[str, list[int]] = {}
     for index, digest in enumerate(signatures(dnnl, lowered, home)):
         equal.setdefault(digest, []).append(index)
@@ -129,6 +129,7 @@ def _subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weig
         scratch_offset,
         scratch_offset + scratch,
         weights,
+        lowered.types,
     )
     return Subject(program, tuple(groups))
 
@@ -140,7 +141,7 @@ def touched_pages(dnnl: Dnnl, lowered: Lowered, home: str, page_bytes: int) -> t
     written: npt.NDArray[np.bool_] = np.zeros(-(-total // page_bytes) + 1, dtype=np.bool_)
 
     def pages(tensor: str) -> slice:
-        size = size_bytes(lowered.shapes[tensor], layouts[tensor], dnnl.info.block)
+        size = size_bytes(lowered.shapes[tensor], layouts[tensor], dnnl.info.block, lowered.types.get(tensor, "float32"))
         return slice(offsets[tensor] // page_bytes, -(-(offsets[tensor] + size) // page_bytes))
 
     for tensor in lowered.inputs:

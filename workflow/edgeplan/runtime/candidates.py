@@ -56,6 +56,9 @@ def default(offered: tuple[Implementation, ...]) -> Implementation:
 def _variants(creator: Creator, step: Step) -> Iterator[Variant]:
     """The layouts, algorithms and weights to ask for; those without conversions first."""
     shapes, layouts = creator.shapes, creator.layouts
+    if step.kind == "compiled" or any(t in creator.types for t in (*step.reads, *step.outputs)):
+        yield Variant(NCHW, NCHW)
+        return
     source = next((layouts[t] for t in step.inputs if len(shapes[t]) == _RANK), NCHW)
     output = next((layouts[t] for t in step.outputs if len(shapes[t]) == _RANK), NCHW)
     pairs = [(source, output), *((layout, layout) for layout in HOMES)]
@@ -77,13 +80,13 @@ def _variants(creator: Creator, step: Step) -> Iterator[Variant]:
 
 def _walk(creator: Creator, step: Step, variant: Variant) -> Iterator[tuple[Implementation, Created | None]]:
     """All implementations of one variant."""
-    suffix = _suffix(creator, step, variant)
+    suffix = "" if step.kind == "compiled" else _suffix(creator, step, variant)
     if step.kind in MOVING_KINDS:
         try:
             created = creator.create(step, Implementation("", "", variant), generate=False)
         except Unsupported:
             return
-        kernel = "reorder" if created.calls else "view"
+        kernel = "compiled" if step.kind == "compiled" else "reorder" if created.calls else "view"
         yield Implementation(f"{kernel}{suffix}", kernel, variant), created
         return
     dnnl = creator.dnnl

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from math import prod
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +29,7 @@ from edgeplan.runtime.reading_ahead import head_start, reading_ahead
 from edgeplan.runtime.renewal import renew
 from edgeplan.support.files import read_whole
 
-Array = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 _NS_PER_MS = 1e6
 
 
@@ -114,13 +113,13 @@ class ColdSession:
             ) from self._failed
         for border in self.program.inputs:
             value = inputs.get(border.name)
-            if value is None or value.shape != border.shape:
-                given = "missing" if value is None else f"of shape {value.shape}"
+            if value is None or value.shape != border.shape or not np.can_cast(value.dtype, border.dtype, "same_kind"):
+                given = "missing" if value is None else f"{value.dtype}{list(value.shape)}"
                 where = f"model {self.program.model}"
                 raise ModelError(
-                    f"input {border.name!r} is {given}, not {border.shape}",
+                    f"input {border.name!r} is {given}, not {border.dtype}{list(border.shape)}",
                     where=where,
-                    next_step=f"correct the input: expected float32{list(border.shape)}",
+                    next_step=f"correct the input: expected {border.dtype}{list(border.shape)}",
                 )
             np.copyto(self._activation(border), value)
         if not self._ran:
@@ -171,9 +170,8 @@ class ColdSession:
         return prepared
 
     def _activation(self, border: Border) -> Array:
-        size = 4 * prod(border.shape)
-        data = self._shared.memory.data[border.offset : border.offset + size]
-        return data.view(np.float32).reshape(border.shape)
+        data = self._shared.memory.data[border.offset : border.offset + border.size]
+        return data.view(border.dtype).reshape(border.shape)
 
     # Reading ahead
 

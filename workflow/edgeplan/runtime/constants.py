@@ -19,10 +19,13 @@ STATUS_NAMES: Mapping[int, str] = MappingProxyType(
         6: "not required",
     }
 )
+#: Beside the library's: what a compiled kernel says.
+BAD_INDEX: Final = 100
 
 CPU: Final = 1
 IN_ORDER: Final = 1
 F32: Final = 3
+U8: Final = 6
 SCRATCHPAD_USER: Final = 1
 FORWARD_INFERENCE: Final = 96
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from edgeplan.errors import DeviceError
-from edgeplan.graph.ir import Shape
+from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
 from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.descriptors import Described, Variant
@@ -78,6 +79,16 @@ class WeightSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One call of a compiled kernel: its name, its block (`graph.blocks`) and where its operands lie."""
+
+    kernel: str
+    block: tuple[int, ...]
+    places: tuple[Place, ...]
+    converts: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Created:
     """A step whose primitives exist, bound to no memory yet.
 
@@ -88,7 +99,7 @@ class Created:
         scratch_bytes: scratchpad and converted activations.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[Call | KernelCall, ...]
     slots: tuple[WeightSlot, ...]
     weight_bytes: int
     scratch_bytes: int
@@ -102,10 +113,18 @@ class Creator:
         shapes: shape of every tensor.
         layouts: layout of every activation.
         offsets: offset of every activation in the arena, in bytes.
+        types: element type of tensors that are not of float32.
     """
 
-    def __init__(self, dnnl: Dnnl, shapes: Mapping[str, Shape], layouts: Mapping[str, str], offsets: Mapping[str, int]) -> None:
-        self.dnnl, self.shapes, self.layouts, self.offsets = dnnl, shapes, layouts, offsets
+    def __init__(
+        self,
+        dnnl: Dnnl,
+        shapes: Mapping[str, Shape],
+        layouts: Mapping[str, str],
+        offsets: Mapping[str, int],
+        types: Mapping[str, str],
+    ) -> None:
+        self.dnnl, self.shapes, self.layouts, self.offsets, self.types = dnnl, shapes, layouts, offsets, types
         self.describer = Describer(dnnl, shapes)
 
     def create(self, step: Step, implementation: Implementation, *, generate: bool = True) -> Created:
@@ -135,6 +154,10 @@ class Creator:
         work.primitive(described)
         return work.created()
 
+    def size(self, tensor: str) -> int:
+        """Bytes of a row-major tensor."""
+        return BYTES_PER_ELEMENT[self.types.get(tensor, FLOAT32)] * math.prod(self.shapes[tensor])
+
     def same(self, tensor: str, layout: str) -> bool:
         """Whether an activation needs no conversion to be read or written in a layout."""
         return same_bytes(self.shapes[tensor], self.layouts[tensor], layout, self.dnnl.info.block)
@@ -145,7 +168,7 @@ class _Work:
 
     def __init__(self, creator: Creator, generate: bool) -> None:
         self.creator, self.dnnl, self.generate = creator, creator.dnnl, generate
-        self.calls: list[Call] = []
+        self.calls: list[Call | KernelCall] = []
         self.slots: list[WeightSlot] = []
         self.weight_bytes = 0
         self.scratch = 0
@@ -175,6 +198,23 @@ class _Work:
         """A conversion between two descriptors of the same shape."""
         arguments = [Argument(constants.ARG_SRC, source.value, read), Argument(constants.ARG_DST, target.value, written)]
         self.call(self.dnnl.reorder(source.value, target.value), arguments, converts, source, target)
+
+    def plain(self, tensor: str) -> Place:
+        """Where a tensor lies row-major, converted if need be."""
+        place, creator = self.arena(tensor), self.creator
+        if creator.same(tensor, NCHW):
+            return place
+        converted = self.temporary(creator.size(tensor))
+        self.move(self.actual(tensor), place, creator.describer.plain(creator.shapes[tensor]), converted, tensor)
+        return converted
+
+    def weight(self, name: str) -> Place:
+        """Where a weight lies as the file holds it."""
+        size, place = self.creator.size(name), Place("weights", self.weight_bytes)
+        described = self.dnnl.bytes_of(size)
+        self.slots.append(WeightSlot(self.weight_bytes, size, described.value, described))
+        self.weight_bytes += aligned(size)
+        return place
 
     def primitive(self, described: Described) -> None:
         """The main primitive, with the conversions its layouts need."""
@@ -211,6 +251,11 @@ def _reshape(work: _Work, step: Step, _variant: Variant) -> None:
     creator, plain = work.creator, work.creator.describer.plain
     source, output = step.inputs[0], step.outputs[0]
     read, written = work.arena(source), work.arena(output)
+    if source in creator.types:
+        if read != written:
+            whole = work.dnnl.bytes_of(creator.size(source))
+            work.move(whole, read, whole, written, source)
+        return
     before, after = creator.shapes[source], creator.shapes[output]
     flat_before, flat_after = creator.same(source, NCHW), creator.same(output, NCHW)
     if flat_before and flat_after:
@@ -254,5 +299,27 @@ def _split(work: _Work, step: Step, variant: Variant) -> None:
         start += shape[axis]
 
 
-_MOVES: dict[str, Callable[[_Work, Step, Variant], None]] = {"reshape": _reshape, "transpose": _transpose, "split": _split}
+def _compiled(work: _Work, step: Step, _variant: Variant) -> None:
+    """A kernel on row-major operands, what is not converted around it."""
+    inputs, (output,) = list(step.inputs), step.outputs
+    places = []
+    for place in range(len(inputs) + len(step.weights)):
+        weight = step.weights.get(f"operand_{place}")
+        places.append(work.weight(weight) if weight is not None else work.plain(inputs.pop(0)))
+    written = work.arena(output)
+    same = work.creator.same(output, NCHW)
+    if not same:
+        written = work.temporary(work.creator.size(output))
+    work.calls.append(KernelCall(step.text("kernel"), step.sizes("block"), (*places, written)))
+    if not same:
+        described = work.creator.describer.plain(work.creator.shapes[output])
+        work.move(described, written, work.actual(output), work.arena(output), output)
+
+
+_MOVES: dict[str, Callable[[_Work, Step, Variant], None]] = {
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "split": _split,
+    "compiled": _compiled,
+}
 MOVING_KINDS = frozenset(_MOVES)

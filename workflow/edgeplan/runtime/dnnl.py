@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from edgeplan.errors import DeviceError
+from edgeplan.errors import DeviceError, ModelError
 from edgeplan.runtime import constants
 from edgeplan.runtime.library import open_library
 from edgeplan.runtime.signatures import DIMS_LENGTH, Dims, ExecArg, declare
@@ -130,6 +130,19 @@ class Dnnl:
             next_step="report the model; ONEDNN_VERBOSE=all prints what the library was asked",
         )
 
+    def check_execution(self, status: int) -> None:
+        """Turn the status of a call of a primitive or a compiled kernel into an exception.
+
+        Raises:
+            ModelError: an index lies outside its axis.
+            DeviceError: anything else but success.
+        """
+        if status == constants.BAD_INDEX:
+            raise ModelError(
+                "an index lies outside the axis that it picks from", where="the model, run", next_step="correct the inputs"
+            )
+        self.check(status, "dnnl_primitive_execute")
+
     def make(self, kind: str, function: str, *arguments: Any, keep: object = None) -> Handle:
         """Call a function that creates a handle through its first argument."""
         out = ctypes.c_void_p()
@@ -142,6 +155,11 @@ class Dnnl:
         """A memory descriptor by format tag, f32."""
         function = "dnnl_memory_desc_create_with_tag"
         return self.make("memory_desc", function, len(shape), dims(shape), constants.F32, tag)
+
+    def bytes_of(self, count: int) -> Handle:
+        """A memory descriptor of bytes, whatever they hold."""
+        function = "dnnl_memory_desc_create_with_tag"
+        return self.make("memory_desc", function, 1, dims((count,)), constants.U8, constants.PLAIN_TAGS[1])
 
     def strided(self, shape: Sequence[int], strides: Sequence[int]) -> Handle:
         """A memory descriptor by strides in elements, f32."""

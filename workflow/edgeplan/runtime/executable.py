@@ -7,28 +7,29 @@ execution is in step order. What the two share is read-only, but for the arena, 
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import DeviceError, ModelError
+from edgeplan.graph.ir import BYTES_PER_ELEMENT
 from edgeplan.runtime import constants
-from edgeplan.runtime.creation import ALIGNMENT, Created, Creator, aligned
+from edgeplan.runtime.creation import ALIGNMENT, Created, Creator, KernelCall, aligned
 from edgeplan.runtime.dnnl import Dnnl, Handle
-from edgeplan.runtime.memory import floats
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.signatures import ExecArg
-from edgeplan.runtime.transform import Array, folded
+from edgeplan.runtime.transform import Array, folded, values_of
 
 _GAP_BYTES = 1 << 16  # weights this near to each other in a file are read by one call
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,10 @@ class Buffer:
     data: npt.NDArray[np.uint8]
     address: int
 
-    def floats(self, offset: int, size: int, shape: Sequence[int]) -> Array:
-        """A view of `size` bytes from `offset` as f32."""
-        return self.data[offset : offset + size].view(np.float32).reshape(shape)
+    def tensor(self, offset: int, shape: Sequence[int], dtype: str) -> npt.NDArray[Any]:
+        """A view of a row-major tensor at an offset."""
+        size = BYTES_PER_ELEMENT[dtype] * math.prod(shape)
+        return self.data[offset : offset + size].view(dtype).reshape(shape)
 
 
 def allocate(size: int) -> Buffer:
@@ -65,12 +67,13 @@ class Prepared:
     """A step ready to run.
 
     Attributes:
-        calls: (primitive, number of arguments, arguments) of each C call, in order.
+        calls: (function, primitive, number of arguments, arguments) of each C call, in order. A compiled kernel takes its block
+            in place of a primitive.
         converts: for each call, the activation it converts, or "" for the step's own work.
         keep: what the calls point to.
     """
 
-    calls: tuple[tuple[int, int, ctypes.Array[ExecArg]], ...]
+    calls: tuple[tuple[Callable[..., int], int, int, ctypes.Array[Any]], ...]
     converts: tuple[str, ...]
     keep: tuple[object, ...]
 
@@ -98,7 +101,7 @@ class Executable:
 
     def __init__(self, dnnl: Dnnl, program: Program, folder: Path) -> None:
         self.dnnl, self.program = dnnl, program
-        self.creator = Creator(dnnl, program.shapes, program.layouts, program.offsets)
+        self.creator = Creator(dnnl, program.shapes, program.layouts, program.offsets, program.types)
         self._files: dict[str, int] = {}
         try:
             for file in sorted({location.file for location in program.weights.values()}):
@@ -151,7 +154,8 @@ class Executable:
         values = {}
         for role, at, count in (piece for read in reads for piece in read.pieces if piece[0]):
             name = step.weights[role]
-            values[role] = floats(buffer.data[at : at + count], program.weights[name].stride).reshape(program.shapes[name])
+            found = values_of(buffer.data[at : at + count], program.weights[name].stride, program.weights[name].dtype)
+            values[role] = found.reshape(program.shapes[name])
         return values
 
     def _fill(self, read: _Read, pieces: list[memoryview]) -> None:
@@ -238,12 +242,20 @@ class Executable:
             "scratch": self.arena.address + self.program.scratch_offset,
             "weights": weights.address if weights is not None else 0,
         }
-        calls, keep = [], []
+        calls: list[tuple[Callable[..., int], int, int, ctypes.Array[Any]]] = []
+        keep: list[object] = []
         for call in created.calls:
+            if isinstance(call, KernelCall):
+                block = (ctypes.c_int64 * len(call.block))(*call.block)
+                places = [bases[place.region] + place.offset for place in call.places]
+                addresses = (ctypes.c_int64 * len(places))(*places)
+                calls.append((_kernel(call.kernel), ctypes.addressof(block), len(places), addresses))
+                keep.append(block)
+                continue
             assert call.primitive is not None  # noqa: S101  created to be run
             memories = [self.dnnl.memory(a.descriptor, bases[a.place.region] + a.place.offset) for a in call.arguments]
             given = [ExecArg(a.number, m.value) for a, m in zip(call.arguments, memories, strict=True)]
-            calls.append((call.primitive.value, len(given), (ExecArg * len(given))(*given)))
+            calls.append((self.dnnl.execute, call.primitive.value, len(given), (ExecArg * len(given))(*given)))
             keep += [call, memories]
         converts = tuple(call.converts for call in created.calls)
         return Prepared(tuple(calls), converts, (*keep, weights, self.arena))
@@ -262,14 +274,25 @@ class Executable:
 
         Raises:
             DeviceError: oneDNN reports a failure.
+            ModelError: an index lies outside its axis.
         """
-        run, stream = self.dnnl.execute, worker.stream.value
-        for primitive, count, arguments in prepared.calls:
+        stream = worker.stream.value
+        for run, primitive, count, arguments in prepared.calls:
             if status := run(primitive, stream, count, arguments):
-                self.dnnl.check(status, "dnnl_primitive_execute")
+                self.dnnl.check_execution(status)
 
-    def activation(self, tensor: str) -> npt.NDArray[np.float32]:
+    def activation(self, tensor: str) -> npt.NDArray[Any]:
         """A view of a row-major activation in the arena (the model's inputs and outputs are)."""
-        shape = self.program.shapes[tensor]
-        size = _FLOAT_BYTES * int(np.prod(shape, dtype=np.int64))
-        return self.arena.floats(self.program.offsets[tensor], size, shape)
+        program = self.program
+        return self.arena.tensor(program.offsets[tensor], program.shapes[tensor], program.dtype(tensor))
+
+
+@cache
+def _kernel(name: str) -> Callable[..., int]:
+    """A compiled kernel, with the arguments of `dnnl_primitive_execute`."""
+    from edgeplan.runtime import kernels  # noqa: PLC0415  this loads numba, which most models need not
+
+    return _KERNEL(kernels.address(name))
+
+
+_KERNEL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)

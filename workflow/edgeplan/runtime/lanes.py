@@ -199,7 +199,7 @@ class Preparation:
         if found >= 0:
             return found
         if found == words.FAILED and int(own[words.OWN_OPERATION]) == words.EXECUTION:
-            self._shared.dnnl.check(int(own[words.OWN_STATUS]), "dnnl_primitive_execute")
+            self._shared.dnnl.check_execution(int(own[words.OWN_STATUS]))
         self._shared.dnnl.set_threads(1)
         self._left(lane, found)
         self._shared.dnnl.set_threads(self._narrow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from edgeplan.graph.ir import Shape
+from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
 from edgeplan.runtime import constants
 
 NHWC: Final = "nhwc"
@@ -16,7 +16,6 @@ HOMES: Final = (NHWC, BLOCKED, NCHW)
 #: Those that are best for some model: under the other one, which is ONNX's own, nearly every kernel converts.
 LIKELY: Final = (NHWC, BLOCKED)
 _SPATIAL_RANK: Final = 4
-_FLOAT_BYTES: Final = 4
 
 
 def tag(shape: Shape, layout: str, block: int) -> int:
@@ -36,9 +35,9 @@ def same_bytes(shape: Shape, one: str, other: str, block: int) -> bool:
     return height * width == 1 or channels == 1
 
 
-def size_bytes(shape: Shape, layout: str, block: int) -> int:
-    """Bytes of an f32 activation; blocked layouts pad the channels with zeros."""
+def size_bytes(shape: Shape, layout: str, block: int, dtype: str = "float32") -> int:
+    """Bytes of an activation; blocked layouts, which are of f32, pad the channels with zeros."""
     if len(shape) == _SPATIAL_RANK and layout == BLOCKED:
         n, channels, height, width = shape
-        return _FLOAT_BYTES * n * -(-channels // block) * block * height * width
-    return _FLOAT_BYTES * math.prod(shape)
+        return BYTES_PER_ELEMENT[dtype] * n * -(-channels // block) * block * height * width
+    return BYTES_PER_ELEMENT[dtype] * math.prod(shape)

@@ -18,21 +18,25 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from edgeplan.errors import FormatError
+from edgeplan.graph.blocks import AT_OPERANDS, span_bytes
+from edgeplan.graph.ir import BYTES_PER_ELEMENT
 
 #: Stand for the engine and for no handle among the arguments of a primitive descriptor.
 ENGINE, NOTHING = -2, -1
-#: Kinds of memory descriptors: by tag, by strides, a part of another, another with its axes renamed, asked of a primitive.
-BY_TAG, BY_STRIDES, PART, RENAMED, ASKED = range(5)
+#: Kinds of memory descriptors: by tag, by strides, a part of another, another with its axes renamed, asked of a primitive,
+#: bytes.
+BY_TAG, BY_STRIDES, PART, RENAMED, ASKED, BYTES = range(6)
 _FLOAT_BYTES = 4
 AGAIN = "plan the model again: edgeplan plan cold-start"
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Numbers = tuple[int, ...]
 Argument = int | float | Numbers | None
+ElementType = Literal["float32", "int32", "int64", "bool"]
 
 
 class RawWeight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Bytes of one weight in a file of the model (its position in `LinkedProgram.files`): little-endian f32, row-major.
+    """Bytes of one weight in a file of the model (its position in `LinkedProgram.files`): little-endian, row-major.
 
     From one value to the next it is `stride` bytes.
     """
@@ -42,7 +46,8 @@ class RawWeight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     offset: Count
     size: Count
     shape: tuple[Count, ...]
-    stride: Annotated[int, msgspec.Meta(ge=_FLOAT_BYTES)] = _FLOAT_BYTES
+    stride: Annotated[int, msgspec.Meta(ge=1)] = _FLOAT_BYTES
+    dtype: ElementType = "float32"
 
 
 class LinkedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,7 +58,8 @@ class LinkedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         implementation: its candidate's name.
         source: "raw", "cached_read", "cached_mmap" or "none"; for later runs also "shared": what the cold start used.
         calls: for each C call its primitive, then pairs of argument number and memory: a row of `memories`, or -1 - s for
-            slot s.
+            slot s. Of a compiled kernel -1 - its row of `kernels`, then the place of each operand: an offset in the arena, or
+            -1 - s.
         slots: weights as the primitives read them: descriptor there, descriptor in the file's order, offset among the step's
             transformed weights, size, primitive that converts (-1: same bytes).
         weight_bytes: size of the transformed weights.
@@ -96,12 +102,18 @@ class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class Border(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An input or output: row-major f32 at an offset in the arena."""
+class Border(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An input or output: row-major at an offset in the arena."""
 
     name: str
     shape: tuple[Count, ...]
     offset: Count
+    dtype: ElementType = "float32"
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return BYTES_PER_ELEMENT[self.dtype] * prod(self.shape)
 
 
 class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,12 +121,13 @@ class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         descriptors: memory descriptors: kind, then by kind (tag, *shape), (shape, strides), (of, shape, offsets),
-            (of, permutation), (primitive, what, index).
+            (of, permutation), (primitive, what, index), (count,).
         attributes: post-operations of each set of attributes: (kind, arguments); a binary's last argument is a descriptor.
         primitives: function that describes it, implementation, attributes, threads, arguments between the result and the
             attributes. Many kernels keep the number of threads they were made for, and some choose layouts of weights by it.
         memories: of activations and scratch: descriptor, offset in the arena.
         steps: in order of execution.
+        kernels: compiled kernels: name, block (`graph.blocks`).
     """
 
     descriptors: tuple[tuple[int | Numbers, ...], ...]
@@ -122,6 +135,7 @@ class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     primitives: tuple[tuple[str, str, Count, Count, tuple[Argument, ...]], ...]
     memories: tuple[tuple[Count, Count], ...]
     steps: tuple[LinkedStep, ...]
+    kernels: tuple[tuple[str, Numbers], ...] = ()
 
     @property
     def counts(self) -> tuple[int, int, int, int, int]:
@@ -157,6 +171,7 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
         arena_bytes: activations and scratch; weights_bytes: transformed weights that are not mapped, behind them.
         cache_key, cache_bytes: digest of the first bytes of the cache, and its size; 0 without a cache.
         tape_sha256: hash of the tape beside the program; "" where there is none.
+        kernels: names of the compiled kernels, each once.
         cache_stamp: what the file system said of the cache when it had been written: whether it was touched since.
     """
 
@@ -186,6 +201,7 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
     cache_bytes: Count
     cache_stamp: Numbers = ()
     tape_sha256: str = ""
+    kernels: tuple[str, ...] = ()
     tables_json: msgspec.Raw = NO_TABLES
     tables_sha256: str = ""
 
@@ -194,7 +210,7 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
             raise ValueError("main, queues: each step is prepared once")
         if self.widen_from > self.step_count:
             raise ValueError("widen_from: no more steps than there are")
-        if max((b.offset + _FLOAT_BYTES * prod(b.shape) for b in (*self.inputs, *self.outputs)), default=0) > self.arena_bytes:
+        if max((b.offset + b.size for b in (*self.inputs, *self.outputs)), default=0) > self.arena_bytes:
             raise ValueError("inputs, outputs: outside the arena")
 
     @property
@@ -225,12 +241,13 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
 
     def _check(self, tables: Tables) -> None:
         told = {"sources": self.sources, "first_segment": self.first_segment}
-        if tables.counts != self.counts or _told(tables.steps) != told:
+        if tables.counts != self.counts or _told(tables.steps) != told or kernel_names(tables) != self.kernels:
             raise ValueError("the head is of other tables")
         if max((d for d, _ in tables.memories), default=-1) >= len(tables.descriptors):
             raise ValueError("memories: of a descriptor that is not there")
         for step in tables.steps:
             check_step(step, self)
+            check_kernels(step, tables, self)
 
     def with_steps(self, steps: Sequence[LinkedStep]) -> LinkedProgram:
         """The same with other steps."""
@@ -245,6 +262,11 @@ def _told(steps: Sequence[LinkedStep]) -> dict[str, Any]:
     return {"sources": tuple(sorted({step.source for step in steps})), "first_segment": min(segments, default=0)}
 
 
+def kernel_names(tables: Tables) -> tuple[str, ...]:
+    """Names of the compiled kernels that tables are of, each once."""
+    return tuple(sorted({name for name, _ in tables.kernels}))
+
+
 def linked_program(document: Mapping[str, Any]) -> LinkedProgram:
     """A program from plain values, its tables among them, checked.
 
@@ -252,10 +274,11 @@ def linked_program(document: Mapping[str, Any]) -> LinkedProgram:
         msgspec.ValidationError: they do not fit; FormatError: references among the tables do not.
     """
     names = Tables.__struct_fields__
-    tables = converted({name: document[name] for name in names}, Tables)
+    tables = converted({name: document[name] for name in names if name in document}, Tables)
     head = {name: value for name, value in document.items() if name not in names}
     encoded = msgspec.Raw(msgspec.json.encode(tables))
-    program = msgspec.convert({**head, "counts": tables.counts, **_told(tables.steps), "tables_json": encoded}, LinkedProgram)
+    told = {"counts": tables.counts, **_told(tables.steps), "kernels": kernel_names(tables)}
+    program = msgspec.convert({**head, **told, "tables_json": encoded}, LinkedProgram)
     program._check(tables)  # noqa: SLF001  a part of making one
     return program
 
@@ -267,6 +290,8 @@ def check_step(step: LinkedStep, program: LinkedProgram, shared_bytes: int = 0) 
     descriptors, _, primitives, memories, _ = program.counts
     slots = len(step.slots)
     for call in step.calls:
+        if call[0] < 0:
+            continue  # `check_kernels`
         if not 0 <= call[0] < primitives or not all(-1 - slots < m < memories for m in call[2::2]):
             raise ValueError(f"step {step.name}: calls what is not there")
     for target, source, offset, size, conversion in step.slots:
@@ -281,10 +306,30 @@ def check_step(step: LinkedStep, program: LinkedProgram, shared_bytes: int = 0) 
         raise ValueError(f"step {step.name}: weights outside the cache")
 
 
+def check_kernels(step: LinkedStep, tables: Tables, program: LinkedProgram) -> None:
+    """What compiled kernels touch lies in the arena and among the step's weights."""
+    for call in step.calls:
+        if call[0] >= 0:
+            continue
+        if -1 - call[0] >= len(tables.kernels):
+            raise ValueError(f"step {step.name}: calls what is not there")
+        given = tables.kernels[-1 - call[0]][1]
+        if len(given) <= AT_OPERANDS or given[AT_OPERANDS] != len(call) - 1:
+            raise ValueError(f"step {step.name}: another number of operands")
+        for operand, place in enumerate(call[1:]):
+            if place < -len(step.slots):
+                raise ValueError(f"step {step.name}: calls what is not there")
+            start, room = (place, program.arena_bytes) if place >= 0 else (step.slots[-1 - place][2], step.weight_bytes)
+            if start + span_bytes(given, operand) > room:
+                raise ValueError(f"step {step.name}: operands outside their place")
+
+
 def check_raw(raw: Sequence[RawWeight], program: LinkedProgram, name: str) -> None:
     """Raw weights lie in a file of the model and have the size of their shape; that they end in it shows when they are read."""
     for weight in raw:
-        if weight.file >= len(program.files) or weight.size != weight.stride * (prod(weight.shape) - 1) + _FLOAT_BYTES:
+        if weight.file >= len(program.files) or weight.size != (
+            weight.stride * (prod(weight.shape) - 1) + BYTES_PER_ELEMENT[weight.dtype]
+        ):
             raise ValueError(f"step {name}: raw weight {weight.role} that is not there")
 
 

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from edgeplan.errors import FormatError
-from edgeplan.runtime.linked import AGAIN, NO_TABLES, LinkedProgram, Reserve, check_raw, check_step
+from edgeplan.runtime.linked import AGAIN, NO_TABLES, LinkedProgram, Reserve, check_kernels, check_raw, check_step
 from edgeplan.support.files import read_whole, write_atomically
 
-_VERSION = '"format_version":4,'
+_VERSION = '"format_version":5,'
 _HEAD = f'{{{{{_VERSION}"body_sha256":"{{digest}}","body":'
 _HEAD_BYTES = len(_HEAD.format(digest="0" * 64))
 #: Made once, when this module is imported: this builds the schemas.
@@ -56,6 +56,7 @@ def read_reserve(path: Path, program: LinkedProgram) -> Reserve:
             check_raw(raw, program, first.name)
             if step is not None:
                 check_step(step, program, first.weight_bytes)
+                check_kernels(step, program.tables, program)
     except ValueError as error:
         raise FormatError(f"the reserve does not fit: {error}", where=str(path), next_step=AGAIN) from error
     return reserve

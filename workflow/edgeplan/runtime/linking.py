@@ -9,8 +9,8 @@ from typing import Any
 
 from edgeplan.errors import DeviceError
 from edgeplan.graph.steps import Step
-from edgeplan.runtime import linked
-from edgeplan.runtime.creation import Call, Created, Creator, Implementation
+from edgeplan.runtime import constants, linked
+from edgeplan.runtime.creation import Call, Created, Creator, Implementation, KernelCall
 from edgeplan.runtime.dnnl import Dnnl, Handle, Unsupported
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.signatures import STATUS
@@ -88,8 +88,9 @@ class Linker:
     def __init__(self, recorder: Recorder, program: Program, threads: int) -> None:
         self._most = threads
         self._dnnl, self._program = recorder, program
-        self._creator = Creator(recorder, program.shapes, program.layouts, program.offsets)
+        self._creator = Creator(recorder, program.shapes, program.layouts, program.offsets, program.types)
         self._descriptors, self._attributes, self._primitives, self._memories = _Rows(), _Rows(), _Rows(), _Rows()
+        self._kernels = _Rows()
         self._files = _Rows()
         self._threads = 1  # of the step at hand
         self.scratch_bytes = 0
@@ -146,6 +147,7 @@ class Linker:
             "attributes": tuple(self._attributes.rows),
             "primitives": tuple(self._primitives.rows),
             "memories": tuple(self._memories.rows),
+            "kernels": tuple(self._kernels.rows),
         }
 
     @property
@@ -162,10 +164,18 @@ class Linker:
             "size": location.size,
             "shape": self._program.shapes[name],
             "stride": location.stride,
+            "dtype": location.dtype,
         }
 
-    def _call(self, call: Call, created: Created) -> tuple[int, ...]:
+    def _call(self, call: Call | KernelCall, created: Created) -> tuple[int, ...]:
         slots = {slot.offset: position for position, slot in enumerate(created.slots)}
+        if isinstance(call, KernelCall):
+            starts = {"arena": 0, "scratch": self._program.scratch_offset}
+            places = (
+                -1 - slots[place.offset] if place.region == "weights" else starts[place.region] + place.offset
+                for place in call.places
+            )
+            return (-1 - self._kernels.add((call.kernel, call.block)), *places)
         row = [self._primitive(call.descriptor.value, self._threads)]
         bases = {"arena": 0, "scratch": self._program.scratch_offset}
         for argument in call.arguments:
@@ -220,7 +230,9 @@ class Linker:
             return self._descriptors.add((linked.ASKED, self._primitive(of, self._threads), what, index))
         function, *given = self._dnnl.made[address]
         if function == "dnnl_memory_desc_create_with_tag":
-            rank, shape, _, tag = given
+            rank, shape, kind, tag = given
+            if kind == constants.U8:
+                return self._descriptors.add((linked.BYTES, shape[0]))
             return self._descriptors.add((linked.BY_TAG, tag, *shape[:rank]))
         if function == "dnnl_memory_desc_create_with_strides":
             rank, shape, _, strides = given

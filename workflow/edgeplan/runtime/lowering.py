@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.element_types import FLOAT32, require_float32
+from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.activations import activation
+from edgeplan.graph.operators.compiled import compiled, lacks_kernel
 from edgeplan.graph.operators.products import is_fully_connected
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
@@ -25,6 +26,8 @@ from edgeplan.runtime.views import views
 #: Kinds that take an eltwise post-operation, and those that take a sum or product with another activation.
 _TAKES_ELTWISE = frozenset({"conv", "fc", "binary", "scale", "matmul"})
 _TAKES_BINARY = frozenset({"conv", "fc", "binary"})
+#: Kinds that fold constants behind them into their weights.
+_FOLDS = frozenset({"conv", "deconv"})
 #: How many post-operations a primitive of oneDNN takes; the shift of a normalisation that stands alone is one.
 _MOST_POST_OPS = 32
 _OWN_POST_OPS = MappingProxyType({"scale": 1})
@@ -63,7 +66,6 @@ def lower(graph: Graph) -> Lowered:
     Raises:
         ModelError: operators, or settings of them, that the runtime lacks; all are named in the one error.
     """
-    require_float32(graph, f"model {graph.name!r}")
     problems = [f"{op.name} ({op.op_type}): {found}" for op in graph.operators if (found := lacking(graph, op))]
     if problems:
         raise ModelError(
@@ -78,10 +80,8 @@ def lacking(graph: Graph, op: Operator) -> str:
     """What the runtime lacks for an operator, or ""."""
     if op.op_type not in SPECS:
         return "no such operator"
-    if odd := {graph.tensors[t].dtype for t in (*op.inputs, *op.outputs, *op.weights)} - {FLOAT32}:
-        return f"not {FLOAT32} but {' and '.join(sorted(odd))}"
     lacks = SPECS[op.op_type].lacks
-    return lacks(graph, op) if lacks else ""
+    return lacks_kernel(graph, op) or (lacks(graph, op) if lacks else "")
 
 
 class _Lowering:
@@ -110,7 +110,8 @@ class _Lowering:
         steps = _with_sums(graph, steps, self.shapes)
         used = {n for s in steps for n in (*s.reads, *s.outputs, *s.weights.values())} | {*graph.inputs, *graph.outputs}
         shapes = MappingProxyType({name: shape for name, shape in self.shapes.items() if name in used})
-        return Lowered(graph.name, steps, graph.inputs, graph.outputs, shapes)
+        types = {n: t.dtype for n in shapes if (t := graph.tensors.get(n)) is not None and t.dtype != FLOAT32}
+        return Lowered(graph.name, steps, graph.inputs, graph.outputs, shapes, MappingProxyType(types))
 
     def _open(self, tensor: str, readers: int = 1) -> Draft | None:
         """The draft that writes `tensor`, if nothing but the operator at hand reads it."""
@@ -130,24 +131,49 @@ class _Lowering:
         """Try to fuse an operator into the step before it."""
         if op.op_type == "BatchNormalization":
             return self._absorbed_norm(op, index)
-        if op.name in self.swish:
-            sigmoid = self.graph.by_name[self.swish[op.name]]
-            members = (sigmoid.name, op.name)
-            return self._absorbed_eltwise(self._open(sigmoid.inputs[0], 2), _SWISH, members, op, index)
+        if op.op_type in ("Add", "Mul"):
+            return self._absorbed_pair(op, index)
+        if compiled(self.graph, op) is not None:
+            return False
         if (found := activation(op)) is not None:
             if op.name in self.swish.values():
                 self.skipped.add(op.name)  # its product does both
                 return True
             return self._absorbed_eltwise(self._open(op.inputs[0]), found, (op.name,), op, index)
-        two = len(op.inputs) == 2 and op.inputs[0] != op.inputs[1]  # noqa: PLR2004
-        return op.op_type in ("Add", "Mul") and two and self._absorbed_binary(op, index)
+        return False
+
+    def _absorbed_pair(self, op: Operator, index: int) -> bool:
+        """Try to fuse a sum or product."""
+        if compiled(self.graph, op) is not None:
+            return False
+        if op.name in self.swish:
+            sigmoid = self.graph.by_name[self.swish[op.name]]
+            members = (sigmoid.name, op.name)
+            return self._absorbed_eltwise(self._open(sigmoid.inputs[0], 2), _SWISH, members, op, index)
+        if op.weights:
+            return self._absorbed_constant(op, index)
+        return len(set(op.inputs)) == 2 and self._absorbed_binary(op, index)  # noqa: PLR2004  not with itself
 
     def _absorbed_norm(self, op: Operator, index: int) -> bool:
         draft = self._open(op.inputs[0])
-        if draft is None or draft.kind != "conv" or draft.post_ops or "bn_scale" in draft.weights:
+        if draft is None or draft.kind != "conv" or draft.post_ops or not draft.weights.keys() <= {"weight", "bias"}:
             return False
         draft.weights |= dict(zip(("bn_scale", "bn_bias", "bn_mean", "bn_variance"), op.weights, strict=True))
         draft.settings["epsilon"] = op.number("epsilon", 1e-5)
+        return self._absorb(draft, (op.name,), op.outputs[0], index)
+
+    def _absorbed_constant(self, op: Operator, index: int) -> bool:
+        """A factor, and then a summand, of all channels or of each are folded into the weights of the convolution before."""
+        draft, role = self._open(op.inputs[0]), {"Mul": "factor", "Add": "summand"}[op.op_type]
+        shape, out = self.shapes[op.weights[0]], self.shapes[op.outputs[0]]
+        one_each = math.prod(shape) == 1 or (shape[-len(out) + 1 :] == (out[1], *[1] * (len(out) - 2)))
+        if draft is None or draft.kind not in _FOLDS or draft.post_ops or len(shape) > len(out) or not one_each:
+            return False
+        if math.prod(shape) not in (1, out[1]) or "summand" in draft.weights or role in draft.weights:
+            return False
+        if role == "factor" and draft.kind == "deconv":
+            return False
+        draft.weights[role] = op.weights[0]
         return self._absorb(draft, (op.name,), op.outputs[0], index)
 
     def _absorbed_eltwise(self, draft: Draft | None, post: PostOp, members: tuple[str, ...], op: Operator, index: int) -> bool:
@@ -176,6 +202,8 @@ class _Lowering:
 
     def _started(self, op: Operator) -> tuple[Draft, ...]:
         """A step of its own, with what a pattern adds to it."""
+        if (found := compiled(self.graph, op)) is not None:
+            return (Draft(*found),)
         if op.name in self.swish:
             sigmoid = self.graph.by_name[self.swish[op.name]]
             draft = Draft(op.name, "eltwise", [sigmoid.name, op.name], [sigmoid.inputs[0]], list(op.outputs))
@@ -246,6 +274,8 @@ def _shuffle(graph: Graph, op: Operator) -> tuple[int, tuple[Operator, Operator,
     first, swap, join = chain
     before, split, joined = graph.shape(first.inputs[0]), graph.shape(first.outputs[0]), graph.shape(join.outputs[0])
     if first.op_type != "Reshape" or len(before) != 4 or joined != before or len(split) != 5:  # noqa: PLR2004
+        return None
+    if graph.tensors[first.inputs[0]].dtype != FLOAT32:
         return None
     same = split[0] == before[0] and split[1] * split[2] == before[1] and split[3:] == before[2:]
     return (split[1], (first, swap, join)) if same and swap.integers("perm", ()) == (0, 2, 1, 3, 4) else None

@@ -18,7 +18,6 @@ Bytes = npt.NDArray[np.uint8]
 PAGE_BYTES = mmap.PAGESIZE
 HUGE_BYTES = 2 << 20
 _MADV_POPULATE_READ = 22  # Linux 5.14; Python 3.11 has no name for it
-_FLOAT_BYTES = 4
 _DIGEST_BYTES = 7  # exact in every JSON reader's integers of 64 bits
 
 
@@ -92,17 +91,6 @@ def contents_stamp(descriptor: int) -> tuple[int, int]:
     """Size and time of modification of an open file: what changes when its contents do, and not when its name does."""
     status = os.fstat(descriptor)
     return status.st_size, status.st_mtime_ns
-
-
-def floats(data: Bytes, stride: int) -> npt.NDArray[np.float32]:
-    """Bytes as f32 values, `stride` bytes from one to the next; copied unless they are neighbours.
-
-    Raises:
-        ValueError: neighbours are not whole numbers.
-    """
-    if stride == _FLOAT_BYTES:
-        return data.view(np.float32)
-    return np.ndarray(-(-len(data) // stride), np.float32, data, strides=(stride,)).copy()
 
 
 def read_fully(descriptor: int, target: memoryview, offset: int) -> None:

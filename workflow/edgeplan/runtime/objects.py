@@ -67,6 +67,14 @@ def _words(count: int) -> Numbers:
     return np.zeros(max(count, 1), np.int64)
 
 
+def _kernels(names: tuple[str, ...]) -> Numbers:
+    if not names:
+        return _words(0)
+    from edgeplan.runtime import kernels  # noqa: PLC0415  most programs have none
+
+    return np.array([kernels.address(name) for name in names], np.int64)
+
+
 def _all(kind: str, handles: Numbers) -> list[tuple[str, int]]:
     """Those handles that were made; a profiler closes programs of thousands of rows that made few."""
     return [(kind, handle) for handle in handles[handles != 0].tolist()]
@@ -110,6 +118,7 @@ class Objects:
             np.array([k for lane in lanes for k in lane], np.int64),
             np.array(bounds, np.int64),
             _words(words.FLAGS),
+            _kernels(program.kernels),
         )
         self.store.flags[words.ARRIVED] = program.step_count  # unless weights are read ahead
         self._others: list[tuple[str, int]] = []

@@ -244,7 +244,7 @@ def _linked(lowered: Lowered, plan: Plan, locations: Mapping[str, WeightLocation
         switched.append(again)
 
     def border(names: Sequence[str]) -> list[dict[str, Any]]:
-        return [{"name": n, "shape": program.shapes[n], "offset": program.offsets[n]} for n in names]
+        return [{"name": n, "shape": program.shapes[n], "offset": program.offsets[n], "dtype": program.dtype(n)} for n in names]
 
     return {
         **linker.tables(),
@@ -268,4 +268,6 @@ def _buffers(
     layouts = activation_layouts(lowered, home)
     offsets, scratch = plan_buffers(lowered, layouts, dnnl.info.block)
     border = (lowered.inputs, lowered.outputs, lowered.shapes)
-    return Program(lowered.name, home, lowered.steps, chosen, *border, layouts, offsets, scratch, scratch, locations)
+    return Program(
+        lowered.name, home, lowered.steps, chosen, *border, layouts, offsets, scratch, scratch, locations, lowered.types
+    )

@@ -21,7 +21,7 @@ from edgeplan.runtime.linked_file import read_reserve
 from edgeplan.runtime.memory import Bytes, Region
 from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Numbers
-from edgeplan.runtime.objects import Objects, library_places
+from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.raw_weights import RawFiles, Staging, transform
 from edgeplan.runtime.tape import block_words
 from edgeplan.runtime.tape_file import TapeArrays, read_tape, tape_of
@@ -166,16 +166,16 @@ class Executor:
         self._dnnl, self._stream = dnnl, dnnl.stream()
         self.own: Numbers = np.zeros(words.OWN_WORDS, np.int64)
         self.own[words.OWN_STREAM] = self._stream.value
-        self._places = library_places(dnnl)
 
     def execute(self, calls: Calls) -> None:
         """Execute a step.
 
         Raises:
             DeviceError: oneDNN reports a failure.
+            ModelError: an index lies outside its axis.
         """
-        if native.execute(self._places, self.own, calls) != words.DONE:
-            self._dnnl.check(int(self.own[words.OWN_STATUS]), "dnnl_primitive_execute")
+        if native.execute(self.own, calls) != words.DONE:
+            self._dnnl.check_execution(int(self.own[words.OWN_STATUS]))
 
 
 class Preparer:

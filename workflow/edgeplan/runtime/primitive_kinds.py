@@ -27,7 +27,7 @@ def _wanted(d: Descriptors, shape: Shape, plain: Handle, variant: Variant) -> Ha
 
 
 def _biased(step: Step) -> bool:
-    return "bias" in step.weights or "bn_scale" in step.weights
+    return not step.weights.keys().isdisjoint(("bias", "bn_scale", "summand"))
 
 
 def _conv(
@@ -142,7 +142,7 @@ def _deconv(
     if groups > 1:
         shape, strides = (groups, *shape), (inner // groups * each * size, *strides)
     plain = d.dnnl.strided(shape, strides)
-    bias = d.plain((each * groups,)) if "bias" in step.weights else None
+    bias = d.plain((each * groups,)) if _biased(step) else None
     weights = (plain, _wanted(d, shape, plain, v), bias)
     return _slid(d, step, "deconvolution", constants.DECONVOLUTION_DIRECT, (reads[0], out), weights, attributes)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Shape
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.candidates import candidates, default
@@ -36,6 +37,7 @@ class Program:
         scratch_offset: where in the arena the scratch of the running step lies.
         arena_bytes: size of the arena.
         weights: weight -> where its bytes are.
+        types: element type of tensors that are not of float32.
     """
 
     name: str
@@ -50,13 +52,19 @@ class Program:
     scratch_offset: int
     arena_bytes: int
     weights: Mapping[str, WeightLocation]
+    types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def dtype(self, tensor: str) -> str:
+        """Element type of a tensor."""
+        return self.types.get(tensor, FLOAT32)
 
 
 def activation_layouts(lowered: Lowered, home: str) -> Mapping[str, str]:
     """Layout of every activation under a home layout."""
     border = {*lowered.inputs, *lowered.outputs}
     activations = {t for step in lowered.steps for t in (*step.reads, *step.outputs)} | border
-    return MappingProxyType({t: NCHW if t in border else home for t in activations})
+    plain = {*border, *lowered.types}
+    return MappingProxyType({t: NCHW if t in plain else home for t in activations})
 
 
 def step_candidates(dnnl: Dnnl, lowered: Lowered, home: str) -> tuple[tuple[Implementation, ...], ...]:
@@ -67,7 +75,7 @@ def step_candidates(dnnl: Dnnl, lowered: Lowered, home: str) -> tuple[tuple[Impl
     Raises:
         ModelError: oneDNN offers no implementation of a step.
     """
-    creator = Creator(dnnl, lowered.shapes, activation_layouts(lowered, home), {})
+    creator = Creator(dnnl, lowered.shapes, activation_layouts(lowered, home), {}, lowered.types)
     known: dict[object, tuple[Implementation, ...]] = {}
     found = []
     for step in lowered.steps:
@@ -83,7 +91,7 @@ def _signature(creator: Creator, step: Step) -> object:
     tensors = (*step.reads, *step.outputs)
     return (
         step.kind,
-        tuple((creator.shapes[t], creator.layouts[t]) for t in tensors),
+        tuple((creator.shapes[t], creator.layouts[t], creator.types.get(t)) for t in tensors),
         tuple((role, creator.shapes[name]) for role, name in step.weights.items()),
         tuple(step.settings.items()),
         tuple((p.kind, p.algorithm, p.alpha, p.beta) for p in step.post_ops),
@@ -110,7 +118,7 @@ def build_program(
     """
     layouts = activation_layouts(lowered, home)
     offsets, scratch_offset = plan_buffers(lowered, layouts, dnnl.info.block)
-    creator = Creator(dnnl, lowered.shapes, layouts, offsets)
+    creator = Creator(dnnl, lowered.shapes, layouts, offsets, lowered.types)
     scratch = []
     for width in {1, threads}:
         dnnl.set_threads(width)
@@ -128,6 +136,7 @@ def build_program(
         scratch_offset,
         scratch_offset + max(scratch, default=0),
         MappingProxyType(dict(weights)),
+        lowered.types,
     )
 
 
@@ -145,10 +154,14 @@ def plan_buffers(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tu
     for tensor, when in uses:
         buffer = root[tensor]
         lives.setdefault(buffer, []).append(when)
-        sizes[buffer] = max(sizes.get(buffer, 0), aligned(size_bytes(lowered.shapes[tensor], layouts[tensor], block)))
+        sizes[buffer] = max(sizes.get(buffer, 0), aligned(_size(lowered, layouts, tensor, block)))
     placed = _placed({b: (min(when), max(when)) for b, when in lives.items()}, sizes)
     total = max((placed[b] + sizes[b] for b in placed), default=0)
     return MappingProxyType({tensor: placed[root[tensor]] for tensor, _ in uses}), total
+
+
+def _size(lowered: Lowered, layouts: Mapping[str, str], tensor: str, block: int) -> int:
+    return size_bytes(lowered.shapes[tensor], layouts[tensor], block, lowered.types.get(tensor, FLOAT32))
 
 
 def _shared_buffers(lowered: Lowered, layouts: Mapping[str, str], block: int) -> Mapping[str, str]:

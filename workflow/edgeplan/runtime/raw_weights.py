@@ -11,19 +11,19 @@ from pathlib import Path
 from msgspec.structs import replace as changed
 
 from edgeplan.errors import FormatError, ModelError
+from edgeplan.graph.ir import BYTES_PER_ELEMENT
 from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, ModelFile, RawWeight
-from edgeplan.runtime.memory import Bytes, Region, contents_stamp, floats, read_fully
+from edgeplan.runtime.memory import Bytes, Region, contents_stamp, read_fully
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.signatures import ExecArg
-from edgeplan.runtime.transform import Array, folded
+from edgeplan.runtime.transform import Array, folded, values_of
 from edgeplan.runtime.weight_cache import settled, stamp
 
 _NEAR_BYTES = 1 << 16  # weights of a step this near to each other are read by one call
 _ALIGNMENT = 64
-_FLOAT_BYTES = 4
 _CHUNK_BYTES = 1 << 20
 
 
@@ -159,8 +159,8 @@ class RawFiles:
             self._fill(weights[0].file, data.data, start)
             for w in weights:
                 piece = data[w.offset - start : w.offset - start + w.size]
-                aligned = w.stride != _FLOAT_BYTES or not (at + w.offset - start) % _ALIGNMENT
-                found[w.role] = floats(piece if aligned else piece.copy(), w.stride).reshape(w.shape)
+                aligned = w.stride != BYTES_PER_ELEMENT[w.dtype] or not (at + w.offset - start) % _ALIGNMENT
+                found[w.role] = values_of(piece if aligned else piece.copy(), w.stride, w.dtype).reshape(w.shape)
             at += stop - start
         return {w.role: found[w.role] for w in wanted}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Prepared, Worker
 from edgeplan.runtime.program import Program
 
-Array = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 
 
 class SequentialSession:
@@ -51,12 +52,13 @@ class SequentialSession:
         for name in self.program.inputs:
             shape = self.program.shapes[name]
             value = inputs.get(name)
-            if value is None or value.shape != shape:
-                given = "missing" if value is None else f"of shape {value.shape}"
+            dtype = self.program.dtype(name)
+            if value is None or value.shape != shape or not np.can_cast(value.dtype, dtype, "same_kind"):
+                given = "missing" if value is None else f"{value.dtype}{list(value.shape)}"
                 raise ModelError(
-                    f"input {name!r} is {given}, not {shape}",
+                    f"input {name!r} is {given}, not {dtype}{list(shape)}",
                     where=self.program.name,
-                    next_step=f"correct the input: expected float32{list(shape)}",
+                    next_step=f"correct the input: expected {dtype}{list(shape)}",
                 )
             np.copyto(self.executable.activation(name), value)
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from edgeplan.runtime import constants, linked
 from edgeplan.runtime.linked import LinkedProgram, LinkedStep
 from edgeplan.runtime.native import words
@@ -94,6 +96,7 @@ class Compiled:
         needs: for each group those that it is made from, in the order of need.
         constants: bytes that operations point to.
         scratch: words that arrays of handles are put together in.
+        kernels: of each row of kernels the number of its name, and where its block begins among the constants.
     """
 
     layout: Layout
@@ -102,6 +105,7 @@ class Compiled:
     needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
     constants: bytearray = field(default_factory=bytearray)
     scratch: int = 0
+    kernels: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Compiler:
@@ -112,7 +116,7 @@ class Compiler:
     """
 
     def __init__(self, program: LinkedProgram) -> None:
-        self._tables = program.tables
+        self._tables, self._names = program.tables, program.kernels
         self.layout = Layout.of(program)
         self.result = Compiled(self.layout)
         self._direct: dict[int, list[int]] = {}
@@ -135,6 +139,9 @@ class Compiler:
         self.result.starts.append(len(self.result.operations))
         for group in range(layout.groups):
             self._resolve(group)
+        for name, numbers in self._tables.kernels:
+            block = self._constant(np.array(numbers, np.int64).tobytes())
+            self.result.kernels.append((self._names.index(name), block.value))
         return self.result
 
     def _resolve(self, group: int) -> tuple[int, ...]:
@@ -177,6 +184,9 @@ class Compiler:
             tag, *shape = values
             rank, dims = _number(len(shape)), self._dims(shape)
             self._call("dnnl_memory_desc_create_with_tag", result, rank, dims, _number(constants.F32), _number(tag))
+        elif kind == linked.BYTES:
+            given_tag = (_number(constants.U8), _number(constants.PLAIN_TAGS[1]))
+            self._call("dnnl_memory_desc_create_with_tag", result, _number(1), self._dims(values), *given_tag)
         elif kind == linked.BY_STRIDES:
             shape, strides = values
             rank, dims = _number(len(shape)), self._dims(shape)
@@ -290,6 +300,10 @@ def record(compiled: Compiled, step: LinkedStep, block: int = 0) -> list[int]:
         need(target)
         body += target, offset
     for primitive, *pairs in step.calls:
+        if primitive < 0:
+            name, start = compiled.kernels[-1 - primitive]
+            body += -1 - name, len(pairs), start, *pairs
+            continue
         group, handle = layout.primitive(primitive)
         need(group)
         body += handle, len(pairs) // 2

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan.graph.blocks import AT_OPERANDS, block_length, span_bytes
 from edgeplan.runtime import native
 from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import INTEGERS
@@ -108,12 +109,40 @@ def check(arrays: TapeArrays) -> None:
     handles, (_, primitives), (_, memories) = layout.handles, layout.primitive(0), layout.memory(0)
     limits = (handles, len(constants) - DIMS_BYTES, arrays.scratch, program.arena_bytes, _STATUS_COUNT, *_FUNCTIONS, _NONE)
     classes = (layout.descriptors, primitives, memories)
-    sizes = (layout.groups, *classes, handles, program.weights_bytes, program.cache_bytes, arrays.blocks)
+    kernels = (len(program.kernels), len(constants) - DIMS_BYTES)
+    sizes = (layout.groups, *classes, handles, program.weights_bytes, program.cache_bytes, arrays.blocks, *kernels)
     given = np.array([*limits, *classes], np.int64)
     found = native.tape_fits(tape, _ALLOWED, _COUNTS, given, np.array(sizes, np.int64))
     _require("groups", found != words.MISFIT_GROUPS)
     _require("records", found != words.MISFIT_RECORDS)
     _require(f"operation {-1 - found}", found == 0)
+    if program.kernels:
+        _check_kernels(arrays)
+
+
+def _check_kernels(arrays: TapeArrays) -> None:
+    """What compiled kernels touch lies in the arena and among the weights of their step, in records that are whole."""
+    constants = arrays.constants[:-DIMS_BYTES].view(np.int64).tolist()
+    records, room = arrays.tape.records.tolist(), arrays.program.arena_bytes
+    for start in arrays.tape.record_starts.tolist():
+        groups, slots, calls = (records[start + row] for row in (words.HEAD_GROUPS, words.HEAD_SLOTS, words.HEAD_CALLS))
+        first = at = start + words.HEAD + groups
+        at += 2 * slots
+        for _ in range(calls):
+            primitive, count = records[at], records[at + 1]
+            at += 2
+            if primitive >= 0:
+                at += 2 * count
+                continue
+            given = constants[records[at] // words.WORD :]
+            given = given[: block_length(given)]
+            _require("kernels", len(given) > AT_OPERANDS and given[AT_OPERANDS] == count)
+            for operand, place in enumerate(records[at + 1 : at + 1 + count]):
+                begin, end = (
+                    (place, room) if place >= 0 else (records[first - 2 * place - 1], records[start + words.HEAD_BYTES])
+                )
+                _require("kernels", begin + span_bytes(given, operand) <= end)
+            at += 1 + count
 
 
 def _require(what: str, holds: bool) -> None:

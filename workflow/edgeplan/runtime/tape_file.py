@@ -22,7 +22,7 @@ from edgeplan.runtime.signatures import DIMS_BYTES
 from edgeplan.runtime.tape import FUNCTIONS, Compiled, Compiler, Layout, block_words, record
 from edgeplan.support.files import read_whole, write_atomically
 
-_MAGIC = 0x3145_5041_5450_4445  # "EDPTAPE1"
+_MAGIC = 0x3245_5041_5450_4445  # "EDPTAPE2"
 _WORD, _HEAD = 8, 9
 
 
@@ -155,7 +155,10 @@ def _parsed(content: bytearray, program: LinkedProgram) -> TapeArrays:
         found,
         first,
     )
-    return TapeArrays(program, tape, rest[floats + operations * width :], scratch, blocks)
+    stored = rest[floats + operations * width :]
+    if program.kernels:
+        stored = stored.copy()  # kernels read words there
+    return TapeArrays(program, tape, stored, scratch, blocks)
 
 
 def addresses(function: Callable[[str], Any], names: Sequence[str] = FUNCTIONS) -> Numbers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,17 @@ Raw = Mapping[str, Array]
 
 #: ONNX orders an LSTM's gates input, output, forget, cell; oneDNN input, forget, cell, output.
 _GATES = (0, 2, 3, 1)
+
+
+def values_of(data: npt.NDArray[np.uint8], stride: int, dtype: str = "float32") -> npt.NDArray[Any]:
+    """Bytes as values of a type, `stride` bytes from one to the next; copied unless they are neighbours.
+
+    Raises:
+        ValueError: neighbours are not whole numbers.
+    """
+    if stride == np.dtype(dtype).itemsize:
+        return data.view(dtype)
+    return np.ndarray(-(-len(data) // stride), dtype, data, strides=(stride,)).copy()
 
 
 def folded(step: Step, raw: Raw) -> tuple[Array, ...]:
@@ -47,6 +59,28 @@ def _concat(_step: Step, raw: Raw) -> tuple[Array, ...]:
 
 
 def _conv(step: Step, raw: Raw) -> tuple[Array, ...]:
+    weight, *bias = _normalised(step, raw)
+    if "factor" in raw:
+        factor = raw["factor"].ravel()
+        np.multiply(weight, factor.reshape(-1, *[1] * (weight.ndim - 1)), out=weight)
+        bias = [values * factor for values in bias]
+    return _shifted(weight, bias, raw, weight.shape[0])
+
+
+def _deconv(step: Step, raw: Raw) -> tuple[Array, ...]:
+    weight = raw["weight"]
+    return _shifted(weight, [raw["bias"]] if "bias" in raw else [], raw, weight.shape[1] * step.integer("groups"))
+
+
+def _shifted(weight: Array, bias: list[Array], raw: Raw, channels: int) -> tuple[Array, ...]:
+    """With a summand behind in the bias, which one value may stand for."""
+    if "summand" in raw:
+        given = bias[0] if bias else np.float32(0)
+        bias = [np.ascontiguousarray(np.broadcast_to(given + raw["summand"].ravel(), (channels,)))]
+    return (weight, *bias)
+
+
+def _normalised(step: Step, raw: Raw) -> tuple[Array, ...]:
     weight = raw["weight"]
     if "bn_scale" not in raw:
         return (weight, raw["bias"]) if "bias" in raw else (weight,)
@@ -81,5 +115,14 @@ def _lstm(step: Step, raw: Raw) -> tuple[Array, ...]:
 
 
 _FOLDED: Mapping[str, Callable[[Step, Raw], tuple[Array, ...]]] = MappingProxyType(
-    {"conv": _conv, "scale": _scale, "fc": _fc, "lstm": _lstm, "mix": _mix, "binary": _binary, "concat": _concat}
+    {
+        "conv": _conv,
+        "deconv": _deconv,
+        "scale": _scale,
+        "fc": _fc,
+        "lstm": _lstm,
+        "mix": _mix,
+        "binary": _binary,
+        "concat": _concat,
+    }
 )

@@ -12,13 +12,15 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.external_data import external, external_file
-from edgeplan.graph.ir import Shape
+from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
 from edgeplan.graph.model_file import cannot_read
 from edgeplan.graph.steps import Lowered
 
@@ -35,22 +37,30 @@ _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 #: From one value to the next where each is a field of its own: a tag of one byte stands before each.
 _APART_BYTES = 1 + _FLOAT_BYTES
 _IN_PIECES = 0
+#: Element types of TensorProto whose raw bytes are found here.
+_TYPES = MappingProxyType({_FLOAT: FLOAT32, 6: "int32", 7: "int64", 9: "bool"})
+_AS_BYTES = (
+    "import onnx; from onnx import numpy_helper as h; m = onnx.load({!r}); "
+    "[t.CopyFrom(h.from_array(h.to_array(t), t.name)) for t in m.graph.initializer]; onnx.save(m, 'stored.onnx')"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightLocation:
-    """Bytes of one weight: little-endian f32, row-major.
+    """Bytes of one weight: little-endian, row-major.
 
     Attributes:
         file: path of the file that holds them, relative to the model's folder.
         offset, size: in bytes, from the first one of the first value to the last one of the last.
         stride: bytes from one value to the next.
+        dtype: of the values.
     """
 
     file: str
     offset: int
     size: int
     stride: int = _FLOAT_BYTES
+    dtype: str = FLOAT32
 
 
 class _Field(NamedTuple):
@@ -69,7 +79,7 @@ def locate_weights(model: Path, lowered: Lowered) -> Mapping[str, WeightLocation
     """The bytes of every weight that the steps read.
 
     Raises:
-        ModelError: the file is damaged, or a weight is missing, not f32, of another size, or outside its file.
+        ModelError: the file is damaged, or a weight is missing, of another type or size, outside its file, or not as its bytes.
     """
     try:
         with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -81,11 +91,23 @@ def locate_weights(model: Path, lowered: Lowered) -> Mapping[str, WeightLocation
             f"cannot find the weights: {error}", where=str(model), next_step="the file may be damaged: copy or export it again"
         ) from error
     wanted = {name: lowered.shapes[name] for step in lowered.steps for name in step.weights.values()}
-    return {name: _checked(model, name, shape, found.get(name), size) for name, shape in wanted.items()}
+    types = {name: lowered.types.get(name, FLOAT32) for name in wanted}
+    return {name: _checked(model, name, shape, types[name], found.get(name), size) for name, shape in wanted.items()}
 
 
-def _checked(model: Path, name: str, shape: Shape, found: WeightLocation | None, model_bytes: int) -> WeightLocation:
-    needed = _FLOAT_BYTES * math.prod(shape)
+def _checked(
+    model: Path, name: str, shape: Shape, dtype: str, found: WeightLocation | None, model_bytes: int
+) -> WeightLocation:
+    each = BYTES_PER_ELEMENT[dtype]
+    needed = each * math.prod(shape)
+    if found is not None and found.dtype != dtype:
+        found = None
+    if dtype != FLOAT32 and found is None:
+        raise ModelError(
+            f"the values of {name!r}, of {dtype}, do not stand as bytes in the file",
+            where=str(model),
+            next_step=f"store them so: python -c {shlex.quote(_AS_BYTES.format(str(model)))}",
+        )
     if found is not None and found.stride == _IN_PIECES:
         command = f"import onnx; onnx.save(onnx.load({str(model)!r}), 'packed.onnx')"
         raise ModelError(
@@ -95,7 +117,7 @@ def _checked(model: Path, name: str, shape: Shape, found: WeightLocation | None,
         )
     if found is not None and found.size < 0:  # external data that do not say how long they are
         found = replace(found, size=needed)
-    held = None if found is None else _FLOAT_BYTES * -(-found.size // found.stride)
+    held = None if found is None else each * -(-found.size // found.stride)
     if found is None or held != needed:
         says = "no f32 values" if held is None else f"{held} bytes"
         problem = f"weight {name!r} has {says}; its shape {shape} needs {needed} bytes"
@@ -211,15 +233,19 @@ def _tensor(data: mmap.mmap, tensor: _Field, file: str) -> Iterator[tuple[str, W
     held: dict[int, list[_Field]] = {}
     for field in _fields(data, tensor.start, tensor.stop):
         held.setdefault(field.number, []).append(field)
-    if not any(field.start == _FLOAT for field in held.get(_TENSOR_TYPE, ())[-1:]):
+    dtype = _TYPES.get(next((field.start for field in held.get(_TENSOR_TYPE, ())[-1:]), 0))
+    if dtype is None:
         return
     name = "".join(data[field.start : field.stop].decode() for field in held.get(_TENSOR_NAME, ())[-1:])
     if any(field.start == _EXTERNAL for field in held.get(_TENSOR_LOCATION, ())[-1:]):
         place = external(dict(_entry(data, field) for field in held.get(_TENSOR_EXTERNAL, ())))
         if place is not None:
-            yield name, WeightLocation(place.location, place.offset, -1 if place.length is None else place.length)
-    # packed or not, floats have the same bytes as raw data
-    elif found := _joined(held.get(_TENSOR_RAW, [])[-1:], file) or _joined(held.get(_TENSOR_FLOATS, []), file):
+            size = -1 if place.length is None else place.length
+            yield name, WeightLocation(place.location, place.offset, size, BYTES_PER_ELEMENT[dtype], dtype)
+    elif found := _joined(held.get(_TENSOR_RAW, [])[-1:], file):
+        yield name, replace(found, stride=BYTES_PER_ELEMENT[dtype], dtype=dtype)
+    # packed or not, floats have the same bytes as raw data; other numbers are shortened
+    elif dtype == FLOAT32 and (found := _joined(held.get(_TENSOR_FLOATS, []), file)):
         yield name, found
 
 

@@ -21,12 +21,14 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 @cache
-def _folder(package: Path) -> Path | None:
+def _folder(package: Path, others: tuple[Path, ...] = ()) -> Path | None:
     """A place of its own for this content of a package: numba looks at the file of a function, not at what it calls.
+
+    What else decides what is compiled are `others`.
 
     It is beside the sources or, where these cannot be written, in the state folder of the user; None if neither can be.
     """
-    sources = b"".join(path.read_bytes() for path in sorted(package.glob("*.py")))
+    sources = b"".join(path.read_bytes() for path in (*sorted(package.glob("*.py")), *others))
     name = f"compiled-{hashlib.sha256(sources).hexdigest()[:16]}"
     for base in _places(package):
         folder = base / name
@@ -55,11 +57,30 @@ def compiled(function: Function) -> Function:
 
     What it calls has to be compiled in the same folder.
     """
-    folder = _folder(Path(function.__code__.co_filename).parent)
+    found: Any = _cached(function, lambda cache: numba.njit(nogil=True, cache=cache)(function))
+    return found  # type: ignore[no-any-return]  # a dispatcher, called as the function is
+
+
+def address_of(function: Callable[..., object], signature: Any, others: tuple[Path, ...] = ()) -> tuple[int, object]:
+    """Compile a function that C calls: its address, and what must live as long as that is called.
+
+    Divisions by zero and the like give what the processor gives: nobody would take an exception.
+
+    Args:
+        function: the function.
+        signature: its types, of numba.
+        others: files outside its folder of which something is compiled into it.
+    """
+    made = _cached(function, lambda cache: numba.cfunc(signature, cache=cache, error_model="numpy")(function), others)
+    return int(made.address), made
+
+
+def _cached(function: Callable[..., object], make: Callable[[bool], Any], others: tuple[Path, ...] = ()) -> Any:
+    """What a decorator of numba makes, which asks for the place of its cache at once."""
+    folder = _folder(Path(function.__code__.co_filename).parent, others)
     before = config.CACHE_DIR  # type: ignore[attr-defined]  # set from the environment
     config.CACHE_DIR = str(folder or "")  # type: ignore[attr-defined]
     try:
-        found: Any = numba.njit(nogil=True, cache=folder is not None)(function)
+        return make(folder is not None)
     finally:
         config.CACHE_DIR = before  # type: ignore[attr-defined]
-    return found  # type: ignore[no-any-return]  # a dispatcher, called as the function is

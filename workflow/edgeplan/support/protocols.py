@@ -58,9 +58,9 @@ _MEASURING = (
 )
 #: What a model's operators are executed as; those of the 13 models are.
 _LOWERING = (
-    *_files("graph", "steps", "parts", "axis_matrices"),
+    *_files("graph", "steps", "parts", "axis_matrices", "blocks"),
     *_files("graph/operators", "convolutions", "windows", "pooling", "products", "recurrent", "activations", "arithmetic"),
-    *_files("graph/operators", "normalisations", "reductions", "copies", "shapes", "resizing"),
+    *_files("graph/operators", "normalisations", "reductions", "copies", "shapes", "resizing", "compiled"),
 )
 _RUNTIME = (
     *_files(
@@ -68,6 +68,7 @@ _RUNTIME = (
         *("candidates", "creation", "descriptors", "executable", "layouts", "lowering", "primitive_kinds"),
         *("primitives", "program", "session", "transform", "weights"),
     ),
+    "runtime/kernels",
     *_LOWERING,
 )
 _PROFILES = (

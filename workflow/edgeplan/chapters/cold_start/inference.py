@@ -148,6 +148,7 @@ def start_apart(
         "threads": program.threads,
         "cpus": cores.all,
         "inputs": {border.name: border.shape for border in program.inputs},
+        "types": {border.name: border.dtype for border in program.inputs},
         "state": "evicted" if evicted else "cached",
     }
     for _ in range(2):

@@ -6,7 +6,6 @@ unpickled.
 
 from __future__ import annotations
 
-import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ _BAD_FILE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, Runti
 
 def described(border: Border) -> str:
     """An input as messages name it, e.g. "float32[1,3,224,224] named 'input'"."""
-    return f"{_form('float32', border.shape)} named {border.name!r}"
+    return f"{_form(border.dtype, border.shape)} named {border.name!r}"
 
 
 def _form(dtype: object, shape: Sequence[int]) -> str:
@@ -37,7 +36,7 @@ def read_inputs(path: Path, expected: Sequence[Border]) -> dict[str, Array]:
     """The inputs of a run from a file.
 
     Args:
-        path: .npz with one float32 array for each input, by name; or .npy for a model of one input.
+        path: .npz with one array for each input, by name; or .npy for a model of one input.
         expected: the model's inputs.
 
     Raises:
@@ -78,11 +77,10 @@ def _array(file: IO[bytes], border: Border, expected: Sequence[Border], where: s
         raise ValueError(f"arrays of format {version[0]}.{version[1]} are not known")
     shape, by_columns, dtype = _HEADERS[version](file)
     _check(border, dtype, shape, expected, where)
-    count = math.prod(shape)
-    data = file.read(4 * count)
-    if len(data) != 4 * count:
+    data = file.read(border.size)
+    if len(data) != border.size:
         raise ValueError(f"the array {border.name!r} is cut short")
-    values: Array = np.frombuffer(data, np.float32).reshape(shape, order="F" if by_columns else "C")
+    values: Array = np.frombuffer(data, border.dtype).reshape(shape, order="F" if by_columns else "C")
     return values
 
 
@@ -113,7 +111,7 @@ def _check_names(given: Mapping[str, object], expected: Sequence[Border], where:
 
 
 def _check(border: Border, dtype: object, shape: Sequence[int], expected: Sequence[Border], where: str) -> None:
-    if dtype != np.dtype(np.float32) or tuple(shape) != border.shape:
+    if dtype != np.dtype(border.dtype) or tuple(shape) != border.shape:
         _refuse(expected, f"input {border.name!r} is {_form(dtype, shape)}", where)
 
 

@@ -91,12 +91,12 @@ class _DnnlProfiledSession(_DnnlSession, ProfiledSession):
     def run(self) -> None:
         session = self._session
         session.bind(self._inputs)
-        execute, stream = session.worker.dnnl.execute, session.worker.stream.value
+        stream = session.worker.stream.value
         session.worker.dnnl.set_threads(session.threads)
         marks = [perf_counter_ns()]
         for prepared in session.steps:
-            for primitive, count, arguments in prepared.calls:
-                session.worker.dnnl.check(execute(primitive, stream, count, arguments), "dnnl_primitive_execute")
+            for execute, primitive, count, arguments in prepared.calls:
+                session.worker.dnnl.check_execution(execute(primitive, stream, count, arguments))
                 marks.append(perf_counter_ns())
         self._runs.append(marks)
 

@@ -26,7 +26,6 @@ from edgeplan.graph.external_data import external_file, external_locations
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx.read import from_onnx
-from edgeplan.graph.operators.registry import SPECS
 from edgeplan.support.files import write_atomically
 from edgeplan.writable import cannot_write
 
@@ -44,6 +43,7 @@ _SETTING = re.compile(r"(?P<name>.+?)=(?P<value>.*)", re.DOTALL)
 #: What exporters call the axis of examples, wherever it stands.
 _BATCH = re.compile(r"N|bs|batch(_?size)?", re.IGNORECASE)
 _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_STORED = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8})
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
 
@@ -114,7 +114,7 @@ def needs_preparation(model: onnx.ModelProto) -> bool:
     return (
         open_shapes
         or bool(model.functions)
-        or any(node.op_type in ARITHMETIC and node.op_type not in SPECS for node in model.graph.node)
+        or any(node.op_type in ARITHMETIC for node in model.graph.node)
         or any(tensor.data_type in _HALVES for tensor in model.graph.initializer)
     )
 
@@ -233,11 +233,16 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _widened(model: onnx.ModelProto) -> str:
-    """Make all half-precision tensors, casts and declarations single; the names of what they were."""
+    """Make all half-precision tensors, casts and declarations single; the names of what they were.
+
+    Integers get to be stored as they are, where kernels find them.
+    """
     found: set[int] = set()
     for graph in _graphs(model.graph):
         tensors = [*graph.initializer, *(a.t for node in graph.node for a in node.attribute if a.HasField("t"))]
         for tensor in tensors:
+            if tensor.data_type in _STORED and not tensor.HasField("raw_data") and tensor.data_location != TensorProto.EXTERNAL:
+                tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
             if tensor.data_type in _HALVES:
                 found.add(tensor.data_type)
                 values, name = numpy_helper.to_array(tensor).astype(np.float32), tensor.name

@@ -98,6 +98,8 @@ def _values(nodes: Iterable[onnx.NodeProto], contents: Contents, path: Path | No
             if not role or not name:
                 continue
             if name not in contents.constants:
+                if role in SPECS[node.op_type].computed:
+                    continue
                 raise ModelError(
                     f"{node.op_type} whose {role} is no constant",
                     where=f"{source}, node {node.name!r}",
@@ -146,7 +148,7 @@ def _operator(
     roles, places = _roles(node), []
     for position, name in enumerate(node.input):
         role = roles[position] if position < len(roles) else ""
-        if role and name:
+        if role and name in values:
             numbers = tuple(v.item() for v in np.ravel(values[name]))  # all: what is left out makes unequal operators equal
             attributes[role] = numbers[0] if node.op_type == "Clip" else numbers
         elif name in contents.constants:

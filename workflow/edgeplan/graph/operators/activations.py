@@ -63,7 +63,7 @@ _ELTWISE: Mapping[str, Callable[[Operator], PostOp]] = MappingProxyType(
 
 def activation(op: Operator) -> PostOp | None:
     """An element-wise operator as oneDNN's eltwise operation; None for other operators."""
-    made = _ELTWISE.get(op.op_type)
+    made = _ELTWISE.get(op.op_type) if len(op.operands) == 1 else None
     return made(op) if made else None
 
 
@@ -125,7 +125,8 @@ SPECS = (
     *(_unary(name, name.lower(), _COSTLY) for name in ("Elu", "Softplus", "Mish", "Gelu", "Exp", "Log")),
     *(_unary(name, name.lower(), _CHEAP) for name in ("Sqrt", "Abs", "Neg", "Reciprocal")),
     OperatorSpec(
-        ("Pow",), "pow", _lower, near=MappingProxyType({"pow": _COSTLY}), constants=("", "exponent"), check=_check_pow
+        ("Pow",), "pow", _lower, near=MappingProxyType({"pow": _COSTLY}), constants=("", "exponent"), check=_check_pow,
+        computed=frozenset({"exponent"}), ordered=True,
     ),
     OperatorSpec(("Selu",), "selu", _selu, near=MappingProxyType({"selu": _COSTLY})),
     OperatorSpec(("Softsign",), "softsign", _softsign, near=MappingProxyType({"softsign": _COSTLY})),

@@ -51,6 +51,7 @@ class OperatorSpec:
         macs: its multiply-adds (footnote 1 of nn-Meter); none for most.
         lacks: what the runtime lacks for it, or "".
         inexact: what the runtime would not compute as ONNX says.
+        computed: those of the constants that may be computed, too: then they are operands, of a compiled kernel.
     """
 
     types: tuple[str, ...]
@@ -69,6 +70,7 @@ class OperatorSpec:
     macs: Callable[[Graph, Operator], int] | None = None
     lacks: Callable[[Graph, Operator], str] | None = None
     inexact: Callable[[Graph, Operator], Problem] | None = None
+    computed: frozenset[str] = frozenset()
 
     @property
     def all_kinds(self) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def _split_form(node: onnx.NodeProto, _: Mapping[str, onnx.TensorProto], __: Abs
     return node
 
 
-def _ranges(graph: Graph, op: Operator) -> dict[int, range]:
+def slice_ranges(graph: Graph, op: Operator) -> dict[int, range]:
     """Places of each axis that a `Slice` takes, of those that it cuts."""
     shape = graph.shape(op.inputs[0])
     starts, ends = op.integers("starts", ()), op.integers("ends", ())
@@ -61,7 +61,7 @@ def _check_slice(graph: Graph, op: Operator) -> Problem:
 def _slice(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     """What lies side by side is copied as a block, else place by place."""
     chain, tensor = Chain(op, shapes), op.inputs[0]
-    for axis, places in _ranges(graph, op).items():
+    for axis, places in slice_ranges(graph, op).items():
         tensor = chain.cut(tensor, axis, places.start, len(places)) if places.step == 1 else chain.picked(
             tensor, axis, tuple(places)
         )  # fmt: skip
@@ -119,6 +119,8 @@ def _pad(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, .
 def _check_gather(graph: Graph, op: Operator) -> Problem:
     shape = graph.shape(op.inputs[0])
     axis, indices = op.integer("axis", 0), op.integers("indices", ())
+    if len(op.operands) > 1:
+        return None  # what the indices are shows when the model runs
     if not -len(shape) <= axis < len(shape) or not all(-shape[axis] <= i < shape[axis] for i in indices):
         return f"of places {indices[:8]} along axis {axis} of {shape}", AGAIN
     return None
@@ -179,6 +181,7 @@ def _copy(
     ordered: bool = False,
     form: Form | None = None,
     lacks: Callable[[Graph, Operator], str] | None = None,
+    computed: bool = False,
 ) -> OperatorSpec:
     kind = name.lower()
     near = MappingProxyType({kind: tuple(other for other in _COPIES if other != kind)})
@@ -197,6 +200,7 @@ def _copy(
         form=form,
         check=check,
         lacks=lacks,
+        computed=frozenset(constants) - {""} if computed else frozenset(),
     )
 
 
@@ -205,7 +209,7 @@ SPECS = (
     _copy("Split", _split, ("", "split"), form=_split_form),
     _copy("Slice", _slice, ("", "starts", "ends", "axes", "steps"), _check_slice),
     _copy("Pad", _pad, ("", "pads", "constant_value", "axes"), _check_pad, lacks=_lacks_pad),
-    _copy("Gather", _gather, ("", "indices"), _check_gather),
+    _copy("Gather", _gather, ("", "indices"), _check_gather, ordered=True, computed=True),
     _copy("Expand", _repeat, ("", "shape"), _check_repeat),
     _copy("Tile", _repeat, ("", "repeats"), _check_repeat),
     _copy("DepthToSpace", _depth_to_space, check=_check_blocks),

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from edgeplan.graph.operators import (
     activations,
     arithmetic,
+    compiled,
     convolutions,
     copies,
     normalisations,
@@ -21,7 +22,8 @@ from edgeplan.graph.operators import (
 from edgeplan.graph.operators.base import OperatorSpec
 
 _FAMILIES = (
-    convolutions, products, pooling, normalisations, activations, arithmetic, reductions, copies, shapes, resizing, recurrent
+    convolutions, products, pooling, normalisations, activations, arithmetic, reductions, copies, shapes, resizing, recurrent,
+    compiled,
 )  # fmt: skip
 
 #: By ONNX type.

@@ -5,19 +5,33 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 
 
-def random_inputs(shapes: Mapping[str, Sequence[int]], seed: int) -> dict[str, Array]:
-    """Seeded inputs in [0.05, 1): no zeros, no denormals. The same values as the engines of the first chapter get."""
+def random_inputs(
+    shapes: Mapping[str, Sequence[int]], seed: int, types: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Array]:
+    """Seeded inputs in [0.05, 1): no zeros, no denormals. The same values as the engines of the first chapter get.
+
+    Args:
+        shapes: by name.
+        seed: of all.
+        types: of inputs that are not of float32; these are 0 and 1, which most axes have.
+    """
     rng = np.random.default_rng(seed)
-    return {
-        name: rng.random(tuple(shape), dtype=np.float32) * np.float32(0.95) + np.float32(0.05) for name, shape in shapes.items()
-    }
+
+    def values(name: str, shape: tuple[int, ...]) -> Array:
+        if types.get(name, "float32") != "float32":
+            return rng.integers(0, 2, shape).astype(types[name])
+        return rng.random(shape, dtype=np.float32) * np.float32(0.95) + np.float32(0.05)
+
+    return {name: values(name, tuple(shape)) for name, shape in shapes.items()}
 
 
 def digest(outputs: Mapping[str, Array]) -> str:
@@ -33,7 +47,8 @@ def relative_error(outputs: Sequence[Array], expected: Sequence[Array]) -> float
     if len(outputs) != len(expected):
         return math.inf
     worst = 0.0
-    for a, b in zip(outputs, expected, strict=True):
+    for found, wanted in zip(outputs, expected, strict=True):
+        a, b = (v.astype(np.int64) if v.dtype.kind in "bi" else v for v in (found, wanted))  # truth values have no difference
         if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
             return math.inf
         scale = float(np.abs(b).max(initial=0.0))

@@ -59,7 +59,7 @@ def _compile() -> None:
         (await_all, (tape, store, words, words)),
         (publish, (store, word, word)),
         (drive, (tape, store, *thread, words, word, types.boolean, types.float64)),
-        (execute, (*thread, word)),
+        (execute, (words, word)),
         (mix, (types.uint64[::1], types.uint64[::1])),
         (tape_fits, (tape, types.int64[:, ::1], words, words, words)),
         (advance, (tape, store, *thread, words, words, word, word, word, types.boolean, word)),
@@ -75,7 +75,7 @@ def _rehearse() -> None:
     tape = Tape(none, none, none, np.zeros((0, INTEGERS), np.int8), pairs, np.zeros((0, FLOATS), np.float32), none, none, none)
     store = Store(*(np.zeros(2, np.int64) for _ in Store._fields))
     places, own = np.zeros(PLACES, np.int64), np.zeros(OWN_WORDS, np.int64)
-    tape_fits(tape, pairs, none, np.zeros(13, np.int64), np.zeros(8, np.int64))
+    tape_fits(tape, pairs, none, np.zeros(13, np.int64), np.zeros(10, np.int64))
     drive(tape, store, places, own, none, 0, stealing=True, slower=0.0)
     await_all(tape, store, places, own)
     advance(tape, store, places, own, none, none, 0, 0, 1, True, 0)  # noqa: FBT003

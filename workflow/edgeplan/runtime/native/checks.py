@@ -34,6 +34,7 @@ from edgeplan.runtime.native.words import (
     SCRATCH,
     TELL,
     WALK,
+    WORD,
     Numbers,
     Tape,
     memories_at,
@@ -205,6 +206,17 @@ def _records_fit(  # noqa: C901, PLR0911, PLR0912  one check after the other
                 return False
             primitive, count = records[at], records[at + 1]
             at += 2
+            if primitive < 0:  # what it touches, `tape_check` looks at
+                if -1 - primitive >= limits[8] or not 0 < count < len(records) - at or records[at] % WORD != 0:
+                    return False
+                if not 0 <= records[at] < limits[9]:
+                    return False
+                for place in records[at + 1 : at + 1 + count]:
+                    if place < -slots:
+                        return False
+                at += 1 + count
+                block += count
+                continue
             if primitive < primitives or primitive >= memories or (primitive - primitives) % 2 != 0:
                 return False
             if not 0 <= count <= (len(records) - at) // 2:
@@ -228,7 +240,7 @@ def tape_fits(tape: Tape, allowed: npt.NDArray[np.int64], counts: Numbers, limit
         counts: likewise.
         limits: likewise.
         sizes: numbers of groups and descriptors, the first handles that are of primitives and of memories, number of handles;
-            bytes of weights in memory and of the cache, words of blocks.
+            bytes of weights in memory and of the cache, words of blocks; numbers of compiled kernels, bytes of constants.
 
     Returns:
         0; `MISFIT_GROUPS`, `MISFIT_RECORDS`; or -1 - the first operation that does not fit.

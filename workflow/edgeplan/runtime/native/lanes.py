@@ -286,7 +286,7 @@ def advance(
                 return found
         times[2 * k] = now_ns(places, own)
         own[OWN_STEP] = k
-        if execute(places, own, load_word(place)) != DONE:
+        if execute(own, load_word(place)) != DONE:
             return FAILED
         times[2 * k + 1] = now_ns(places, own)
     return last

@@ -6,8 +6,10 @@ from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, stor
 from edgeplan.runtime.native.making import ensure, status_of
 from edgeplan.runtime.native.waiting import now_ns
 from edgeplan.runtime.native.words import (
+    AT_CONSTANTS,
     AT_ENGINE,
     AT_MAP,
+    AT_MEMORY,
     AT_WEIGHTS,
     BINDING,
     BY_PYTHON,
@@ -119,7 +121,8 @@ def _taken(store: Store, places: Numbers, kernel: int, argument: int, descriptor
 def _bind(store: Store, places: Numbers, own: Numbers, records: Numbers, at: int, block: int, weights: int) -> int:
     """Write a step's calls at an address, its weights lying at another.
 
-    Their number, then for each primitive, number of arguments and their address; the memories of its weights; the arguments.
+    Their number, then for each the function, its primitive, the number of arguments and their address; the memories of the
+    step's weights; the arguments. A compiled kernel has a block of numbers for a primitive, and addresses for arguments.
     """
     size, slots, calls = records[at + HEAD_BYTES], records[at + HEAD_SLOTS], records[at + HEAD_CALLS]
     first = row = at + HEAD + records[at + HEAD_GROUPS]
@@ -139,11 +142,21 @@ def _bind(store: Store, places: Numbers, own: Numbers, records: Numbers, at: int
     store_word(block, calls)
     for call in range(calls):
         entry, count, primitive = block + _memories_at(call) * WORD, records[row + 1], records[row]
-        if store_word(entry, store.handles[primitive]) == 0:  # none of what the step says that it needs
-            return _misfit(own)
-        store_word(entry + WORD, count)
-        store_word(entry + 2 * WORD, arguments)
+        store_word(entry + 2 * WORD, count)
+        store_word(entry + 3 * WORD, arguments)
         row += 2
+        if primitive < 0:
+            store_word(entry, store.kernels[-1 - primitive])
+            store_word(entry + WORD, places[AT_CONSTANTS] + records[row])
+            for place in records[row + 1 : row + 1 + count]:
+                address = places[AT_MEMORY] + place if place >= 0 else weights + records[first - 2 * (place + 1) + 1]
+                store_word(arguments, address)
+                arguments += WORD
+            row += 1 + count
+            continue
+        store_word(entry, places[FN_EXECUTE])
+        if store_word(entry + WORD, store.handles[primitive]) == 0:  # none of what the step says that it needs
+            return _misfit(own)
         for _ in range(count):
             memory = records[row + 1]
             descriptor = store.known[memory] - 1 if memory >= 0 else records[first - 2 * (memory + 1)]
@@ -224,12 +237,12 @@ def bind(
 
 
 @compiled
-def execute(places: Numbers, own: Numbers, block: int) -> int:
+def execute(own: Numbers, block: int) -> int:
     """The calls of a step; a status."""
     for call in range(load_word(block)):
         entry = block + _memories_at(call) * WORD
         given = invoke_with_four(
-            places[FN_EXECUTE], load_word(entry), own[OWN_STREAM], load_word(entry + WORD), load_word(entry + 2 * WORD)
+            load_word(entry), load_word(entry + WORD), own[OWN_STREAM], load_word(entry + 2 * WORD), load_word(entry + 3 * WORD)
         )
         if status_of(given) != 0:
             own[OWN_OPERATION], own[OWN_STATUS] = EXECUTION, status_of(given)

@@ -71,8 +71,8 @@ WORD = 8
 
 
 def memories_at(calls: int) -> int:
-    """Where in a step's block the memories of its weights stand: behind the number of its calls, and three words for each."""
-    return 1 + 3 * calls
+    """Where in a step's block the memories of its weights stand: behind the number of its calls, and four words for each."""
+    return 1 + 4 * calls
 
 
 class Tape(NamedTuple):
@@ -112,6 +112,7 @@ class Store(NamedTuple):
         ready: address of each step's calls, 0 until it is prepared.
         todo: steps of all lanes; bounds: where each lane's next one and its end stand in it.
         flags: `STOP` is set to stop; steps before `ARRIVED` have their weights in memory.
+        kernels: addresses of the compiled kernels, in the order of their names.
     """
 
     handles: Numbers
@@ -123,3 +124,4 @@ class Store(NamedTuple):
     todo: Numbers
     bounds: Numbers
     flags: Numbers
+    kernels: Numbers

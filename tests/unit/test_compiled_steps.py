@@ -1,0 +1,223 @@
+"""Compiled steps in sessions: prepared as primitives are, on tensors of several types, and held to their places."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeplan.api import run
+from edgeplan.errors import FormatError, ModelError
+from edgeplan.graph import blocks
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.planning.document import Plan
+from edgeplan.runtime.cold_executor import ColdSession
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.linked_file import read_linked
+from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder
+from edgeplan.runtime.program import default_program
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.tape_check import check
+from edgeplan.runtime.tape_file import TapeArrays, tape_of
+
+Inputs = Mapping[str, np.ndarray[Any, Any]]
+_node = helper.make_node
+_IDS, _WORDS = 6, 5
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Embedded token ids, of which a mask hides some; an image, of which a threshold hides some, between convolutions."""
+    rng = np.random.default_rng(2)
+    floats = {"w": (8, 3, 3, 3), "v": (4, 8, 1, 1), "table": (_WORDS, 7), "low": (1,), "half": (8, 1, 1)}
+    constants: dict[str, Any] = {name: rng.uniform(-1, 1, shape).astype(np.float32) for name, shape in floats.items()}
+    constants |= {"last": np.array([2]), "three": np.array([[3]]), "flat": np.array([_IDS, 7])}
+    nodes = [
+        _node("Gather", ["table", "ids"], ["e"]),
+        _node("Mod", ["ids", "three"], ["third"]),
+        _node("Greater", ["third", "mask"], ["kept"]),
+        _node("Unsqueeze", ["kept", "last"], ["raised"]),
+        _node("Where", ["raised", "e", "low"], ["shown"]),
+        _node("Reshape", ["shown", "flat"], ["rows"]),
+        _node("ArgMax", ["rows"], ["best"], axis=-1, keepdims=1),
+        _node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        _node("Less", ["a", "half"], ["small"]),
+        _node("Where", ["small", "half", "a"], ["b"]),
+        _node("Conv", ["b", "v"], ["image"]),
+    ]
+    types = {"ids": TensorProto.INT64, "mask": TensorProto.INT64, "best": TensorProto.INT64, "kept": TensorProto.BOOL}
+    given = {"x": (1, 3, 9, 6), "ids": (1, _IDS), "mask": (1, _IDS)}
+
+    def told(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), given.get(name))
+
+    body = helper.make_graph(
+        nodes,
+        "words",
+        [told(name) for name in given],
+        [told(name) for name in ("rows", "best", "image", "kept")],
+        [numpy_helper.from_array(v, name) for name, v in constants.items()],
+    )
+    path = tmp_path / "words.onnx"
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def _inputs() -> dict[str, Any]:
+    x = np.random.default_rng(3).uniform(-1, 1, (1, 3, 9, 6)).astype(np.float32)
+    return {"x": x, "ids": np.array([[0, 4, -1, 2, 3, 1]]), "mask": np.array([[0, 1, 0, 1, 0, 0]])}
+
+
+def _reference(path: Path, inputs: Inputs) -> dict[str, Any]:
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def _assert_right(found: Inputs, wanted: Inputs) -> None:
+    for name, value in wanted.items():
+        assert found[name].dtype == value.dtype
+        assert np.abs(found[name].astype(np.float64) - value).max() <= 1e-5, name
+
+
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("sources", [("raw",), ("cached_read",), ("cached_mmap",)])
+def test_a_planned_start_gives_onnx_runtimes_numbers(
+    dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path, home: str, sources: tuple[str, ...]
+) -> None:
+    plan = planned(model, load_onnx(model), home=home, sources=sources, widen_from=-1)
+    folder = build_plan_folder(dnnl, model, plan, tmp_path / "plan")
+    wanted = _reference(model, _inputs())
+    for _ in range(2):  # the second start trusts the cache
+        with ColdSession(dnnl, folder, threads=2) as session:
+            for _ in range(2):
+                _assert_right(session.run(_inputs()), wanted)
+            assert not session.cache_problem
+
+
+def test_an_index_outside_its_axis_is_told_by_every_runner(
+    dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path
+) -> None:
+    graph = load_onnx(model)
+    plain = SequentialSession(dnnl, default_program(dnnl, model, graph, HOMES[0]), model.parent)
+    folder = build_plan_folder(dnnl, model, planned(model, graph), tmp_path / "plan")
+    for wrong in (_WORDS, -_WORDS - 1, 1 << 62, -(1 << 62)):
+        inputs = _inputs()
+        inputs["ids"][0, 3] = wrong
+        with pytest.raises(ModelError, match="outside the axis"):
+            plain.run(inputs)
+        with ColdSession(dnnl, folder, threads=2) as session, pytest.raises(ModelError, match="outside the axis"):
+            session.run(inputs)
+    _assert_right(plain.run(_inputs()), _reference(model, _inputs()))
+
+
+def test_an_input_of_another_type_is_named(dnnl: Dnnl, model: Path) -> None:
+    session = SequentialSession(dnnl, default_program(dnnl, model, load_onnx(model), HOMES[0]), model.parent)
+    with pytest.raises(ModelError, match=r"input 'ids' is float64\[1, 6\], not int64\[1, 6\]"):
+        session.run({**_inputs(), "ids": np.zeros((1, _IDS))})
+
+
+def _kernel_words(arrays: TapeArrays) -> list[int]:
+    """Words of the records at which calls of kernels begin."""
+    found = []
+    records = arrays.tape.records.tolist()
+    for start in arrays.tape.record_starts.tolist():
+        groups, slots, calls = records[start + 4 : start + 7]
+        at = start + 8 + groups + 2 * slots
+        for _ in range(calls):
+            if records[at] < 0:
+                found.append(at)
+            at += 3 + records[at + 1] if records[at] < 0 else 2 + 2 * records[at + 1]
+    return found
+
+
+def test_a_tape_whose_kernels_reach_elsewhere_is_refused(
+    dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path
+) -> None:
+    program = read_linked(build_plan_folder(dnnl, model, planned(model, load_onnx(model)), tmp_path / "plan") / PROGRAM_NAME)
+    arrays = tape_of(program)
+    check(arrays)
+    places = _kernel_words(arrays)
+    assert len(places) == 7
+    for at in places:
+        last = at + 2 + int(arrays.tape.records[at + 1])
+        for word, value in ((last, program.arena_bytes - 1), (last, 1 << 62), (at, -99), (at + 1, 1), (at + 2, 4), (last, -9)):
+            records = arrays.tape.records.copy()
+            records[word] = value
+            with pytest.raises(ValueError, match=r"kernels|records|block"):
+                check(replace(arrays, tape=arrays.tape._replace(records=records)))
+        for word in range(4):
+            constants = arrays.constants.copy()
+            constants.view(np.int64)[arrays.tape.records[at + 2] // 8 + word] = 1 << 40
+            with pytest.raises(ValueError, match=r"kernels|block"):
+                check(replace(arrays, constants=constants))
+
+
+def test_a_table_whose_kernels_reach_elsewhere_is_refused(
+    dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path
+) -> None:
+    program = read_linked(build_plan_folder(dnnl, model, planned(model, load_onnx(model)), tmp_path / "plan") / PROGRAM_NAME)
+    k, step = next((k, s) for k, s in enumerate(program.steps) if s.kind == "compiled" and s.slots)
+    steps = list(program.steps)
+    for call in ((*step.calls[0][:-1], program.arena_bytes), (step.calls[0][0], -2, *step.calls[0][2:]), step.calls[0][:-1]):
+        steps[k] = type(step)(**{name: getattr(step, name) for name in step.__struct_fields__} | {"calls": (call,)})
+        with pytest.raises(FormatError, match=r"operands|not there"):
+            _ = program.with_steps(steps).tables
+
+
+@pytest.mark.parametrize("start", [-1, 1])
+def test_a_block_tells_how_far_it_reaches(start: int) -> None:
+    block = blocks.block((2, 3), 4, [blocks.Walked("int64", (12, 4), 1, start=start, reach=5)])
+    if start < 0:
+        with pytest.raises(ValueError, match="elsewhere"):
+            blocks.span_bytes(block, 0)
+    else:
+        assert blocks.span_bytes(block, 0) == 8 * (24 + 1 + 5)
+
+
+def test_a_model_without_compiled_steps_loads_no_compiler(tmp_path: Path, model: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+import numpy as np
+from edgeplan.engines.base import random_inputs
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.program import default_program
+from edgeplan.runtime.session import SequentialSession
+path, dnnl = Path(sys.argv[1]), Dnnl()
+graph = load_onnx(path)
+SequentialSession(dnnl, default_program(dnnl, path, graph, "nhwc"), path.parent).run(random_inputs(graph))
+print("numba" in sys.modules)
+"""
+    plain = tmp_path / "plain.onnx"
+    body = helper.make_graph(
+        [_node("Sigmoid", ["x"], ["y"])],
+        "plain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), plain)
+    for path, loaded in ((plain, "False"), (model, "True")):
+        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == loaded
+
+
+def test_a_fresh_process_draws_inputs_of_the_models_types(
+    dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path
+) -> None:
+    folder = build_plan_folder(dnnl, model, planned(model, load_onnx(model)), tmp_path / "plan")
+    assert run(folder, cold=True).cold_ms
+    here = run(folder, check=True, model=model)
+    assert here.difference is not None
+    assert here.difference <= 1e-5

@@ -1,0 +1,140 @@
+"""Blocks of numbers: all that a compiled kernel knows of the tensors that it works on. Values only; nothing here knows numba.
+
+A kernel goes over a loop of axes and, for each place there, along one row. A block holds, in order: the number
+of axes, the number of operands (what is written comes last), the length of the row, the sizes of the axes; then
+for each operand the bytes of an element, where it starts, how far behind its places it is read besides, and its
+strides: along the row, along each axis. All but the bytes count elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
+
+AT_RANK, AT_OPERANDS, AT_ROW, AT_DIMS = range(4)
+BYTES, STARTS, REACH, STEP, STRIDES = range(5)
+
+
+class Walked(NamedTuple):
+    """How a kernel goes over one operand.
+
+    Attributes:
+        dtype: element type.
+        strides: along each axis.
+        step: along the row.
+        start: element at the first place.
+        reach: elements behind its places that are read besides.
+    """
+
+    dtype: str
+    strides: tuple[int, ...]
+    step: int
+    start: int = 0
+    reach: int = 0
+
+
+def block(axes: Shape, row: int, operands: Sequence[Walked]) -> tuple[int, ...]:
+    """A block from a loop, the length of a row and the operands."""
+    found = [len(axes), len(operands), row, *axes]
+    for one in operands:
+        found += [BYTES_PER_ELEMENT[one.dtype], one.start, one.reach, one.step, *one.strides]
+    return tuple(found)
+
+
+def dense(shape: Shape) -> tuple[int, ...]:
+    """Strides of a row-major tensor."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def broadcast(shape: Shape, out: Shape) -> tuple[int, ...]:
+    """Strides of a row-major tensor as numpy broadcasts it to another shape."""
+    own = [0 if size == 1 else stride for size, stride in zip(shape, dense(shape), strict=True)]
+    return (*[0] * (len(out) - len(shape)), *own)
+
+
+def element_wise(out: Shape, operands: Sequence[tuple[Shape, str]], written: str) -> tuple[int, ...]:
+    """A block for operands that are broadcast to a shape.
+
+    Args:
+        out: the shape.
+        operands: shape and element type of each that is read.
+        written: element type of what is written, which is row-major.
+    """
+    strides = [broadcast(shape, out) for shape, _ in operands] + [dense(out)]
+    return strided(out, strides, [*(dtype for _, dtype in operands), written])
+
+
+def strided(
+    out: Shape, strides: Sequence[tuple[int, ...]], dtypes: Sequence[str], starts: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """A block over a shape, with the strides of every operand; axes that all operands go through as one are joined."""
+    sizes: list[int] = []
+    ways: list[list[int]] = []
+    for axis, size in enumerate(out):
+        if size == 1:
+            continue
+        mine = [one[axis] for one in strides]
+        if ways and all(before == size * now for before, now in zip(ways[-1], mine, strict=True)):
+            sizes[-1] *= size
+            ways[-1] = mine
+        else:
+            sizes.append(size)
+            ways.append(mine)
+    row, steps = (sizes.pop(), ways.pop()) if sizes else (1, [0] * len(strides))
+    begins = starts or [0] * len(strides)
+    operands = [Walked(dtype, tuple(way[k] for way in ways), steps[k], begins[k]) for k, dtype in enumerate(dtypes)]
+    return block(tuple(sizes), row, operands)
+
+
+def along(shape: Shape, axis: int, dtypes: tuple[str, str], *, kept: bool, backwards: bool = False) -> tuple[int, ...]:
+    """A block whose rows go along one axis of a row-major tensor, for a kernel that reads it and writes another.
+
+    Args:
+        shape: of what is read.
+        axis: along which the rows go.
+        dtypes: of what is read and written.
+        kept: whether as many places are written, or one for a row.
+        backwards: whether rows go from the last place to the first.
+    """
+    size, after = shape[axis], math.prod(shape[axis + 1 :])
+    axes, count = (math.prod(shape[:axis]), after), size if kept else 1
+    start, sign = ((size - 1) * after, -1) if backwards else (0, 1)
+    written = Walked(dtypes[1], (count * after, 1), sign * after if kept else 0, start if kept else 0)
+    return block(axes, size, [Walked(dtypes[0], (size * after, 1), sign * after, start), written])
+
+
+def gathered(shape: Shape, axis: int, count: int, dtype: str, indices: str) -> tuple[int, ...]:
+    """A block that picks slices of a row-major tensor by indices, of which there are `count`."""
+    size, after = shape[axis], math.prod(shape[axis + 1 :])
+    read = Walked(dtype, (size * after, 0), 1, reach=(size - 1) * after)
+    written = Walked(dtype, (count * after, after), 1)
+    return block((math.prod(shape[:axis]), count), after, [read, Walked(indices, (0, 1), 0), written])
+
+
+def block_length(given: Sequence[int]) -> int:
+    """How long the block is that stands at the head of some numbers; 0 if there is none."""
+    if len(given) < AT_DIMS:
+        return 0
+    rank, operands = given[AT_RANK], given[AT_OPERANDS]
+    return AT_DIMS + rank + operands * (STRIDES + rank) if rank >= 0 and operands >= 1 else 0
+
+
+def span_bytes(given: Sequence[int], operand: int) -> int:
+    """How many bytes a kernel may touch of an operand, from its address on.
+
+    Raises:
+        ValueError: the block is none, or touches what lies before the address.
+    """
+    if not len(given) == block_length(given) > 0:
+        raise ValueError("a block of another length")
+    rank = given[AT_RANK]
+    sizes = (*given[AT_DIMS : AT_DIMS + rank], given[AT_ROW])
+    own = given[AT_DIMS + rank + operand * (STRIDES + rank) :][: STRIDES + rank]
+    moves = [(size - 1) * stride for size, stride in zip(sizes, (*own[STRIDES:], own[STEP]), strict=True)]
+    lowest = own[STARTS] + sum(min(0, move) for move in moves)
+    if min(sizes, default=1) < 1 or own[BYTES] not in BYTES_PER_ELEMENT.values() or own[REACH] < 0 or lowest < 0:
+        raise ValueError("a block that reads elsewhere")
+    return int(own[BYTES] * (1 + own[STARTS] + own[REACH] + sum(max(0, move) for move in moves)))

@@ -1,0 +1,253 @@
+"""Operators that run as compiled kernels, and those that do where their tensors are not of float32.
+
+What an operator is computed by is a kernel's name (`runtime.kernels.registry`) and a block of numbers
+(`graph.blocks`). Kernels read and write row-major tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from edgeplan.graph import blocks
+from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.ir import BYTES_PER_ELEMENT, Graph, Operator, Shape
+from edgeplan.graph.operators.base import AGAIN, COPY, PAIR, OperatorSpec, Problem, axis_of
+from edgeplan.graph.operators.copies import slice_ranges
+from edgeplan.graph.parts import Part
+
+#: Name and block of a kernel; None where there is none for an operator's types.
+_Found = tuple[str, tuple[int, ...]] | None
+_Finder = Callable[[Graph, Operator], _Found]
+
+_INTEGERS = frozenset({"int32", "int64"})
+_NUMBERS = _INTEGERS | {FLOAT32}
+_TRUTH = frozenset({"bool"})
+_KNOWN = _NUMBERS | _TRUTH
+#: What kernels take the elements for.
+_ELEMENT = MappingProxyType({FLOAT32: FLOAT32, "int32": "int32", "int64": "int64", "bool": "uint8"})
+_MOVED = MappingProxyType({1: "int8", 4: "int32", 8: "int64"})
+
+
+def _types(graph: Graph, names: tuple[str, ...]) -> list[str]:
+    return [graph.tensors[name].dtype for name in names]
+
+
+def _moved(dtype: str) -> str:
+    return _MOVED[BYTES_PER_ELEMENT[dtype]]
+
+
+def _element_wise(graph: Graph, op: Operator, kernel: str, types: frozenset[str]) -> _Found:
+    """A kernel for operands of one type, which are broadcast."""
+    read, out = _types(graph, op.operands), graph.tensors[op.outputs[0]]
+    if len(set(read)) != 1 or read[0] not in types:
+        return None
+    operands = [(graph.shape(name), dtype) for name, dtype in zip(op.operands, read, strict=True)]
+    return f"{kernel}_{_ELEMENT[read[0]]}", blocks.element_wise(out.shape, operands, out.dtype)
+
+
+def _plain(kernel: str, types: frozenset[str]) -> _Finder:
+    return lambda graph, op: _element_wise(graph, op, kernel, types)
+
+
+def _modulo(graph: Graph, op: Operator) -> _Found:
+    floats = "float_" if graph.tensors[op.outputs[0]].dtype == FLOAT32 else ""
+    return _element_wise(graph, op, floats + ("remainder" if op.integer("fmod", 0) else "modulo"), _NUMBERS)
+
+
+def _power(graph: Graph, op: Operator) -> _Found:
+    if "exponent" in op.attributes:
+        return None
+    floats = graph.tensors[op.outputs[0]].dtype == FLOAT32
+    return _element_wise(graph, op, "float_power" if floats else "power", _NUMBERS)
+
+
+def _infinity(graph: Graph, op: Operator) -> _Found:
+    kernel = {(1, 1): "is_infinity", (1, 0): "is_positive_infinity", (0, 1): "is_negative_infinity"}
+    both = (op.integer("detect_positive", 1), op.integer("detect_negative", 1))
+    return _element_wise(graph, op, kernel[both], frozenset({FLOAT32})) if both in kernel else None
+
+
+def _cast(graph: Graph, op: Operator) -> _Found:
+    before, after = graph.tensors[op.operands[0]], graph.tensors[op.outputs[0]]
+    if {before.dtype, after.dtype} - _KNOWN:
+        return None
+    block = blocks.element_wise(after.shape, [(before.shape, before.dtype)], after.dtype)
+    same = before.dtype == after.dtype
+    return (f"copied_{_moved(after.dtype)}" if same else f"to_{after.dtype}_{_ELEMENT[before.dtype]}"), block
+
+
+def _where(graph: Graph, op: Operator) -> _Found:
+    types, out = _types(graph, op.operands), graph.tensors[op.outputs[0]]
+    if set(types[1:]) - _KNOWN:
+        return None
+    operands = [(graph.shape(name), dtype) for name, dtype in zip(op.operands, types, strict=True)]
+    return f"where_{_moved(out.dtype)}", blocks.element_wise(out.shape, operands, out.dtype)
+
+
+def _gather(graph: Graph, op: Operator) -> _Found:
+    if "indices" in op.attributes:
+        return None
+    data, indices = (graph.tensors[name] for name in op.operands)
+    if data.dtype not in _KNOWN:
+        return None
+    axis = axis_of(op, len(data.shape), 0)
+    return f"gathered_by_{indices.dtype}_{_moved(data.dtype)}", blocks.gathered(
+        data.shape, axis, indices.elements, data.dtype, indices.dtype
+    )
+
+
+def _best(most: str) -> _Finder:
+    def found(graph: Graph, op: Operator) -> _Found:
+        data = graph.tensors[op.operands[0]]
+        if data.dtype not in _NUMBERS:
+            return None
+        last = "last_" if op.integer("select_last_index", 0) else ""
+        axis = axis_of(op, len(data.shape), 0)
+        return f"{last}{most}_{_ELEMENT[data.dtype]}", blocks.along(data.shape, axis, (data.dtype, "int64"), kept=False)
+
+    return found
+
+
+def _sums(graph: Graph, op: Operator) -> _Found:
+    data = graph.tensors[op.operands[0]]
+    if data.dtype not in _NUMBERS:
+        return None
+    (axis,) = op.integers("axis", (0,))
+    backwards = bool(op.integer("reverse", 0))
+    kernel = "summed_before" if op.integer("exclusive", 0) else "summed"
+    way = blocks.along(data.shape, axis % len(data.shape), (data.dtype, data.dtype), kept=True, backwards=backwards)
+    return f"{kernel}_{_ELEMENT[data.dtype]}", way
+
+
+def _copied(graph: Graph, op: Operator, strides: tuple[int, ...], start: int = 0) -> _Found:
+    out = graph.tensors[op.outputs[0]]
+    if out.dtype not in _INTEGERS | _TRUTH:  # oneDNN moves float32
+        return None
+    ways = (strides, blocks.dense(out.shape))
+    return f"copied_{_moved(out.dtype)}", blocks.strided(out.shape, ways, (out.dtype, out.dtype), (start, 0))
+
+
+def _transposed(graph: Graph, op: Operator) -> _Found:
+    own = blocks.dense(graph.shape(op.operands[0]))
+    return _copied(graph, op, tuple(own[axis] for axis in op.integers("perm", tuple(reversed(range(len(own)))))))
+
+
+def _expanded(graph: Graph, op: Operator) -> _Found:
+    return _copied(graph, op, blocks.broadcast(graph.shape(op.operands[0]), graph.shape(op.outputs[0])))
+
+
+def _sliced(graph: Graph, op: Operator) -> _Found:
+    strides = blocks.dense(graph.shape(op.operands[0]))
+    taken = slice_ranges(graph, op)
+    steps = tuple(s * (taken[axis].step if axis in taken else 1) for axis, s in enumerate(strides))
+    return _copied(graph, op, steps, sum(places.start * strides[axis] for axis, places in taken.items()))
+
+
+#: How an operator is compiled; of those that oneDNN has primitives for, where tensors are not of float32.
+_FINDERS: Mapping[str, _Finder] = MappingProxyType(
+    {
+        "Where": _where,
+        "Equal": _plain("equal", _KNOWN),
+        "Greater": _plain("greater", _NUMBERS),
+        "Less": _plain("less", _NUMBERS),
+        "GreaterOrEqual": _plain("greater_or_equal", _NUMBERS),
+        "LessOrEqual": _plain("less_or_equal", _NUMBERS),
+        "And": _plain("both", _TRUTH),
+        "Or": _plain("either", _TRUTH),
+        "Xor": _plain("one_alone", _TRUTH),
+        "Not": _plain("invert", _TRUTH),
+        "Cast": _cast,
+        "ArgMax": _best("largest"),
+        "ArgMin": _best("smallest"),
+        "CumSum": _sums,
+        "Mod": _modulo,
+        "Pow": _power,
+        "Gather": _gather,
+        "Floor": _plain("floor", frozenset({FLOAT32})),
+        "Ceil": _plain("ceil", frozenset({FLOAT32})),
+        "Round": _plain("rounded", frozenset({FLOAT32})),
+        "Erf": _plain("erf", frozenset({FLOAT32})),
+        "Sign": _plain("sign", _NUMBERS),
+        "IsNaN": _plain("is_nan", frozenset({FLOAT32})),
+        "IsInf": _infinity,
+        "Add": _plain("add", _INTEGERS),
+        "Sub": _plain("sub", _INTEGERS),
+        "Mul": _plain("mul", _INTEGERS),
+        "Div": _plain("quotient", _INTEGERS),
+        "Min": _plain("minimum", _INTEGERS),
+        "Max": _plain("maximum", _INTEGERS),
+        "Abs": _plain("absolute", _INTEGERS),
+        "Neg": _plain("negative", _INTEGERS),
+        "Transpose": _transposed,
+        "Expand": _expanded,
+        "Slice": _sliced,
+    }
+)
+_VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+def compiled(graph: Graph, op: Operator) -> Part | None:
+    """The compiled step of an operator; None where oneDNN computes it, or there is no kernel for its types."""
+    find = _FINDERS.get(op.op_type)
+    found = find(graph, op) if find else None
+    if found is None:
+        return None
+    kernel, block = found
+    weights = {f"operand_{place}": name for place, name in enumerate(op.operands) if name in op.weights}
+    return Part(op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, {"kernel": kernel, "block": block})
+
+
+def lacks_kernel(graph: Graph, op: Operator) -> str:
+    """What of an operator's types neither oneDNN nor a compiled kernel computes, or ""."""
+    types = _types(graph, (*op.operands, *op.outputs))
+    odd = sorted(set(types) - {FLOAT32})
+    if op.op_type in _VIEWS:
+        return "" if not set(odd) - _KNOWN else f"not {FLOAT32} but {' and '.join(odd)}"
+    if compiled(graph, op) is not None or (not odd and op.op_type not in _ALONE):
+        return ""
+    return f"not {FLOAT32} but {' and '.join(odd)}" if odd else "this form"
+
+
+def _lower(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    found = compiled(graph, op)
+    assert found is not None  # noqa: S101  `lacks_kernel` was asked
+    return (found,)
+
+
+def _check_axis(graph: Graph, op: Operator) -> Problem:
+    rank = len(graph.shape(op.operands[0]))
+    (axis,) = op.integers("axis", (0,))[:1] or (rank,)
+    return None if -rank <= axis < rank else (f"along axis {axis} of {rank}", AGAIN)
+
+
+_LINE = ("add", "mul", "relu", "clip")
+_MOVES = ("concat", "split", "transpose")
+
+
+def _of(name: str, *, rank: int = PAIR, near: tuple[str, ...] = _LINE, constants: tuple[str, ...] = ()) -> OperatorSpec:
+    kind, axis = name.lower(), "axis" in constants
+    return OperatorSpec(
+        (name,),
+        kind,
+        _lower,
+        (),
+        rank,
+        MappingProxyType({kind: near}),
+        constants,
+        frozenset(constants) - {""},
+        ordered=True,
+        moves=True,
+        check=_check_axis if axis else None,
+    )
+
+
+_OF_ONE = ("Not", "Cast", "Floor", "Ceil", "Round", "Erf", "Sign", "IsNaN", "IsInf")
+_OF_TWO = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Xor", "Mod")
+SPECS = (
+    *(_of(name) for name in (*_OF_ONE, *_OF_TWO, "Where")),
+    *(_of(name, rank=COPY, near=_MOVES) for name in ("ArgMax", "ArgMin")),
+    _of("CumSum", rank=COPY, near=_MOVES, constants=("", "axis")),
+)
+#: Types that compiled kernels alone compute.
+_ALONE = frozenset(name for spec in SPECS for name in spec.types)

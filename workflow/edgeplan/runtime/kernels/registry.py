@@ -1,0 +1,74 @@
+"""All kernels by name, and the types of elements that each is compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from edgeplan.runtime.kernels import elements, moving
+
+
+class Kernel(NamedTuple):
+    """A kernel, and what its elements may be of, as numba names them."""
+
+    function: Callable[..., int]
+    elements: tuple[str, ...]
+
+
+_FLOAT, _TRUTH = ("float32",), ("uint8",)
+_INTEGERS = ("int32", "int64")
+_NUMBERS = (*_FLOAT, *_INTEGERS)
+#: Whatever is moved is taken for integers of its size: a float might be changed on its way if it is no number.
+_SIZES = ("int8", "int32", "int64")
+
+KERNELS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "where": Kernel(moving.where, _SIZES),
+        "copied": Kernel(moving.copied, _SIZES),
+        "gathered_by_int32": Kernel(moving.gathered_by_int32, _SIZES),
+        "gathered_by_int64": Kernel(moving.gathered_by_int64, _SIZES),
+        "equal": Kernel(elements.equal, (*_NUMBERS, *_TRUTH)),
+        "greater": Kernel(elements.greater, _NUMBERS),
+        "less": Kernel(elements.less, _NUMBERS),
+        "greater_or_equal": Kernel(elements.greater_or_equal, _NUMBERS),
+        "less_or_equal": Kernel(elements.less_or_equal, _NUMBERS),
+        "both": Kernel(elements.both, _TRUTH),
+        "either": Kernel(elements.either, _TRUTH),
+        "one_alone": Kernel(elements.one_alone, _TRUTH),
+        "invert": Kernel(elements.invert, _TRUTH),
+        "to_float32": Kernel(elements.to_float32, (*_INTEGERS, *_TRUTH)),
+        "to_int32": Kernel(elements.to_int32, (*_FLOAT, "int64", *_TRUTH)),
+        "to_int64": Kernel(elements.to_int64, (*_FLOAT, "int32", *_TRUTH)),
+        "to_bool": Kernel(elements.to_bool, _NUMBERS),
+        "largest": Kernel(moving.largest, _NUMBERS),
+        "last_largest": Kernel(moving.last_largest, _NUMBERS),
+        "smallest": Kernel(moving.smallest, _NUMBERS),
+        "last_smallest": Kernel(moving.last_smallest, _NUMBERS),
+        "summed": Kernel(moving.summed, _NUMBERS),
+        "summed_before": Kernel(moving.summed_before, _NUMBERS),
+        "add": Kernel(elements.add, _INTEGERS),
+        "sub": Kernel(elements.sub, _INTEGERS),
+        "mul": Kernel(elements.mul, _INTEGERS),
+        "quotient": Kernel(elements.quotient, _INTEGERS),
+        "modulo": Kernel(elements.modulo, _INTEGERS),
+        "remainder": Kernel(elements.remainder, _INTEGERS),
+        "float_modulo": Kernel(elements.float_modulo, _FLOAT),
+        "float_remainder": Kernel(elements.float_remainder, _FLOAT),
+        "minimum": Kernel(elements.minimum, _INTEGERS),
+        "maximum": Kernel(elements.maximum, _INTEGERS),
+        "power": Kernel(elements.power, _INTEGERS),
+        "float_power": Kernel(elements.float_power, _FLOAT),
+        "absolute": Kernel(elements.absolute, _INTEGERS),
+        "negative": Kernel(elements.negative, _INTEGERS),
+        "sign": Kernel(elements.sign, _NUMBERS),
+        "floor": Kernel(elements.floor, _FLOAT),
+        "ceil": Kernel(elements.ceil, _FLOAT),
+        "rounded": Kernel(elements.rounded, _FLOAT),
+        "erf": Kernel(elements.erf, _FLOAT),
+        "is_nan": Kernel(elements.is_nan, _FLOAT),
+        "is_infinity": Kernel(elements.is_infinity, _FLOAT),
+        "is_positive_infinity": Kernel(elements.is_positive_infinity, _FLOAT),
+        "is_negative_infinity": Kernel(elements.is_negative_infinity, _FLOAT),
+    }
+)
