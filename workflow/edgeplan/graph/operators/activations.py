@@ -108,7 +108,7 @@ _COSTLY = (*_CURVE, *_LINE)
 
 
 def _unary(name: str, kind: str, near: tuple[str, ...]) -> OperatorSpec:
-    return OperatorSpec((name,), kind, _lower, near=MappingProxyType({kind: near}))
+    return OperatorSpec((name,), kind, _lower, near=MappingProxyType({kind: near}), bandwidth_bound=True)
 
 
 SPECS = (
@@ -117,6 +117,7 @@ SPECS = (
     OperatorSpec(
         ("Clip",), _clip_kind, _lower, ("relu6", "clip"),
         near=MappingProxyType({"relu6": _CHEAP, "clip": _CHEAP}), constants=("", "min", "max"), inexact=_inexact_clip,
+        bandwidth_bound=True,
     ),
     _unary("HardSwish", "hswish", ("sigmoid", "hsigmoid", *_LINE)),
     _unary("HardSigmoid", "hsigmoid", ("sigmoid", "hswish", *_LINE)),
@@ -125,10 +126,11 @@ SPECS = (
     *(_unary(name, name.lower(), _COSTLY) for name in ("Elu", "Softplus", "Mish", "Gelu", "Exp", "Log")),
     *(_unary(name, name.lower(), _CHEAP) for name in ("Sqrt", "Abs", "Neg", "Reciprocal")),
     OperatorSpec(
-        ("Pow",), "pow", _lower, near=MappingProxyType({"pow": _COSTLY}), constants=("", "exponent"), check=_check_pow
+        ("Pow",), "pow", _lower, near=MappingProxyType({"pow": _COSTLY}), constants=("", "exponent"), check=_check_pow,
+        bandwidth_bound=True,
     ),
-    OperatorSpec(("Selu",), "selu", _selu, near=MappingProxyType({"selu": _COSTLY})),
-    OperatorSpec(("Softsign",), "softsign", _softsign, near=MappingProxyType({"softsign": _COSTLY})),
+    OperatorSpec(("Selu",), "selu", _selu, near=MappingProxyType({"selu": _COSTLY}), bandwidth_bound=True),
+    OperatorSpec(("Softsign",), "softsign", _softsign, near=MappingProxyType({"softsign": _COSTLY}), bandwidth_bound=True),
 )  # fmt: skip
 
 #: Kinds that compute a value from each element alone.

@@ -73,7 +73,7 @@ def _check_prelu(graph: Graph, op: Operator) -> Problem:
 def _pair(name: str, near: tuple[str, ...], *, ordered: bool = False) -> OperatorSpec:
     kind = name.lower()
     lower = _ordered if ordered else _commutative
-    return OperatorSpec((name,), kind, lower, (), PAIR, MappingProxyType({kind: near}), ordered=ordered)
+    return OperatorSpec((name,), kind, lower, (), PAIR, MappingProxyType({kind: near}), ordered=ordered, bandwidth_bound=True)
 
 
 SPECS = (
@@ -85,6 +85,6 @@ SPECS = (
     _pair("Div", ("mul", "add", *_LINE), ordered=True),
     OperatorSpec(
         ("PRelu",), "prelu", _prelu, (), PAIR, MappingProxyType({"prelu": ("mul", "add", *_LINE)}),
-        ordered=True, check=_check_prelu, lacks=_lacks_prelu,
+        ordered=True, check=_check_prelu, lacks=_lacks_prelu, bandwidth_bound=True,
     ),
 )  # fmt: skip

@@ -40,6 +40,8 @@ class OperatorSpec:
         kinds: all kinds that it may be; without, `kind` alone.
         rank: as an anchor of fused kernels.
         near: kinds of about the same cost, the nearest first: predictors of these serve where a device has none for this one.
+        bandwidth_bound: whether the bytes that it moves decide what it takes: its kinds are of the family that one fit of a
+            device serves (`edgeplan.predictors.bandwidth`).
         lower: its steps.
         constants: roles of its inputs that are constants and kept as attributes, by place; "" is an operand.
         inputs_since: opset from which on they are inputs; attributes before.
@@ -59,6 +61,7 @@ class OperatorSpec:
     kinds: tuple[str, ...] = ()
     rank: int = CHEAP
     near: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    bandwidth_bound: bool = field(default=False, kw_only=True)
     constants: tuple[str, ...] = ()
     integers: frozenset[str] = frozenset()
     inputs_since: int = 1

@@ -192,6 +192,7 @@ def _copy(
         near,
         constants,
         integers,
+        bandwidth_bound=True,
         ordered=ordered,
         moves=True,
         form=form,

@@ -137,7 +137,7 @@ _BN = ("relu", "relu6", "leakyrelu", "clip", "bn", "hsigmoid", "hswish")
 SPECS = (
     OperatorSpec(
         ("BatchNormalization",), "bn", _scale, (), PAIR, MappingProxyType({"bn": _BN}),
-        form=_norm_form, check=_check_channels, lacks=_lacks_norm,
+        form=_norm_form, check=_check_channels, lacks=_lacks_norm, bandwidth_bound=True,
     ),
     OperatorSpec(
         ("LRN",), "lrn", _lrn, (), WINDOW, moves=True, check=_check_lrn, lacks=_lacks_lrn, inexact=_inexact_lrn

@@ -83,8 +83,15 @@ def _pool(name: str, kind: str, near: str) -> OperatorSpec:
 SPECS = (
     _pool("MaxPool", "maxpool", "avgpool"),
     _pool("AveragePool", "avgpool", "maxpool"),
-    OperatorSpec(("GlobalAveragePool",), "gap", whole_image, (), WINDOW, check=check_spatial),
+    OperatorSpec(("GlobalAveragePool",), "gap", whole_image, (), WINDOW, check=check_spatial, bandwidth_bound=True),
     OperatorSpec(
-        ("GlobalMaxPool",), "gmp", whole_image, (), WINDOW, MappingProxyType({"gmp": ("gap", "maxpool")}), check=check_spatial
+        ("GlobalMaxPool",),
+        "gmp",
+        whole_image,
+        (),
+        WINDOW,
+        MappingProxyType({"gmp": ("gap", "maxpool")}),
+        check=check_spatial,
+        bandwidth_bound=True,
     ),
 )

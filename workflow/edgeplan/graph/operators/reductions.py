@@ -87,14 +87,15 @@ _CONSTANTS, _INTEGERS = ("", "axes"), frozenset({"axes"})
 SPECS = (
     OperatorSpec(
         ("ReduceMean",), _mean_kind, _sums, ("gap", "mean"), WINDOW, MappingProxyType({"mean": ("gap", "avgpool")}),
-        _CONSTANTS, _INTEGERS, 18, check=_check,
+        _CONSTANTS, _INTEGERS, 18, check=_check, bandwidth_bound=True,
     ),
     OperatorSpec(
         ("ReduceSum",), "reducesum", _sums, (), WINDOW, MappingProxyType({"reducesum": ("mean", "gap", "avgpool")}),
-        _CONSTANTS, _INTEGERS, check=_check,
+        _CONSTANTS, _INTEGERS, check=_check, bandwidth_bound=True,
     ),
     OperatorSpec(
         ("ReduceMax", "ReduceMin"), "reducemax", _extremes, (), WINDOW,
         MappingProxyType({"reducemax": ("mean", "gap", "maxpool")}), _CONSTANTS, _INTEGERS, 18, check=_check,
+        bandwidth_bound=True,
     ),
 )  # fmt: skip

@@ -45,6 +45,6 @@ SPECS = (
     _shape("Unsqueeze", "axes"),
     OperatorSpec(
         ("Transpose",), "transpose", _transpose, (), COPY, MappingProxyType({"transpose": ("concat", "split")}),
-        moves=True, check=_check_transpose,
+        moves=True, check=_check_transpose, bandwidth_bound=True,
     ),
 )  # fmt: skip
