@@ -29,7 +29,7 @@ MOVED_TYPES = frozenset({"float32", "int32", "int64", "bool"})
 _FEW_ROWS = 4
 #: Residuals of log latency beyond this count less (Huber): layouts and broadcasts make single rows far slower.
 _HUBER = 0.5
-_ROUNDS, _LONGEST_STEP, _STILL = 200, 1.0, 1e-13
+_ROUNDS, _LONGEST_STEP, _SETTLING, _STILL = 100, 1.0, 10, 1e-12
 #: Half width of log latency where a single kind tells nothing of others.
 _UNKNOWN = float(np.log(3.0))
 
@@ -167,7 +167,7 @@ class _Rows:
         prior = np.array([1e-9, 1e-9, *(_FEW_ROWS / count)])
         rate = self.log_us.max() - np.log(max(float(self.moved.max()), 1.0))
         at = np.array([self.log_us.min(), rate, *np.zeros(len(names))])
-        for _ in range(_ROUNDS):  # Gauss-Newton steps on logarithms, so that all stays above zero
+        for number in range(_ROUNDS):  # Gauss-Newton steps on logarithms, so that all stays above zero
             launch, moving = np.exp(at[0]), np.exp(at[1] + at[2:][place]) * self.moved
             line = launch + moving
             rest = self.log_us - np.log(line)
@@ -176,7 +176,8 @@ class _Rows:
             weighted = slope.T * trust
             pull = np.concatenate([np.zeros(2), prior[2:] * at[2:]])
             step = np.linalg.solve(weighted @ slope + np.diag(prior), weighted @ rest - pull)
-            at = at + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
+            longest = _LONGEST_STEP / (1 + number / _SETTLING)
+            at = at + np.clip(step, -longest, longest)
             if np.abs(step).max() < _STILL:
                 break
         levels = {str(name): float(np.exp(level)) for name, level in zip(names, at[2:], strict=True)}
