@@ -10,6 +10,7 @@ import pytest
 from edgeplan.chapters.prediction.sampling import carriers
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
 from edgeplan.chapters.prediction.sampling.prior import ConvShape
+from edgeplan.chapters.prediction.sampling.singles import single_graphs
 from edgeplan.chapters.prediction.sampling.sources import ConvSource
 from edgeplan.engines.base import Engine
 from edgeplan.graph.ir import Graph
@@ -73,3 +74,10 @@ def test_resizing_and_lstms_are_mapped(each_engine: Engine, tmp_path: Path, name
         nodes = executed(each_engine, graph, tmp_path)
         require_mapped(graph, nodes)
         assert {make_kernel(graph, n.members).config.kind for n in nodes if n.members} & wanted
+
+
+def test_single_operators_run_and_are_told(each_engine: Engine, tmp_path: Path) -> None:
+    """Each that new devices are sampled with; of those that an engine runs in several steps one is named after it."""
+    for graph in single_graphs(7, 1):
+        members = {name for node in executed(each_engine, graph, tmp_path) for name in node.members}
+        assert members == {graph.operators[0].name}, graph.name

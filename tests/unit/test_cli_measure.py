@@ -224,7 +224,7 @@ def test_kernels_that_the_engine_runs_otherwise_are_put_together(tmp_path: Path)
         KernelLatency("c (output)", "reorder", "", 0.3, 0, 1, 0),
     )
     here = PredictedFor("", shipped=False, this_machine=True)
-    told = Prediction("m", "d", here, "", 12.0, 11.0, 13.0, 0.9, 1.0, (), (), (), 0.0, lines)
+    told = Prediction("m", "d", here, "", 12.0, 11.0, 13.0, 0.9, 1.0, (), (), (), 0.0, 0.0, lines)
     first, rest = graph.operators[0].name, tuple(op.name for op in graph.operators[1:])
     nodes = (
         EngineNode("r", "Reorder", "", (), graph.inputs[0]),

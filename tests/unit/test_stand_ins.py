@@ -12,9 +12,11 @@ from edgeplan.errors import PredictionError
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.graph.kinds import ELEMENTWISE
 from edgeplan.graph.operators.activations import ACTIVATIONS
-from edgeplan.graph.operators.registry import NEAR
+from edgeplan.graph.operators.registry import BANDWIDTH_BOUND, NEAR
 from edgeplan.predictors.configs import ConfigTable
+from edgeplan.predictors.features import FEATURES, features
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
+from edgeplan.predictors.predictor import BYTES
 from edgeplan.predictors.stand_ins import FACTOR, stand_ins
 
 
@@ -31,19 +33,38 @@ def _of(kind: str) -> KernelConfig:
     return replace(relu(24, 20), kind=kind, type=kind)
 
 
-@pytest.mark.parametrize("kind", sorted(ELEMENTWISE - {"relu"}))
-def test_an_element_wise_kernel_costs_what_a_relu_of_its_size_costs(kind: str) -> None:
+@pytest.mark.parametrize("kind", sorted(BANDWIDTH_BOUND - {"relu"}))
+def test_a_bandwidth_bound_kernel_costs_what_a_relu_of_its_bytes_costs(kind: str) -> None:
     predictor = trained_once()[0]
+    fit = predictor.card.bandwidth
+    assert fit is not None
+    assert set(fit.levels) == {"relu"}
     known, other = (predictor.predict(_model(conv(16, 64, 28), _of(k))) for k in ("relu", kind))
     assert kind not in {r.kind for r in predictor.card.regressors}
-    assert other.latency_ms == known.latency_ms
-    assert (known.stand_ins, other.stand_ins) == ((), (("k1", kind, "relu"),))
+    assert other.kernels[1].latency_us == pytest.approx(known.kernels[1].latency_us, rel=0.1)
+    assert (known.stand_ins, known.stand_in_share) == ((), 0.0)
+    assert other.stand_ins == (("k1", kind, BYTES),)
     assert (other.coverage, other.missing) == (1.0, ())
     assert [k.kind for k in other.kernels] == ["conv", kind]
     share = other.kernels[1].share
-    assert other.low_ms == pytest.approx(known.low_ms * (1 - share * (1 - 1 / FACTOR)))
-    assert other.high_ms == pytest.approx(known.high_ms * (1 + share * (FACTOR - 1)))
-    assert other.kernels[1].high_us == pytest.approx(FACTOR * known.kernels[1].high_us)
+    assert other.stand_in_share == share
+    assert other.low_ms == pytest.approx(known.low_ms * (1 - share * (1 - 1 / FACTOR)), rel=1e-3)
+    assert other.high_ms == pytest.approx(known.high_ms * (1 + share * (FACTOR - 1)), rel=1e-3)
+    assert other.kernels[1].high_us == pytest.approx(FACTOR * other.kernels[1].latency_us)
+
+
+def test_a_compute_bound_kernel_is_one_of_as_much_work() -> None:
+    """A transposed convolution writes what the convolution that it turns round reads."""
+    turned = replace(conv(16, 64, 28), kind="deconv", type="deconv", in_height=14, in_width=14, stride_h=2, stride_w=2)
+    found = stand_ins(ConfigTable.of([turned]), ["conv"]).table
+    like = found.row(0)
+    assert (like.kind, like.in_channels, like.in_height, like.out_channels, like.out_height) == ("conv", 64, 28, 16, 14)
+    macs, reads, writes = features(found)[0, [FEATURES.index(n) for n in ("macs", "input_bytes", "output_bytes")]]
+    assert macs == 14 * 14 * 16 * 64 * 9
+    assert (reads, writes) == (4 * 64 * 28 * 28, 4 * 16 * 14 * 14)
+    predicted = trained_once()[0].predict(_model(turned))
+    assert predicted.stand_ins == (("k0", "deconv", "conv"),)
+    assert predicted.stand_in_share == predicted.kernels[0].share > 0
 
 
 def test_every_activation_has_a_stand_in_whichever_one_was_measured() -> None:

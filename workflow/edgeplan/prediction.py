@@ -60,7 +60,9 @@ class Prediction:
         coverage: share of the kernels that have a predictor; below 1 the latency is that of the covered part.
         missing: nodes without a predictor.
         unfamiliar: nodes unlike anything that was measured, each with why: the interval does not cover them.
-        stand_ins: nodes of a kind without a predictor, predicted as another kind: node, kind, the other kind.
+        stand_ins: nodes of a kind that was not measured: node, kind, and the other kind that they are predicted as, or "bytes"
+            for those predicted by the bytes that they move.
+        stand_in_share: of the latency, what these nodes take.
         call_ms: constant cost of the call, part of the latency.
         kernels: in topological order, then layout conversions.
     """
@@ -77,6 +79,7 @@ class Prediction:
     missing: tuple[str, ...]
     unfamiliar: tuple[tuple[str, str], ...]
     stand_ins: tuple[tuple[str, str, str], ...]
+    stand_in_share: float
     call_ms: float
     kernels: tuple[KernelLatency, ...]
 
@@ -116,6 +119,7 @@ def predict_graph(graph: Graph, name: str, source: Source, *, partial: bool = Fa
         found.missing,
         found.unfamiliar,
         found.stand_ins,
+        found.stand_in_share,
         found.call_us / 1e3,
         lines,
     )

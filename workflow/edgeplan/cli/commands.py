@@ -95,6 +95,8 @@ def _print_prediction(found: dict[str, object]) -> None:
     if found["coverage"] != 1.0:
         without = ", ".join(found["missing"])  # type: ignore[arg-type]
         lines.append(f"covers {100 * found['coverage']:.1f} % of the kernels; without: {name(without)}")  # type: ignore[operator]
+    if found["stand_ins"]:
+        lines.append(f"{100 * found['stand_in_share']:.1f} % of it is of kinds that were not measured")  # type: ignore[operator]
     table = Table("kernel", "type", "implementation", box=None, pad_edge=False)
     table.add_column("ms", justify="right")
     table.add_column("share", justify="right")
@@ -108,7 +110,7 @@ def _print_prediction(found: dict[str, object]) -> None:
 
 
 def _warn_of_stand_ins(found: Sequence[tuple[str, str, str]]) -> None:
-    """On the error stream: which kernels are predicted as another kind, a line for each kind."""
+    """On the error stream: which kernels are of kinds that were not measured, a line for each kind."""
     nodes: dict[tuple[str, str], list[str]] = {}
     for name, kind, other in found:
         nodes.setdefault((kind, other), []).append(name)
@@ -116,7 +118,8 @@ def _warn_of_stand_ins(found: Sequence[tuple[str, str, str]]) -> None:
         shown = ", ".join(escaped(name) for name in names[:3])
         told = f"warning: nothing of kind {kind} was measured on this device: {shown}"
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004
-        say(f"{told}{more} predicted as {other} of the same sizes; the interval is wider for that", err=True)
+        how = "by the bytes moved, at the pace of kinds that were" if other == "bytes" else f"as {other} of the same sizes"
+        say(f"{told}{more} predicted {how}; the interval is wider for that", err=True)
 
 
 def _warn_of_unfamiliar(found: Sequence[tuple[str, str]]) -> None:

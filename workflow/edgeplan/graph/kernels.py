@@ -15,7 +15,7 @@ from typing import Any
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.kinds import kind
 from edgeplan.graph.operators.activations import ACTIVATIONS
-from edgeplan.graph.operators.registry import RANKS
+from edgeplan.graph.operators.registry import BANDWIDTH_BOUND, RANKS
 
 #: Fields of a configuration that tell of the model around the kernel.
 CONTEXT = ("model_bytes", "arena_bytes")
@@ -29,7 +29,8 @@ class KernelConfig:
         kind: kind of the anchor operator.
         type: kinds of all operators, joined by `++`.
         dtype: element type.
-        batch, in_channels, in_height, in_width: first input of the anchor (missing axes are 1).
+        batch, in_channels, in_height, in_width: first input of the anchor (missing axes are 1); where an operator of the
+            bandwidth-bound family changes the first axis, that is folded into the channels.
         out_channels, out_height, out_width: output of the anchor. A product that is no fully connected layer (`matmul`) has as
             many products in `batch`, each of (in_height, in_width) by (in_width, out_width).
         kernel_h .. groups: window of a convolution or pooling, else 1 (pads: 0).
@@ -151,17 +152,21 @@ def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) ->
     op, what = ops[anchor], kinds[anchor]
     first = graph.tensors[op.inputs[0]]
     n, cin, h, w = _axes(first.shape)
-    _, cout, oh, ow = _axes(graph.shape(op.outputs[0]))
+    written, cout, oh, ow = _axes(graph.shape(op.outputs[0]))
+    if written != n and what in BANDWIDTH_BOUND and what != "transpose":  # repeated, cut, joined or reduced along it
+        n, cin, cout = 1, n * cin, written * cout
     values: dict[str, Any] = {}
-    if what in ("conv", "dwconv", "maxpool", "avgpool"):
+    if what in ("conv", "dwconv", "deconv", "maxpool", "avgpool"):
         kernel = op.integers("kernel_shape", (1, 1))
-        if what in ("conv", "dwconv"):
+        if what in ("conv", "dwconv", "deconv"):
             kernel = graph.shape(op.weights[0])[2:] if op.weights else kernel
             values["groups"] = op.integer("group", 1)
         kh, kw = (*kernel, 1)[:2]
         sh, sw = (*op.integers("strides", (1, 1)), 1)[:2]
         dh, dw = (*op.integers("dilations", (1, 1)), 1)[:2]
-        top, left, bottom, right = _pads(op, (h, w), (oh, ow), (kh, kw), (sh, sw), (dh, dw))
+        # a transposed convolution is padded as the convolution that it turns round
+        sizes = ((oh, ow), (h, w)) if what == "deconv" else ((h, w), (oh, ow))
+        top, left, bottom, right = _pads(op, *sizes, (kh, kw), (sh, sw), (dh, dw))
         values |= {"kernel_h": kh, "kernel_w": kw, "stride_h": sh, "stride_w": sw, "dilation_h": dh, "dilation_w": dw}
         values |= {"pad_top": top, "pad_left": left, "pad_bottom": bottom, "pad_right": right}
     parts = op.outputs if what == "split" else op.operands if what == "concat" else op.inputs

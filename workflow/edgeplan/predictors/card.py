@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from edgeplan.predictors.bandwidth import Bandwidth
 from edgeplan.predictors.familiarity import Checked
 from edgeplan.predictors.sizes import unpacked
 
@@ -136,6 +137,7 @@ class Card(_Strict):
         regressors, dispatch, interval: the parts.
         learnt: by kernel kind, least and largest value of what `familiarity` checks among the training rows.
         growth: by what share of itself the interval of a kernel grows for each octave between `near` and `far`.
+        bandwidth: what kernels of bandwidth-bound kinds without a regressor take.
         factors: by kernel kind, what kernels take in whole models over what `regressors` say; 1 for kinds that are not named.
     """
 
@@ -156,6 +158,7 @@ class Card(_Strict):
     interval: Interval
     learnt: dict[str, dict[Checked, tuple[int, int]]] = {}
     growth: Annotated[Finite, Field(ge=0)] = 0.0
+    bandwidth: Bandwidth | None = None
     factors: dict[str, Annotated[Finite, Field(gt=0)]] = {}
 
     @model_validator(mode="after")

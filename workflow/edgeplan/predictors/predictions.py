@@ -35,8 +35,9 @@ class ModelPrediction:
         missing: nodes without a predictor.
         unfamiliar: nodes whose kernels lie beyond what was measured, or whose sizes are far from all samples, each with what
             does so: their part of the latency is a guess. The interval does not cover it, but grows with sizes that are far.
-        stand_ins: nodes whose kind has no predictor and that are predicted as another kind: node, kind, the other kind. The
-            interval is wider by what these may be off.
+        stand_ins: nodes whose kind was not measured: node, kind, and the other kind that they are predicted as, or "bytes" for
+            those predicted by the bytes that they move. The interval is wider by what these may be off.
+        stand_in_share: of the latency, what these nodes take.
         kernels: breakdown: kernels in topological order, then layout conversions.
     """
 
@@ -48,6 +49,7 @@ class ModelPrediction:
     missing: tuple[str, ...]
     unfamiliar: tuple[tuple[str, str], ...]
     stand_ins: tuple[tuple[str, str, str], ...]
+    stand_in_share: float
     kernels: tuple[KernelPrediction, ...]
 
 

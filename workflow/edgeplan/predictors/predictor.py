@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,18 +18,20 @@ from edgeplan.predictors.configs import ConfigTable, Integers
 from edgeplan.predictors.familiarity import unfamiliar
 from edgeplan.predictors.features import FEATURES, LABELLED_TYPES, WORK_TERMS
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
-from edgeplan.predictors.latency import Evaluator
+from edgeplan.predictors.latency import NO_PREDICTOR, Evaluator
 from edgeplan.predictors.layouts import Layouts, propagate
 from edgeplan.predictors.packing import digest_of, pack, read_pack, write_pack
 from edgeplan.predictors.predictions import BatchPrediction, KernelPrediction, ModelPrediction
 from edgeplan.predictors.sizes import Sizes, places
-from edgeplan.predictors.stand_ins import FACTOR, stand_ins
+from edgeplan.predictors.stand_ins import FACTOR, StandIns, stand_ins
 from edgeplan.predictors.trees import Forest
 from edgeplan.support.files import read_json, write_text
 
 Floats = npt.NDArray[np.float64]
 _CARD, _PACK = "card.json", "packed.npz"
 _REORDER = "reorder"
+#: What is named as predicting kernels by the bytes that they move.
+BYTES = "bytes"
 
 
 @dataclass(frozen=True)
@@ -93,15 +96,16 @@ class DevicePredictor:
         Args:
             model: its kernels.
             allow_partial: leave out kernels that cannot be predicted.
-            near_kinds: predict kernels of a kind without a predictor as those of a near kind, if there is one.
+            near_kinds: predict kernels of kinds that were not measured, too: bandwidth-bound ones by the bytes that they move,
+                others as those of a near kind, if there is one with a predictor.
 
         Raises:
             PredictionError: a kernel has no predictor, unless `allow_partial`.
         """
         tables = KernelTables.of([model])
         near = stand_ins(tables.configs, self._evaluator.kinds if near_kinds else tables.configs.words["kind"])
-        layouts, costs = self._kernels(replace(tables, configs=near.table))
-        replaced = near.replaced[tables.config] & ~np.isnan(costs.kernel_us)
+        layouts, costs = self._kernels(tables, near, every_kind=near_kinds)
+        substitutes = self._substitutes(model, near, costs)
         missing = tuple(model.names[i] for i in np.flatnonzero(np.isnan(costs.kernel_us)))
         missing += tuple(f"layout conversion of tensor {t}" for t in layouts.reorder_tensor[np.isnan(costs.reorder_us)])
         if missing and not allow_partial:
@@ -111,21 +115,23 @@ class DevicePredictor:
             what = (model.configs[i].kind, model.configs[i].dtype) if i >= 0 else (_REORDER, "")
             raise _no_predictor(what, model.name, missing[0], self.card.device)
         batch = self._total(tables, layouts, costs)
-        guessed = float(np.nansum(costs.kernel_us[replaced])) / 1e3 / float(batch.latency_ms[0])
+        total_ms = float(batch.latency_ms[0])
+        guessed = [(s, us / 1e3 / total_ms) for s, us in zip(substitutes, costs.kernel_us.tolist(), strict=True) if s]
         return ModelPrediction(
-            float(batch.latency_ms[0]),
-            float(batch.low_ms[0]) * (1 - guessed * (1 - 1 / FACTOR)),
-            float(batch.high_ms[0]) * (1 + guessed * (FACTOR - 1)),
+            total_ms,
+            float(batch.low_ms[0]) * (1 + sum(share * math.expm1(s.low) for s, share in guessed)),
+            float(batch.high_ms[0]) * (1 + sum(share * math.expm1(s.high) for s, share in guessed)),
             self.card.call_us,
             float(batch.coverage[0]),
             missing,
             self._unfamiliar(model, costs),
             tuple(
-                (name, config.kind, near.kinds[config.kind])
-                for name, config, other in zip(model.names, model.configs, replaced, strict=True)
-                if other
+                (name, config.kind, substitute.name)
+                for name, config, substitute in zip(model.names, model.configs, substitutes, strict=True)
+                if substitute
             ),
-            self._breakdown(model, layouts, costs, float(batch.latency_ms[0]), near.kinds),
+            sum(share for _, share in guessed),
+            self._breakdown(model, layouts, costs, total_ms, substitutes),
         )
 
     def predict_many(self, tables: KernelTables, *, allow_partial: bool = False) -> BatchPrediction:
@@ -134,7 +140,8 @@ class DevicePredictor:
         Raises:
             PredictionError: a kernel has no predictor, unless `allow_partial`.
         """
-        layouts, costs = self._kernels(tables)
+        near = stand_ins(tables.configs, tables.configs.words["kind"])
+        layouts, costs = self._kernels(tables, near, every_kind=False)
         bad = np.flatnonzero(np.isnan(costs.kernel_us))
         if len(bad) and not allow_partial:
             model = int(np.searchsorted(tables.kernel_start, bad[0], side="right")) - 1
@@ -166,8 +173,23 @@ class DevicePredictor:
         texts = {name: (other.texts if name in {r.file for r in theirs} else self.texts)[name] for name in card.files()}
         return DevicePredictor(card, texts)
 
-    def _kernels(self, tables: KernelTables) -> tuple[Layouts, _Costs]:
+    def _substitutes(self, model: ModelKernels, near: StandIns, costs: _Costs) -> list[_Substitute | None]:
+        """What answers for each kernel in place of a predictor of its kind; None for a predictor, or nothing."""
+        fit, found = self.card.bandwidth, list[_Substitute | None]()
+        for config, us, regressor in zip(model.configs, costs.kernel_us, costs.kernel_regressor, strict=True):
+            if np.isnan(us):
+                found.append(None)
+            elif regressor == NO_PREDICTOR and fit is not None:
+                found.append(None if config.kind in fit.levels else _Substitute(BYTES, fit.low, fit.high))
+            else:
+                other = near.kinds.get(config.kind)
+                found.append(_Substitute(other, -float(np.log(FACTOR)), float(np.log(FACTOR))) if other else None)
+        return found
+
+    def _kernels(self, tables: KernelTables, near: StandIns, *, every_kind: bool) -> tuple[Layouts, _Costs]:
+        """Layouts and costs; `every_kind`: of bandwidth-bound kinds that were not measured, too."""
         evaluator, states = self._evaluator, self.card.states
+        asked, tables = tables, replace(tables, configs=near.table)
         layouts = propagate(tables, evaluator.layouts(tables.configs))
         code = {name: i for i, name in enumerate(self.card.implementations)}
         # Choice -1 (no predictor) reads the appended last entry.
@@ -185,13 +207,24 @@ class DevicePredictor:
         )
         distance = self._sizes.distance(places(tables.configs.take(pairs // len(told)).column), kernel_regressor)
         factor = np.array([self.card.factors.get(kind, 1.0) for kind in tables.configs.words["kind"]])
+        of_kernel = kernel_us[inverse] * factor[tables.configs.codes["kind"][tables.config]]
+        moved_us = self._by_bytes(asked.configs, every_kind=every_kind)[asked.config]
+        moves = ~np.isnan(moved_us)
         return layouts, _Costs(
-            kernel_us[inverse] * factor[tables.configs.codes["kind"][tables.config]],
-            kernel_regressor[inverse],
-            distance[inverse],
+            np.where(moves, moved_us, of_kernel),
+            np.where(moves, NO_PREDICTOR, kernel_regressor[inverse]),
+            np.where(moves, 0.0, distance[inverse]),
             reorder_us[back] * self.card.factors.get(_REORDER, 1.0),
             reorder_regressor[back],
         )
+
+    def _by_bytes(self, configs: ConfigTable, *, every_kind: bool) -> Floats:
+        """Latency (us) of kernels of bandwidth-bound kinds without a regressor; NaN for others (n,)."""
+        fit = self.card.bandwidth
+        if fit is None:
+            return np.full(len(configs), np.nan)
+        without = [k for k in configs.words["kind"] if k not in self._evaluator.kinds and (every_kind or k in fit.levels)]
+        return fit.latency_us(configs) * configs.mapped("kind", dict.fromkeys(without, 1.0), np.nan)
 
     def _total(self, tables: KernelTables, layouts: Layouts, costs: _Costs) -> BatchPrediction:
         count = len(tables.models)
@@ -231,15 +264,15 @@ class DevicePredictor:
         return tuple((name, why) for name, why in zip(model.names, told, strict=True) if why)
 
     def _breakdown(
-        self, model: ModelKernels, layouts: Layouts, costs: _Costs, total_ms: float, guessed: Collection[str]
+        self, model: ModelKernels, layouts: Layouts, costs: _Costs, total_ms: float, substitutes: Sequence[_Substitute | None]
     ) -> tuple[KernelPrediction, ...]:
         writer = dict(enumerate(model.producers))
         states, choices = self.card.states, self._evaluator.choices
-        wider = self._sizes.widening(costs.distance, costs.kernel_regressor)
+        spreads = self._spreads(costs, substitutes)
         lines = [
-            (name, config.kind, config.type, choices[choice][1].implementation if choice >= 0 else "", us, regressor, grown)
-            for name, config, choice, us, regressor, grown in zip(
-                model.names, model.configs, layouts.choice, costs.kernel_us, costs.kernel_regressor, wider, strict=True
+            (name, config.kind, config.type, choices[choice][1].implementation if regressor >= 0 else "", us, spread)
+            for name, config, choice, regressor, us, spread in zip(
+                model.names, model.configs, layouts.choice, costs.kernel_regressor, costs.kernel_us, spreads, strict=True
             )
         ] + [
             (
@@ -248,8 +281,7 @@ class DevicePredictor:
                 _REORDER,
                 f"{states[source]}>{states[target]}",
                 us,
-                regressor,
-                1.0,
+                (self.card.regressors[regressor].low, self.card.regressors[regressor].high) if regressor >= 0 else (0.0, 0.0),
             )
             for tensor, source, target, us, regressor in zip(
                 layouts.reorder_tensor.tolist(),
@@ -260,18 +292,43 @@ class DevicePredictor:
                 strict=True,
             )
         ]
-        result = []
-        for name, kind, kernel_type, implementation, us, regressor, grown in lines:
+        return tuple(
+            KernelPrediction(
+                name,
+                kind,
+                kernel_type,
+                implementation,
+                float(us),
+                float(us / (1e3 * total_ms)),
+                float(us * np.exp(low)),
+                float(us * np.exp(high)),
+            )
+            for name, kind, kernel_type, implementation, us, (low, high) in lines
+            if not np.isnan(us)
+        )
+
+    def _spreads(self, costs: _Costs, substitutes: Sequence[_Substitute | None]) -> list[tuple[float, float]]:
+        """How far each kernel may be off, below and above, as logarithms."""
+        fit, found = self.card.bandwidth, []
+        wider = self._sizes.widening(costs.distance, costs.kernel_regressor)
+        for regressor, grown, substitute in zip(costs.kernel_regressor, wider.tolist(), substitutes, strict=True):
+            low, high = (substitute.low, substitute.high) if substitute else (0.0, 0.0)
             if regressor >= 0:
-                spread = self.card.regressors[regressor]
-                told = np.log(FACTOR) if kind in guessed else 0.0
-                low = us * np.exp(grown * spread.low - told)
-                high = us * np.exp(grown * spread.high + told)
-                share = us / (1e3 * total_ms)
-                result.append(
-                    KernelPrediction(name, kind, kernel_type, implementation, float(us), float(share), float(low), float(high))
-                )
-        return tuple(result)
+                own = self.card.regressors[regressor]
+                low, high = low + grown * own.low, high + grown * own.high
+            elif fit is not None and substitute is None:
+                low, high = fit.own_low, fit.own_high
+            found.append((low, high))
+        return found
+
+
+@dataclass(frozen=True)
+class _Substitute:
+    """What answers for a kernel whose kind was not measured: its name, and how far it may be off, as logarithms."""
+
+    name: str
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)

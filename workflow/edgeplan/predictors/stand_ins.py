@@ -1,7 +1,8 @@
-"""Kernels of kinds that a device has no predictor for, predicted as the nearest kind that it has one for.
+"""Kernels of kinds that a device has no predictor for, as kernels of the nearest kind that it has one for.
 
-Element-wise kernels are bound by the bytes they move, and so is a copy of parts: another kind that moves the same bytes takes
-about as long. Which kind is near follows from what is read, written and computed for each element, not from measurements.
+Which kind is near follows from what is read, written and computed for each element, not from measurements. Compute-bound
+kernels are predicted as ones of as many multiply-adds and bytes. Of bandwidth-bound kinds the near one tells layouts alone:
+what they take follows from the bytes that they move (`edgeplan.predictors.bandwidth`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from edgeplan.predictors.configs import ConfigTable
 #: cpu-onnxruntime (2,972, 12 kinds) 95 % lie within it if their own kind's predictor is set aside, half within 1.36.
 FACTOR = 3.0
 
+_AXES = ("channels", "height", "width")
 _ROW = ("in_channels", "in_height", "in_width", "out_channels", "out_height", "out_width")
 
 
@@ -49,6 +51,10 @@ def stand_ins(table: ConfigTable, known: Collection[str]) -> StandIns:
     kinds = {kind: found for kind, found in near.items() if found}
     replaced = table.mapped("kind", dict.fromkeys(kinds, 1.0), 0.0) > 0
     numbers = dict(table.numbers)
+    turned = table.mapped("kind", {"deconv": 1.0} if "deconv" in kinds else {}, 0.0) > 0
+    if turned.any():  # as the convolution that it turns round: what it writes is read, what it reads is written
+        swapped = {f"{a}_{axis}": numbers[f"{b}_{axis}"] for a, b in (("in", "out"), ("out", "in")) for axis in _AXES}
+        numbers |= {name: np.where(turned, column, numbers[name]) for name, column in swapped.items()}
     product = table.mapped("kind", {"matmul": 1.0} if "matmul" in kinds else {}, 0.0) > 0
     if product.any():  # as one layer of as many rows
         rows = dict.fromkeys(_ROW, np.ones(len(table), np.int64))

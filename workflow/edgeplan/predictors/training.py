@@ -9,7 +9,11 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.errors import FormatError
+from edgeplan.graph.kernels import KernelConfig
+from edgeplan.graph.operators.registry import BANDWIDTH_BOUND
+from edgeplan.predictors.bandwidth import Bandwidth, fit_bandwidth
 from edgeplan.predictors.card import Card, Regressor
+from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.familiarity import learnt_ranges
 from edgeplan.predictors.features import FEATURES, WORK_TERMS
 from edgeplan.predictors.forest import fit_forest
@@ -22,6 +26,7 @@ from edgeplan.predictors.prior import Prior
 from edgeplan.predictors.quality import quality_of
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.sizes import growth
+from edgeplan.predictors.training_rows import SINGLE
 from edgeplan.predictors.trees import slim_text
 from edgeplan.support.rounding import nine_digits
 
@@ -76,7 +81,7 @@ def train_predictor(
     kinds: dict[str, Kind] = {}
     quality = []
     out_of_fold = np.full(len(labels), np.nan)
-    for kind in sorted(set(kind_of[kept])):
+    for kind in kinds_with_trees(labels.take(kept)):
         here = kept[kind_of[kept] == kind]
         trained = train_kind(kind, labels.take(here), matrix[here], reads[here], settings, prior, layouts)
         kinds[kind] = trained
@@ -99,6 +104,7 @@ def train_predictor(
         states=states,
         implementations=tuple(names),
         regressors=tuple(r for k in kinds.values() for r in k.regressors),
+        bandwidth=bandwidth_of(labels.take(kept), settings.interval),
         growth=_growth(tuple(kinds.values()), settings.interval),
         learnt=learnt_ranges(kind_of[kept], matrix[kept]),
         dispatch=tuple(k.dispatch for k in kinds.values() if k.dispatch),
@@ -106,6 +112,21 @@ def train_predictor(
     )
     texts = {name: text for k in kinds.values() for name, text in k.texts.items()}
     return DevicePredictor(card, texts), held_out.reset_index(drop=True)
+
+
+def kinds_with_trees(labels: Labels) -> tuple[str, ...]:
+    """Kinds that get regressors of their own: not bandwidth-bound ones that models of a single operator alone show.
+
+    These are few rows of each, of kernels that differ in the bytes that they move: one fit of all is better.
+    """
+    kind, carried = labels.column("kind"), labels.column("sampler") != SINGLE
+    return tuple(sorted(set(kind[carried]) | (set(kind) - BANDWIDTH_BOUND)))
+
+
+def bandwidth_of(labels: Labels, nominal: float) -> Bandwidth | None:
+    """The fit of the bandwidth-bound family on labelled kernels; see `fit_bandwidth`."""
+    table = ConfigTable.of([KernelConfig.from_json(text) for text in labels.column("config")])
+    return fit_bandwidth(table, labels.latency, labels.weight, nominal)
 
 
 def _growth(kinds: Sequence[Kind], nominal: float) -> float:
@@ -122,7 +143,7 @@ def train_forest_predictor(
     matrix = _with_states(labels, like.card.states)
     kind_of = labels.column("kind")
     regressors, texts = [], {d.file: like.texts[d.file] for d in like.card.dispatch if d.file}
-    for kind in sorted(set(kind_of)):
+    for kind in kinds_with_trees(labels):
         here = np.flatnonzero(kind_of == kind)
         file = file_name(kind, "", texts)
         texts[file] = slim_text(fit_forest(labels.take(here), matrix[here], settings.seeds[0]).model_to_string())

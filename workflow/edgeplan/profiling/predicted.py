@@ -170,6 +170,8 @@ class _Execution:
         codes = np.array([self._code.get(name, -1) for _, _, name, _ in asked], dtype=np.int64)
         states = np.array([self._states.get(state, 0) for _, _, _, state in asked], dtype=np.int64)
         latency_us, _ = self._evaluator.latency(table, codes, states)
+        if (fit := self._evaluator.card.bandwidth) is not None:
+            latency_us = np.where(np.isnan(latency_us), fit.latency_us(table), latency_us)
         total = [0.0] * len(implementations)
         for (position, _, _, _), time_us in zip(asked, latency_us.tolist(), strict=True):
             total[position] += time_us / 1e3

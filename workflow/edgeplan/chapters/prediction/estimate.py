@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgeplan.chapters.prediction.settings import Params
+from edgeplan.graph.operators.registry import SPECS
 from edgeplan.zoo import FAMILIES
 
 # Typical of two cores of an AMD EPYC, not of this machine: measuring as the committed rows tell, the rest as timed on them.
@@ -12,6 +13,7 @@ _CASES, _FURTHER_CASES = 2200, 480  # fusion test cases of the first round, and 
 _REFERENCES_MS, _LOADING_S = 8.0, 0.03  # beside each block of a case, and for each case
 _EXCESS_S = 0.8  # for each of a batch and each sampler: the last is measured to its end, but is no larger than affordable
 _NETWORKS_S, _FIXED_S, _FROZEN_S = 65.0, 35.0, 0.5  # networks of the prior; further kinds, sweeps, checks; a frozen carrier
+_SINGLE_S = 0.25  # a model of a single operator
 _MODEL_S = 1.3  # a whole model, all blocks
 _ROWS_A_SECOND, _FIXED_ROWS = 110.0, 8000.0  # rows of all trainings by the budget of a sampler, and beside it
 _ROW_S, _TRIAL_S = 0.005, 0.0002  # training on a row: without tuning, and for each trial
@@ -29,6 +31,7 @@ def estimate(params: Params, engines: Sequence[str]) -> dict[str, float]:
     case_s = measurement.blocks * (measurement.block_ms + _REFERENCES_MS) / 1e3 + _LOADING_S
     samplers = 3 - sampling.initial_share if sampling.baselines else 1  # the prior baseline shares the initial sample
     fixed = sampling.frozen_carriers * _FROZEN_S + _FIXED_S + (_NETWORKS_S if sampling.network_gmacs else 0.0)
+    fixed += sampling.singles * sum(spec.single is not None for spec in SPECS.values()) * _SINGLE_S
     excess = min(_EXCESS_S * measurement.batch_size, sampling.budget_seconds)
     sampled = samplers * (sampling.budget_seconds + excess) + 2 * sampling.mode_seconds + fixed
     in_carriers = [engine for engine in engines if sampling.modes.get(engine) == "in_situ"]

@@ -46,11 +46,20 @@ def weight_values(tensor: Tensor, role: str, seed: int) -> Array:
     return values.reshape(tensor.shape)
 
 
-def _constant_inputs(op: Operator) -> tuple[dict[str, Attribute], list[tuple[str, npt.NDArray[Any]]]]:
+def _opset(graph: Graph) -> int:
+    """The opset to write: `OPSET`, or a newer one with an operator that has come since."""
+    newest = OPSET
+    for op_type in {op.op_type for op in graph.operators}:
+        if not onnx.defs.has(op_type, max_inclusive_version=OPSET):
+            newest = max(newest, onnx.defs.get_schema(op_type).since_version)
+    return newest
+
+
+def _constant_inputs(op: Operator, opset: int) -> tuple[dict[str, Attribute], list[tuple[str, npt.NDArray[Any]]]]:
     """Split attributes into those ONNX keeps and those it passes as constant tensors; a name "" stands for an absent input."""
     attributes = {key: value for key, value in op.attributes.items() if key != "constants"}
     spec, constants = SPECS[op.op_type], list[tuple[str, npt.NDArray[Any]]]()
-    for role in spec.constants[1:] if spec.inputs_since <= OPSET else ():
+    for role in spec.constants[1:] if spec.inputs_since <= opset else ():
         value = attributes.pop(role, None)
         kind = np.int64 if role in spec.integers else np.float32
         constants.append(("", np.empty(0, kind)) if value is None else (role, np.array(value, kind)))
@@ -66,13 +75,14 @@ def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:
         graph: the graph; weight tensors are named `<operator>.<role>`.
         seed: seed of the weights.
     """
+    opset = _opset(graph)
     model = helper.make_model(
-        helper.make_graph([], graph.name, [], []), opset_imports=[helper.make_opsetid("", OPSET)], producer_name="edgeplan"
+        helper.make_graph([], graph.name, [], []), opset_imports=[helper.make_opsetid("", opset)], producer_name="edgeplan"
     )
     model.ir_version = IR_VERSION
     body = model.graph
     for op in graph.operators:
-        attributes, constants = _constant_inputs(op)
+        attributes, constants = _constant_inputs(op, opset)
         given, names = list(op.operands), []
         for key, value in constants:
             names.append(key and f"{op.name}.{key}")

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import OperatorSpec, Problem
+from edgeplan.graph.operators.singles import alike
 from edgeplan.graph.parts import Chain, Part, part
 from edgeplan.graph.steps import PostOp, Setting
 
@@ -108,7 +109,7 @@ _COSTLY = (*_CURVE, *_LINE)
 
 
 def _unary(name: str, kind: str, near: tuple[str, ...]) -> OperatorSpec:
-    return OperatorSpec((name,), kind, _lower, near=MappingProxyType({kind: near}))
+    return OperatorSpec((name,), kind, _lower, near=MappingProxyType({kind: near}), bandwidth_bound=True, single=alike())
 
 
 SPECS = (
@@ -117,6 +118,7 @@ SPECS = (
     OperatorSpec(
         ("Clip",), _clip_kind, _lower, ("relu6", "clip"),
         near=MappingProxyType({"relu6": _CHEAP, "clip": _CHEAP}), constants=("", "min", "max"), inexact=_inexact_clip,
+        bandwidth_bound=True, single=alike({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}),
     ),
     _unary("HardSwish", "hswish", ("sigmoid", "hsigmoid", *_LINE)),
     _unary("HardSigmoid", "hsigmoid", ("sigmoid", "hswish", *_LINE)),
@@ -127,9 +129,12 @@ SPECS = (
     OperatorSpec(
         ("Pow",), "pow", _lower, near=MappingProxyType({"pow": _COSTLY}), constants=("", "exponent"), check=_check_pow,
         computed=frozenset({"exponent"}), ordered=True,
+        bandwidth_bound=True, single=alike(*({"exponent": power} for power in (0.5, 2.0, 3.0))),
     ),
-    OperatorSpec(("Selu",), "selu", _selu, near=MappingProxyType({"selu": _COSTLY})),
-    OperatorSpec(("Softsign",), "softsign", _softsign, near=MappingProxyType({"softsign": _COSTLY})),
+    OperatorSpec(("Selu",), "selu", _selu, near=MappingProxyType({"selu": _COSTLY}), bandwidth_bound=True, single=alike()),
+    OperatorSpec(
+        ("Softsign",), "softsign", _softsign, near=MappingProxyType({"softsign": _COSTLY}), bandwidth_bound=True, single=alike()
+    ),
 )  # fmt: skip
 
 #: Kinds that compute a value from each element alone.

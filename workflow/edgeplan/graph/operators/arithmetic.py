@@ -7,6 +7,7 @@ from types import MappingProxyType
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.activations import FLOAT_MAX
 from edgeplan.graph.operators.base import AGAIN, PAIR, OperatorSpec, Problem, broadcasts
+from edgeplan.graph.operators.singles import pair, slope
 from edgeplan.graph.parts import Chain, Part, part
 from edgeplan.graph.steps import Setting
 
@@ -73,7 +74,9 @@ def _check_prelu(graph: Graph, op: Operator) -> Problem:
 def _pair(name: str, near: tuple[str, ...], *, ordered: bool = False) -> OperatorSpec:
     kind = name.lower()
     lower = _ordered if ordered else _commutative
-    return OperatorSpec((name,), kind, lower, (), PAIR, MappingProxyType({kind: near}), ordered=ordered)
+    return OperatorSpec(
+        (name,), kind, lower, (), PAIR, MappingProxyType({kind: near}), ordered=ordered, bandwidth_bound=True, single=pair
+    )
 
 
 SPECS = (
@@ -86,5 +89,6 @@ SPECS = (
     OperatorSpec(
         ("PRelu",), "prelu", _prelu, (), PAIR, MappingProxyType({"prelu": ("mul", "add", *_LINE)}),
         ordered=True, check=_check_prelu, lacks=_lacks_prelu,
+        bandwidth_bound=True, single=slope,
     ),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.graph.operators.singles import Draw
 from edgeplan.graph.parts import Part
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ class OperatorSpec:
         kinds: all kinds that it may be; without, `kind` alone.
         rank: as an anchor of fused kernels.
         near: kinds of about the same cost, the nearest first: predictors of these serve where a device has none for this one.
+        bandwidth_bound: whether the bytes that it moves decide what it takes: its kinds are of the family that one fit of a
+            device serves (`edgeplan.predictors.bandwidth`).
+        single: draws one, to be sampled in a model of its own; without, carriers alone show it.
         lower: its steps.
         constants: roles of its inputs that are constants and kept as attributes, by place; "" is an operand.
         inputs_since: opset from which on they are inputs; attributes before.
@@ -60,6 +64,8 @@ class OperatorSpec:
     kinds: tuple[str, ...] = ()
     rank: int = CHEAP
     near: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    bandwidth_bound: bool = field(default=False, kw_only=True)
+    single: Draw | None = field(default=None, kw_only=True)
     constants: tuple[str, ...] = ()
     integers: frozenset[str] = frozenset()
     inputs_since: int = 1

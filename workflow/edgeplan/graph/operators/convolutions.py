@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, HEAVY, OperatorSpec, Problem, refuse
+from edgeplan.graph.operators.singles import enlarged
 from edgeplan.graph.operators.windows import check_window, inexact_window, window_form, window_settings
 from edgeplan.graph.parts import Part, part
 from edgeplan.graph.steps import Setting
@@ -110,5 +111,6 @@ SPECS = (
     OperatorSpec(
         ("ConvTranspose",), "deconv", _lower_transposed, (), HEAVY, MappingProxyType({"deconv": ("conv",)}),
         moves=True, form=_transposed_form, check=_check_transposed, macs=_macs_transposed, lacks=_one_input,
+        single=enlarged,
     ),
 )  # fmt: skip

@@ -12,6 +12,18 @@ import numpy as np
 
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, COPY, Form, Lowerer, OperatorSpec, Problem, axis_of
+from edgeplan.graph.operators.singles import (
+    Draw,
+    expanded,
+    gathered,
+    joined,
+    padded,
+    parted,
+    sliced,
+    tiled,
+    to_depth,
+    to_space,
+)
 from edgeplan.graph.parts import Chain, Part, part
 
 if TYPE_CHECKING:
@@ -182,6 +194,7 @@ def _copy(
     form: Form | None = None,
     lacks: Callable[[Graph, Operator], str] | None = None,
     computed: bool = False,
+    single: Draw | None = None,
 ) -> OperatorSpec:
     kind = name.lower()
     near = MappingProxyType({kind: tuple(other for other in _COPIES if other != kind)})
@@ -195,6 +208,8 @@ def _copy(
         near,
         constants,
         integers,
+        bandwidth_bound=True,
+        single=single,
         ordered=ordered,
         moves=True,
         form=form,
@@ -205,13 +220,13 @@ def _copy(
 
 
 SPECS = (
-    _copy("Concat", _concat, ordered=True),
-    _copy("Split", _split, ("", "split"), form=_split_form),
-    _copy("Slice", _slice, ("", "starts", "ends", "axes", "steps"), _check_slice),
-    _copy("Pad", _pad, ("", "pads", "constant_value", "axes"), _check_pad, lacks=_lacks_pad),
-    _copy("Gather", _gather, ("", "indices"), _check_gather, ordered=True, computed=True),
-    _copy("Expand", _repeat, ("", "shape"), _check_repeat),
-    _copy("Tile", _repeat, ("", "repeats"), _check_repeat),
-    _copy("DepthToSpace", _depth_to_space, check=_check_blocks),
-    _copy("SpaceToDepth", _space_to_depth, check=_check_blocks),
+    _copy("Concat", _concat, ordered=True, single=joined),
+    _copy("Split", _split, ("", "split"), form=_split_form, single=parted),
+    _copy("Slice", _slice, ("", "starts", "ends", "axes", "steps"), _check_slice, single=sliced),
+    _copy("Pad", _pad, ("", "pads", "constant_value", "axes"), _check_pad, lacks=_lacks_pad, single=padded),
+    _copy("Gather", _gather, ("", "indices"), _check_gather, ordered=True, single=gathered, computed=True),
+    _copy("Expand", _repeat, ("", "shape"), _check_repeat, single=expanded),
+    _copy("Tile", _repeat, ("", "repeats"), _check_repeat, single=tiled),
+    _copy("DepthToSpace", _depth_to_space, check=_check_blocks, single=to_space),
+    _copy("SpaceToDepth", _space_to_depth, check=_check_blocks, single=to_depth),
 )

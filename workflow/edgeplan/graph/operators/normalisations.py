@@ -21,6 +21,7 @@ from edgeplan.graph.operators.base import (
     refuse,
     require_weights,
 )
+from edgeplan.graph.operators.singles import alike, by_channel, grouped, tokens
 from edgeplan.graph.parts import Chain, Part, part
 from edgeplan.graph.steps import Setting
 
@@ -137,19 +138,26 @@ _BN = ("relu", "relu6", "leakyrelu", "clip", "bn", "hsigmoid", "hswish")
 SPECS = (
     OperatorSpec(
         ("BatchNormalization",), "bn", _scale, (), PAIR, MappingProxyType({"bn": _BN}),
-        form=_norm_form, check=_check_channels, lacks=_lacks_norm,
+        form=_norm_form, check=_check_channels, lacks=_lacks_norm, bandwidth_bound=True,
+        single=by_channel("scale", "bias", "mean", "variance"),
     ),
     OperatorSpec(
         ("LRN",), "lrn", _lrn, (), WINDOW, moves=True, check=_check_lrn, lacks=_lacks_lrn, inexact=_inexact_lrn
     ),
-    OperatorSpec(("Softmax",), "softmax", _softmax, (), WINDOW),
-    OperatorSpec(("LogSoftmax",), "logsoftmax", _softmax, (), WINDOW, MappingProxyType({"logsoftmax": ("softmax",)})),
+    OperatorSpec(("Softmax",), "softmax", _softmax, (), WINDOW, single=alike({"axis": -1})),
     OperatorSpec(
-        ("LayerNormalization",), "layernorm", _layer, (), WINDOW, MappingProxyType({"layernorm": ("softmax", "bn")}),
-        form=_layer_form, check=_check_layer,
+        ("LogSoftmax",), "logsoftmax", _softmax, (), WINDOW, MappingProxyType({"logsoftmax": ("softmax",)}),
+        single=alike({"axis": -1}),
     ),
     OperatorSpec(
-        ("InstanceNormalization", "GroupNormalization"), "groupnorm", _groups, (), WINDOW,
-        MappingProxyType({"groupnorm": ("softmax", "bn")}), form=require_weights(("scale", "B")), check=_check_groups,
+        ("LayerNormalization",), "layernorm", _layer, (), WINDOW, MappingProxyType({"layernorm": ("softmax", "bn")}),
+        form=_layer_form, check=_check_layer, single=tokens,
+    ),
+    *(
+        OperatorSpec(
+            (name,), "groupnorm", _groups, (), WINDOW, MappingProxyType({"groupnorm": ("softmax", "bn")}),
+            form=require_weights(("scale", "B")), check=_check_groups, single=single,
+        )
+        for name, single in (("InstanceNormalization", by_channel("scale", "bias")), ("GroupNormalization", grouped))
     ),
 )  # fmt: skip

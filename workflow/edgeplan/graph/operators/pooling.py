@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import WINDOW, OperatorSpec
+from edgeplan.graph.operators.singles import image
 from edgeplan.graph.operators.windows import (
     check_spatial,
     check_window,
@@ -83,8 +84,18 @@ def _pool(name: str, kind: str, near: str) -> OperatorSpec:
 SPECS = (
     _pool("MaxPool", "maxpool", "avgpool"),
     _pool("AveragePool", "avgpool", "maxpool"),
-    OperatorSpec(("GlobalAveragePool",), "gap", whole_image, (), WINDOW, check=check_spatial),
     OperatorSpec(
-        ("GlobalMaxPool",), "gmp", whole_image, (), WINDOW, MappingProxyType({"gmp": ("gap", "maxpool")}), check=check_spatial
+        ("GlobalAveragePool",), "gap", whole_image, (), WINDOW, check=check_spatial, bandwidth_bound=True, single=image
+    ),
+    OperatorSpec(
+        ("GlobalMaxPool",),
+        "gmp",
+        whole_image,
+        (),
+        WINDOW,
+        MappingProxyType({"gmp": ("gap", "maxpool")}),
+        check=check_spatial,
+        bandwidth_bound=True,
+        single=image,
     ),
 )

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, HEAVY, OperatorSpec, Problem, broadcasts
+from edgeplan.graph.operators.singles import attention
 from edgeplan.graph.parts import Chain, Part
 from edgeplan.graph.steps import Setting
 
@@ -125,6 +126,16 @@ SPECS = (
         ("Gemm",), _kind, _lower, ("fc", "matmul"), HEAVY, _NEAR, ordered=True, moves=True, check=_check_gemm, macs=_macs
     ),
     OperatorSpec(
-        ("MatMul",), _kind, _lower, ("fc", "matmul"), HEAVY, _NEAR, ordered=True, moves=True, check=_check_matmul, macs=_macs
+        ("MatMul",),
+        _kind,
+        _lower,
+        ("fc", "matmul"),
+        HEAVY,
+        _NEAR,
+        ordered=True,
+        moves=True,
+        check=_check_matmul,
+        macs=_macs,
+        single=attention,
     ),
 )

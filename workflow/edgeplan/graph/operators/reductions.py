@@ -8,6 +8,7 @@ from types import MappingProxyType
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, WINDOW, OperatorSpec, Problem
 from edgeplan.graph.operators.pooling import whole_image
+from edgeplan.graph.operators.singles import reduced
 from edgeplan.graph.parts import Chain, Part
 from edgeplan.graph.steps import Setting
 
@@ -87,14 +88,15 @@ _CONSTANTS, _INTEGERS = ("", "axes"), frozenset({"axes"})
 SPECS = (
     OperatorSpec(
         ("ReduceMean",), _mean_kind, _sums, ("gap", "mean"), WINDOW, MappingProxyType({"mean": ("gap", "avgpool")}),
-        _CONSTANTS, _INTEGERS, 18, check=_check,
+        _CONSTANTS, _INTEGERS, 18, check=_check, bandwidth_bound=True, single=reduced,
     ),
     OperatorSpec(
         ("ReduceSum",), "reducesum", _sums, (), WINDOW, MappingProxyType({"reducesum": ("mean", "gap", "avgpool")}),
-        _CONSTANTS, _INTEGERS, check=_check,
+        _CONSTANTS, _INTEGERS, check=_check, bandwidth_bound=True, single=reduced,
     ),
     OperatorSpec(
         ("ReduceMax", "ReduceMin"), "reducemax", _extremes, (), WINDOW,
         MappingProxyType({"reducemax": ("mean", "gap", "maxpool")}), _CONSTANTS, _INTEGERS, 18, check=_check,
+        bandwidth_bound=True, single=reduced,
     ),
 )  # fmt: skip

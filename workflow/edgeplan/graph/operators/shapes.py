@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, COPY, NONE, OperatorSpec, Problem
+from edgeplan.graph.operators.singles import turned
 from edgeplan.graph.parts import Part, part
 
 _MOST_AXES = 10  # a permutation is written with one digit for each axis
@@ -45,6 +46,6 @@ SPECS = (
     _shape("Unsqueeze", "axes"),
     OperatorSpec(
         ("Transpose",), "transpose", _transpose, (), COPY, MappingProxyType({"transpose": ("concat", "split")}),
-        moves=True, check=_check_transpose,
+        moves=True, check=_check_transpose, bandwidth_bound=True, single=turned,
     ),
 )  # fmt: skip

@@ -102,7 +102,7 @@ def label_rows(
     graph: Graph, measurement: Measurement, counters: CounterModel, plain: Mapping[str, str]
 ) -> list[dict[str, object]]:
     """One row per kernel and layout conversion of a profiled carrier (columns: see docs/prediction.md, training table)."""
-    merged = _merge(measurement.nodes, node_labels(measurement, counters))
+    merged = _merge(_told(graph, measurement.nodes), node_labels(measurement, counters))
     layouts: dict[str, str] = {name: plain.get(str(len(graph.shape(name))), "") for name in graph.inputs}
     for node, _ in merged:
         if node.members:
@@ -137,6 +137,17 @@ def label_rows(
             }
         )
     return rows
+
+
+def _told(graph: Graph, nodes: Sequence[EngineNode]) -> Sequence[EngineNode]:
+    """The nodes; in a graph of one operator all are its own but conversions of what it reads and writes.
+
+    Engines run an operator in several steps, of which they name one after it.
+    """
+    if len(graph.operators) > 1:
+        return nodes
+    own = (graph.operators[0].name,)
+    return [n if n.members or n.tensor in graph.tensors else replace(n, members=own) for n in nodes]
 
 
 def _merge(nodes: Sequence[EngineNode], latencies: npt.NDArray[np.float64]) -> list[tuple[EngineNode, float]]:

@@ -31,6 +31,8 @@ class SamplingSettings(BaseModel):
             stand; 0: none. In small networks of many small kernels, caches hold more than in any carrier. None is evaluated.
         beyond_seconds: by engine, measuring time of convolutions beyond those of the prior's walks: large, grouped and dilated
             ones (`carriers_large_grouped.py`), where kernels are measured in carriers; 0 where it is not named.
+        singles: models of each operator that is measured in one of its own (`singles.py`): all that is known of kinds that no
+            carrier shows; 0: none.
         stage_seconds: the stage measures for about so long by the clock; fixed sets are cut short and baselines left out beyond
             it; 0: no limit.
         mode_seconds: measuring time of each mode in their comparison; 0 leaves it out.
@@ -53,6 +55,7 @@ class SamplingSettings(BaseModel):
     carrier_kernels: Annotated[int, Field(ge=2, le=100)]
     network_gmacs: Annotated[float, Field(ge=0, le=1000)]
     beyond_seconds: dict[str, Annotated[float, Field(ge=0, le=86400)]]
+    singles: Annotated[int, Field(ge=0, le=1000)] = 0
     stage_seconds: Annotated[float, Field(ge=0, le=86400)]
     mode_seconds: Annotated[float, Field(ge=0, le=86400)]
     baselines: bool

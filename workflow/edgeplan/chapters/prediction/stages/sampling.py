@@ -21,6 +21,7 @@ from edgeplan.chapters.prediction.sampling.labels import CounterModel, fit_count
 from edgeplan.chapters.prediction.sampling.prior import Prior, read_prior
 from edgeplan.chapters.prediction.sampling.rows import Row
 from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
+from edgeplan.chapters.prediction.sampling.singles import single_graphs
 from edgeplan.chapters.prediction.sampling.sweeps import CONV_CHECK, SWEEP, check_graphs, sweep_graphs
 from edgeplan.chapters.prediction.settings import Params
 from edgeplan.devices.config import load_device
@@ -32,7 +33,7 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
-from edgeplan.predictors.training_rows import BEYOND, FURTHER, LACKING, trained_on
+from edgeplan.predictors.training_rows import BEYOND, FURTHER, LACKING, SINGLE, trained_on
 from edgeplan.progress import spending
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import check_parquet, write_parquet
@@ -71,8 +72,10 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
             _in_carriers(sampler, found, beyond_seconds)
         budget = settings.mode_seconds if mode == "in_situ" else settings.budget_seconds
         if budget:
-            further = () if mode == "in_situ" else list(further_graphs(params.seed))
-            _isolated(bench, sampler, read_rules(rules), budget, params.seed, found, further)
+            alone = mode != "in_situ"
+            further = list(further_graphs(params.seed)) if alone else ()
+            singles = list(single_graphs(params.seed, settings.singles)) if alone else ()
+            _isolated(bench, sampler, read_rules(rules), budget, params.seed, found, further, singles)
         if mode == "in_situ":
             carriers = found.adaptive.graphs
             seconds = measure_lacking(bench, read_rules(rules), params.seed, found.rows, carriers, chains_known=budget > 0)
@@ -150,6 +153,8 @@ def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float) 
     settings = sampler.settings
     measured = {"adaptive": sampler.adaptive()}
     fixed_sets = {FURTHER: list(further_graphs(sampler.seed)), SWEEP: list(sweep_graphs()), CONV_CHECK: list(check_graphs())}
+    if settings.singles:
+        fixed_sets[SINGLE] = list(single_graphs(sampler.seed, settings.singles))
     if settings.network_gmacs:
         networks = [simplify(build()) for build in prior_models().values()]
         fixed_sets = {NETWORK: [g for g in networks if graph_macs(g) <= 1e9 * settings.network_gmacs], **fixed_sets}
@@ -211,10 +216,12 @@ def _isolated(
     seed: int,
     found: _Found,
     further: Sequence[Graph] = (),
+    singles: Sequence[Graph] = (),
 ) -> None:
     """Kernels measured alone until the budget is spent: those that the rules find in carriers of the prior.
 
-    The chains that tell the boundary cost are part of the budget, and so are the kernels that only the further carriers have.
+    The chains that tell the boundary cost are part of the budget, and so are the kernels that only the further carriers and
+    the models of a single operator have.
     What was measured beyond it is not kept.
     """
     boundary, of_chains = _boundary(bench, seed)
@@ -222,18 +229,19 @@ def _isolated(
     rows: list[Row] = []
     measured: list[Measurement] = []
     known: set[str] = set()
-    of_prior = ((None, batch) for batch in sampler.prior_batches("isolated"))
-    batches = itertools.chain([(KINDS, further)] if further else [], of_prior)
+    of_prior = (("isolated", None, batch) for batch in sampler.prior_batches("isolated"))
+    fixed = [("isolated", KINDS, further), (SINGLE, None, singles)]
+    batches = itertools.chain([one for one in fixed if one[2]], of_prior)
     while spent < budget or not rows:
         alone: list[tuple[Graph, Kernel]] = []
-        wanted, graphs = next(batches)
+        name, wanted, graphs = next(batches)
         for graph in graphs:
             for kernel in split(graph, rules):
                 text = without_context(kernel.config.to_json())
                 if text not in known and (wanted is None or kernel.config.kind in wanted):
                     known.add(text)
                     alone.append((graph, kernel))
-        batch = _measured_alone(bench, alone, boundary, "isolated", rows)
+        batch = _measured_alone(bench, alone, boundary, name, rows)
         measured += batch
         spent += sum(m.seconds for m in batch)
     count = max(1, within(measured, budget - of_chains))
@@ -286,7 +294,7 @@ def measure_lacking(
         Seconds of measuring; 0 where nothing was lacking.
     """
     table = pd.DataFrame(rows)
-    shown = set(table.loc[trained_on(table, "in_situ") & (table["sampler"] != FURTHER), "kind"])
+    shown = set(table.loc[trained_on(table, "in_situ") & ~table["sampler"].isin([FURTHER, SINGLE]), "kind"])
     lacking: dict[str, dict[str, tuple[Graph, Kernel]]] = {}
     for graph in (*(simplify(build()) for build in prior_models().values()), *carriers):
         for kernel in split(graph, rules):
