@@ -6,11 +6,9 @@ import errno
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from edgeplan.errors import ModelError
 from edgeplan.runtime.streaming.program import AGAIN
@@ -306,15 +304,3 @@ class Loader:
                     self._error, self._paused = error, True
                 change.notify_all()
 
-
-def timed(file: WeightsFile, loads: Sequence[Load], memory: memoryview, clock: Callable[[], float], lanes: int = 2) -> float:
-    """Seconds that reading all loads takes when nothing waits: the stream's bandwidth."""
-    loader = Loader(file, lanes)
-    try:
-        start = clock()
-        loader.start(loads, 1, memory)
-        loader.wait_filled()
-        return clock() - start
-    finally:
-        loader.pause()
-        loader.close()

@@ -25,6 +25,7 @@ from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile
 
 PROGRAM_NAME, PLAN_NAME, WEIGHTS_NAME = "program.json", "plan.json", "weights.bin"
 _FLOAT_BYTES = 4
+_GETPPID: Any = ctypes.CDLL(None).getppid  # a call that takes nothing and lets other threads have the interpreter
 _NAN = b"\x00\x00\xc0\x7f"  # a quiet one, little-endian
 
 
@@ -68,16 +69,6 @@ class Schedule:
         )
 
 
-def resident(program: StreamProgram, buffer_offset: Sequence[int], height: int) -> Schedule:
-    """A schedule that keeps all weights in memory, above the buffers."""
-    offsets, at = [], -(-height // mmap.PAGESIZE) * mmap.PAGESIZE
-    for step in program.steps:
-        offsets.append(at if step.weight_bytes else -1)
-        at += step.weight_bytes
-    again = [k if step.weight_bytes else -1 for k, step in enumerate(program.steps)]
-    return Schedule(True, at, buffer_offset, offsets, [-1] * len(offsets), again)
-
-
 @dataclass(frozen=True, slots=True)
 class _Call:
     """A call of the library, ready to be made, with the memories that its arguments point to."""
@@ -101,6 +92,7 @@ class Session:
 
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
+        slowed: nanoseconds by which each step is prolonged, awake: a slower processor is stood for so; empty: none.
 
     Raises:
         FormatError: the program is for another library, or the schedule for another program.
@@ -129,6 +121,7 @@ class Session:
         self._loaded_before = _counts(program)
         self._loader = Loader(file, lanes, processors)
         self.times: list[int] = [0] * (2 * len(program.steps))
+        self.slowed: Sequence[int] = ()
         self._arena: mmap.mmap | None = None
         self.apply(schedule)
 
@@ -243,6 +236,8 @@ class Session:
             for call in calls:
                 if status := execute(call.primitive, stream, call.count, call.arguments):
                     self.dnnl.check(status, "dnnl_primitive_execute")
+            if self.slowed:
+                _stay_awake(perf_counter_ns() + self.slowed[k])
             times[2 * k + 1] = perf_counter_ns()
             if self._debug:
                 self._poison(k)
@@ -283,6 +278,18 @@ class Session:
         at = self._address(border.operand)
         return self._arena[at : at + _FLOAT_BYTES * math.prod(border.shape)]
 
+    def stream_ms(self) -> float:
+        """Milliseconds to read all weights while nothing else runs, each to its place; the next run begins anew."""
+        assert self._arena is not None  # noqa: S101  made with the session
+        loads = [Load(k, load.at, load.size, load.address, -1, k) for k, load in enumerate(self._loads)]
+        self._loader.pause()
+        begin = perf_counter_ns()
+        self._loader.start(loads, len(self.program.steps), memoryview(self._arena))
+        self._loader.wait_filled()
+        took = (perf_counter_ns() - begin) / 1e6
+        self._clean = False
+        return took
+
     def close(self) -> None:
         """Stop reading and free the memory."""
         self._loader.pause()
@@ -297,6 +304,12 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _stay_awake(until: int) -> None:
+    """Keep the processor until then, and let reading threads have the interpreter."""
+    while perf_counter_ns() < until:
+        _GETPPID()
 
 
 def _made(dnnl: Dnnl, program: StreamProgram) -> tuple[Created, ...]:

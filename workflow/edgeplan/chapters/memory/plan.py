@@ -1,0 +1,362 @@
+"""From a model and a budget of memory to a plan folder: cut, profile, plan, and run once to see that the budget holds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgeplan.chapters.memory.budget import MIB, mib
+from edgeplan.errors import InfeasibleError, ParamsError
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.simplify import simplify
+from edgeplan.graph.steps import Lowered, Step
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.planning.memory import bounds
+from edgeplan.planning.memory.document import MemoryPlan, document, write_plan
+from edgeplan.planning.memory.planner import Mode, Planned, least, plan
+from edgeplan.planning.memory.workload import Reader, Workload
+from edgeplan.profiling.forms import require_exact
+from edgeplan.profiling.streaming import (
+    RunSettings,
+    StreamProfile,
+    StreamRun,
+    profile_program,
+    run_apart,
+    workload_of,
+)
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.plan_folder import files_of, model_sha256
+from edgeplan.runtime.streaming.build import build, write_weights
+from edgeplan.runtime.streaming.program import StreamProgram, to_json
+from edgeplan.runtime.streaming.session import PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME
+from edgeplan.support.files import write_json, write_text
+from edgeplan.writable import cannot_write
+
+PROFILE_NAME, MODEL_NAME = "profile.json", "model.json"
+#: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
+LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2)
+_ATTEMPTS = 4  # to hold the budget in a run
+_SLACK_BYTES = 256 << 10  # pages that come and go from run to run
+_GAIN = 0.005  # a finer cut has to gain so much
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Processors of a run: computing threads, and reading ones.
+
+    Attributes:
+        compute: of the computing threads; their number is that of the threads.
+        reader: of the reading threads.
+    """
+
+    compute: tuple[int, ...]
+    reader: tuple[int, ...]
+
+    @classmethod
+    def of(cls, processors: Sequence[int], threads: int) -> Cores:
+        """The first processors compute, the others read; where there are no others, reading shares them all.
+
+        Raises:
+            ParamsError: there are fewer processors than threads.
+        """
+        if not 1 <= threads <= len(processors):
+            what = f"{threads} computing threads on {len(processors)} processors"
+            raise ParamsError(what, where="--threads", next_step="give at most as many threads as there are processors")
+        return cls(tuple(processors[:threads]), tuple(processors[threads:]) or tuple(processors))
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """All of them."""
+        return tuple(sorted({*self.compute, *self.reader}))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A program with what it takes.
+
+    Attributes:
+        folder: where it and its weights lie.
+        limit: the most bytes of weights of a part.
+        program, profile: see there.
+    """
+
+    folder: Path
+    limit: int
+    program: StreamProgram
+    profile: StreamProfile
+
+    @property
+    def workload(self) -> Workload:
+        """What planners are asked for."""
+        return workload_of(self.program, self.profile.compute_ms)
+
+    @property
+    def reader(self) -> Reader:
+        """What weights are read with."""
+        return Reader(self.profile.bytes_per_ms, self.profile.lanes)
+
+    def planned(self, budget: int, mode: Mode) -> Planned:
+        """A plan whose arena leaves room for what running takes besides.
+
+        Raises:
+            InfeasibleError: it does not fit.
+        """
+        return plan(self.workload, self.reader, budget - self.profile.objects_bytes, mode)
+
+    def least_bytes(self) -> int:
+        """Less than this is not enough, objects counted."""
+        return bounds.least_bytes(self.workload) + self.profile.objects_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlanned:
+    """A plan folder, and what is known about it.
+
+    Attributes:
+        folder: of the plan.
+        document: the plan.
+        candidate: the program that it is for.
+        budget: bytes over idle, all pages.
+        run: the run that showed that the budget holds.
+    """
+
+    folder: Path
+    document: MemoryPlan
+    candidate: Candidate
+    budget: int
+    run: StreamRun
+
+
+class Planner:
+    """Plans one model; programs and profiles are kept from one budget to the next.
+
+    Args:
+        model: the ONNX file.
+        work: an empty folder for programs and their weights.
+        threads: that compute.
+        cores: of the runs.
+        runs: inferences of a profile.
+
+    Raises:
+        ModelError: the model cannot be read, or holds operators that the runtime lacks.
+    """
+
+    def __init__(self, model: Path, work: Path, threads: int, cores: Cores, runs: int = 7) -> None:
+        self._model, self._work, self._threads, self._cores, self._runs = model, work, threads, cores, runs
+        graph = simplify(load_onnx(model))
+        require_exact(graph, str(model))
+        self.lowered: Lowered = lower(graph)
+        self._dnnl = Dnnl()
+        self._candidates: dict[int, Candidate] = {}
+        self.inputs = _inputs(graph_inputs(self.lowered), work)
+
+    def candidate(self, limit: int) -> Candidate:
+        """The program cut so, profiled.
+
+        Raises:
+            StreamRunError: it cannot be run.
+        """
+        if limit not in self._candidates:
+            folder = self._work / f"limit-{limit}"
+            folder.mkdir()
+            program = write_program(self._dnnl, self._model, self.lowered, folder, limit, self._threads)
+            same = [c for c in self._candidates.values() if c.program.steps == program.steps]
+            profile = same[0].profile if same else profile_program(folder, program, self.settings(self._runs, profile=True))
+            self._candidates[limit] = Candidate(folder, limit, program, profile)
+        return self._candidates[limit]
+
+    def settings(self, runs: int, *, profile: bool = False, isolated: bool = False) -> RunSettings:
+        """How programs are run."""
+        return RunSettings(
+            self.inputs, self._cores.all, self._cores.reader, runs, isolated,
+            bandwidth_passes=5 if profile else 0, steps=profile,
+        )  # fmt: skip
+
+    def best(self, budget: int, mode: Mode) -> tuple[Candidate, Planned]:
+        """The fastest plan over all cuts, by prediction.
+
+        Raises:
+            InfeasibleError: none fits; the message says what is the least.
+        """
+        found: list[tuple[Candidate, Planned]] = []
+        reasons: list[Candidate] = []
+        for limit in LIMITS:
+            candidate = self.candidate(limit)
+            try:
+                made = candidate.planned(budget, mode)
+            except InfeasibleError:
+                reasons.append(candidate)
+                continue
+            gained = not found or made.predicted_ms < (1 - _GAIN) * min(p.predicted_ms for _, p in found)
+            found.append((candidate, made))
+            if not gained:
+                break
+        if not found:
+            raise self._does_not_fit(reasons, budget)
+        return min(found, key=lambda pair: pair[1].predicted_ms)
+
+    @staticmethod
+    def _does_not_fit(tried: Sequence[Candidate], budget: int) -> InfeasibleError:
+        enough, known = [], []
+        for candidate in tried:
+            layout = least(candidate.workload)
+            enough.append((layout.height or layout.lower_bound) + candidate.profile.objects_bytes)
+            known.append(layout.lower_bound + candidate.profile.objects_bytes)
+        proven = "proven for the slices tried" if min(known) == min(enough) else f"proven: {mib(min(known))} or more"
+        return InfeasibleError(
+            f"{mib(budget)} is not enough: the least is {mib(min(enough))} over idle ({proven})",
+            where="--budget",
+            next_step=f"give --budget {-(-min(enough) // MIB)}MiB or more",
+        )
+
+    def write(self, budget: int, mode: Mode, folder: Path) -> MemoryPlanned:
+        """Plan, run, and write the folder: a plan whose run took more than the budget is made again with less.
+
+        Raises:
+            InfeasibleError: nothing fits.
+            StoreError: the folder cannot be written; a plan that was there before still works.
+        """
+        wanted, excess = budget, 0
+        for _ in range(_ATTEMPTS):
+            wanted = budget - excess
+            candidate, made = self.best(wanted, mode)
+            names = tuple(step.name for step in candidate.program.steps), tuple(b.name for b in candidate.program.buffers)
+            plan_document = document(made, candidate.workload, candidate.reader, *names)
+            settings = self.settings(3, isolated=mode is Mode.isolated)
+            run = run_apart(candidate.folder, self._threads, [plan_document.model_dump()], settings)
+            if run.peak_over_idle <= budget:
+                self._put(candidate, plan_document, budget, folder)
+                return MemoryPlanned(folder, plan_document, candidate, budget, run)
+            excess += run.peak_over_idle - budget + _SLACK_BYTES
+        raise InfeasibleError(
+            f"{mib(budget)} is not enough: runs take {mib(run.peak_over_idle)} over idle",
+            where="--budget",
+            next_step=f"give --budget {-(-run.peak_over_idle // MIB) + 1}MiB or more",
+        )
+
+    def _put(self, candidate: Candidate, plan_document: MemoryPlan, budget: int, folder: Path) -> None:
+        """The folder, built aside and renamed into place."""
+        folder = folder.resolve()
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+            try:
+                for name in (PROGRAM_NAME, WEIGHTS_NAME):
+                    _placed(candidate.folder / name, building / name)
+                write_plan(plan_document, building / PLAN_NAME)
+                write_text(building / PROFILE_NAME, candidate.profile.model_dump_json() + "\n")
+                write_json(building / MODEL_NAME, self._about(budget, candidate))
+                _swapped(building, folder)
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
+        except OSError as error:
+            raise cannot_write(error, folder) from error
+
+    def _about(self, budget: int, candidate: Candidate) -> dict[str, object]:
+        return {
+            "format_version": 1,
+            "model": str(self._model.resolve()),
+            "model_sha256": model_sha256(files_of(self._model)),
+            "budget_bytes": budget,
+            "limit_bytes": candidate.limit,
+            "weights_sha256": model_sha256([candidate.folder / WEIGHTS_NAME]),
+            "processors": {"compute": list(self._cores.compute), "reader": list(self._cores.reader)},
+        }
+
+
+def _placed(source: Path, target: Path) -> None:
+    """A file in another folder: a link where the file system has them, else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _swapped(building: Path, folder: Path) -> None:
+    """Put a folder in the place of another, or of none."""
+    if not folder.exists():
+        building.rename(folder)
+        return
+    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
+    folder.rename(old)
+    building.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def graph_inputs(lowered: Lowered) -> Mapping[str, tuple[int, ...]]:
+    """Shapes of a model's inputs."""
+    return {name: lowered.shapes[name] for name in lowered.inputs}
+
+
+def _inputs(shapes: Mapping[str, Sequence[int]], work: Path) -> Mapping[str, Path]:
+    """Seeded inputs in files."""
+    found = {}
+    for number, (name, value) in enumerate(random_inputs(shapes, 0).items()):
+        found[name] = work / f"input-{number}.bin"
+        found[name].write_bytes(np.ascontiguousarray(value).tobytes())
+    return found
+
+
+def write_program(dnnl: Dnnl, model: Path, lowered: Lowered, folder: Path, limit: int, threads: int) -> StreamProgram:
+    """Cut a model, choose kernels, and write program and weights.
+
+    Args:
+        dnnl: the library.
+        model: the ONNX file.
+        lowered: its steps.
+        folder: where to write.
+        limit: the most bytes of weights of a part.
+        threads: of each kernel.
+
+    Raises:
+        ModelError: the weights cannot be read.
+        StoreError: the folder cannot be written.
+    """
+
+    def most(_step: Step) -> int:
+        return limit
+
+    with dnnl.without_primitive_cache():  # what is chosen must be offered in a fresh process, too
+        made = build(dnnl, lowered, BLOCKED, most, threads)
+    try:
+        write_weights(dnnl, model, lowered, made, folder / WEIGHTS_NAME)
+    except OSError as error:
+        raise cannot_write(error, folder) from error
+    write_text(folder / PROGRAM_NAME, to_json(made.program))
+    return made.program
+
+
+@contextmanager
+def planning(model: Path, threads: int, processors: Sequence[int], near: Path, wait_seconds: float = 60.0) -> Iterator[Planner]:
+    """A planner for a model, with the machine to itself.
+
+    Args:
+        model: the ONNX file.
+        threads: that compute.
+        processors: that may be used.
+        near: a folder on the disk that weights are to be read from; programs are built beside it.
+        wait_seconds: how long to wait while another process measures.
+
+    Raises:
+        BusyError: another process is measuring on this machine.
+        StoreError: nothing can be written there.
+    """
+    cores = Cores.of(processors, threads)
+    try:
+        near.resolve().parent.mkdir(parents=True, exist_ok=True)
+        work = tempfile.TemporaryDirectory(prefix=".planning-", dir=near.resolve().parent)
+    except OSError as error:
+        raise cannot_write(error, near) from error
+    with machine_lock(wait_seconds), work as folder:
+        yield Planner(model, Path(folder), threads, cores)
+
