@@ -16,24 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from edgeplan.measurement.process.memory_counters import reset_peak, resident, wait_at
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.streaming.program import from_json
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import PROGRAM_NAME, WEIGHTS_NAME, Schedule, Session
 
-_KIB = 1024
 _SWITCH_SECONDS = 50e-6  # reading threads have the interpreter at once where a step is prolonged awake
-
-
-def memory() -> dict[str, int]:
-    """Resident memory of this process by kind, and its peak."""
-    wanted = {"VmRSS": "rss", "VmHWM": "peak", "RssAnon": "anonymous", "RssFile": "file", "RssShmem": "shared"}
-    found = dict.fromkeys(wanted.values(), 0)
-    for line in Path("/proc/self/status").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key in wanted:
-            found[wanted[key]] = int(value.split()[0]) * _KIB
-    return found
 
 
 def main() -> None:
@@ -63,9 +52,9 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     inputs = {name: Path(path).read_bytes() for name, path in job["inputs"].items()}
     dnnl = Dnnl()
     dnnl.warm_up(int(job["threads"]))
-    announce(job, "ready")
-    Path("/proc/self/clear_refs").write_text("5")
-    idle, faults = memory(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+    wait_at(job.get("gate", ""))
+    reset_peak()
+    idle, faults = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
     started = time.perf_counter()
     program = from_json((folder / PROGRAM_NAME).read_bytes(), folder / PROGRAM_NAME)
     file = WeightsFile(folder / WEIGHTS_NAME, program.weights_bytes)
@@ -86,8 +75,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         paused = (time.perf_counter() - began) * 1e3
         phase = _runs(session, job, inputs)
         outputs = phase.pop("outputs")
-        phases.append({"pause_ms": paused, "memory": memory(), **phase})
-    peak = memory()
+        phases.append({"pause_ms": paused, "memory": resident(), **phase})
+    peak = resident()
     for name, path in job.get("outputs", {}).items():
         Path(path).write_bytes(outputs[name])
     result = {
@@ -101,16 +90,6 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     }
     session.close()
     return result
-
-
-def announce(job: Mapping[str, Any], what: str) -> None:
-    """Tell whoever started this process, and wait until it says go on: a limit of memory may be set meanwhile."""
-    if job.get("gate"):
-        sys.stderr.write(what + "\n")
-        sys.stderr.flush()
-        gate = Path(job["gate"])
-        while not gate.exists():
-            time.sleep(0.005)
 
 
 def _runs(session: Session, job: Mapping[str, Any], inputs: Mapping[str, bytes]) -> dict[str, Any]:
