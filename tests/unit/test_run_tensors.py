@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 import edgeplan
 from edgeplan import api
 from edgeplan.chapters.cold_start import inference
-from edgeplan.chapters.cold_start.tensors import write_outputs
+from edgeplan.tensors import write_outputs
 from edgeplan.cli import app
 from edgeplan.errors import CheckError, EdgeplanError, InputError, ModelError, ParamsError
 from edgeplan.graph.builder import GraphBuilder

@@ -6,6 +6,7 @@ range of columns of one row. A part is an ordinary step over such tensors, run b
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -106,7 +107,7 @@ class _Cutter:
         if count < 2:  # noqa: PLR2004  nothing to cut
             return (step,)
         ends = [unit * (units * k // count) for k in range(count)] + [channels]
-        return [self._part(step, start, stop) for start, stop in zip(ends, ends[1:], strict=False)]
+        return [self._part(step, start, stop) for start, stop in itertools.pairwise(ends)]
 
     def _axis(self, step: Step) -> int:
         return 1 if step.kind == "conv" else len(self._given[step.outputs[0]]) - 1
@@ -133,7 +134,8 @@ class _Cutter:
     def _part(self, step: Step, start: int, stop: int) -> Step:
         axis, name = self._axis(step), f"{step.name}[{start}:{stop}]"
         posts = tuple(
-            replace(post, tensor=self._tensor(post.tensor, axis, start, stop)) if post.tensor else post for post in step.post_ops
+            replace(post, tensor=self._tensor(post.tensor, axis, start, stop)) if post.tensor else post
+            for post in step.post_ops
         )
         weights = {role: self._weight(step, role, whole, start, stop) for role, whole in step.weights.items()}
         return replace(

@@ -37,7 +37,9 @@ class Budget:
         number = float(match[1]) if match else 0.0
         if match is None or (unit != "%" and unit not in _UNITS) or number <= 0 or not math.isfinite(number):
             raise ParamsError(
-                f"{text!r} is no budget of memory", where="--budget", next_step="give bytes as in 64MB or 64MiB, or a share as in 10%"
+                f"{text!r} is no budget of memory",
+                where="--budget",
+                next_step="give bytes as in 64MB or 64MiB, or a share as in 10%",
             )
         if unit == "%":
             return cls(share=number / 100)

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.chapters.memory.budget import MIB, mib
-from edgeplan.errors import InfeasibleError, ParamsError
+from edgeplan.devices.machine import fingerprint
+from edgeplan.errors import InfeasibleError, ParamsError, UndecidedError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered, Step
@@ -37,8 +38,8 @@ from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.plan_folder import files_of, model_sha256
 from edgeplan.runtime.streaming.build import build, write_weights
-from edgeplan.runtime.streaming.program import StreamProgram, to_json
-from edgeplan.runtime.streaming.session import PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME
+from edgeplan.runtime.streaming.program import PROGRAM_NAME, StreamProgram, to_json
+from edgeplan.runtime.streaming.session import PLAN_NAME, WEIGHTS_NAME
 from edgeplan.support.files import write_json, write_text
 from edgeplan.writable import cannot_write
 
@@ -152,7 +153,7 @@ class Planner:
     """
 
     def __init__(self, model: Path, work: Path, threads: int, cores: Cores, runs: int = 7) -> None:
-        self._model, self._work, self._threads, self._cores, self._runs = model, work, threads, cores, runs
+        self._model, self._work, self._threads, self.cores, self._runs = model, work, threads, cores, runs
         graph = simplify(load_onnx(model))
         require_exact(graph, str(model))
         self.lowered: Lowered = lower(graph)
@@ -175,10 +176,15 @@ class Planner:
             self._candidates[limit] = Candidate(folder, limit, program, profile)
         return self._candidates[limit]
 
+    @property
+    def idle_bytes(self) -> int:
+        """Resident memory of the process that runs plans, before it opens one."""
+        return self.candidate(LIMITS[0]).profile.idle_bytes
+
     def settings(self, runs: int, *, profile: bool = False, isolated: bool = False) -> RunSettings:
         """How programs are run."""
         return RunSettings(
-            self.inputs, self._cores.all, self._cores.reader, runs, isolated,
+            self.inputs, self.cores.all, self.cores.reader, runs, isolated,
             bandwidth_passes=5 if profile else 0, steps=profile,
         )  # fmt: skip
 
@@ -218,6 +224,47 @@ class Planner:
             where="--budget",
             next_step=f"give --budget {-(-min(enough) // MIB)}MiB or more",
         )
+
+    def least_for(self, slowdown: float, mode: Mode) -> int:
+        """The least budget found whose plan is at most so much slower than with all weights in memory, by prediction.
+
+        Args:
+            slowdown: relative, e.g. 0.05.
+            mode: what is planned for.
+        """
+        fastest = float(np.sum(self.candidate(LIMITS[0]).profile.compute_ms))
+        found = []
+        for limit in LIMITS:
+            candidate = self.candidate(limit)
+            if (budget := _least_within(candidate, fastest * (1 + slowdown), mode)) is not None:
+                found.append(budget)
+            elif found:
+                break
+        if not found:
+            raise InfeasibleError(
+                f"no plan is at most {100 * slowdown:g} % slower than with all weights in memory",
+                where="--max-slowdown",
+                next_step="allow more",
+            )
+        return min(found)
+
+    def curve(self, mode: Mode, points: int = 24) -> list[tuple[int, float, float]]:
+        """Budget (bytes), predicted time and bound (ms), from the least that fits to all weights in memory."""
+        candidates = [self.candidate(limit) for limit in LIMITS]
+        low = min(candidate.least_bytes() for candidate in candidates)
+        high = all_bytes(candidates[0])
+        found = []
+        for budget in np.geomspace(low, max(low + 1, high), points).astype(np.int64).tolist():
+            made = []
+            for candidate in candidates:
+                try:
+                    made.append(candidate.planned(budget, mode))
+                except (InfeasibleError, UndecidedError):
+                    continue
+            if made:
+                best = min(made, key=lambda planned: planned.predicted_ms)
+                found.append((budget, best.predicted_ms, min(planned.lower_bound_ms for planned in made)))
+        return found
 
     def write(self, budget: int, mode: Mode, folder: Path) -> MemoryPlanned:
         """Plan, run, and write the folder: a plan whose run took more than the budget is made again with less.
@@ -269,9 +316,34 @@ class Planner:
             "model_sha256": model_sha256(files_of(self._model)),
             "budget_bytes": budget,
             "limit_bytes": candidate.limit,
+            "machine": fingerprint(),
             "weights_sha256": model_sha256([candidate.folder / WEIGHTS_NAME]),
-            "processors": {"compute": list(self._cores.compute), "reader": list(self._cores.reader)},
+            "processors": {"compute": list(self.cores.compute), "reader": list(self.cores.reader)},
         }
+
+
+def all_bytes(candidate: Candidate) -> int:
+    """Bytes with all weights in memory, objects counted."""
+    weights = int(candidate.workload.weight_bytes.sum())
+    return weights + int(candidate.workload.live_bytes.max()) + candidate.profile.objects_bytes
+
+
+def _least_within(candidate: Candidate, target_ms: float, mode: Mode) -> int | None:
+    """The least budget, to a hundredth, with a plan within a time; None if there is none."""
+    low, high = candidate.least_bytes(), all_bytes(candidate) + (1 << 20)
+
+    def fits(budget: int) -> bool:
+        try:
+            return candidate.planned(budget, mode).predicted_ms <= target_ms
+        except (InfeasibleError, UndecidedError):
+            return False
+
+    if not fits(high):
+        return None
+    while high - low > max(high // 100, 1 << 16):
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 def _placed(source: Path, target: Path) -> None:
@@ -359,4 +431,3 @@ def planning(model: Path, threads: int, processors: Sequence[int], near: Path, w
         raise cannot_write(error, near) from error
     with machine_lock(wait_seconds), work as folder:
         yield Planner(model, Path(folder), threads, cores)
-

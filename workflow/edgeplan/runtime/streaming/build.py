@@ -1,4 +1,4 @@
-"""From a model to a program that streams: steps cut into ranges of channels, kernels chosen, buffers named, weights laid out."""
+"""From a model to a program that streams: steps cut into ranges, kernels chosen, buffers named, weights laid out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Self
 
 import numpy as np
 
@@ -158,7 +159,7 @@ class _Places:
         uses += [(t, k) for k, step in enumerate(steps) for t in (*step.reads, *step.outputs)]
         for tensor, when in uses:
             lives.setdefault(self._root[parts[tensor].whole if tensor in parts else tensor], []).append(when)
-        found = []
+        found: list[Buffer] = []
         for number, name in enumerate(self._names):
             if name in lives:
                 self._order[number] = len(found)
@@ -195,7 +196,8 @@ def _executed(
     steps: Sequence[Step], created: Sequence[Created], kernels: Sequence[int], places: _Places
 ) -> tuple[tuple[Executed, ...], int]:
     """The steps, and the size of the file of their weights."""
-    found, at = [], 0
+    found: list[Executed] = []
+    at = 0
     for k, (step, made, kernel) in enumerate(zip(steps, created, kernels, strict=True)):
 
         def operand(region: str, offset: int, k: int = k) -> Operand:
@@ -245,7 +247,7 @@ class _Values:
         self._locations: Mapping[str, WeightLocation] = locate_weights(model, lowered)
         self._maps: dict[str, mmap.mmap] = {}
 
-    def __enter__(self) -> _Values:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -275,4 +277,3 @@ class _Values:
             except (OSError, ValueError) as error:
                 raise ModelError(f"cannot read the weights: {error}", where=str(path), next_step="check the path") from error
         return self._maps[file]
-

@@ -20,6 +20,7 @@ from edgeplan.runtime.creation import Implementation
 from edgeplan.runtime.descriptors import Variant
 
 FORMAT = 1
+PROGRAM_NAME = "program.json"
 #: Where an operand lies, if in no buffer.
 WEIGHTS = -1
 PAGE_BYTES = 4096  # segments begin at multiples of it, in the file and in memory: direct I/O needs that
@@ -193,3 +194,17 @@ def _executed(found: dict[str, Any]) -> Executed:
 
 def _border(found: dict[str, Any]) -> Border:
     return Border(found["name"], tuple(found["shape"]), Operand(**found["operand"]))
+
+
+def read_program(folder: Path) -> StreamProgram:
+    """The program of a plan folder.
+
+    Raises:
+        FormatError: it is missing, of another format, or damaged.
+    """
+    path = folder / PROGRAM_NAME
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise FormatError(f"cannot read the plan: {error.strerror}", where=str(path), next_step=AGAIN) from error
+    return from_json(text, path)

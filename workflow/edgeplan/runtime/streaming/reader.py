@@ -303,4 +303,3 @@ class Loader:
                 if error is not None:
                     self._error, self._paused = error, True
                 change.notify_all()
-

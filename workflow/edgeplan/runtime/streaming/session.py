@@ -1,4 +1,4 @@
-"""Running a streamed program: one arena, weights loaded into it while steps run. Imports nothing heavy, so that little is in memory.
+"""Running a streamed program: one arena, weights loaded into it while steps run. Nothing heavy is imported, to save memory.
 
 `Session(program, schedule, reader)`: the schedule can be changed between two inferences.
 """
@@ -20,10 +20,10 @@ from edgeplan.errors import FormatError, InputError, ModelError
 from edgeplan.runtime.creation import Created, Creator
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.signatures import ExecArg
-from edgeplan.runtime.streaming.program import AGAIN, WEIGHTS, Border, Operand, StreamProgram, from_json
+from edgeplan.runtime.streaming.program import AGAIN, WEIGHTS, Border, Operand, StreamProgram, read_program
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile
 
-PROGRAM_NAME, PLAN_NAME, WEIGHTS_NAME = "program.json", "plan.json", "weights.bin"
+PLAN_NAME, WEIGHTS_NAME = "plan.json", "weights.bin"
 _FLOAT_BYTES = 4
 _GETPPID: Any = ctypes.CDLL(None).getppid  # a call that takes nothing and lets other threads have the interpreter
 _NAN = b"\x00\x00\xc0\x7f"  # a quiet one, little-endian
@@ -271,7 +271,7 @@ class Session:
     def _write(self, border: Border, value: memoryview) -> None:
         assert self._arena is not None  # noqa: S101  made with the session
         at = self._address(border.operand)
-        self._arena[at : at + value.nbytes] = value  # type: ignore[call-overload]  # any buffer will do
+        self._arena[at : at + value.nbytes] = value
 
     def _read(self, border: Border) -> bytes:
         assert self._arena is not None  # noqa: S101  made with the session
@@ -351,7 +351,7 @@ def open_session(
         FormatError: a file of it is damaged, or it is for another library.
         ModelError: the weights cannot be opened.
     """
-    program = from_json(_text(folder / PROGRAM_NAME), folder / PROGRAM_NAME)
+    program = read_program(folder)
     try:
         schedule = Schedule.of(json.loads(_text(folder / PLAN_NAME)))
     except (ValueError, KeyError, TypeError) as error:

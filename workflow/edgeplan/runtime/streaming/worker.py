@@ -18,9 +18,9 @@ from typing import Any
 
 from edgeplan.measurement.process.memory_counters import reset_peak, resident, wait_at
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.streaming.program import from_json
+from edgeplan.runtime.streaming.program import read_program
 from edgeplan.runtime.streaming.reader import WeightsFile
-from edgeplan.runtime.streaming.session import PROGRAM_NAME, WEIGHTS_NAME, Schedule, Session
+from edgeplan.runtime.streaming.session import WEIGHTS_NAME, Schedule, Session
 
 _SWITCH_SECONDS = 50e-6  # reading threads have the interpreter at once where a step is prolonged awake
 
@@ -56,7 +56,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     reset_peak()
     idle, faults = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
     started = time.perf_counter()
-    program = from_json((folder / PROGRAM_NAME).read_bytes(), folder / PROGRAM_NAME)
+    program = read_program(folder)
     file = WeightsFile(folder / WEIGHTS_NAME, program.weights_bytes)
     first = Schedule.of(job["schedules"][0])
     session = Session(

@@ -10,16 +10,30 @@ import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import InputError
-from edgeplan.runtime.linked import Border
+from edgeplan.graph.ir import Shape
 from edgeplan.support.files import write_atomically
 
 Array = npt.NDArray[np.float32]
+
+
+class Border(Protocol):
+    """An input of a model: its name and its shape; all are f32."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def shape(self) -> Shape:
+        """Its shape."""
+
+
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _BAD_FILE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile)
 
