@@ -254,5 +254,30 @@ def _split(work: _Work, step: Step, variant: Variant) -> None:
         start += shape[axis]
 
 
-_MOVES: dict[str, Callable[[_Work, Step, Variant], None]] = {"reshape": _reshape, "transpose": _transpose, "split": _split}
+def _paste(work: _Work, step: Step, _variant: Variant) -> None:
+    """A part of an activation put to its place in the whole."""
+    source, output = step.inputs[0], step.outputs[0]
+    shape = work.creator.shapes[source]
+    offsets = [0] * len(shape)
+    offsets[step.integer("axis")] = step.integer("start")
+    part = work.dnnl.submemory(work.actual(output), shape, offsets)
+    work.move(work.actual(source), work.arena(source), part, work.arena(output), source)
+
+
+def _keep(work: _Work, step: Step, _variant: Variant) -> None:
+    """Weights of several steps copied to where they stay while these run."""
+    plain = work.creator.describer.plain((step.integer("size"),))
+    size = work.dnnl.size(plain.value)
+    work.slots.append(WeightSlot(0, size, plain.value, plain))
+    work.weight_bytes = size
+    work.move(plain, Place("weights", 0), plain, work.arena(step.outputs[0]), "")
+
+
+_MOVES: dict[str, Callable[[_Work, Step, Variant], None]] = {
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "split": _split,
+    "paste": _paste,
+    "keep": _keep,
+}
 MOVING_KINDS = frozenset(_MOVES)

@@ -17,7 +17,7 @@ from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import InfeasibleError, ParamsError, UndecidedError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.graph.steps import Lowered, Step
+from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.planning.memory import bounds
@@ -33,6 +33,7 @@ from edgeplan.profiling.streaming import (
     run_apart,
     workload_of,
 )
+from edgeplan.runtime.bands import Region
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
@@ -379,7 +380,9 @@ def _inputs(shapes: Mapping[str, Sequence[int]], work: Path) -> Mapping[str, Pat
     return found
 
 
-def write_program(dnnl: Dnnl, model: Path, lowered: Lowered, folder: Path, limit: int, threads: int) -> StreamProgram:
+def write_program(
+    dnnl: Dnnl, model: Path, lowered: Lowered, folder: Path, limit: int, threads: int, regions: Sequence[Region] = ()
+) -> StreamProgram:
     """Cut a model, choose kernels, and write program and weights.
 
     Args:
@@ -389,17 +392,14 @@ def write_program(dnnl: Dnnl, model: Path, lowered: Lowered, folder: Path, limit
         folder: where to write.
         limit: the most bytes of weights of a part.
         threads: of each kernel.
+        regions: that run in bands of rows.
 
     Raises:
         ModelError: the weights cannot be read.
         StoreError: the folder cannot be written.
     """
-
-    def most(_step: Step) -> int:
-        return limit
-
     with dnnl.without_primitive_cache():  # what is chosen must be offered in a fresh process, too
-        made = build(dnnl, lowered, BLOCKED, most, threads)
+        made = build(dnnl, lowered, BLOCKED, limit, threads, regions)
     try:
         write_weights(dnnl, model, lowered, made, folder / WEIGHTS_NAME)
     except OSError as error:

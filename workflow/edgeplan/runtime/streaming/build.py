@@ -6,6 +6,7 @@ import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
@@ -13,12 +14,14 @@ from typing import Self
 import numpy as np
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.steps import Lowered, Step
+from edgeplan.graph.steps import Lowered, Setting, Step
+from edgeplan.runtime.bands import Region, banded
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.creation import Created, Creator, Implementation, aligned
+from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Worker, transformed
-from edgeplan.runtime.layouts import size_bytes
+from edgeplan.runtime.layouts import NCHW, size_bytes
 from edgeplan.runtime.memory import floats
 from edgeplan.runtime.program import activation_layouts, shared_buffers, signature, step_candidates
 from edgeplan.runtime.ranges import Ranged, cut
@@ -35,7 +38,17 @@ from edgeplan.runtime.streaming.program import (
 from edgeplan.runtime.transform import Array
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
+_UNCUT = 1 << 62
+_FLOAT_BYTES = 4
 _SHIFT = 40  # a token names a buffer above this bit, and an offset in it below
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Weights of one step, or of all that a region keeps: which steps they are of, and where each one's begin."""
+
+    parts: tuple[tuple[Step, Created, int], ...]
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +57,38 @@ class Built:
 
     Attributes:
         program: what is executed.
-        steps: its steps as lowered.
-        created: the same, with their descriptors.
+        segments: the weights of each step; None without any.
         ranged: how steps were cut.
-        origin: for each step of the program, the number of the lowered step that it is (a part of).
+        origin: for each step of the program, the number of the lowered step that it is (a part of); -1 for one that keeps
+            weights.
     """
 
     program: StreamProgram
-    steps: tuple[Step, ...]
-    created: tuple[Created, ...]
+    segments: tuple[Segment | None, ...]
     ranged: Ranged
     origin: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Row:
+    """A step of the program in the making: its place among the lowered steps, and where its weights lie if it has none itself."""
+
+    step: Step
+    choice: Implementation
+    created: Created
+    origin: int
+    region: int
+    segment: Segment | None = None
+    kept: int = -1  # where in the kept weights of its region its own begin
 
 
 def build(
     dnnl: Dnnl,
     lowered: Lowered,
     home: str,
-    limit: Callable[[Step], int],
+    limit: int,
     threads: int = 1,
+    regions: Sequence[Region] = (),
     choose: Callable[[tuple[Implementation, ...]], Implementation] = default,
 ) -> Built:
     """Build a program.
@@ -71,44 +97,104 @@ def build(
         dnnl: the library.
         lowered: the model's steps.
         home: layout of 4-D activations inside the model.
-        limit: the most bytes of weights that a part of a step should have.
+        limit: the most bytes of weights that a part of a step should have; steps in regions are not cut.
         threads: of each kernel.
+        regions: steps that run in bands of rows.
         choose: picks among a step's candidates.
 
     Raises:
         ModelError: oneDNN offers no implementation of a step.
     """
     dnnl.set_threads(threads)
-    whole = activation_layouts(lowered, home)
-    ranged = cut(lowered, whole, dnnl.info.block, limit)
+    plan = banded(lowered, regions)
+    inside = {step.name for step, region in zip(plan.lowered.steps, plan.region, strict=True) if region >= 0}
+    whole = activation_layouts(plan.lowered, home)
+    ranged = cut(plan.lowered, whole, dnnl.info.block, lambda step: _UNCUT if step.name in inside else limit)
     layouts = {**whole, **{part: whole[found.whole] for part, found in ranged.tensors.items()}}
-    places = _Places(lowered, ranged, layouts, dnnl.info.block)
+    places = _Places(plan.lowered, ranged, layouts, dnnl.info.block)
     creator = Creator(dnnl, ranged.lowered.shapes, layouts, places.tokens)
     offered = step_candidates(dnnl, ranged.lowered, home, layouts)
-    chosen = [_frugal(creator, step, choices, choose) for step, choices in zip(ranged.lowered.steps, offered, strict=True)]
-    made = [creator.create(step, choice, generate=False) for step, choice in zip(ranged.lowered.steps, chosen, strict=True)]
-    run = [k for k, created in enumerate(made) if created.calls]  # views take no time
-    steps = tuple(ranged.lowered.steps[k] for k in run)
-    created = tuple(made[k] for k in run)
-    buffers = places.buffers(steps, created)
-    kernels, numbers = _kernels(creator, steps, [chosen[k] for k in run], created)
-    executed, end = _executed(steps, created, numbers, places)
+    rows: list[_Row] = []
+    for step, choices, k in zip(ranged.lowered.steps, offered, ranged.origin, strict=True):
+        choice = _frugal(creator, step, choices, choose)
+        created = creator.create(step, choice, generate=False)
+        if created.calls:  # views take no time
+            rows.append(_Row(step, choice, created, plan.origin[k], plan.region[k]))
+    rows = _with_kept(dnnl, creator, places, rows)
+    program = _program(dnnl, lowered, creator, places, rows, threads)
+    return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows))
+
+
+def _with_kept(dnnl: Dnnl, creator: Creator, places: _Places, rows: Sequence[_Row]) -> list[_Row]:
+    """Each step with its segment of weights; those of a region in one, which a step before it copies to where they stay."""
+    found: list[_Row] = []
+    for number, members in groupby(rows, key=lambda row: row.region):
+        region = list(members)
+        if number < 0:
+            for row in region:
+                if row.created.slots:
+                    row.segment = Segment(((row.step, row.created, 0),), row.created.weight_bytes)
+            found += region
+            continue
+        parts: list[tuple[Step, Created, int]] = []
+        size = 0
+        for row in region:
+            if not row.created.slots:
+                continue
+            known = (p for p in parts if p[0].weights == row.step.weights and _same_layout(dnnl, p[1], row.created))
+            if (part := next(known, None)) is None:
+                part = (row.step, row.created, size)
+                parts.append(part)
+                size += row.created.weight_bytes
+            row.kept = part[2]
+        if parts:
+            found.append(_keeping(creator, places, number, Segment(tuple(parts), size)))
+        found += region
+    return found
+
+
+def _same_layout(dnnl: Dnnl, one: Created, other: Created) -> bool:
+    """Whether two steps read their weights in the same layouts."""
+    if len(one.slots) != len(other.slots) or one.weight_bytes != other.weight_bytes:
+        return False
+    pairs = zip(one.slots, other.slots, strict=True)
+    return all(a.offset == b.offset and dnnl.equal(a.target, b.target) for a, b in pairs)
+
+
+def _keeping(creator: Creator, places: _Places, region: int, segment: Segment) -> _Row:
+    name = f"weights of region {region}"
+    places.add(name, segment.size)
+    settings: dict[str, Setting] = {"size": segment.size // _FLOAT_BYTES}
+    step = Step(f"keep {name}", "keep", (), (), (name,), settings=MappingProxyType(settings))
+    choice = Implementation("reorder", "reorder", Variant(NCHW, NCHW))
+    created = creator.create(step, choice, generate=False)
+    return _Row(step, choice, created, -1, region, segment)
+
+
+def _program(
+    dnnl: Dnnl, lowered: Lowered, creator: Creator, places: _Places, rows: Sequence[_Row], threads: int
+) -> StreamProgram:
+    buffers = places.buffers(lowered, rows)
+    kernels, numbers = _kernels(creator, rows)
+    executed, end = _executed(rows, numbers, places)
     used = {t for kernel in kernels for t in (*kernel.step.reads, *kernel.step.outputs)}
     named = used | {name for kernel in kernels for name in kernel.step.weights.values()}
-    program = StreamProgram(
+    borders = [
+        tuple(Border(name, lowered.shapes[name], places.operand(places.tokens[name])) for name in names)
+        for names in (lowered.inputs, lowered.outputs)
+    ]
+    return StreamProgram(
         lowered.name,
         threads,
         (dnnl.info.version, dnnl.info.commit, dnnl.info.isa),
         kernels,
         executed,
         buffers,
-        tuple(Border(name, lowered.shapes[name], places.operand(places.tokens[name])) for name in lowered.inputs),
-        tuple(Border(name, lowered.shapes[name], places.operand(places.tokens[name])) for name in lowered.outputs),
-        MappingProxyType({name: ranged.lowered.shapes[name] for name in sorted(named)}),
-        MappingProxyType({name: layouts[name] for name in sorted(used)}),
+        *borders,
+        MappingProxyType({name: creator.shapes[name] for name in sorted(named) if name in creator.shapes}),
+        MappingProxyType({name: creator.layouts.get(name, NCHW) for name in sorted(used)}),
         end,
     )
-    return Built(program, steps, created, ranged, tuple(ranged.origin[k] for k in run))
 
 
 def _frugal(
@@ -131,43 +217,48 @@ class _Places:
     """The buffer of every activation, and tokens that stand for places in them until there are addresses."""
 
     def __init__(self, lowered: Lowered, ranged: Ranged, layouts: Mapping[str, str], block: int) -> None:
-        self._lowered, self._ranged = lowered, ranged
+        self._parts = ranged.tensors
         whole = {tensor: layout for tensor, layout in layouts.items() if tensor not in ranged.tensors}
-        root = shared_buffers(lowered, whole, block)
+        self._root = dict(shared_buffers(lowered, whole, block))
         self._sizes: dict[str, int] = {}
-        for tensor, buffer in root.items():
+        for tensor, buffer in self._root.items():
             size = aligned(size_bytes(lowered.shapes[tensor], layouts[tensor], block))
             self._sizes[buffer] = max(self._sizes.get(buffer, 0), size)
-        self._names = list(self._sizes)
-        numbers = {name: number for number, name in enumerate(self._names)}
-        self._root = root
-        tokens = {tensor: numbers[buffer] << _SHIFT for tensor, buffer in root.items()}
-        parts = {name: tokens[part.whole] + part.offset for name, part in ranged.tensors.items()}
-        self.tokens: Mapping[str, int] = {**tokens, **parts}
+        numbers = {name: number for number, name in enumerate(self._sizes)}
+        self.tokens: dict[str, int] = {tensor: numbers[buffer] << _SHIFT for tensor, buffer in self._root.items()}
+        self.tokens |= {name: self.tokens[part.whole] + part.offset for name, part in ranged.tensors.items()}
         self._scratch: dict[int, int] = {}
         self._order: dict[int, int] = {}
+
+    def add(self, name: str, size: int) -> None:
+        """A buffer of no activation."""
+        self.tokens[name] = len(self._sizes) << _SHIFT
+        self._root[name], self._sizes[name] = name, size
 
     def operand(self, token: int) -> Operand:
         """What a token stands for."""
         return Operand(self._order[token >> _SHIFT], token & ((1 << _SHIFT) - 1))
 
-    def buffers(self, steps: Sequence[Step], created: Sequence[Created]) -> tuple[Buffer, ...]:
+    def buffers(self, lowered: Lowered, rows: Sequence[_Row]) -> tuple[Buffer, ...]:
         """All buffers in use, with their lifetimes; then the scratch of each step that needs any."""
         lives: dict[str, list[int]] = {}
-        parts = self._ranged.tensors
-        uses = [(t, 0) for t in self._lowered.inputs] + [(t, len(steps) - 1) for t in self._lowered.outputs]
-        uses += [(t, k) for k, step in enumerate(steps) for t in (*step.reads, *step.outputs)]
+        uses = [(t, 0) for t in lowered.inputs] + [(t, len(rows) - 1) for t in lowered.outputs]
+        keeping = {row.region: row.step.outputs[0] for row in rows if row.step.kind == "keep"}
+        for k, row in enumerate(rows):
+            uses += [(t, k) for t in (*row.step.reads, *row.step.outputs)]
+            if row.kept >= 0:
+                uses.append((keeping[row.region], k))
         for tensor, when in uses:
-            lives.setdefault(self._root[parts[tensor].whole if tensor in parts else tensor], []).append(when)
+            lives.setdefault(self._root[self._parts[tensor].whole if tensor in self._parts else tensor], []).append(when)
         found: list[Buffer] = []
-        for number, name in enumerate(self._names):
+        for number, (name, size) in enumerate(self._sizes.items()):
             if name in lives:
                 self._order[number] = len(found)
-                found.append(Buffer(name, self._sizes[name], min(lives[name]), max(lives[name]) + 1))
-        for k, made in enumerate(created):
-            if made.scratch_bytes:
+                found.append(Buffer(name, size, min(lives[name]), max(lives[name]) + 1))
+        for k, row in enumerate(rows):
+            if row.created.scratch_bytes:
                 self._scratch[k] = len(found)
-                found.append(Buffer(f"scratch of {steps[k].name}", aligned(made.scratch_bytes), k, k + 1))
+                found.append(Buffer(f"scratch of {row.step.name}", aligned(row.created.scratch_bytes), k, k + 1))
         return tuple(found)
 
     def scratch(self, step: int) -> int:
@@ -175,39 +266,41 @@ class _Places:
         return self._scratch[step]
 
 
-def _kernels(
-    creator: Creator, steps: Sequence[Step], chosen: Sequence[Implementation], created: Sequence[Created]
-) -> tuple[tuple[Kernel, ...], list[int]]:
+def _kernels(creator: Creator, rows: Sequence[_Row]) -> tuple[tuple[Kernel, ...], list[int]]:
     """The distinct kernels, and which one each step runs."""
     known: dict[object, int] = {}
     kernels: list[Kernel] = []
     numbers = []
-    for step, choice, made in zip(steps, chosen, created, strict=True):
-        shape = tuple(tuple(a.number for a in call.arguments) for call in made.calls)
-        key = (signature(creator, step), choice, shape)
+    for row in rows:
+        step = row.step
+        arguments = tuple(tuple(a.number for a in call.arguments) for call in row.created.calls)
+        key = (step.name,) if step.kind == "keep" else (signature(creator, step), row.choice, arguments)
         if key not in known:
             known[key] = len(kernels)
-            kernels.append(Kernel(step, choice))
+            kernels.append(Kernel(step, row.choice))
         numbers.append(known[key])
     return tuple(kernels), numbers
 
 
-def _executed(
-    steps: Sequence[Step], created: Sequence[Created], kernels: Sequence[int], places: _Places
-) -> tuple[tuple[Executed, ...], int]:
+def _executed(rows: Sequence[_Row], kernels: Sequence[int], places: _Places) -> tuple[tuple[Executed, ...], int]:
     """The steps, and the size of the file of their weights."""
+    kept = {row.region: row.step.outputs[0] for row in rows if row.step.kind == "keep"}
     found: list[Executed] = []
     at = 0
-    for k, (step, made, kernel) in enumerate(zip(steps, created, kernels, strict=True)):
+    for k, (row, kernel) in enumerate(zip(rows, kernels, strict=True)):
 
-        def operand(region: str, offset: int, k: int = k) -> Operand:
-            if region == "weights":
+        def operand(region: str, offset: int, k: int = k, row: _Row = row) -> Operand:
+            if region == "arena":
+                return places.operand(offset)
+            if region == "scratch":
+                return Operand(places.scratch(k), offset)
+            if row.kept < 0:
                 return Operand(WEIGHTS, offset)
-            return places.operand(offset) if region == "arena" else Operand(places.scratch(k), offset)
+            return places.operand(places.tokens[kept[row.region]] + row.kept + offset)
 
-        calls = tuple(tuple(operand(a.place.region, a.place.offset) for a in call.arguments) for call in made.calls)
-        size = -(-made.weight_bytes // PAGE_BYTES) * PAGE_BYTES
-        found.append(Executed(step.name, kernel, calls, at, size))
+        calls = tuple(tuple(operand(a.place.region, a.place.offset) for a in call.arguments) for call in row.created.calls)
+        size = -(-row.segment.size // PAGE_BYTES) * PAGE_BYTES if row.segment else 0
+        found.append(Executed(row.step.name, kernel, calls, at, size))
         at += size
     return tuple(found), at
 
@@ -228,13 +321,15 @@ def write_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built, targe
     """
     worker = Worker(dnnl, built.program.threads)
     with _Values(model, lowered, built.ranged) as values, target.open("wb") as file:
-        for step, created, executed in zip(built.steps, built.created, built.program.steps, strict=True):
-            if not executed.weight_bytes:
+        for segment, executed in zip(built.segments, built.program.steps, strict=True):
+            if segment is None:
                 continue
-            raw = {role: values.of(name) for role, name in step.weights.items()}
-            made = transformed(dnnl, step, created, raw, worker)
-            file.write(made.data[: created.weight_bytes].data)
-            file.write(bytes(executed.weight_bytes - created.weight_bytes))
+            for step, created, at in segment.parts:
+                file.seek(executed.weights_at + at)
+                raw = {role: values.of(name) for role, name in step.weights.items()}
+                made = transformed(dnnl, step, created, raw, worker)
+                file.write(made.data[: created.weight_bytes].data)
+        file.truncate(built.program.weights_bytes)
         file.flush()
         os.fsync(file.fileno())
 
