@@ -151,14 +151,14 @@ def _bands(lowered: Lowered, region: Region, shapes: dict[str, Shape]) -> Iterat
     output = steps[-1].outputs[0]
     for rows in ends(_height(shapes, output), region.rows):
         yield from _Band(steps, region.first, lowered.shapes, shapes, rows).steps()
-        yield _pasted(output, rows, shapes), region.last
+        yield _pasted(output, rows), region.last
 
 
 def _part(tensor: str, rows: Range) -> str:
     return f"{tensor}@{rows[0]}:{rows[1]}"
 
 
-def _pasted(output: str, rows: Range, shapes: Mapping[str, Shape]) -> Step:
+def _pasted(output: str, rows: Range) -> Step:
     part = _part(output, rows)
     settings: dict[str, Setting] = {"axis": _ROWS_AXIS, "start": rows[0]}
     return Step(f"rows of {part}", "paste", (), (part,), (output,), settings=MappingProxyType(settings))
@@ -192,9 +192,8 @@ class _Band:
                     posts.append(PostOp(kind, algorithm, post.alpha, post.beta, self._name(post.tensor, out)))
                 else:
                     posts.append(post)
-            read = dict.fromkeys(
-                [*((t, wanted[t]) for t in step.inputs), *((p.tensor, out) for p in step.post_ops if p.tensor)]
-            )
+            operands = [(post.tensor, out) for post in step.post_ops if post.tensor]
+            read = dict.fromkeys([*((t, wanted[t]) for t in step.inputs), *operands])
             for tensor, rows in read:
                 if (copy := self._copy(tensor, rows)) is not None and copy.outputs[0] not in known:
                     known.add(copy.outputs[0])
@@ -290,15 +289,24 @@ def regions_by_peak(
         if plan.region[at] >= 0:
             break
         best = _best_region(lowered, chosen, plan.origin[at], peaks[at], (layouts, home, block))
-        if best is None or (tried := _peak(lowered, (*chosen, best), (layouts, home, block))) >= peaks[at]:
+        regions = () if best is None else tuple(sorted((*chosen, best), key=lambda region: region.first))
+        if not regions or _peak(lowered, regions, (layouts, home, block)) >= peaks[at]:
             break
-        for rows in reversed(_HEIGHTS):  # taller bands compute less twice: the tallest that lets the peak be elsewhere
-            taller = replace(best, rows=rows)
-            if rows > best.rows and _peak(lowered, (*chosen, taller), (layouts, home, block)) <= _AS_LOW * tried:
-                best = taller
+        found.append(regions)
+    return [_taller(lowered, regions, (layouts, home, block)) for regions in found]
+
+
+def _taller(lowered: Lowered, regions: tuple[Region, ...], how: tuple[Mapping[str, str], str, int]) -> tuple[Region, ...]:
+    """The same in bands as tall as leave the peak as low: taller ones compute less twice."""
+    lowest = _peak(lowered, regions, how)
+    chosen = list(regions)
+    for k, region in enumerate(regions):
+        for rows in sorted((rows for rows in _HEIGHTS if rows > region.rows), reverse=True):
+            tried = [*chosen[:k], replace(region, rows=rows), *chosen[k + 1 :]]
+            if _peak(lowered, tried, how) <= _AS_LOW * lowest:
+                chosen = tried
                 break
-        found.append(tuple(sorted((*chosen, best), key=lambda region: region.first)))
-    return found
+    return tuple(chosen)
 
 
 def _live(lowered: Lowered, layouts: Mapping[str, str], home: str, block: int) -> list[int]:

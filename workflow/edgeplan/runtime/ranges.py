@@ -18,8 +18,8 @@ from edgeplan.runtime.layouts import NHWC
 
 _FLOAT_BYTES = 4
 _SPATIAL_RANK = 4
-#: Columns of a fully connected layer are cut at multiples of this.
-_COLUMNS = 16
+#: Columns of a fully connected layer are cut at multiples of the first of these that divides them.
+_COLUMNS = (16, 8, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ class _Cutter:
             dense = len(shape) == _SPATIAL_RANK and shape[0] == 1 and self._layouts[step.outputs[0]] != NHWC
             fits = dense and step.integer("groups") == 1 and shape[1] % self._block == 0
             return self._block if fits and all(self._follows(step, post) for post in step.post_ops) else 0
-        row = step.kind == "fc" and math.prod(shape[:-1]) == 1 and shape[-1] % _COLUMNS == 0
-        return _COLUMNS if row and all(self._follows(step, post) for post in step.post_ops) else 0
+        row = step.kind == "fc" and math.prod(shape[:-1]) == 1 and all(self._follows(step, post) for post in step.post_ops)
+        return next((unit for unit in _COLUMNS if shape[-1] % unit == 0), 0) if row else 0
 
     def _follows(self, step: Step, post: PostOp) -> bool:
         """Whether the operand of a post-operation has a dense part for each part of the output."""

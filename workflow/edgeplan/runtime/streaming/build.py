@@ -71,7 +71,7 @@ class Built:
 
 @dataclass(slots=True)
 class _Row:
-    """A step of the program in the making: its place among the lowered steps, and where its weights lie if it has none itself."""
+    """A step of the program in the making: which lowered step it is, and where its weights lie if it has none itself."""
 
     step: Step
     choice: Implementation
@@ -179,10 +179,10 @@ def _program(
     executed, end = _executed(rows, numbers, places)
     used = {t for kernel in kernels for t in (*kernel.step.reads, *kernel.step.outputs)}
     named = used | {name for kernel in kernels for name in kernel.step.weights.values()}
-    borders = [
-        tuple(Border(name, lowered.shapes[name], places.operand(places.tokens[name])) for name in names)
-        for names in (lowered.inputs, lowered.outputs)
-    ]
+
+    def border(names: Sequence[str]) -> tuple[Border, ...]:
+        return tuple(Border(name, lowered.shapes[name], places.operand(places.tokens[name])) for name in names)
+
     return StreamProgram(
         lowered.name,
         threads,
@@ -190,7 +190,8 @@ def _program(
         kernels,
         executed,
         buffers,
-        *borders,
+        border(lowered.inputs),
+        border(lowered.outputs),
         MappingProxyType({name: creator.shapes[name] for name in sorted(named) if name in creator.shapes}),
         MappingProxyType({name: creator.layouts.get(name, NCHW) for name in sorted(used)}),
         end,
