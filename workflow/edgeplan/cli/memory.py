@@ -114,8 +114,10 @@ def summary(made: MemoryPlanned) -> list[str]:
 
 
 def _sliced(made: MemoryPlanned) -> str:
-    parts = sum("[" in name for name in made.document.steps)
-    return f", {parts} of them parts of at most {made.candidate.limit / _MIB:g} MiB" if parts else ""
+    names, form = made.document.steps, made.candidate.form
+    parts, bands = sum("[" in name for name in names), sum("@" in name for name in names)
+    told = f", {parts} of them parts of at most {form.limit / _MIB:g} MiB" if parts else ""
+    return told + (f", {bands} of bands of rows" if bands else "")
 
 
 def run_lines(found: MemoryRun) -> list[str]:

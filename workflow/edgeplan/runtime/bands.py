@@ -160,8 +160,8 @@ def _part(tensor: str, rows: Range) -> str:
 
 def _pasted(output: str, rows: Range) -> Step:
     part = _part(output, rows)
-    settings: dict[str, Setting] = {"axis": _ROWS_AXIS, "start": rows[0]}
-    return Step(f"rows of {part}", "paste", (), (part,), (output,), settings=MappingProxyType(settings))
+    settings: dict[str, Setting] = {"start": rows[0]}
+    return Step(f"rows of {part}", "paste_rows", (), (part,), (output,), settings=MappingProxyType(settings))
 
 
 class _Band:
@@ -230,8 +230,8 @@ class _Band:
         target = self._name(tensor, rows)
         if target == source:
             return None
-        settings: dict[str, Setting] = {"axis": _ROWS_AXIS, "start": rows[0] - start}
-        return Step(f"rows of {target}", "split", (), (source,), (target,), settings=MappingProxyType(settings))
+        settings: dict[str, Setting] = {"start": rows[0] - start}
+        return Step(f"rows of {target}", "cut_rows", (), (source,), (target,), settings=MappingProxyType(settings))
 
     @staticmethod
     def _settings(step: Step, window: Range, height: int) -> Mapping[str, Setting]:

@@ -36,6 +36,7 @@ class About(BaseModel):
         model, model_sha256: the ONNX file.
         budget_bytes: over idle, all pages.
         limit_bytes: the most bytes of weights of a part of a step.
+        regions: first and last step, and rows of a band, of what runs in bands.
         machine: fingerprint of the machine that it was profiled on.
         weights_sha256: of the weights in the folder.
         processors: that computed and read when it was profiled.
@@ -48,6 +49,7 @@ class About(BaseModel):
     model_sha256: str
     budget_bytes: Annotated[int, Field(gt=0)]
     limit_bytes: int
+    regions: list[tuple[int, int, int]]
     machine: str
     weights_sha256: str
     processors: dict[Literal["compute", "reader"], list[int]]

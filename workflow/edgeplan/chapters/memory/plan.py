@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +34,12 @@ from edgeplan.profiling.streaming import (
     run_apart,
     workload_of,
 )
-from edgeplan.runtime.bands import Region
+from edgeplan.runtime.bands import Region, regions_by_peak
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.plan_folder import files_of, model_sha256
+from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.streaming.build import build, write_weights
 from edgeplan.runtime.streaming.program import PROGRAM_NAME, StreamProgram, to_json
 from edgeplan.runtime.streaming.session import PLAN_NAME, WEIGHTS_NAME
@@ -49,6 +51,8 @@ PROFILE_NAME, MODEL_NAME = "profile.json", "model.json"
 LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2)
 _ATTEMPTS = 4  # to hold the budget in a run
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
+_SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
+_NEAR = 0.02  # a plan as near to the fastest is not improved by other forms
 _GAIN = 0.005  # a finer cut has to gain so much
 
 
@@ -83,17 +87,30 @@ class Cores:
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """How a model is cut.
+
+    Attributes:
+        limit: the most bytes of weights of a part of a step.
+        regions: steps that run in bands of rows.
+    """
+
+    limit: int
+    regions: tuple[Region, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A program with what it takes.
 
     Attributes:
         folder: where it and its weights lie.
-        limit: the most bytes of weights of a part.
+        form: how the model was cut.
         program, profile: see there.
     """
 
     folder: Path
-    limit: int
+    form: Form
     program: StreamProgram
     profile: StreamProfile
 
@@ -159,28 +176,53 @@ class Planner:
         require_exact(graph, str(model))
         self.lowered: Lowered = lower(graph)
         self._dnnl = Dnnl()
-        self._candidates: dict[int, Candidate] = {}
+        layouts, block = activation_layouts(self.lowered, BLOCKED), self._dnnl.info.block
+        ladder = regions_by_peak(self.lowered, layouts, BLOCKED, block)
+        self.forms = tuple(Form(limit, regions) for regions in ladder for limit in LIMITS)
+        self._programs: dict[Form, StreamProgram] = {}
+        self._candidates: dict[Form, Candidate] = {}
         self.inputs = _inputs(graph_inputs(self.lowered), work)
 
-    def candidate(self, limit: int) -> Candidate:
-        """The program cut so, profiled.
+    def candidate(self, form: Form) -> Candidate:
+        """The program of a form, profiled.
 
         Raises:
             StreamRunError: it cannot be run.
         """
-        if limit not in self._candidates:
-            folder = self._work / f"limit-{limit}"
+        if form not in self._candidates:
+            program = self.program(form)
+            same = [c for f, c in self._candidates.items() if self.program(f).steps == program.steps]
+            if same:
+                return same[0]
+            profile = profile_program(self._folder(form), program, self.settings(self._runs, profile=True))
+            self._candidates[form] = Candidate(self._folder(form), form, program, profile)
+        return self._candidates[form]
+
+    def program(self, form: Form) -> StreamProgram:
+        """The program of a form, written with its weights.
+
+        Raises:
+            StoreError: the disk is full.
+        """
+        if form not in self._programs:
+            folder = self._folder(form)
             folder.mkdir()
-            program = write_program(self._dnnl, self._model, self.lowered, folder, limit, self._threads)
-            same = [c for c in self._candidates.values() if c.program.steps == program.steps]
-            profile = same[0].profile if same else profile_program(folder, program, self.settings(self._runs, profile=True))
-            self._candidates[limit] = Candidate(folder, limit, program, profile)
-        return self._candidates[limit]
+            given = (self._dnnl, self._model, self.lowered, folder, form.limit, self._threads, form.regions)
+            self._programs[form] = write_program(*given)
+        return self._programs[form]
+
+    def _folder(self, form: Form) -> Path:
+        return self._work / f"form-{self.forms.index(form)}"
+
+    def _least(self, form: Form) -> int:
+        """What activations and weights of a form take at least, nothing measured."""
+        program = self.program(form)
+        return bounds.least_bytes(workload_of(program, [0.0] * len(program.steps)))
 
     @property
     def idle_bytes(self) -> int:
         """Resident memory of the process that runs plans, before it opens one."""
-        return self.candidate(LIMITS[0]).profile.idle_bytes
+        return self.candidate(self.forms[0]).profile.idle_bytes
 
     def settings(self, runs: int, *, profile: bool = False, isolated: bool = False) -> RunSettings:
         """How programs are run."""
@@ -190,40 +232,48 @@ class Planner:
         )  # fmt: skip
 
     def best(self, budget: int, mode: Mode) -> tuple[Candidate, Planned]:
-        """The fastest plan over all cuts, by prediction.
+        """The fastest plan over all forms, by prediction: those without bands first, and with them where it may gain.
 
         Raises:
             InfeasibleError: none fits; the message says what is the least.
         """
         found: list[tuple[Candidate, Planned]] = []
-        reasons: list[Candidate] = []
-        for limit in LIMITS:
-            candidate = self.candidate(limit)
-            try:
-                made = candidate.planned(budget, mode)
-            except InfeasibleError:
-                reasons.append(candidate)
-                continue
-            gained = not found or made.predicted_ms < (1 - _GAIN) * min(p.predicted_ms for _, p in found)
-            found.append((candidate, made))
-            if not gained:
+        for _, forms in groupby(self.forms, key=lambda form: form.regions):
+            tried: list[float] = []
+            for form in forms:
+                if self._least(form) + _SURE_BYTES > budget:
+                    continue
+                candidate = self.candidate(form)
+                try:
+                    made = candidate.planned(budget, mode)
+                except (InfeasibleError, UndecidedError):
+                    continue
+                found.append((candidate, made))
+                tried.append(made.predicted_ms)
+                if len(tried) > 1 and tried[-1] > (1 - _GAIN) * min(tried[:-1]):
+                    break
+            if found and min(made.predicted_ms for _, made in found) <= (1 + _NEAR) * self.fastest_ms:
                 break
         if not found:
-            raise self._does_not_fit(reasons, budget)
+            raise self._does_not_fit(budget)
         return min(found, key=lambda pair: pair[1].predicted_ms)
 
-    @staticmethod
-    def _does_not_fit(tried: Sequence[Candidate], budget: int) -> InfeasibleError:
-        enough, known = [], []
-        for candidate in tried:
-            layout = least(candidate.workload)
-            enough.append((layout.height or layout.lower_bound) + candidate.profile.objects_bytes)
-            known.append(layout.lower_bound + candidate.profile.objects_bytes)
-        proven = "proven for the slices tried" if min(known) == min(enough) else f"proven: {mib(min(known))} or more"
+    @property
+    def fastest_ms(self) -> float:
+        """An inference with all weights in memory, no step cut."""
+        return float(np.sum(self.candidate(self.forms[0]).profile.compute_ms))
+
+    def _does_not_fit(self, budget: int) -> InfeasibleError:
+        candidate = self.candidate(min(self.forms, key=self._least))
+        layout, objects = least(candidate.workload), candidate.profile.objects_bytes
+        enough = (layout.height or layout.lower_bound) + objects
+        proven = (
+            "proven for the finest slices and bands tried" if layout.proven else f"{mib(layout.lower_bound + objects)} proven"
+        )
         return InfeasibleError(
-            f"{mib(budget)} is not enough: the least is {mib(min(enough))} over idle ({proven})",
+            f"{mib(budget)} is not enough: the least is {mib(enough)} over idle ({proven})",
             where="--budget",
-            next_step=f"give --budget {-(-min(enough) // MIB)}MiB or more",
+            next_step=f"give --budget {-(-enough // MIB)}MiB or more",
         )
 
     def least_for(self, slowdown: float, mode: Mode) -> int:
@@ -233,14 +283,11 @@ class Planner:
             slowdown: relative, e.g. 0.05.
             mode: what is planned for.
         """
-        fastest = float(np.sum(self.candidate(LIMITS[0]).profile.compute_ms))
         found = []
-        for limit in LIMITS:
-            candidate = self.candidate(limit)
-            if (budget := _least_within(candidate, fastest * (1 + slowdown), mode)) is not None:
+        for form in self.forms:
+            target_ms = self.fastest_ms * (1 + slowdown)
+            if (budget := _least_within(self.candidate(form), target_ms, mode)) is not None:
                 found.append(budget)
-            elif found:
-                break
         if not found:
             raise InfeasibleError(
                 f"no plan is at most {100 * slowdown:g} % slower than with all weights in memory",
@@ -251,7 +298,7 @@ class Planner:
 
     def curve(self, mode: Mode, points: int = 24) -> list[tuple[int, float, float]]:
         """Budget (bytes), predicted time and bound (ms), from the least that fits to all weights in memory."""
-        candidates = [self.candidate(limit) for limit in LIMITS]
+        candidates = [self.candidate(form) for form in self.forms]
         low = min(candidate.least_bytes() for candidate in candidates)
         high = all_bytes(candidates[0])
         found = []
@@ -316,7 +363,8 @@ class Planner:
             "model": str(self._model.resolve()),
             "model_sha256": model_sha256(files_of(self._model)),
             "budget_bytes": budget,
-            "limit_bytes": candidate.limit,
+            "limit_bytes": candidate.form.limit,
+            "regions": [[region.first, region.last, region.rows] for region in candidate.form.regions],
             "machine": fingerprint(),
             "weights_sha256": model_sha256([candidate.folder / WEIGHTS_NAME]),
             "processors": {"compute": list(self.cores.compute), "reader": list(self.cores.reader)},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
@@ -275,7 +275,10 @@ def _kernels(creator: Creator, rows: Sequence[_Row]) -> tuple[tuple[Kernel, ...]
     for row in rows:
         step = row.step
         arguments = tuple(tuple(a.number for a in call.arguments) for call in row.created.calls)
-        key = (step.name,) if step.kind == "keep" else (signature(creator, step), row.choice, arguments)
+        same = step
+        if step.kind in ("cut_rows", "paste_rows"):  # which rows is a matter of the place
+            same = replace(step, settings=MappingProxyType({}))
+        key = (step.name,) if step.kind == "keep" else (signature(creator, same), row.choice, arguments)
         if key not in known:
             known[key] = len(kernels)
             kernels.append(Kernel(step, row.choice))
