@@ -267,9 +267,7 @@ class Planner:
         candidate = self.candidate(min(self.forms, key=self._least))
         layout, objects = least(candidate.workload), candidate.profile.objects_bytes
         enough = (layout.height or layout.lower_bound) + objects
-        proven = (
-            "proven for the finest slices and bands tried" if layout.proven else f"{mib(layout.lower_bound + objects)} proven"
-        )
+        proven = "proven for the finest slices and bands" if layout.proven else f"{mib(layout.lower_bound + objects)} proven"
         return InfeasibleError(
             f"{mib(budget)} is not enough: the least is {mib(enough)} over idle ({proven})",
             where="--budget",

@@ -20,6 +20,7 @@ from edgeplan.errors import FormatError, InputError, ModelError
 from edgeplan.runtime.creation import Created, Creator
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.signatures import ExecArg
+from edgeplan.runtime.streaming.library_pages import drop_unchanged
 from edgeplan.runtime.streaming.program import AGAIN, WEIGHTS, Border, Operand, StreamProgram, read_program
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile
 
@@ -116,8 +117,14 @@ class Session:
         self.dnnl, self.program, self._file, self._debug = dnnl, program, file, debug
         self._stream = dnnl.stream()
         self._memories: dict[tuple[int, int, int, int], Handle] = {}
-        self._kernels = _made(dnnl, program)
-        self._calls = [self._bound(k) for k in range(len(program.steps))]
+        with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
+            made = _made(dnnl, program)
+        self._calls = [self._bound(made, k) for k in range(len(program.steps))]
+        self._primitives = [call.primitive for created in made for call in created.calls if call.primitive is not None]
+        for primitive in self._primitives:
+            primitive.forget()
+        del made
+        drop_unchanged(dnnl.info.path)
         self._loaded_before = _counts(program)
         self._loader = Loader(file, lanes, processors)
         self.times: list[int] = [0] * (2 * len(program.steps))
@@ -125,10 +132,10 @@ class Session:
         self._arena: mmap.mmap | None = None
         self.apply(schedule)
 
-    def _bound(self, k: int) -> tuple[_Call, ...]:
+    def _bound(self, made: Sequence[Created], k: int) -> tuple[_Call, ...]:
         """The calls of a step; its memories have no address yet."""
         step = self.program.steps[k]
-        created = self._kernels[step.kernel]
+        created = made[step.kernel]
         if [len(call.arguments) for call in created.calls] != [len(operands) for operands in step.calls]:
             raise FormatError(f"the program does not fit: step {step.name!r}", where=self.program.model, next_step=AGAIN)
         calls = []
