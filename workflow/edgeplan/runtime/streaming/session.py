@@ -20,12 +20,13 @@ from edgeplan.errors import FormatError, InputError, ModelError
 from edgeplan.runtime.creation import Created, Creator
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.signatures import ExecArg
-from edgeplan.runtime.streaming.library_pages import drop_unchanged
+from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import AGAIN, WEIGHTS, Border, Operand, StreamProgram, read_program
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile
 
 PLAN_NAME, WEIGHTS_NAME = "plan.json", "weights.bin"
 _FLOAT_BYTES = 4
+_DROP_EVERY = 8  # kernels made, or steps of the first inference
 _GETPPID: Any = ctypes.CDLL(None).getppid  # a call that takes nothing and lets other threads have the interpreter
 _NAN = b"\x00\x00\xc0\x7f"  # a quiet one, little-endian
 
@@ -115,16 +116,15 @@ class Session:
             what = f"the plan is for oneDNN {' '.join(program.library)}, this is {' '.join(here)}"
             raise FormatError(what, where=program.model, next_step=AGAIN)
         self.dnnl, self.program, self._file, self._debug = dnnl, program, file, debug
-        self._stream = dnnl.stream()
+        self._stream, self._library = dnnl.stream(), LibraryPages(dnnl.info.path)
         self._memories: dict[tuple[int, int, int, int], Handle] = {}
         with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
-            made = _made(dnnl, program)
+            made = _made(dnnl, program, self._library)
         self._calls = [self._bound(made, k) for k in range(len(program.steps))]
         self._primitives = [call.primitive for created in made for call in created.calls if call.primitive is not None]
         for primitive in self._primitives:
             primitive.forget()
         del made
-        drop_unchanged(dnnl.info.path)
         self._loaded_before = _counts(program)
         self._loader = Loader(file, lanes, processors)
         self.times: list[int] = [0] * (2 * len(program.steps))
@@ -246,6 +246,8 @@ class Session:
             if self.slowed:
                 _stay_awake(perf_counter_ns() + self.slowed[k])
             times[2 * k + 1] = perf_counter_ns()
+            if first == 0 and k % _DROP_EVERY == 0:
+                self._library.drop()  # what the first execution alone needs
             if self._debug:
                 self._poison(k)
             if k + 1 < steps:
@@ -319,12 +321,21 @@ def _stay_awake(until: int) -> None:
         _GETPPID()
 
 
-def _made(dnnl: Dnnl, program: StreamProgram) -> tuple[Created, ...]:
-    """The kernels. Every tensor has an offset of its own here, so that none is taken for a view of another."""
+def _made(dnnl: Dnnl, program: StreamProgram, library: LibraryPages) -> tuple[Created, ...]:
+    """The kernels; what only their making needs of the library is dropped again.
+
+    Every tensor has an offset of its own here, so that none is taken for a view of another.
+    """
     offsets = {tensor: _FLOAT_BYTES * k for k, tensor in enumerate(program.layouts)}
     creator = Creator(dnnl, program.shapes, program.layouts, offsets)
     dnnl.set_threads(program.threads)
-    return tuple(creator.create(kernel.step, kernel.implementation) for kernel in program.kernels)
+    made: list[Created] = []
+    for kernel in program.kernels:
+        if len(made) % _DROP_EVERY == 0:
+            library.drop()
+        made.append(creator.create(kernel.step, kernel.implementation))
+    library.drop()
+    return tuple(made)
 
 
 def _counts(program: StreamProgram) -> list[int]:

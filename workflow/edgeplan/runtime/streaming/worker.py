@@ -18,7 +18,7 @@ from typing import Any
 
 from edgeplan.measurement.process.memory_counters import reset_peak, resident, wait_at
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.streaming.library_pages import drop_unchanged
+from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import read_program
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import WEIGHTS_NAME, Schedule, Session
@@ -53,7 +53,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     inputs = {name: Path(path).read_bytes() for name, path in job["inputs"].items()}
     dnnl = Dnnl()
     dnnl.warm_up(int(job["threads"]))
-    drop_unchanged(dnnl.info.path)  # what the session drops is not to be what idle was
+    LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
     wait_at(job.get("gate", ""))
     reset_peak()
     idle, faults = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
