@@ -36,6 +36,7 @@ from edgeplan.profiling.streaming import (
 )
 from edgeplan.runtime.bands import Region, regions_by_peak
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder_lock import work_folder
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.plan_folder import files_of, model_sha256
@@ -470,10 +471,10 @@ def planning(model: Path, threads: int, processors: Sequence[int], near: Path, w
         StoreError: nothing can be written there.
     """
     cores = Cores.of(processors, threads)
+    parent = near.resolve().parent
     try:
-        near.resolve().parent.mkdir(parents=True, exist_ok=True)
-        work = tempfile.TemporaryDirectory(prefix=".planning-", dir=near.resolve().parent)
+        parent.mkdir(parents=True, exist_ok=True)
+        with machine_lock(wait_seconds), work_folder(parent, ".planning-") as folder:
+            yield Planner(model, folder, threads, cores)
     except OSError as error:
         raise cannot_write(error, near) from error
-    with machine_lock(wait_seconds), work as folder:
-        yield Planner(model, Path(folder), threads, cores)
