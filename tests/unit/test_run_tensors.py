@@ -16,7 +16,6 @@ from typer.testing import CliRunner, Result
 import edgeplan
 from edgeplan import api
 from edgeplan.chapters.cold_start import inference
-from edgeplan.chapters.cold_start.tensors import write_outputs
 from edgeplan.cli import app
 from edgeplan.errors import CheckError, EdgeplanError, InputError, ModelError, ParamsError
 from edgeplan.graph.builder import GraphBuilder
@@ -26,6 +25,7 @@ from edgeplan.measurement.process.inputs import random_inputs, relative_error
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.tensors import write_outputs
 
 SHAPE = (1, 4, 9, 9)
 

@@ -1,6 +1,6 @@
 """Measure kernels on a device, predict the latency of any model there, and plan how to run it.
 
-`predict`, `measure`, `plan_cold_start` and `run` are the library's interface: docs/api.md.
+`predict`, `measure`, `plan_cold_start`, `run`, `plan_memory` and `run_memory` are the library's interface: docs/api.md.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgeplan.api import ColdStartPlan, Run, measure, plan_cold_start, predict, run
+    from edgeplan.api import ColdStartPlan, Run, measure, plan_cold_start, plan_memory, predict, run, run_memory
     from edgeplan.comparison import Measured
     from edgeplan.graph.onnx.prepare import Preparation
     from edgeplan.prediction import Prediction
@@ -23,8 +23,10 @@ __all__ = [
     "__version__",
     "measure",
     "plan_cold_start",
+    "plan_memory",
     "predict",
     "run",
+    "run_memory",
 ]
 _ELSEWHERE = {
     "Measured": "edgeplan.comparison",

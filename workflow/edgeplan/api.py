@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from edgeplan.chapters.memory.inference import MemoryRun
+    from edgeplan.chapters.memory.plan import MemoryPlanned
     from edgeplan.comparison import Measured
     from edgeplan.graph.onnx.prepare import Preparation
     from edgeplan.planning.document import Plan
@@ -84,15 +86,25 @@ class Run:
         Raises:
             CheckError: they do.
         """
-        from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
+        if self.difference is not None:
+            require_checked(self.difference, self.program.model)
 
-        if self.difference is not None and not self.difference <= OUTPUT_TOLERANCE:
-            by = f"by {self.difference:.1e} of the largest magnitude" if isfinite(self.difference) else "in what is not finite"
-            raise CheckError(
-                f"outputs differ from ONNX Runtime's {by}, more than the {OUTPUT_TOLERANCE:.0e} of rounding",
-                where=f"model {self.program.model}",
-                next_step="plan the model again; do not use this plan if that changes nothing",
-            )
+
+def require_checked(difference: float, model: str) -> None:
+    """Refuse outputs that differ from ONNX Runtime's by more than rounding.
+
+    Raises:
+        CheckError: they do.
+    """
+    from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
+
+    if not difference <= OUTPUT_TOLERANCE:
+        by = f"by {difference:.1e} of the largest magnitude" if isfinite(difference) else "in what is not finite"
+        raise CheckError(
+            f"outputs differ from ONNX Runtime's {by}, more than the {OUTPUT_TOLERANCE:.0e} of rounding",
+            where=f"model {model}",
+            next_step="plan the model again; do not use this plan if that changes nothing",
+        )
 
 
 def predict(
@@ -280,6 +292,80 @@ def plan_cold_start(
     return ColdStartPlan(folder, made, planned.profiles, read_linked(folder / PROGRAM_NAME), limit_bytes)
 
 
+def plan_memory(
+    model: _Path,
+    output: _Path,
+    budget: str = "",
+    *,
+    device: _Path = "cpu-onednn",
+    max_slowdown: str = "",
+    threads: int = 0,
+    mode: Literal["isolated", "back-to-back"] = "back-to-back",
+    total: bool = False,
+    curve: _Path | None = None,
+    preparation: Preparation | None = None,
+) -> MemoryPlanned:
+    """Plan how a model runs within a budget of memory, and write what executes it.
+
+    Args:
+        model: ONNX file.
+        output: folder to write the plan to; on the disk that weights are to be read from.
+        budget: bytes over the idle process as "64MB" or "64MiB", or a share of what ONNX Runtime takes as "10%".
+        device: name of a device file of the engine onednn, or a path to one.
+        max_slowdown: instead of a budget: the least one whose plan is at most so much slower, as "5%".
+        threads: that compute; 0: all processors of the device but one.
+        mode: memory is filled before each inference, or inferences follow each other.
+        total: the budget is for the whole process.
+        curve: file to draw latency against budget to, as SVG.
+        preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
+
+    Raises:
+        ParamsError: an argument is none that there is.
+        InfeasibleError: it does not fit; the message says what is the least.
+        EdgeplanError: see `edgeplan.chapters.memory.plan.Planner`.
+    """
+    from edgeplan.chapters.memory.budget import Budget
+    from edgeplan.chapters.memory.plan import planning
+    from edgeplan.chapters.memory.stock import peak_bytes
+    from edgeplan.devices.config import load_device
+    from edgeplan.graph.onnx.prepare import Preparation, prepare_file
+    from edgeplan.planning.memory.planner import Mode
+    from edgeplan.profiling.settings import cores_of
+    from edgeplan.writable import require_writable
+
+    slowdown = Budget.parsed(max_slowdown).share if max_slowdown else 0.0
+    if max_slowdown and not slowdown:
+        raise ParamsError(f"{max_slowdown!r} is no share", where="--max-slowdown", next_step="give per cent, as in 5%")
+    wanted = Budget.parsed(budget) if budget else None
+    if mode not in tuple(Mode):
+        raise ParamsError(f"there is no mode {mode!r}", where="--mode", next_step=f"choose {' or '.join(Mode)}")
+    found = load_device(Path(device) if isinstance(device, PathLike) else device)
+    if found.engine != "onednn":
+        raise DeviceError(
+            f"device {found.name!r} runs {found.engine}, which executes no plans",
+            where="--device",
+            next_step="take a device of the engine onednn, e.g. cpu-onednn",
+        )
+    processors = cores_of(found).all
+    out = Path(output)
+    require_writable(out, instead="choose another folder with -o")
+    source = prepare_file(Path(model), preparation or Preparation(), out.with_name(f"{out.name}.onnx"))
+    with planning(source, threads or max(1, len(processors) - 1), processors, out) as planner:
+        if wanted is None:
+            size = planner.least_for(slowdown, Mode(mode))
+        elif wanted.share:
+            size = int(wanted.share * peak_bytes(source, planner.cores))
+        else:
+            size = wanted.size
+        size -= planner.idle_bytes if total else 0
+        made = planner.write(size, Mode(mode), out)
+        if curve is not None:
+            from edgeplan.chapters.memory.curve import write_curve
+
+            write_curve(planner.curve(Mode(mode)), source.stem, Path(curve))
+    return made
+
+
 def run(
     plan: _Path | ColdStartPlan,
     inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike | _Path | None = None,
@@ -313,11 +399,11 @@ def run(
         ModelError: with `check`, the model is not found or changed, or ONNX Runtime cannot run it.
     """
     from edgeplan.chapters.cold_start.inference import kept_on, processors, require_sorted, run_here, start_apart
-    from edgeplan.chapters.cold_start.tensors import checked_inputs, read_inputs
     from edgeplan.measurement.process.inputs import random_inputs, relative_error
     from edgeplan.planning.document import read_plan
     from edgeplan.runtime.linked_file import read_linked
     from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
+    from edgeplan.tensors import checked_inputs, read_inputs
 
     folder = plan.folder if isinstance(plan, ColdStartPlan) else Path(plan)
     _check_run(given=inputs is not None, repeat=repeat, check=check, cold=cold, evicted=evicted)
@@ -340,7 +426,8 @@ def run(
         return Run(program, {}, tuple(times), (), {}, continuous)
     source = None
     if check:
-        from edgeplan.chapters.cold_start.reference import model_of, reference_outputs
+        from edgeplan.chapters.cold_start.reference import model_of
+        from edgeplan.reference import reference_outputs
 
         source = model_of(program, folder, None if model is None else Path(model))
     difference = None
@@ -366,3 +453,63 @@ def _check_run(*, given: bool, repeat: int, check: bool, cold: bool, evicted: bo
         raise ParamsError(
             "the outputs of a fresh process stay there", where="--check", next_step="leave out --cold, or --check"
         )
+
+
+def run_memory(
+    plan: _Path | MemoryPlanned,
+    inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike | _Path | None = None,
+    *,
+    repeat: int = 1,
+    budgets: Sequence[str] = (),
+    check: bool = False,
+    model: _Path | None = None,
+) -> MemoryRun:
+    """Run a plan of `plan_memory`, by one budget after the other.
+
+    Args:
+        plan: a plan folder, or what `plan_memory` returned.
+        inputs: float32 arrays by name, the array alone for a model of one input, or a file of them (.npz, .npy); seeded random
+            ones without.
+        repeat: inferences of each budget.
+        budgets: as "64MiB"; without, the one that it was planned for. The session plans again from one to the next.
+        check: compare outputs with ONNX Runtime's on the same inputs.
+        model: the ONNX file to check against, where it has moved since it was planned.
+
+    Raises:
+        InputError: inputs do not fit the model.
+        ParamsError: a budget is none.
+        InfeasibleError: a budget is too small.
+        FormatError: no plan, or one for another machine or library.
+        ModelError: the weights cannot be read; with `check`, the model is not found or changed.
+        CheckError: outputs differ from ONNX Runtime's.
+    """
+    from dataclasses import replace
+
+    from edgeplan.chapters.memory.budget import Budget
+    from edgeplan.chapters.memory.inference import model_of, read_about, run_plan
+    from edgeplan.measurement.process.inputs import random_inputs, relative_error
+    from edgeplan.reference import reference_outputs
+    from edgeplan.runtime.streaming.program import read_program
+    from edgeplan.tensors import checked_inputs, read_inputs
+
+    folder = Path(plan) if isinstance(plan, (str, PathLike)) else plan.folder
+    about = read_about(folder)
+    program = read_program(folder)
+    values: dict[str, Any]
+    if inputs is None:
+        types = {border.name: border.dtype for border in program.inputs}
+        values = random_inputs({border.name: border.shape for border in program.inputs}, 0, types)
+    elif isinstance(inputs, (str, PathLike)):
+        values = read_inputs(Path(inputs), program.inputs)
+    else:
+        values = checked_inputs(inputs, program.inputs)
+    parsed = [Budget.parsed(text) for text in budgets]
+    if any(not budget.size for budget in parsed):
+        raise ParamsError("budgets of a run are sizes", where="--budgets", next_step="give them as in 300MB,100MB")
+    source = model_of(about, None if model is None else Path(model)) if check else None
+    found = run_plan(folder, values, repeat, [budget.size for budget in parsed])
+    if source is not None:
+        expected = reference_outputs(source, values)
+        difference = relative_error(list(found.outputs.values()), [expected[name] for name in found.outputs])
+        found = replace(found, difference=difference)
+    return found

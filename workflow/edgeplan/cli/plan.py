@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgeplan.cli import layout, partition
+from edgeplan.cli import layout, memory, partition
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
 from edgeplan.terminal import say
@@ -44,6 +44,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     layout.register(plan_app)
     partition.register(plan_app)
+    memory.register(plan_app)
     app.add_typer(plan_app, name="plan")
 
 

@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(help="Plan folder, from `edgeplan plan cold-start`.")],
+    folder: Annotated[Path, typer.Argument(help="Plan folder, from `edgeplan plan cold-start` or `memory`.")],
     given: Annotated[
         Path | None,
         typer.Option("--input", "-i", help="Inputs: .npz, by name, or .npy of a single one; random ones without."),
@@ -45,6 +45,9 @@ def run(
             "Without, the first processors this process may use.",
         ),
     ] = "",
+    budgets: Annotated[
+        str, typer.Option(help="Of a plan of memory: budgets to run by, one after the other, as in 300MB,100MB,200MB.")
+    ] = "",
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Run a plan: its cold start, and warm runs after it; or cold starts only, each in a fresh process.
@@ -52,7 +55,8 @@ def run(
     Of a plan made with --continuous, idle cores prepare the kernels that later inferences switch to.
     """
     from edgeplan.api import run as run_plan  # noqa: PLC0415  `edgeplan --help` should not wait for the runtime
-    from edgeplan.chapters.cold_start.tensors import require_npz, write_outputs  # noqa: PLC0415  likewise
+    from edgeplan.chapters.memory.inference import is_memory_plan  # noqa: PLC0415  likewise
+    from edgeplan.tensors import require_npz, write_outputs  # noqa: PLC0415  likewise
 
     if output is not None:
         if cold:
@@ -60,6 +64,11 @@ def run(
                 "the outputs of a fresh process stay there", where="--output", next_step="leave out --cold, or --output"
             )
         require_npz(output)
+    memory = is_memory_plan(folder)
+    _require_fitting(memory=memory, cold=cold or evicted, budgets=bool(budgets))
+    if memory:
+        _run_memory(folder, given, output, repeat, tuple(filter(None, budgets.split(","))), model, check=check)
+        return
     found = run_plan(folder, given, repeat=repeat, device=device, check=check, model=model, cold=cold, evicted=evicted)
     program = found.program
     say(
@@ -79,6 +88,41 @@ def run(
     if found.difference is not None:
         say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
         found.require_checked()
+
+
+def _require_fitting(*, memory: bool, cold: bool, budgets: bool) -> None:
+    """Options are those of the plan."""
+    if memory and cold:
+        what = "a plan of memory has no cold starts"
+        raise ParamsError(what, where="--cold, --evicted", next_step="leave the option out")
+    if budgets and not memory:
+        what = "a plan of a cold start has no budget"
+        raise ParamsError(what, where="--budgets", next_step="plan with edgeplan plan memory, or leave it out")
+
+
+def _run_memory(
+    folder: Path,
+    given: Path | None,
+    output: Path | None,
+    repeat: int,
+    budgets: Sequence[str],
+    model: Path | None,
+    *,
+    check: bool,
+) -> None:
+    from edgeplan.api import require_checked, run_memory  # noqa: PLC0415  see `run`
+    from edgeplan.cli.memory import run_lines  # noqa: PLC0415  likewise
+    from edgeplan.tensors import write_outputs  # noqa: PLC0415  likewise
+
+    found = run_memory(folder, given, repeat=repeat, budgets=budgets, check=check, model=model)
+    for line in run_lines(found):
+        say(line)
+    if output is not None:
+        write_outputs(output, found.outputs)
+        say(f"outputs: {', '.join(found.outputs)} in {output}")
+    if found.difference is not None:
+        say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
+        require_checked(found.difference, found.program.model)
 
 
 def switch_table(times_ms: Sequence[float]) -> list[str]:

@@ -13,10 +13,11 @@ from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.descriptors import Described, Variant
 from edgeplan.runtime.dnnl import Dnnl, Handle
-from edgeplan.runtime.layouts import NCHW, same_bytes
+from edgeplan.runtime.layouts import BLOCKED, NCHW, NHWC, same_bytes
 from edgeplan.runtime.primitives import Describer
 
 ALIGNMENT = 64
+_FLOAT_BYTES = 4
 
 
 def aligned(size: int) -> int:
@@ -316,10 +317,43 @@ def _compiled(work: _Work, step: Step, _variant: Variant) -> None:
         work.move(described, written, work.actual(output), work.arena(output), output)
 
 
+def _rows(work: _Work, step: Step, _variant: Variant) -> None:
+    """Rows copied out of an image (`cut_rows`) or to their place in one (`paste_rows`).
+
+    The descriptor is that of the first rows, whichever they are: where they begin is part of the place, so that copies of as
+    many rows share a primitive.
+    """
+    source, output = step.inputs[0], step.outputs[0]
+    cut = step.kind == "cut_rows"
+    whole, part = (source, output) if cut else (output, source)
+    creator = work.creator
+    view = work.dnnl.submemory(work.actual(whole), creator.shapes[part], (0,) * len(creator.shapes[part]))
+    _, channels, _, width = creator.shapes[whole]
+    side_by_side = {NCHW: 1, NHWC: channels, BLOCKED: work.dnnl.info.block}[creator.layouts[whole]]
+    place = work.arena(whole)
+    place = Place(place.region, place.offset + step.integer("start") * _FLOAT_BYTES * width * side_by_side)
+    if cut:
+        work.move(view, place, work.actual(output), work.arena(output), source)
+    else:
+        work.move(work.actual(source), work.arena(source), view, place, source)
+
+
+def _keep(work: _Work, step: Step, _variant: Variant) -> None:
+    """Weights of several steps copied to where they stay while these run."""
+    plain = work.creator.describer.plain((step.integer("size"),))
+    size = work.dnnl.size(plain.value)
+    work.slots.append(WeightSlot(0, size, plain.value, plain))
+    work.weight_bytes = size
+    work.move(plain, Place("weights", 0), plain, work.arena(step.outputs[0]), "")
+
+
 _MOVES: dict[str, Callable[[_Work, Step, Variant], None]] = {
     "reshape": _reshape,
     "transpose": _transpose,
     "split": _split,
     "compiled": _compiled,
+    "cut_rows": _rows,
+    "paste_rows": _rows,
+    "keep": _keep,
 }
 MOVING_KINDS = frozenset(_MOVES)

@@ -29,6 +29,10 @@ class Handle:
         self._destroy = destroy
         self._keep = keep  # what must outlive this handle
 
+    def forget(self) -> None:
+        """Let go of what was kept for it: nothing will be asked of that any more."""
+        self._keep = None
+
     def __del__(self) -> None:
         self._destroy(self.value)
 

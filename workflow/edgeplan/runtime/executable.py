@@ -22,9 +22,10 @@ import numpy.typing as npt
 
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
+from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.creation import ALIGNMENT, Created, Creator, KernelCall, aligned
-from edgeplan.runtime.dnnl import Dnnl, Handle
+from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.transform import Array, folded, values_of
@@ -203,27 +204,7 @@ class Executable:
 
     def transform(self, index: int, created: Created, raw: Mapping[str, Array], worker: Worker) -> Buffer:
         """A step's weights in the layouts its primitives read: `created.weight_bytes` bytes that may be cached."""
-        weights = allocate(created.weight_bytes)
-        dnnl = self.dnnl
-        dnnl.set_threads(worker.threads)
-        for slot, values in zip(created.slots, folded(self.program.steps[index], raw), strict=True):
-            address = weights.address + slot.offset
-            if dnnl.equal(slot.source.value, slot.target):
-                ctypes.memmove(address, values.ctypes.data, slot.size)
-                continue
-            descriptor = dnnl.reorder(slot.source.value, slot.target)
-            primitive = dnnl.primitive(descriptor)
-            scratch = allocate(dnnl.scratch_bytes(descriptor))
-            given = (
-                (constants.ARG_SRC, dnnl.memory(slot.source.value, values.ctypes.data)),
-                (constants.ARG_DST, dnnl.memory(slot.target, address)),
-                (constants.ARG_SCRATCHPAD, self._scratch(descriptor, scratch)),
-            )
-            dnnl.run(primitive, worker.stream, given)
-        return weights
-
-    def _scratch(self, descriptor: Handle, buffer: Buffer) -> Handle:
-        return self.dnnl.memory(self.dnnl.queried(descriptor, constants.QUERY_SCRATCHPAD_MD), buffer.address)
+        return transformed(self.dnnl, self.program.steps[index], created, raw, worker)
 
     def bind(self, created: Created, weights: Buffer | None) -> Prepared:
         """Give a created step its memory: the arena, and its transformed weights (any buffer that holds them).
@@ -249,7 +230,7 @@ class Executable:
                 block = (ctypes.c_int64 * len(call.block))(*call.block)
                 places = [bases[place.region] + place.offset for place in call.places]
                 addresses = (ctypes.c_int64 * len(places))(*places)
-                calls.append((_kernel(call.kernel), ctypes.addressof(block), len(places), addresses))
+                calls.append((compiled_kernel(call.kernel), ctypes.addressof(block), len(places), addresses))
                 keep.append(block)
                 continue
             assert call.primitive is not None  # noqa: S101  created to be run
@@ -288,7 +269,7 @@ class Executable:
 
 
 @cache
-def _kernel(name: str) -> Callable[..., int]:
+def compiled_kernel(name: str) -> Callable[..., int]:
     """A compiled kernel, with the arguments of `dnnl_primitive_execute`."""
     from edgeplan.runtime import kernels  # noqa: PLC0415  this loads numba, which most models need not
 
@@ -296,3 +277,36 @@ def _kernel(name: str) -> Callable[..., int]:
 
 
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+
+
+def transformed(dnnl: Dnnl, step: Step, created: Created, raw: Mapping[str, Array], worker: Worker) -> Buffer:
+    """Weights in the layouts that a step's primitives read.
+
+    Args:
+        dnnl: the library.
+        step: whose they are.
+        created: the step.
+        raw: role -> values as in the ONNX file; those of `weight` may be overwritten.
+        worker: of the calling thread.
+
+    Returns:
+        `created.weight_bytes` bytes.
+    """
+    weights = allocate(created.weight_bytes)
+    dnnl.set_threads(worker.threads)
+    for slot, values in zip(created.slots, folded(step, raw), strict=True):
+        address = weights.address + slot.offset
+        if dnnl.equal(slot.source.value, slot.target):
+            ctypes.memmove(address, values.ctypes.data, slot.size)
+            continue
+        descriptor = dnnl.reorder(slot.source.value, slot.target)
+        primitive = dnnl.primitive(descriptor)
+        scratch = allocate(dnnl.scratch_bytes(descriptor))
+        scratchpad = dnnl.memory(dnnl.queried(descriptor, constants.QUERY_SCRATCHPAD_MD), scratch.address)
+        given = (
+            (constants.ARG_SRC, dnnl.memory(slot.source.value, values.ctypes.data)),
+            (constants.ARG_DST, dnnl.memory(slot.target, address)),
+            (constants.ARG_SCRATCHPAD, scratchpad),
+        )
+        dnnl.run(primitive, worker.stream, given)
+    return weights

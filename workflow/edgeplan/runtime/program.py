@@ -67,26 +67,28 @@ def activation_layouts(lowered: Lowered, home: str) -> Mapping[str, str]:
     return MappingProxyType({t: NCHW if t in plain else home for t in activations})
 
 
-def step_candidates(dnnl: Dnnl, lowered: Lowered, home: str) -> tuple[tuple[Implementation, ...], ...]:
-    """The candidates of every step under a home layout. Equal steps are asked for once.
+def step_candidates(
+    dnnl: Dnnl, lowered: Lowered, home: str, layouts: Mapping[str, str] | None = None
+) -> tuple[tuple[Implementation, ...], ...]:
+    """The candidates of every step under a home layout, or the layouts given. Equal steps are asked for once.
 
     What oneDNN offers may depend on the calling thread's number of threads: set it before (`Dnnl.set_threads`).
 
     Raises:
         ModelError: oneDNN offers no implementation of a step.
     """
-    creator = Creator(dnnl, lowered.shapes, activation_layouts(lowered, home), {}, lowered.types)
+    creator = Creator(dnnl, lowered.shapes, layouts or activation_layouts(lowered, home), {}, lowered.types)
     known: dict[object, tuple[Implementation, ...]] = {}
     found = []
     for step in lowered.steps:
-        key = _signature(creator, step)
+        key = signature(creator, step)
         if key not in known:
             known[key] = candidates(creator, step)
         found.append(known[key])
     return tuple(found)
 
 
-def _signature(creator: Creator, step: Step) -> object:
+def signature(creator: Creator, step: Step) -> object:
     """What decides the candidates of a step: equal for steps that differ in names alone."""
     tensors = (*step.reads, *step.outputs)
     return (
@@ -145,7 +147,7 @@ def plan_buffers(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tu
 
     Largest first, each at the lowest place that is free during its life. Views, and sums with their operand, share a buffer.
     """
-    root = _shared_buffers(lowered, layouts, block)
+    root = shared_buffers(lowered, layouts, block)
     lives: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
     last = len(lowered.steps)
@@ -164,7 +166,7 @@ def _size(lowered: Lowered, layouts: Mapping[str, str], tensor: str, block: int)
     return size_bytes(lowered.shapes[tensor], layouts[tensor], block, lowered.types.get(tensor, FLOAT32))
 
 
-def _shared_buffers(lowered: Lowered, layouts: Mapping[str, str], block: int) -> Mapping[str, str]:
+def shared_buffers(lowered: Lowered, layouts: Mapping[str, str], block: int) -> Mapping[str, str]:
     """The activation whose buffer each activation lies in: itself, but for views and sums."""
     root = {tensor: tensor for tensor in layouts}
     for step in lowered.steps:

@@ -9,5 +9,10 @@ from edgeplan.engines.description import Description, Setting
 ENGINE = Description(
     "ncnn",
     "pip install 'edgeplan[baselines]'",
-    settings=MappingProxyType({"ncnn": Setting("edgeplan.engines.ncnn.cold:Ncnn", "ncnn", "ncnn")}),
+    settings=MappingProxyType(
+        {
+            "ncnn": Setting("edgeplan.engines.ncnn.cold:Ncnn", "ncnn", "ncnn"),
+            "ncnn-direct": Setting("edgeplan.engines.ncnn.cold:NcnnDirect", "ncnn", "ncnn, direct"),
+        }
+    ),
 )

@@ -26,6 +26,9 @@ _REDUCED_PRECISION = (
 class Ncnn(Baseline):
     """The converted model with all of ncnn's f32 kernels (Winograd, sgemm, packing); weights are transformed at every start."""
 
+    #: Whether convolutions may be computed as products of matrices, by Winograd's algorithm or im2col.
+    by_products = True
+
     def load_library(self, threads: int) -> None:
         del threads
         try:
@@ -65,6 +68,8 @@ class Ncnn(Baseline):
         for option in _REDUCED_PRECISION:
             if hasattr(net.opt, option):  # the newer ones are unknown to older versions
                 setattr(net.opt, option, False)
+        if not self.by_products:
+            net.opt.use_winograd_convolution = net.opt.use_sgemm_convolution = False
         failed = net.load_param(str(artefact.main))
         graph = perf_counter()
         failed = failed or net.load_model(str(artefact.companions["weights"]))
@@ -73,6 +78,12 @@ class Ncnn(Baseline):
         stages = {"load_graph": (graph - start) * 1e3, "load_and_transform_weights": (perf_counter() - graph) * 1e3}
         named = dict(zip(artefact.input_names, inputs.values(), strict=True))
         return _Session(net, named, artefact.outputs, stages)
+
+
+class NcnnDirect(Ncnn):
+    """Direct convolutions alone, which need no memory besides (FlexNN's NCNN-Direct)."""
+
+    by_products = False
 
 
 class _Session(ColdSession):

@@ -20,6 +20,7 @@ ENGINE = Description(
             "onnxruntime-prepacked": Setting(
                 f"{_COLD}:OnnxRuntimePrepacked", "onnxruntime", "ONNX Runtime, packed", stores_work=True
             ),
+            "onnxruntime-frugal": Setting(f"{_COLD}:OnnxRuntimeFrugal", "onnxruntime", "ONNX Runtime, frugal"),
         }
     ),
 )

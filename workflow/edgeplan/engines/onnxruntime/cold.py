@@ -72,6 +72,27 @@ class OnnxRuntimePrepacked(OnnxRuntimeOptimised):
     prepacked = True
 
 
+class OnnxRuntimeFrugal(OnnxRuntimeOptimised):
+    """Weights as external data, mapped and never copied: nothing is packed beforehand, and no arena keeps what was freed."""
+
+    def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
+        del inputs, threads
+        import onnx
+
+        external, weights = folder / "external.onnx", folder / "weights.bin"
+        options = {"save_as_external_data": True, "location": weights.name, "size_threshold": 1024}
+        onnx.save_model(onnx.load(model), external, **options)
+        return Artefact(main=external, files=tuple(path for path in (external, weights) if path.is_file()))
+
+    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
+        options = self._options(threads)
+        options.graph_optimization_level = self._ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        options.enable_cpu_mem_arena = False
+        options.enable_mem_pattern = False
+        return _Session(self._ort.InferenceSession(str(artefact.main), options, ["CPUExecutionProvider"]), inputs)
+
+
 class _Session(ColdSession):
     def __init__(self, session: Any, inputs: Mapping[str, Array]) -> None:
         self._session, self._inputs = session, inputs

@@ -9,16 +9,38 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import InputError
-from edgeplan.runtime.linked import Border
+from edgeplan.graph.ir import Shape
 from edgeplan.support.files import write_atomically
 
 Array = npt.NDArray[np.float32]
+
+
+class Border(Protocol):
+    """An input of a model."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def shape(self) -> Shape:
+        """Its shape."""
+
+    @property
+    def dtype(self) -> str:
+        """Its element type."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+
+
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _BAD_FILE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile)
 
@@ -80,7 +102,7 @@ def _array(file: IO[bytes], border: Border, expected: Sequence[Border], where: s
     data = file.read(border.size)
     if len(data) != border.size:
         raise ValueError(f"the array {border.name!r} is cut short")
-    values: Array = np.frombuffer(data, border.dtype).reshape(shape, order="F" if by_columns else "C")
+    values: npt.NDArray[Any] = np.frombuffer(data, border.dtype).reshape(shape, order="F" if by_columns else "C")
     return values
 
 

@@ -1,0 +1,114 @@
+"""Small models that are streamed, and sessions of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.engines.base import random_inputs
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.graph.steps import Lowered
+from edgeplan.planning.memory.document import document
+from edgeplan.planning.memory.planner import Mode, plan
+from edgeplan.planning.memory.workload import Reader, Workload
+from edgeplan.profiling.streaming import all_resident, workload_of
+from edgeplan.runtime.bands import Region
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.streaming.build import Built, build, write_weights
+from edgeplan.runtime.streaming.reader import WeightsFile
+from edgeplan.runtime.streaming.session import Schedule, Session
+
+Array = npt.NDArray[np.float32]
+
+
+def plain_model() -> Graph:
+    """Convolutions, poolings and fully connected layers, as VGG has them."""
+    b = GraphBuilder("plain", (1, 3, 32, 32))
+    x = "input"
+    for channels in (16, 32):
+        x = b.relu(b.conv(x, channels, 3))
+        x = b.relu(b.conv(x, channels, 3))
+        x = b.maxpool(x, 2, 2)
+    x = b.relu(b.fc(b.flatten(x), 64))
+    return b.build(b.fc(x, 24))
+
+
+def residual_model() -> Graph:
+    """Inverted residuals and a plain residual block, with strides and odd sizes."""
+    b = GraphBuilder("residual", (1, 3, 37, 29))
+    x = b.conv_bn("input", 16, 3, 2)
+    for stride in (1, 2):
+        y = b.conv_bn(x, 48, 1)
+        y = b.conv_bn(y, 48, 3, stride, groups=48)
+        y = b.conv_bn(y, 16, 1, act="")
+        x = b.add(x, y) if stride == 1 else y
+    y = b.conv_bn(b.conv_bn(x, 16, 3), 16, 3, act="")
+    x = b.relu(b.add(x, y))
+    x = b.concat([b.conv_bn(x, 32, 1), b.conv_bn(x, 32, 3)])
+    return b.build(b.fc(b.flatten(b.gap(x)), 10))
+
+
+MODELS = {"plain": plain_model, "residual": residual_model}
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """A model cut in some way, with its weights in a file."""
+
+    graph: Graph
+    model: Path
+    lowered: Lowered
+    built: Built
+    weights: Path
+    inputs: Mapping[str, Array]
+
+    @property
+    def workload(self) -> Workload:
+        """Each step takes as long."""
+        return workload_of(self.built.program, [0.1] * len(self.built.program.steps))
+
+    def planned(self, budget: int, mode: Mode, bytes_per_ms: float = 1e6) -> Schedule:
+        """A schedule for a budget."""
+        program = self.built.program
+        names = tuple(step.name for step in program.steps), tuple(buffer.name for buffer in program.buffers)
+        reader = Reader(bytes_per_ms, 2)
+        made = plan(self.workload, reader, budget, mode)
+        return Schedule.of(document(made, self.workload, reader, *names).model_dump())
+
+    def resident(self) -> Schedule:
+        """All weights in memory."""
+        return Schedule.of(all_resident(self.built.program))
+
+    @contextmanager
+    def session(self, dnnl: Dnnl, schedule: Schedule, lanes: int = 2) -> Iterator[Session]:
+        """A session that fills freed memory with NaN."""
+        file = WeightsFile(self.weights, self.built.program.weights_bytes)
+        with Session(dnnl, self.built.program, schedule, file, lanes=lanes, debug=True) as session:
+            yield session
+
+
+def streamed(dnnl: Dnnl, name: str, folder: Path, limit: int, regions: tuple[Region, ...] = ()) -> Streamed:
+    """A model, cut."""
+    graph = MODELS[name]()
+    model = folder / f"{name}.onnx"
+    if not model.exists():
+        save_onnx(graph, model)
+    lowered = lower(graph)
+    built = build(dnnl, lowered, "blocked16", limit, 1, regions)
+    weights = folder / f"{name}-{limit}-{len(regions)}-{abs(hash(regions))}.bin"
+    write_weights(dnnl, model, lowered, built, weights)
+    return Streamed(graph, model, lowered, built, weights, random_inputs(graph))
+
+
+def outputs_of(found: Mapping[str, bytes], streamed_model: Streamed) -> dict[str, Array]:
+    """Outputs as arrays."""
+    borders = streamed_model.built.program.outputs
+    return {b.name: np.frombuffer(found[b.name], np.float32).reshape(b.shape) for b in borders}

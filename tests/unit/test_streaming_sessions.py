@@ -1,0 +1,266 @@
+"""Programs that stream their weights: outputs are the same whatever the cut, the budget and the mode."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from streamed_models import MODELS, Streamed, outputs_of, streamed
+
+from edgeplan.errors import FormatError, InfeasibleError, InputError, ModelError
+from edgeplan.planning.memory import bounds
+from edgeplan.planning.memory.planner import Mode
+from edgeplan.reference import reference_outputs
+from edgeplan.runtime.bands import Region, banded, live_bytes, possible, recomputed, regions_by_peak
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.program import activation_layouts
+from edgeplan.runtime.streaming.program import from_json, to_json
+from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile
+from edgeplan.runtime.streaming.session import Session
+
+_ARE_CLOSE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where models and weights of this module lie."""
+    return tmp_path_factory.mktemp("streamed")
+
+
+def ran(session: Session, inputs: Mapping[str, np.ndarray], times: int) -> list[dict[str, bytes]]:
+    """Inferences that follow each other."""
+    session.expect(times)
+    return [session.run(inputs) for _ in range(times)]
+
+
+def require_right(found: Streamed, outputs: Mapping[str, bytes]) -> None:
+    """Outputs are ONNX Runtime's but for rounding."""
+    for name, expected in reference_outputs(found.model, found.inputs).items():
+        difference = np.abs(outputs_of(outputs, found)[name] - expected).max()
+        assert difference <= _ARE_CLOSE * np.abs(expected).max(), name
+
+
+@pytest.mark.parametrize("limit", [1 << 40, 8192, 1])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_budget_gives_the_same_bits(dnnl: Dnnl, folder: Path, name: str, limit: int) -> None:
+    found = streamed(dnnl, name, folder, limit)
+    with found.session(dnnl, found.resident()) as session:
+        expected = ran(session, found.inputs, 2)[-1]
+    require_right(found, expected)
+    lowest = bounds.least_bytes(found.workload)
+    for share in (1.0, 1.3, 4.0):
+        for mode in Mode:
+            try:
+                schedule = found.planned(int(share * lowest) + 8192, mode)
+            except InfeasibleError:
+                continue
+            assert schedule.arena_bytes <= int(share * lowest) + 8192
+            with found.session(dnnl, schedule) as session:
+                assert ran(session, found.inputs, 3) == [expected] * 3, (share, mode)
+
+
+def test_smaller_parts_need_less_memory(dnnl: Dnnl, folder: Path) -> None:
+    whole, finest = streamed(dnnl, "plain", folder, 1 << 40), streamed(dnnl, "plain", folder, 1)
+    assert len(finest.built.program.steps) > len(whole.built.program.steps)
+    assert bounds.least_bytes(finest.workload) < 0.8 * bounds.least_bytes(whole.workload)
+
+
+def test_equal_steps_share_a_kernel(dnnl: Dnnl, folder: Path) -> None:
+    program = streamed(dnnl, "plain", folder, 1).built.program
+    assert len(program.kernels) < 0.7 * len(program.steps)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bands_compute_the_same(dnnl: Dnnl, folder: Path, name: str) -> None:
+    lowered = streamed(dnnl, name, folder, 1 << 40).lowered
+    tried = 0
+    for first in range(len(lowered.steps)):
+        for last in {first + 1, first + 3, first + 5}:
+            if last >= len(lowered.steps) or not possible(lowered, first, last):
+                continue
+            height = lowered.shapes[lowered.steps[last].outputs[0]][2]
+            for rows in {3, max(1, height // 2)}:
+                found = streamed(dnnl, name, folder, 1 << 40, (Region(first, last, rows),))
+                with found.session(
+                    dnnl, found.planned(bounds.least_bytes(found.workload) + (1 << 16), Mode.isolated)
+                ) as session:
+                    require_right(found, session.run(found.inputs))
+                tried += 1
+    assert tried > 6
+
+
+def test_bands_lower_the_peak_and_say_what_they_compute_twice(dnnl: Dnnl, folder: Path) -> None:
+    lowered = streamed(dnnl, "plain", folder, 1 << 40).lowered
+    layouts = activation_layouts(lowered, "blocked16")
+    ladder = regions_by_peak(lowered, layouts, "blocked16", 16)
+    peaks = []
+    for regions in ladder:
+        plan = banded(lowered, regions)
+        peaks.append(max(live_bytes(plan.lowered, activation_layouts(plan.lowered, "blocked16"), 16)))
+        assert all(1 <= recomputed(lowered, region) < 1.5 for region in regions)
+    assert len(ladder) > 1
+    assert all(lower < higher for higher, lower in pairwise(peaks))
+
+
+def test_programs_outlive_their_document(dnnl: Dnnl, folder: Path) -> None:
+    found = streamed(dnnl, "residual", folder, 4096, (Region(1, 3, 2),))
+    again = from_json(to_json(found.built.program), folder)
+    assert to_json(again) == to_json(found.built.program)
+    file = WeightsFile(found.weights, again.weights_bytes)
+    with Session(dnnl, again, found.resident(), file) as session:
+        require_right(found, session.run(found.inputs))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 1, "model": 3}'])
+def test_damaged_programs_are_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="edgeplan plan memory"):
+        from_json(text, tmp_path)
+
+
+def test_budgets_change_between_inferences(dnnl: Dnnl, folder: Path) -> None:
+    found = streamed(dnnl, "plain", folder, 8192)
+    lowest = bounds.least_bytes(found.workload)
+    schedules = [found.planned(int(lowest * share) + 8192, Mode.back_to_back) for share in (3.0, 1.05, 2.0, 1.3)]
+    with found.session(dnnl, schedules[0]) as session:
+        expected = session.run(found.inputs)
+        for schedule in [*schedules[1:], *reversed(schedules)]:
+            session.apply(schedule)
+            assert ran(session, found.inputs, 2) == [expected] * 2
+
+
+def test_inputs_that_do_not_fit_are_refused(dnnl: Dnnl, folder: Path) -> None:
+    found = streamed(dnnl, "plain", folder, 1 << 40)
+    name = found.graph.inputs[0]
+    with found.session(dnnl, found.resident()) as session:
+        with pytest.raises(InputError, match="missing"):
+            session.run({})
+        with pytest.raises(InputError, match="12 bytes"):
+            session.run({name: np.zeros(3, np.float32)})
+        with pytest.raises(InputError, match="row-major"):
+            session.run({name: np.asfortranarray(found.inputs[name])})
+        require_right(found, session.run(found.inputs))
+
+
+class _FailingFile(WeightsFile):
+    """A disk that fails once, at the n-th read."""
+
+    def __init__(self, path: Path, size: int, fails_at: int, delay_s: float = 0.0) -> None:
+        super().__init__(path, size)
+        self._left, self._delay, self._lock = fails_at, delay_s, threading.Lock()
+
+    def read(self, offset: int, pieces: Sequence[memoryview]) -> None:
+        time.sleep(self._delay)
+        with self._lock:
+            self._left -= 1
+            if self._left == 0:
+                raise ModelError("cannot read the weights at byte 0: Input/output error", where=str(self.path))
+        super().read(offset, pieces)
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3, 5])
+def test_after_a_failed_read_the_next_run_works(dnnl: Dnnl, folder: Path, fails_at: int) -> None:
+    found = streamed(dnnl, "plain", folder, 8192)
+    schedule = found.planned(bounds.least_bytes(found.workload) + 8192, Mode.back_to_back)
+    file = _FailingFile(found.weights, found.built.program.weights_bytes, fails_at)
+    with Session(dnnl, found.built.program, schedule, file, debug=True) as session:
+        failures = 0
+        for _ in range(4):
+            try:
+                outputs = session.run(found.inputs)
+            except ModelError as error:
+                failures += "Input/output error" in error.what
+            else:
+                require_right(found, outputs)
+    assert failures == 1
+
+
+def test_a_slow_disk_makes_runs_slower_and_never_wrong(dnnl: Dnnl, folder: Path) -> None:
+    found = streamed(dnnl, "residual", folder, 4096)
+    schedule = found.planned(bounds.least_bytes(found.workload) + 8192, Mode.back_to_back)
+    file = _FailingFile(found.weights, found.built.program.weights_bytes, -1, delay_s=0.01)
+    with Session(dnnl, found.built.program, schedule, file, debug=True) as session:
+        for outputs in ran(session, found.inputs, 2):
+            require_right(found, outputs)
+
+
+def test_weights_that_are_cut_changed_or_gone_are_refused(dnnl: Dnnl, folder: Path, tmp_path: Path) -> None:
+    found = streamed(dnnl, "plain", folder, 1 << 40)
+    copy = tmp_path / "weights.bin"
+    size = found.built.program.weights_bytes
+    with pytest.raises(ModelError, match="cannot open"):
+        WeightsFile(copy, size)
+    copy.write_bytes(found.weights.read_bytes()[:-4096])
+    with pytest.raises(ModelError, match=f"{size - 4096} bytes, not {size}"):
+        WeightsFile(copy, size)
+    copy.write_bytes(found.weights.read_bytes())
+    with Session(dnnl, found.built.program, found.resident(), WeightsFile(copy, size)) as session:
+        session.run(found.inputs)
+        time.sleep(0.02)
+        copy.write_bytes(bytes(size))
+        with pytest.raises(ModelError, match="changed while"):
+            session.run(found.inputs)
+
+
+class _Disk(WeightsFile):
+    """A disk that notes what is read, and takes as long as it is told."""
+
+    def __init__(self, delays: Sequence[float]) -> None:
+        self.reads: list[tuple[int, int]] = []
+        self._delays, self._lock = delays, threading.Lock()
+
+    def read(self, offset: int, pieces: Sequence[memoryview]) -> None:
+        with self._lock:
+            number = len(self.reads)
+            self.reads.append((offset, sum(piece.nbytes for piece in pieces)))
+        time.sleep(self._delays[number % len(self._delays)])
+        for piece in pieces:
+            piece[:] = bytes([offset // 4096 % 251 + 1]) * piece.nbytes if len(pieces) == 1 else b"\x01" * piece.nbytes
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pages=st.lists(st.integers(1, 3), min_size=2, max_size=8),
+    ahead=st.integers(1, 4),
+    delays=st.lists(st.sampled_from([0.0, 0.0005, 0.002]), min_size=1, max_size=5),
+    lanes=st.integers(1, 3),
+    inferences=st.integers(1, 3),
+)
+def test_loads_wait_for_their_step_and_steps_for_their_load(
+    pages: list[int], ahead: int, delays: list[float], lanes: int, inferences: int
+) -> None:
+    """A ring of `ahead` places: a load begins when the step `ahead` before it has ended, whatever the order of completion."""
+    sizes = [4096 * count for count in pages]
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+    place, count = max(sizes), len(sizes)
+    users = {k % ahead: k for k in range(count)}  # the last step that uses a place
+    loads = [
+        Load(
+            k, starts[k], sizes[k], place * (k % ahead), k - ahead if k >= ahead else -1, users[k % ahead] if k < ahead else -1
+        )
+        for k in range(count)
+    ]
+    disk, memory = _Disk(delays), memoryview(bytearray(place * ahead))
+    loader = Loader(disk, lanes)
+    try:
+        loader.start(loads, count, memory, inferences)
+        for m in range(inferences):
+            for k in range(count):
+                loader.wait_loaded(m * count + k + 1)
+                assert bytes(memory[loads[k].address : loads[k].address + sizes[k]]).count(0) == 0, (m, k)
+                memory[loads[k].address : loads[k].address + sizes[k]] = bytes(sizes[k])  # used, and left empty
+                loader.ended(m * count + k + 1)
+        stay = sum(load.after < 0 and load.again == load.step for load in loads)
+        read = sum(size for _, size in disk.reads)
+        assert loader.bytes_read == read
+        assert read <= inferences * sum(sizes)
+        assert stay == 0 or inferences == 1 or read < inferences * sum(sizes)
+    finally:
+        loader.pause()
+        loader.close()

@@ -1,0 +1,217 @@
+"""Running a plan folder of the memory chapter in this process, by one budget after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from edgeplan.chapters.memory.budget import mib
+from edgeplan.chapters.memory.plan import MODEL_NAME, PROFILE_NAME
+from edgeplan.devices.machine import fingerprint
+from edgeplan.errors import FormatError, InfeasibleError, ModelError
+from edgeplan.planning.memory import bounds
+from edgeplan.planning.memory.document import MemoryPlan, document, read_plan
+from edgeplan.planning.memory.planner import Mode, plan
+from edgeplan.planning.memory.workload import Reader
+from edgeplan.profiling.streaming import StreamProfile, workload_of
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.plan_folder import files_of, model_sha256
+from edgeplan.runtime.streaming.program import AGAIN, StreamProgram
+from edgeplan.runtime.streaming.session import PLAN_NAME, WEIGHTS_NAME, Schedule, Session, open_session
+
+Array = npt.NDArray[np.float32]
+
+
+class About(BaseModel):
+    """What a plan folder was made from.
+
+    Attributes:
+        model, model_sha256: the ONNX file.
+        budget_bytes: over idle, all pages.
+        limit_bytes: the most bytes of weights of a part of a step.
+        regions: first and last step, and rows of a band, of what runs in bands.
+        machine: fingerprint of the machine that it was profiled on.
+        weights_sha256: of the weights in the folder.
+        processors: that computed and read when it was profiled.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format_version: Literal[1] = 1
+    model: str
+    model_sha256: str
+    budget_bytes: Annotated[int, Field(gt=0)]
+    limit_bytes: int
+    regions: list[tuple[int, int, int]]
+    machine: str
+    weights_sha256: str
+    processors: dict[Literal["compute", "reader"], list[int]]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Inferences by one budget.
+
+    Attributes:
+        budget: bytes over idle.
+        plan: the plan.
+        replan_ms: to make it; 0 for the one that was stored.
+        pause_ms: until the first inference could begin: memory freed and filled again.
+        run_ms: of each inference.
+        read_bytes: during all of them.
+    """
+
+    budget: int
+    plan: MemoryPlan
+    replan_ms: float
+    pause_ms: float
+    run_ms: tuple[float, ...]
+    read_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryRun:
+    """Inferences of a plan.
+
+    Attributes:
+        program: what was run.
+        outputs: of the last inference, by name.
+        phases: one for each budget.
+        difference: largest difference from ONNX Runtime's outputs; None unless it was asked for.
+    """
+
+    program: StreamProgram
+    outputs: Mapping[str, Array]
+    phases: tuple[Phase, ...]
+    difference: float | None = None
+
+
+def is_memory_plan(folder: Path) -> bool:
+    """Whether a folder holds a plan of this chapter."""
+    return (folder / WEIGHTS_NAME).is_file() and (folder / MODEL_NAME).is_file()
+
+
+def read_about(folder: Path) -> About:
+    """What a plan folder was made from; refused on another machine.
+
+    Raises:
+        FormatError: it is damaged, or for another machine.
+    """
+    path = folder / MODEL_NAME
+    try:
+        found = About.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise FormatError(f"cannot read the plan: {error.strerror}", where=str(path), next_step=AGAIN) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = f"the plan does not fit: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise FormatError(what, where=str(path), next_step=AGAIN) from error
+    if found.machine != fingerprint():
+        raise FormatError("the plan is for another machine", where=str(folder), next_step=AGAIN)
+    return found
+
+
+def read_profile(folder: Path) -> StreamProfile:
+    """The profile that plans of a folder are made from.
+
+    Raises:
+        FormatError: it is damaged.
+    """
+    path = folder / PROFILE_NAME
+    try:
+        return StreamProfile.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise FormatError("the profile cannot be read", where=str(path), next_step=AGAIN) from error
+
+
+def replanned(folder: Path, program: StreamProgram, profile: StreamProfile, budget: int, mode: Mode) -> MemoryPlan:
+    """A plan for another budget, from the stored profile and the slices that there are.
+
+    Raises:
+        InfeasibleError: it does not fit.
+        FormatError: the profile is of another program.
+    """
+    if len(profile.compute_ms) != len(program.steps):
+        raise FormatError("the profile is of another program", where=str(folder / PROFILE_NAME), next_step=AGAIN)
+    workload, reader = workload_of(program, profile.compute_ms), Reader(profile.bytes_per_ms, profile.lanes)
+    if budget < (needed := bounds.least_bytes(workload) + profile.objects_bytes):
+        raise InfeasibleError(
+            f"{mib(budget)} is not enough: the least is {mib(needed)} over idle for the slices of this plan, or more",
+            where="--budgets",
+            next_step="give more, or plan the model again with finer slices: edgeplan plan memory",
+        )
+    made = plan(workload, reader, budget - profile.objects_bytes, mode)
+    names = tuple(step.name for step in program.steps), tuple(buffer.name for buffer in program.buffers)
+    return document(made, workload, reader, *names)
+
+
+def run_plan(folder: Path, inputs: Mapping[str, Array], repeat: int, budgets: Sequence[int] = ()) -> MemoryRun:
+    """Run a plan.
+
+    Args:
+        folder: of the plan.
+        inputs: by name.
+        repeat: inferences of each budget.
+        budgets: bytes over idle, one after the other; without, the one that it was planned for.
+
+    Raises:
+        FormatError: the folder is damaged, or for another machine or library.
+        InfeasibleError: a budget is too small.
+        ModelError: the weights cannot be read.
+    """
+    about, profile, stored = read_about(folder), read_profile(folder), read_plan(folder / PLAN_NAME)
+    mode = Mode(stored.mode)
+    phases: list[Phase] = []
+    outputs: dict[str, bytes] = {}
+    with open_session(folder, Dnnl(), processors=about.processors["reader"]) as session:
+        for number, budget in enumerate(budgets or (about.budget_bytes,)):
+            begin = time.perf_counter()
+            made = replanned(folder, session.program, profile, budget, mode) if budgets else stored
+            planned = time.perf_counter()
+            if number or budgets:
+                session.apply(Schedule.of(made.model_dump()))
+            session.fill()
+            ready = time.perf_counter()
+            times, read, outputs = _inferences(session, inputs, repeat, mode)
+            replan_ms = (planned - begin) * 1e3 if budgets else 0.0
+            phases.append(Phase(budget, made, replan_ms, (ready - planned) * 1e3, times, read))
+        program = session.program
+    found = {border.name: np.frombuffer(outputs[border.name], border.dtype).reshape(border.shape) for border in program.outputs}
+    return MemoryRun(program, found, tuple(phases))
+
+
+def _inferences(
+    session: Session, inputs: Mapping[str, Array], repeat: int, mode: Mode
+) -> tuple[tuple[float, ...], int, dict[str, bytes]]:
+    times: list[float] = []
+    outputs: dict[str, bytes] = {}
+    before = session.bytes_read
+    if mode is Mode.back_to_back:
+        session.expect(repeat)
+    for _ in range(repeat):
+        if mode is Mode.isolated:
+            session.fill()
+        begin = time.perf_counter()
+        outputs = session.run({name: np.ascontiguousarray(value).data for name, value in inputs.items()})
+        times.append((time.perf_counter() - begin) * 1e3)
+    return tuple(times), session.bytes_read - before, outputs
+
+
+def model_of(about: About, given: Path | None) -> Path:
+    """The ONNX file that a plan was made from.
+
+    Raises:
+        ModelError: it is not found, or is another one by now.
+    """
+    path = given or Path(about.model)
+    if not path.is_file() or model_sha256(files_of(path)) != about.model_sha256:
+        what = f"the model {path.name} that was planned is not found, or was changed since"
+        raise ModelError(what, where=str(path), next_step="name its ONNX file with --model")
+    return path

@@ -1,0 +1,476 @@
+"""From a model and a budget of memory to a plan folder: cut, profile, plan, and run once to see that the budget holds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from edgeplan.chapters.memory.budget import MIB, mib
+from edgeplan.devices.machine import fingerprint
+from edgeplan.errors import InfeasibleError, ParamsError, UndecidedError
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.simplify import simplify
+from edgeplan.graph.steps import Lowered
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.planning.memory import bounds
+from edgeplan.planning.memory.document import MemoryPlan, document, write_plan
+from edgeplan.planning.memory.planner import Mode, Planned, least, plan
+from edgeplan.planning.memory.workload import Reader, Workload
+from edgeplan.profiling.forms import require_exact
+from edgeplan.profiling.streaming import (
+    RunSettings,
+    StreamProfile,
+    StreamRun,
+    profile_program,
+    run_apart,
+    workload_of,
+)
+from edgeplan.runtime.bands import Region, regions_by_peak
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder_lock import work_folder
+from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.plan_folder import files_of, model_sha256
+from edgeplan.runtime.program import activation_layouts
+from edgeplan.runtime.streaming.build import build, write_weights
+from edgeplan.runtime.streaming.program import PROGRAM_NAME, StreamProgram, to_json
+from edgeplan.runtime.streaming.session import PLAN_NAME, WEIGHTS_NAME
+from edgeplan.support.files import write_json, write_text
+from edgeplan.writable import cannot_write
+
+PROFILE_NAME, MODEL_NAME = "profile.json", "model.json"
+#: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
+LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2)
+_ATTEMPTS = 4  # to hold the budget in a run
+_SLACK_BYTES = 256 << 10  # pages that come and go from run to run
+_SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
+_NEAR = 0.02  # a plan as near to the fastest is not improved by other forms
+_GAIN = 0.005  # a finer cut has to gain so much
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Processors of a run: computing threads, and reading ones.
+
+    Attributes:
+        compute: of the computing threads; their number is that of the threads.
+        reader: of the reading threads.
+    """
+
+    compute: tuple[int, ...]
+    reader: tuple[int, ...]
+
+    @classmethod
+    def of(cls, processors: Sequence[int], threads: int) -> Cores:
+        """The first processors compute, the others read; where there are no others, reading shares them all.
+
+        Raises:
+            ParamsError: there are fewer processors than threads.
+        """
+        if not 1 <= threads <= len(processors):
+            what = f"{threads} computing threads on {len(processors)} processors"
+            raise ParamsError(what, where="--threads", next_step="give at most as many threads as there are processors")
+        return cls(tuple(processors[:threads]), tuple(processors[threads:]) or tuple(processors))
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """All of them."""
+        return tuple(sorted({*self.compute, *self.reader}))
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a model is cut.
+
+    Attributes:
+        limit: the most bytes of weights of a part of a step.
+        regions: steps that run in bands of rows.
+    """
+
+    limit: int
+    regions: tuple[Region, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A program with what it takes.
+
+    Attributes:
+        folder: where it and its weights lie.
+        form: how the model was cut.
+        program, profile: see there.
+    """
+
+    folder: Path
+    form: Form
+    program: StreamProgram
+    profile: StreamProfile
+
+    @property
+    def workload(self) -> Workload:
+        """What planners are asked for."""
+        return workload_of(self.program, self.profile.compute_ms)
+
+    @property
+    def reader(self) -> Reader:
+        """What weights are read with."""
+        return Reader(self.profile.bytes_per_ms, self.profile.lanes)
+
+    def planned(self, budget: int, mode: Mode) -> Planned:
+        """A plan whose arena leaves room for what running takes besides.
+
+        Raises:
+            InfeasibleError: it does not fit.
+        """
+        return plan(self.workload, self.reader, budget - self.profile.objects_bytes, mode)
+
+    def least_bytes(self) -> int:
+        """Less than this is not enough, objects counted."""
+        return bounds.least_bytes(self.workload) + self.profile.objects_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlanned:
+    """A plan folder, and what is known about it.
+
+    Attributes:
+        folder: of the plan.
+        document: the plan.
+        candidate: the program that it is for.
+        budget: bytes over idle, all pages.
+        run: the run that showed that the budget holds.
+    """
+
+    folder: Path
+    document: MemoryPlan
+    candidate: Candidate
+    budget: int
+    run: StreamRun
+
+
+class Planner:
+    """Plans one model; programs and profiles are kept from one budget to the next.
+
+    Args:
+        model: the ONNX file.
+        work: an empty folder for programs and their weights.
+        threads: that compute.
+        cores: of the runs.
+        runs: inferences of a profile.
+
+    Raises:
+        ModelError: the model cannot be read, or holds operators that the runtime lacks.
+    """
+
+    def __init__(self, model: Path, work: Path, threads: int, cores: Cores, runs: int = 7) -> None:
+        self._model, self._work, self._threads, self.cores, self._runs = model, work, threads, cores, runs
+        graph = simplify(load_onnx(model))
+        require_exact(graph, str(model))
+        self.lowered: Lowered = lower(graph)
+        self._dnnl = Dnnl()
+        layouts, block = activation_layouts(self.lowered, BLOCKED), self._dnnl.info.block
+        ladder = regions_by_peak(self.lowered, layouts, BLOCKED, block)
+        self.forms = tuple(Form(limit, regions) for regions in ladder for limit in LIMITS)
+        self._programs: dict[Form, StreamProgram] = {}
+        self._candidates: dict[Form, Candidate] = {}
+        self.inputs = _inputs(self.lowered, work)
+
+    def candidate(self, form: Form) -> Candidate:
+        """The program of a form, profiled.
+
+        Raises:
+            StreamRunError: it cannot be run.
+        """
+        if form not in self._candidates:
+            program = self.program(form)
+            same = [c for f, c in self._candidates.items() if self.program(f).steps == program.steps]
+            if same:
+                return same[0]
+            profile = profile_program(self._folder(form), program, self.settings(self._runs, profile=True))
+            self._candidates[form] = Candidate(self._folder(form), form, program, profile)
+        return self._candidates[form]
+
+    def program(self, form: Form) -> StreamProgram:
+        """The program of a form, written with its weights.
+
+        Raises:
+            StoreError: the disk is full.
+        """
+        if form not in self._programs:
+            folder = self._folder(form)
+            folder.mkdir()
+            given = (self._dnnl, self._model, self.lowered, folder, form.limit, self._threads, form.regions)
+            self._programs[form] = write_program(*given)
+        return self._programs[form]
+
+    def _folder(self, form: Form) -> Path:
+        return self._work / f"form-{self.forms.index(form)}"
+
+    def _least(self, form: Form) -> int:
+        """What activations and weights of a form take at least, nothing measured."""
+        program = self.program(form)
+        return bounds.least_bytes(workload_of(program, [0.0] * len(program.steps)))
+
+    @property
+    def idle_bytes(self) -> int:
+        """Resident memory of the process that runs plans, before it opens one."""
+        return self.candidate(self.forms[0]).profile.idle_bytes
+
+    def settings(self, runs: int, *, profile: bool = False, isolated: bool = False) -> RunSettings:
+        """How programs are run."""
+        return RunSettings(
+            self.inputs, self.cores.all, self.cores.reader, runs, isolated,
+            bandwidth_passes=5 if profile else 0, steps=profile,
+        )  # fmt: skip
+
+    def best(self, budget: int, mode: Mode) -> tuple[Candidate, Planned]:
+        """The fastest plan over all forms, by prediction: those without bands first, and with them where it may gain.
+
+        Raises:
+            InfeasibleError: none fits; the message says what is the least.
+        """
+        found: list[tuple[Candidate, Planned]] = []
+        for _, forms in groupby(self.forms, key=lambda form: form.regions):
+            tried: list[float] = []
+            for form in forms:
+                if self._least(form) + _SURE_BYTES > budget:
+                    continue
+                candidate = self.candidate(form)
+                try:
+                    made = candidate.planned(budget, mode)
+                except (InfeasibleError, UndecidedError):
+                    continue
+                found.append((candidate, made))
+                tried.append(made.predicted_ms)
+                if len(tried) > 1 and tried[-1] > (1 - _GAIN) * min(tried[:-1]):
+                    break
+            if found and min(made.predicted_ms for _, made in found) <= (1 + _NEAR) * self.fastest_ms:
+                break
+        if not found:
+            raise self._does_not_fit(budget)
+        return min(found, key=lambda pair: pair[1].predicted_ms)
+
+    @property
+    def fastest_ms(self) -> float:
+        """An inference with all weights in memory, no step cut."""
+        return float(np.sum(self.candidate(self.forms[0]).profile.compute_ms))
+
+    def _does_not_fit(self, budget: int) -> InfeasibleError:
+        candidate = self.candidate(min(self.forms, key=self._least))
+        layout, objects = least(candidate.workload), candidate.profile.objects_bytes
+        enough = (layout.height or layout.lower_bound) + objects
+        proven = "proven for the finest slices and bands" if layout.proven else f"{mib(layout.lower_bound + objects)} proven"
+        return InfeasibleError(
+            f"{mib(budget)} is not enough: the least is {mib(enough)} over idle ({proven})",
+            where="--budget",
+            next_step=f"give --budget {-(-enough // MIB)}MiB or more",
+        )
+
+    def least_for(self, slowdown: float, mode: Mode) -> int:
+        """The least budget found whose plan is at most so much slower than with all weights in memory, by prediction.
+
+        Args:
+            slowdown: relative, e.g. 0.05.
+            mode: what is planned for.
+        """
+        found = []
+        for form in self.forms:
+            target_ms = self.fastest_ms * (1 + slowdown)
+            if (budget := _least_within(self.candidate(form), target_ms, mode)) is not None:
+                found.append(budget)
+        if not found:
+            raise InfeasibleError(
+                f"no plan is at most {100 * slowdown:g} % slower than with all weights in memory",
+                where="--max-slowdown",
+                next_step="allow more",
+            )
+        return min(found)
+
+    def curve(self, mode: Mode, points: int = 24) -> list[tuple[int, float, float]]:
+        """Budget (bytes), predicted time and bound (ms), from the least that fits to all weights in memory."""
+        candidates = [self.candidate(form) for form in self.forms]
+        low = min(candidate.least_bytes() for candidate in candidates)
+        high = all_bytes(candidates[0])
+        found = []
+        for budget in np.geomspace(low, max(low + 1, high), points).astype(np.int64).tolist():
+            made = []
+            for candidate in candidates:
+                try:
+                    made.append(candidate.planned(budget, mode))
+                except (InfeasibleError, UndecidedError):
+                    continue
+            if made:
+                best = min(made, key=lambda planned: planned.predicted_ms)
+                found.append((budget, best.predicted_ms, min(planned.lower_bound_ms for planned in made)))
+        return found
+
+    def write(self, budget: int, mode: Mode, folder: Path) -> MemoryPlanned:
+        """Plan, run, and write the folder: a plan whose run took more than the budget is made again with less.
+
+        Raises:
+            InfeasibleError: nothing fits.
+            StoreError: the folder cannot be written; a plan that was there before still works.
+        """
+        wanted, excess = budget, 0
+        for _ in range(_ATTEMPTS):
+            wanted = budget - excess
+            candidate, made = self.best(wanted, mode)
+            names = tuple(step.name for step in candidate.program.steps), tuple(b.name for b in candidate.program.buffers)
+            plan_document = document(made, candidate.workload, candidate.reader, *names)
+            settings = self.settings(3, isolated=mode is Mode.isolated)
+            run = run_apart(candidate.folder, self._threads, [plan_document.model_dump()], settings)
+            if run.peak_over_idle <= budget:
+                self._put(candidate, plan_document, budget, folder)
+                return MemoryPlanned(folder, plan_document, candidate, budget, run)
+            excess += run.peak_over_idle - budget + _SLACK_BYTES
+        raise InfeasibleError(
+            f"{mib(budget)} is not enough: runs take {mib(run.peak_over_idle)} over idle",
+            where="--budget",
+            next_step=f"give --budget {-(-run.peak_over_idle // MIB) + 1}MiB or more",
+        )
+
+    def _put(self, candidate: Candidate, plan_document: MemoryPlan, budget: int, folder: Path) -> None:
+        """The folder, built aside and renamed into place."""
+        folder = folder.resolve()
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+            try:
+                for name in (PROGRAM_NAME, WEIGHTS_NAME):
+                    _placed(candidate.folder / name, building / name)
+                write_plan(plan_document, building / PLAN_NAME)
+                write_text(building / PROFILE_NAME, candidate.profile.model_dump_json() + "\n")
+                write_json(building / MODEL_NAME, self._about(budget, candidate))
+                _swapped(building, folder)
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
+        except OSError as error:
+            raise cannot_write(error, folder) from error
+
+    def _about(self, budget: int, candidate: Candidate) -> dict[str, object]:
+        return {
+            "format_version": 1,
+            "model": str(self._model.resolve()),
+            "model_sha256": model_sha256(files_of(self._model)),
+            "budget_bytes": budget,
+            "limit_bytes": candidate.form.limit,
+            "regions": [[region.first, region.last, region.rows] for region in candidate.form.regions],
+            "machine": fingerprint(),
+            "weights_sha256": model_sha256([candidate.folder / WEIGHTS_NAME]),
+            "processors": {"compute": list(self.cores.compute), "reader": list(self.cores.reader)},
+        }
+
+
+def all_bytes(candidate: Candidate) -> int:
+    """Bytes with all weights in memory, objects counted."""
+    weights = int(candidate.workload.weight_bytes.sum())
+    return weights + int(candidate.workload.live_bytes.max()) + candidate.profile.objects_bytes
+
+
+def _least_within(candidate: Candidate, target_ms: float, mode: Mode) -> int | None:
+    """The least budget, to a hundredth, with a plan within a time; None if there is none."""
+    low, high = candidate.least_bytes(), all_bytes(candidate) + (1 << 20)
+
+    def fits(budget: int) -> bool:
+        try:
+            return candidate.planned(budget, mode).predicted_ms <= target_ms
+        except (InfeasibleError, UndecidedError):
+            return False
+
+    if not fits(high):
+        return None
+    while high - low > max(high // 100, 1 << 16):
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+def _placed(source: Path, target: Path) -> None:
+    """A file in another folder: a link where the file system has them, else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _swapped(building: Path, folder: Path) -> None:
+    """Put a folder in the place of another, or of none."""
+    if not folder.exists():
+        building.rename(folder)
+        return
+    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
+    folder.rename(old)
+    building.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _inputs(lowered: Lowered, work: Path) -> Mapping[str, Path]:
+    """Seeded inputs in files."""
+    found = {}
+    shapes = {name: lowered.shapes[name] for name in lowered.inputs}
+    for number, (name, value) in enumerate(random_inputs(shapes, 0, lowered.types).items()):
+        found[name] = work / f"input-{number}.bin"
+        found[name].write_bytes(np.ascontiguousarray(value).tobytes())
+    return found
+
+
+def write_program(
+    dnnl: Dnnl, model: Path, lowered: Lowered, folder: Path, limit: int, threads: int, regions: Sequence[Region] = ()
+) -> StreamProgram:
+    """Cut a model, choose kernels, and write program and weights.
+
+    Args:
+        dnnl: the library.
+        model: the ONNX file.
+        lowered: its steps.
+        folder: where to write.
+        limit: the most bytes of weights of a part.
+        threads: of each kernel.
+        regions: that run in bands of rows.
+
+    Raises:
+        ModelError: the weights cannot be read.
+        StoreError: the folder cannot be written.
+    """
+    with dnnl.without_primitive_cache():  # what is chosen must be offered in a fresh process, too
+        made = build(dnnl, lowered, BLOCKED, limit, threads, regions)
+    try:
+        write_weights(dnnl, model, lowered, made, folder / WEIGHTS_NAME)
+    except OSError as error:
+        raise cannot_write(error, folder) from error
+    write_text(folder / PROGRAM_NAME, to_json(made.program))
+    return made.program
+
+
+@contextmanager
+def planning(model: Path, threads: int, processors: Sequence[int], near: Path, wait_seconds: float = 60.0) -> Iterator[Planner]:
+    """A planner for a model, with the machine to itself.
+
+    Args:
+        model: the ONNX file.
+        threads: that compute.
+        processors: that may be used.
+        near: a folder on the disk that weights are to be read from; programs are built beside it.
+        wait_seconds: how long to wait while another process measures.
+
+    Raises:
+        BusyError: another process is measuring on this machine.
+        StoreError: nothing can be written there.
+    """
+    cores = Cores.of(processors, threads)
+    parent = near.resolve().parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with machine_lock(wait_seconds), work_folder(parent, ".planning-") as folder:
+            yield Planner(model, folder, threads, cores)
+    except OSError as error:
+        raise cannot_write(error, near) from error

@@ -1,0 +1,115 @@
+"""Stock engines beside a plan: what they take of memory, and how long."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.measurement.process.child import ColdRunError, prepare_offline
+from edgeplan.measurement.process.job import Artefact, PrepareJob
+from edgeplan.measurement.process.stock_memory import StockJob, StockResult, parsed
+from edgeplan.support.subprocesses import ending, environment
+
+if TYPE_CHECKING:
+    from edgeplan.chapters.memory.plan import Cores
+
+MODULE = "edgeplan.measurement.process.stock_memory"
+#: What shares are of: ONNX Runtime as it comes.
+DEFAULT = "onnxruntime"
+_TIMEOUT_SECONDS = 600.0
+_STDERR_LINES = 3
+
+
+def peak_bytes(model: Path, cores: Cores) -> int:
+    """What ONNX Runtime takes over idle by default, all pages.
+
+    Raises:
+        ColdRunError: it cannot run the model.
+    """
+    inputs = inputs_of(model)
+    with tempfile.TemporaryDirectory(prefix="edgeplan-stock-") as folder:
+        artefact = prepared(DEFAULT, model, inputs, Path(folder), len(cores.compute))
+        return run_stock(stock_job(DEFAULT, artefact, inputs, cores, runs=3)).peak_over_idle
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Shapes of a model's inputs, and the types of those that are not of float32."""
+
+    shapes: dict[str, tuple[int, ...]]
+    types: dict[str, str]
+
+
+def inputs_of(model: Path) -> Inputs:
+    """A model's inputs.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    graph = load_onnx(model)
+    types = {name: graph.tensors[name].dtype for name in graph.inputs}
+    return Inputs(
+        {name: graph.shape(name) for name in graph.inputs}, {name: dtype for name, dtype in types.items() if dtype != FLOAT32}
+    )
+
+
+def prepared(setting: str, model: Path, inputs: Inputs, folder: Path, threads: int) -> Artefact:
+    """What a setting loads for a model.
+
+    Raises:
+        ColdRunError: the setting cannot run it; its reason is in the message.
+    """
+    job = {"setting": setting, "threads": threads, "model": model, "inputs": inputs.shapes, "types": inputs.types}
+    found = prepare_offline(PrepareJob.model_validate({**job, "folder": folder}))
+    if found.artefact is None:
+        raise ColdRunError(f"{setting} cannot run the model: {found.reason}", where=str(model), next_step="leave it out")
+    return found.artefact
+
+
+def stock_job(setting: str, artefact: Artefact, inputs: Inputs, cores: Cores, runs: int, gate: str = "") -> StockJob:
+    """A job that runs a model by a setting, on the processors that a plan computes on."""
+    return StockJob(
+        setting=setting, artefact=artefact, inputs=inputs.shapes, types=inputs.types, threads=len(cores.compute), processors=cores.compute,
+        runs=runs, gate=gate,
+    )  # fmt: skip
+
+
+def run_stock(job: StockJob) -> StockResult:
+    """Run it in a process of its own.
+
+    Raises:
+        ColdRunError: the process failed.
+    """
+    command = [sys.executable, "-m", MODULE]
+    done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
+        command,
+        input=job.model_dump_json().encode(),
+        capture_output=True,
+        timeout=_TIMEOUT_SECONDS,
+        env=environment(),
+        check=False,
+    )
+    return answer(job.setting, done.returncode, done.stdout, done.stderr)
+
+
+def answer(setting: str, code: int, stdout: bytes, stderr: bytes) -> StockResult:
+    """What such a process answered.
+
+    Raises:
+        ColdRunError: it failed, or answered nonsense.
+    """
+    said = " ".join(stderr.decode(errors="replace").strip().splitlines()[-_STDERR_LINES:])
+    if code != 0:
+        raise ColdRunError(f"{setting}: the process {ending(code)}: {said}", next_step="leave the setting out")
+    try:
+        return parsed(stdout)
+    except (ValueError, ValidationError) as error:
+        raise ColdRunError(f"{setting}: the process answered nonsense: {said}", next_step="leave the setting out") from error

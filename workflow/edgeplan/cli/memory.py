@@ -1,0 +1,140 @@
+"""The command line of memory: `edgeplan plan memory`, and what `edgeplan run` prints of such a plan."""
+
+from __future__ import annotations
+
+import statistics
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.errors import ParamsError
+from edgeplan.terminal import escaped, say
+from edgeplan.workspace import WorkspaceOption
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgeplan.chapters.memory.inference import MemoryRun
+    from edgeplan.chapters.memory.plan import MemoryPlanned
+
+_MIB = 1 << 20
+
+
+class Inferences(StrEnum):
+    """How inferences follow each other."""
+
+    isolated = "isolated"
+    back_to_back = "back-to-back"
+
+
+def register(plan_app: typer.Typer) -> None:
+    """Add the command to those of `edgeplan plan`."""
+    plan_app.command("memory")(plan_memory)
+
+
+def plan_memory(
+    model: Annotated[Path, typer.Argument(help="ONNX file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the plan to.")],
+    budget: Annotated[
+        str,
+        typer.Option(
+            "--budget", "-b", help="Memory for the model, all pages counted: 64MB, 64MiB, or 10% of what ONNX Runtime takes."
+        ),
+    ] = "",
+    max_slowdown: Annotated[
+        str, typer.Option(help="Instead of a budget: the least one that is at most so much slower, as in 5%.")
+    ] = "",
+    device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = "cpu-onednn",
+    threads: Annotated[
+        int, typer.Option(min=0, max=1024, help="Computing threads; 0: all processors of the device but one, which reads.")
+    ] = 0,
+    mode: Annotated[
+        Inferences, typer.Option(help="Memory is filled before each inference, or they follow each other at once.")
+    ] = Inferences.back_to_back,
+    total: Annotated[bool, typer.Option("--total", help="The budget is for the whole process, runtime included.")] = False,
+    curve: Annotated[Path | None, typer.Option(help="File to draw latency against budget to, as SVG.")] = None,
+    shape: ShapeOption = None,
+    values: SetOption = None,
+    batch: BatchOption = None,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
+) -> None:
+    """Plan how a model runs within a budget of memory: its weights are read from the disk while it runs."""
+    from edgeplan.api import plan_memory as plan  # noqa: PLC0415  `edgeplan --help` should not wait for onnx
+
+    if bool(budget) == bool(max_slowdown):
+        raise ParamsError(
+            "a plan is for a budget or for a slowdown", where="--budget, --max-slowdown", next_step="give one of them"
+        )
+    made = plan(
+        model,
+        output,
+        budget,
+        device=device,
+        max_slowdown=max_slowdown,
+        threads=threads,
+        mode=mode.value,
+        total=total,
+        curve=curve,
+        preparation=preparation(shape, values, batch),
+    )
+    for line in summary(made):
+        say(line)
+    if curve is not None:
+        say(f"  curve           {curve}")
+
+
+def summary(made: MemoryPlanned) -> list[str]:
+    """What a user wants to know about a plan."""
+    plan, run, profile = made.document, made.run, made.candidate.profile
+    resident = sum(profile.compute_ms)
+    weights = sum(plan.weight_bytes)
+    per = "an inference" if plan.mode == "isolated" else "an inference, one after the other"
+    return [
+        (
+            f"{escaped(made.candidate.program.model)}: {plan.predicted_ms:.2f} ms {per}, predicted; "
+            f"{resident:.2f} ms with all weights in memory"
+        ),
+        f"  budget          {made.budget / _MIB:.2f} MiB over the idle process ({profile.idle_bytes / _MIB:.1f} MiB)",
+        (
+            f"  measured peak   {run.peak_over_idle / _MIB:.2f} MiB, all pages; "
+            f"{statistics.median(run.phases[0].run_ms):.2f} ms an inference (median of {len(run.phases[0].run_ms)})"
+        ),
+        f"  of which        {plan.arena_bytes / _MIB:.2f} MiB arena, {profile.objects_bytes / _MIB:.2f} MiB library, kernels",
+        (
+            f"  bound           {plan.lower_bound_ms:.2f} ms for these slices and {plan.bytes_per_ms / 1e3:.0f} MB/s, "
+            f"gap {100 * plan.gap:.2f} %"
+        ),
+        f"  weights         {weights / _MIB:.1f} MiB, {plan.loaded_bytes / _MIB:.1f} MiB read in each inference",
+        f"  steps           {len(plan.steps)}{_sliced(made)}",
+        f"  written to      {made.folder}",
+    ]
+
+
+def _sliced(made: MemoryPlanned) -> str:
+    names, form = made.document.steps, made.candidate.form
+    parts, bands = sum("[" in name for name in names), sum("@" in name for name in names)
+    told = f", {parts} of them parts of at most {form.limit / _MIB:g} MiB" if parts else ""
+    return told + (f", {bands} of bands of rows" if bands else "")
+
+
+def run_lines(found: MemoryRun) -> list[str]:
+    """What a user wants to know about a run."""
+    lines = [f"{escaped(found.program.model)}: {len(found.program.steps)} steps, {found.program.threads} threads"]
+    for phase in found.phases:
+        line = (
+            f"{phase.budget / _MIB:.1f} MiB: {_median(phase.run_ms)}, predicted {phase.plan.predicted_ms:.2f} ms, "
+            f"{phase.read_bytes / len(phase.run_ms) / _MIB:.1f} MiB read an inference"
+        )
+        if phase.replan_ms:
+            line += f"; planned in {phase.replan_ms:.1f} ms, ready after {phase.pause_ms:.1f} ms more"
+        lines.append(line)
+    return lines
+
+
+def _median(times: Sequence[float]) -> str:
+    if len(times) == 1:
+        return f"{times[0]:.2f} ms"
+    return f"{statistics.median(times):.2f} ms (median of {len(times)}, least {min(times):.2f})"

@@ -1,0 +1,195 @@
+"""A process held to a limit of memory by the system: a memory cgroup, of version 1 or 2, page cache counted.
+
+The limit is set when the process says that it is idle, to what the group uses then and a budget more. Surviving alone proves
+nothing: what is mapped from files is dropped and read again, many times slower. So latency, major faults and failed
+allocations are looked at, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeplan.support.subprocesses import environment
+
+_ROOT_1, _ROOT_2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+_PAGE_BYTES = 4096
+_READY_SECONDS = 120.0
+
+
+class NoGroupError(Exception):
+    """The system gives this process no memory cgroup."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """How a process fared.
+
+    Attributes:
+        code: exit code; negative: the signal that ended it (9: out of memory).
+        stdout, stderr: what it said.
+        idle_bytes: what the group used when the process was idle.
+        limit_bytes: that it was held to.
+        peak_bytes: the most that it used.
+        failures: how often an allocation hit the limit.
+    """
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+    idle_bytes: int
+    limit_bytes: int
+    peak_bytes: int
+    failures: int
+
+
+class MemoryGroup:
+    """A memory cgroup for one process. Use `memory_group`."""
+
+    def __init__(self, path: Path, version: int) -> None:
+        self._path, self._version = path, version
+
+    def _file(self, name_1: str, name_2: str) -> Path:
+        return self._path / (name_1 if self._version == 1 else name_2)
+
+    @property
+    def usage(self) -> int:
+        """Bytes that the group uses now, page cache counted."""
+        return int(self._file("memory.usage_in_bytes", "memory.current").read_text())
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that it used since it was limited."""
+        return int(self._file("memory.max_usage_in_bytes", "memory.peak").read_text())
+
+    @property
+    def failures(self) -> int:
+        """How often an allocation hit the limit."""
+        if self._version == 1:
+            return int((self._path / "memory.failcnt").read_text())
+        lines = (self._path / "memory.events").read_text().split()
+        return int(lines[lines.index("max") + 1])
+
+    def add(self, process: int) -> None:
+        """Take in a process."""
+        (self._path / "cgroup.procs").write_text(str(process))
+
+    def limit(self, budget: int) -> int:
+        """Limit the group to what it uses now, without what can be dropped, and a budget more. Returns the limit."""
+        if self._version == 1:
+            with contextlib.suppress(OSError):
+                (self._path / "memory.force_empty").write_text("0")
+        else:
+            with contextlib.suppress(OSError):
+                (self._path / "memory.reclaim").write_text("1G")
+        limit = (self.usage + budget) // _PAGE_BYTES * _PAGE_BYTES
+        self._file("memory.limit_in_bytes", "memory.max").write_text(str(limit))
+        with contextlib.suppress(OSError):
+            self._file("memory.max_usage_in_bytes", "memory.peak").write_text("0")
+        return limit
+
+
+@contextlib.contextmanager
+def memory_group() -> Iterator[MemoryGroup]:
+    """A new memory cgroup, removed afterwards.
+
+    Raises:
+        NoGroupError: there is no such controller, or this user may not use it.
+    """
+    version = 1 if (_ROOT_1 / "memory.limit_in_bytes").exists() or (_ROOT_1 / "cgroup.procs").exists() else 2
+    root = _ROOT_1 if version == 1 else _ROOT_2
+    if version == 2 and "memory" not in _controllers(root):  # noqa: PLR2004
+        raise NoGroupError("this system has no memory controller for cgroups")
+    path = root / f"edgeplan-{os.getpid()}-{time.monotonic_ns()}"
+    try:
+        path.mkdir()
+    except OSError as error:
+        raise NoGroupError(f"no memory cgroup can be made: {error.strerror}") from error
+    try:
+        yield MemoryGroup(path, version)
+    finally:
+        for _ in range(100):
+            try:
+                path.rmdir()
+                break
+            except OSError:
+                time.sleep(0.05)
+
+
+def _controllers(root: Path) -> Sequence[str]:
+    try:
+        return (root / "cgroup.subtree_control").read_text().split()
+    except OSError:
+        return ()
+
+
+def run_limited(module: str, job_with_gate: bytes, gate: Path, budget: int, timeout_seconds: float = 300.0) -> Limited:
+    """Run a module of this package, held to what it takes idle and a budget more.
+
+    Args:
+        module: its name; it reads a job on stdin, says "ready" when idle, and waits for `gate`.
+        job_with_gate: the job, which names the gate.
+        gate: a file that must not exist.
+        budget: bytes.
+        timeout_seconds: for the process.
+
+    Raises:
+        NoGroupError: this system gives no memory cgroup.
+        TimeoutError: the process did not become idle.
+    """
+    with memory_group() as group, tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
+        starter = (
+            "import os,sys,runpy\n"
+            "os.read(0,1)\n"  # until it is in the group
+            "sys.argv=[sys.argv[1]]\n"
+            "runpy.run_module(sys.argv[0],run_name='__main__',alter_sys=True)\n"
+        )
+        process = subprocess.Popen(  # noqa: S603  our own interpreter and module, no shell
+            [sys.executable, "-c", starter, module],
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=errors,
+            env=environment(),
+        )
+        timer = threading.Timer(timeout_seconds, process.send_signal, (signal.SIGKILL,))
+        timer.start()
+        try:
+            group.add(process.pid)
+            assert process.stdin is not None  # noqa: S101  it is piped
+            process.stdin.write(b"\n" + job_with_gate)
+            process.stdin.close()
+            _await_ready(process, errors.fileno())
+            idle = group.usage
+            limit = group.limit(budget)
+            gate.touch()
+            code = process.wait()
+            found = group.peak, group.failures
+        finally:
+            timer.cancel()
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        return Limited(code, _all_of(said.fileno()), _all_of(errors.fileno()), idle, limit, *found)
+
+
+def _await_ready(process: subprocess.Popen[bytes], errors: int) -> None:
+    deadline = time.monotonic() + _READY_SECONDS
+    while b"ready\n" not in _all_of(errors):
+        if process.poll() is not None:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError("the process did not become idle")
+        time.sleep(0.01)
+
+
+def _all_of(descriptor: int) -> bytes:
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)

@@ -1,0 +1,272 @@
+"""What streamed steps take: time of each with its weights in memory, bandwidth of reading them, memory beside the arena."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from edgeplan.errors import EdgeplanError
+from edgeplan.planning.layout import greedy
+from edgeplan.planning.layout.buffers import Buffers, buffers
+from edgeplan.planning.layout.parts import graph
+from edgeplan.planning.memory.workload import Workload
+from edgeplan.runtime.creation import ALIGNMENT
+from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
+from edgeplan.support.subprocesses import ending, environment
+
+_STDERR_LINES = 6
+_Bytes = Annotated[int, Field(ge=0)]
+
+
+class StreamRunError(EdgeplanError):
+    """The process that runs a plan crashed, was killed or answered nonsense."""
+
+    exit_code = 10
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Resident(_Document):
+    """Resident memory, bytes: all, the peak so far, and the parts."""
+
+    rss: _Bytes
+    peak: _Bytes
+    anonymous: _Bytes
+    file: _Bytes
+    shared: _Bytes
+
+
+class Phase(_Document):
+    """Inferences by one schedule.
+
+    Attributes:
+        pause_ms: until the first could begin: loading what memory has room for is part of it where memory is filled before.
+        memory: afterwards.
+        run_ms: of each inference; wait_ms: how much of it no step ran; step_ms: of each step, if asked for.
+        read_bytes: of weights, during each.
+        digests: of the outputs, the different ones.
+        cpu_ms: of the process, all inferences.
+    """
+
+    pause_ms: float
+    memory: Resident
+    run_ms: tuple[float, ...]
+    wait_ms: tuple[float, ...]
+    step_ms: tuple[tuple[float, ...], ...]
+    read_bytes: tuple[int, ...]
+    digests: tuple[str, ...]
+    cpu_ms: float
+
+
+class StreamRun(_Document):
+    """What a process that runs plans says of itself; see `runtime.streaming.worker`.
+
+    Attributes:
+        idle: with the library loaded and its threads started, no plan opened.
+        peak: at the end of the inferences.
+        open_ms: to open the plan.
+        phases: one a schedule.
+        direct: whether the file system takes direct I/O.
+        major_faults: since `idle`.
+        bytes_per_ms: of reading all weights, nothing else running; one each time.
+    """
+
+    idle: Resident
+    peak: Resident
+    open_ms: float
+    phases: tuple[Phase, ...]
+    direct: bool
+    major_faults: int
+    bytes_per_ms: tuple[float, ...]
+
+    @property
+    def peak_over_idle(self) -> int:
+        """Bytes, all pages counted: what running the plan took at its worst."""
+        return self.peak.peak - self.idle.rss
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """How a plan is run.
+
+    Attributes:
+        inputs: files of the inputs' bytes, by name.
+        processors: that the computing threads may use.
+        reader_processors: that reading threads may use.
+        runs: inferences of each schedule.
+        isolated: memory is filled before each; else they follow each other.
+        slowed_ns: by which each step is prolonged.
+        debug: memory that becomes free is filled with NaN.
+        bandwidth_passes: how often all weights are read afterwards, nothing else running.
+        steps: whether times of steps are wanted.
+        outputs: files for the last outputs' bytes, by name.
+        timeout_seconds: for the process.
+    """
+
+    inputs: Mapping[str, Path]
+    processors: Sequence[int] = ()
+    reader_processors: Sequence[int] = ()
+    runs: int = 5
+    isolated: bool = True
+    slowed_ns: Sequence[int] = ()
+    debug: bool = False
+    bandwidth_passes: int = 0
+    steps: bool = False
+    outputs: Mapping[str, Path] | None = None
+    timeout_seconds: float = 600.0
+
+    def job(self, folder: Path, threads: int, schedules: Sequence[object]) -> dict[str, Any]:
+        """The job of the worker."""
+        return {
+            "folder": str(folder.resolve()),
+            "threads": threads,
+            "schedules": list(schedules),
+            "inputs": {name: str(path) for name, path in self.inputs.items()},
+            "processors": list(self.processors),
+            "reader_processors": list(self.reader_processors),
+            "runs": self.runs,
+            "isolated": self.isolated,
+            "slowed_ns": list(self.slowed_ns),
+            "debug": self.debug,
+            "bandwidth_passes": self.bandwidth_passes,
+            "steps": self.steps,
+            "outputs": {name: str(path) for name, path in (self.outputs or {}).items()},
+        }
+
+
+def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings: RunSettings) -> StreamRun:
+    """Run a plan in a process of its own.
+
+    Args:
+        folder: of the program and its weights.
+        threads: of each kernel.
+        schedules: plan documents; the session changes from one to the next.
+        settings: how.
+
+    Raises:
+        StreamRunError: the process failed; its last words are in the message.
+    """
+    command = [sys.executable, "-m", "edgeplan.runtime.streaming.worker"]
+    job = json.dumps(settings.job(folder, threads, schedules)).encode()
+    try:
+        done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
+            command, input=job, capture_output=True, timeout=settings.timeout_seconds, env=environment(), check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        what = f"no result within {settings.timeout_seconds:g} s"
+        raise StreamRunError(what, where=str(folder), next_step="run it on a quieter machine") from error
+    return answer(done.returncode, done.stdout, done.stderr, folder)
+
+
+def answer(code: int, stdout: bytes, stderr: bytes, folder: Path) -> StreamRun:
+    """What a worker answered.
+
+    Raises:
+        StreamRunError: it failed, or answered nonsense.
+    """
+    said = "\n".join(stderr.decode(errors="replace").strip().splitlines()[-_STDERR_LINES:])
+    if code != 0:
+        what = f"the process that runs the plan {ending(code)}" + (f":\n{said}" if said else "")
+        raise StreamRunError(what, where=str(folder), next_step="plan the model again: edgeplan plan memory")
+    try:
+        return StreamRun.model_validate_json(stdout)
+    except ValidationError as error:
+        what = f"the process that runs the plan answered nonsense: {error.errors()[0]['msg']}\n{said}"
+        raise StreamRunError(what, where=str(folder), next_step="this is a mistake in the package: report it") from error
+
+
+class StreamProfile(_Document):
+    """What a program takes on a device.
+
+    Attributes:
+        compute_ms: of each step, its weights in memory: the median over inferences.
+        bytes_per_ms: of reading weights, all lanes together: the median over passes.
+        lanes: reads in flight.
+        objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks.
+        idle_bytes: resident memory of the process before it opened the plan.
+        run_ms: of the inferences, for their spread.
+    """
+
+    compute_ms: tuple[Annotated[float, Field(ge=0)], ...]
+    bytes_per_ms: Annotated[float, Field(gt=0)]
+    lanes: int
+    objects_bytes: _Bytes
+    idle_bytes: _Bytes
+    run_ms: tuple[float, ...]
+
+
+#: Reads in flight: more gain nothing.
+LANES = 2
+
+
+def profile_program(folder: Path, program: StreamProgram, settings: RunSettings) -> StreamProfile:
+    """Measure a program with all its weights in memory, and the disk that they come from.
+
+    Args:
+        folder: of the program and its weights.
+        program: the same.
+        settings: how; times of steps and at least one bandwidth pass are asked for.
+
+    Raises:
+        StreamRunError: the process failed.
+    """
+    schedule = all_resident(program)
+    found = run_apart(folder, program.threads, [schedule], settings)
+    steps = np.median(np.array(found.phases[0].step_ms[1:] or found.phases[0].step_ms), axis=0)
+    return StreamProfile(
+        compute_ms=tuple(round(float(ms), 6) for ms in steps),
+        bytes_per_ms=statistics.median(found.bytes_per_ms),
+        lanes=LANES,
+        objects_bytes=max(0, found.peak_over_idle - int(schedule["arena_bytes"])),
+        idle_bytes=found.idle.rss,
+        run_ms=found.phases[0].run_ms,
+    )
+
+
+def all_resident(program: StreamProgram) -> dict[str, Any]:
+    """A schedule that keeps all weights in memory, above activations and scratch."""
+    buffers = buffers_of(program)
+    layouts = [greedy.first_fit(graph(buffers), buffers, order) for order in greedy.orders(buffers).values()]
+    lowest = min(layouts, key=lambda offsets: int((offsets + buffers.size).max(initial=0)))
+    at = -(-int((lowest + buffers.size).max(initial=0)) // PAGE_BYTES) * PAGE_BYTES
+    offsets = []
+    for step in program.steps:
+        offsets.append(at if step.weight_bytes else -1)
+        at += step.weight_bytes
+    return {
+        "mode": "back-to-back",
+        "arena_bytes": at,
+        "tensor_offset": lowest.tolist(),
+        "weight_offset": offsets,
+        "after": [-1] * len(offsets),
+        "again": [k if offset >= 0 else -1 for k, offset in enumerate(offsets)],
+    }
+
+
+def buffers_of(program: StreamProgram) -> Buffers:
+    """Activations and scratch, as planners know them."""
+    found = program.buffers
+    sizes, alignment = [b.size for b in found], [ALIGNMENT] * len(found)
+    return buffers([b.lower for b in found], [b.upper for b in found], sizes, alignment)
+
+
+def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload:
+    """What a planner is asked for: the program's steps, with what each takes.
+
+    Args:
+        program: the program.
+        compute_ms: of each step.
+    """
+    weights = np.array([step.weight_bytes for step in program.steps], dtype=np.int64)
+    return Workload(np.array(compute_ms, dtype=np.float64), weights, buffers_of(program), PAGE_BYTES)

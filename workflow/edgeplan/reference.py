@@ -1,0 +1,35 @@
+"""What ONNX Runtime computes for the inputs of a run: the reference that outputs of plans are checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from edgeplan.errors import ModelError
+
+Array = npt.NDArray[np.float32]
+_ERRORS_ONLY = 3
+
+
+def reference_outputs(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Outputs of ONNX Runtime on one thread, by name.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run the model.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = _ERRORS_ONLY
+    try:
+        session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    except Exception as error:  # the types that ONNX Runtime raises derive from nothing else
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"ONNX Runtime cannot run the model: {reason}", where=str(model), next_step="run without --check"
+        ) from error

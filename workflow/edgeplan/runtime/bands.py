@@ -1,0 +1,372 @@
+"""Bands of rows: some steps that follow each other run on a few rows of the last one's output at a time, depth first.
+
+The activations between them are then a band high instead of an image. A band's rows are computed from as many rows of its
+input as they need; what two bands both need is computed twice. FlexNN cuts weights alone; this cuts activations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
+from edgeplan.runtime.creation import aligned
+from edgeplan.runtime.layouts import size_bytes
+
+_ROWS_AXIS, _SPATIAL_RANK = 2, 4
+_WINDOWED = frozenset({"conv", "pool"})
+#: Kinds whose rows of output need the same rows of input, or a window of them.
+_LOCAL = _WINDOWED | {"eltwise", "binary", "scale", "lrn", "concat"}
+_FLOAT_BYTES = 4
+_HEIGHTS = (1, 2, 4, 7, 8, 14, 16, 28)
+_LONGEST = 16  # steps of a region
+_AS_LOW = 1.02  # a peak that is no higher than so many times the lowest counts as low
+_WORTH = 0.93  # a region has to cut the peak to this share
+_RECOMPUTED = 1.35  # a region may compute so much more than its steps do
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Steps `first` to `last` of a model, run in bands of `rows` rows of the last one's output."""
+
+    first: int
+    last: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Banded:
+    """Steps, some regions of which run in bands.
+
+    Attributes:
+        lowered: the steps in order.
+        origin: for each step, the number of the step that it is, or is a band of; copies of rows have that of their reader.
+        region: for each step, the number of the region that it is in; -1: none.
+    """
+
+    lowered: Lowered
+    origin: tuple[int, ...]
+    region: tuple[int, ...]
+
+
+def banded(lowered: Lowered, regions: Sequence[Region]) -> Banded:
+    """Run regions in bands.
+
+    Args:
+        lowered: the steps.
+        regions: that are `possible`, apart from each other, in order.
+    """
+    steps: list[Step] = []
+    origin: list[int] = []
+    where: list[int] = []
+    shapes: dict[str, Shape] = dict(lowered.shapes)
+    at = 0
+    for number, region in enumerate(regions):
+        for k in range(at, region.first):
+            steps.append(lowered.steps[k])
+            origin.append(k)
+            where.append(-1)
+        for step, k in _bands(lowered, region, shapes):
+            steps.append(step)
+            origin.append(k)
+            where.append(number)
+        at = region.last + 1
+    rest = range(at, len(lowered.steps))
+    steps += [lowered.steps[k] for k in rest]
+    changed = replace(lowered, steps=tuple(steps), shapes=MappingProxyType(shapes))
+    return Banded(changed, (*origin, *rest), (*where, *[-1] * len(rest)))
+
+
+def possible(lowered: Lowered, first: int, last: int) -> bool:
+    """Whether steps can run in bands: local ones that read one activation from elsewhere, the last one alone read elsewhere."""
+    steps = lowered.steps[first : last + 1]
+    made = {t for step in steps for t in step.outputs}
+    given = {t for step in steps for t in step.reads} - made
+    inner = made - set(steps[-1].outputs)
+    outside = (step for k, step in enumerate(lowered.steps) if not first <= k <= last)
+    read = {t for step in outside for t in step.reads} | set(lowered.outputs)
+    return len(given) == 1 and not inner & read and all(_local(step, lowered.shapes) for step in steps)
+
+
+def _local(step: Step, shapes: Mapping[str, Shape]) -> bool:
+    tensors = [*step.reads, *step.outputs]
+    if step.kind == "concat" and (step.integer("axis") != 1 or step.weights):
+        return False
+    if step.kind not in _LOCAL or len(step.outputs) != 1 or any(len(shapes[t]) != _SPATIAL_RANK for t in tensors):
+        return False
+    out = shapes[step.outputs[0]]
+    same = [*(p.tensor for p in step.post_ops if p.tensor), *(step.inputs if step.kind not in _WINDOWED | {"concat"} else ())]
+    if any(shapes[t] != out for t in same):
+        return False
+    operand = shapes[step.weights["operand"]] if "operand" in step.weights else ()
+    return math.prod(operand[-2:]) == 1 if len(operand) > 1 else True
+
+
+def _needed(step: Step, rows: Range) -> Range:
+    """Rows of the input that rows of the output need; those before the first and behind the last are padding."""
+    if step.kind not in _WINDOWED:
+        return rows
+    stride, dilation, kernel = (step.sizes(key)[0] for key in ("strides", "dilations", "kernel"))
+    start = rows[0] * stride - step.sizes("pads_before")[0]
+    return start, (rows[1] - 1) * stride - step.sizes("pads_before")[0] + (kernel - 1) * dilation + 1
+
+
+def _clipped(rows: Range, height: int) -> Range:
+    return max(0, rows[0]), min(height, rows[1])
+
+
+def _height(shapes: Mapping[str, Shape], tensor: str) -> int:
+    return shapes[tensor][_ROWS_AXIS]
+
+
+def _computed(steps: Sequence[Step], shapes: Mapping[str, Shape], rows: Range) -> dict[str, Range]:
+    """Rows of every activation that a band needs."""
+    needed = {steps[-1].outputs[0]: rows}
+    for step in reversed(steps):
+        mine = needed[step.outputs[0]]
+        for tensor in step.reads:
+            own = tensor in step.inputs
+            height = _height(shapes, tensor)
+            found = _clipped(_needed(step, mine), height) if own else mine
+            known = needed.get(tensor, found)
+            needed[tensor] = (min(known[0], found[0]), max(known[1], found[1]))
+            if not own or step.inputs.count(tensor) + sum(p.tensor == tensor for p in step.post_ops) > 1:
+                known = needed[tensor]
+                needed[tensor] = (min(known[0], mine[0]), max(known[1], mine[1]))
+    return needed
+
+
+def ends(height: int, rows: int) -> list[Range]:
+    """Rows of each band: about as many, so that few kernels differ."""
+    return [(start, min(height, start + rows)) for start in range(0, height, rows)]
+
+
+def _bands(lowered: Lowered, region: Region, shapes: dict[str, Shape]) -> Iterator[tuple[Step, int]]:
+    steps = lowered.steps[region.first : region.last + 1]
+    output = steps[-1].outputs[0]
+    for rows in ends(_height(shapes, output), region.rows):
+        yield from _Band(steps, region.first, lowered.shapes, shapes, rows).steps()
+        yield _pasted(output, rows), region.last
+
+
+def _part(tensor: str, rows: Range) -> str:
+    return f"{tensor}@{rows[0]}:{rows[1]}"
+
+
+def _pasted(output: str, rows: Range) -> Step:
+    part = _part(output, rows)
+    settings: dict[str, Setting] = {"start": rows[0]}
+    return Step(f"rows of {part}", "paste_rows", (), (part,), (output,), settings=MappingProxyType(settings))
+
+
+class _Band:
+    """The steps of one band."""
+
+    def __init__(
+        self, steps: Sequence[Step], first: int, given: Mapping[str, Shape], shapes: dict[str, Shape], rows: Range
+    ) -> None:
+        self._steps, self._first, self._given, self._shapes = steps, first, given, shapes
+        self._rows = _computed(steps, given, rows)
+        self._made = {t for step in steps for t in step.outputs}
+
+    def steps(self) -> Iterator[tuple[Step, int]]:
+        """In order, with the numbers of the steps that they are bands of."""
+        known: set[str] = set()
+        for k, step in enumerate(self._steps, start=self._first):
+            out = self._rows[step.outputs[0]]
+            height = _height(self._given, step.inputs[0])
+            window = _needed(step, out)
+            wanted = {t: _clipped(window, height) if t in step.inputs else out for t in step.reads}
+            own: dict[str, str] = {}
+            for tensor in step.inputs:
+                own[tensor] = self._name(tensor, wanted[tensor])
+            posts = []
+            for post in step.post_ops:
+                if post.tensor:
+                    kind, algorithm = ("binary", "add") if post.kind == "sum" else (post.kind, post.algorithm)
+                    posts.append(PostOp(kind, algorithm, post.alpha, post.beta, self._name(post.tensor, out)))
+                else:
+                    posts.append(post)
+            operands = [(post.tensor, out) for post in step.post_ops if post.tensor]
+            read = dict.fromkeys([*((t, wanted[t]) for t in step.inputs), *operands])
+            for tensor, rows in read:
+                if (copy := self._copy(tensor, rows)) is not None and copy.outputs[0] not in known:
+                    known.add(copy.outputs[0])
+                    yield copy, k
+            output = self._named(step.outputs[0], out)
+            yield (
+                replace(
+                    step,
+                    name=f"{step.name}@{out[0]}:{out[1]}",
+                    inputs=tuple(own[t] for t in step.inputs),
+                    outputs=(output,),
+                    settings=self._settings(step, window, height),
+                    post_ops=tuple(posts),
+                ),
+                k,
+            )
+
+    def _named(self, tensor: str, rows: Range) -> str:
+        name, shape = _part(tensor, rows), self._given[tensor]
+        self._shapes[name] = (*shape[:_ROWS_AXIS], rows[1] - rows[0], *shape[_ROWS_AXIS + 1 :])
+        return name
+
+    def _name(self, tensor: str, rows: Range) -> str:
+        """What holds these rows: the activation itself if it is whole, what the band computed, or a copy."""
+        whole = rows == (0, _height(self._given, tensor)) and tensor not in self._made
+        return tensor if whole else self._named(tensor, rows)
+
+    def _copy(self, tensor: str, rows: Range) -> Step | None:
+        """The step that copies rows out of what holds more of them."""
+        if tensor in self._made:
+            source, start = _part(tensor, self._rows[tensor]), self._rows[tensor][0]
+        else:
+            source, start = tensor, 0
+        target = self._name(tensor, rows)
+        if target == source:
+            return None
+        settings: dict[str, Setting] = {"start": rows[0] - start}
+        return Step(f"rows of {target}", "cut_rows", (), (source,), (target,), settings=MappingProxyType(settings))
+
+    @staticmethod
+    def _settings(step: Step, window: Range, height: int) -> Mapping[str, Setting]:
+        if step.kind not in _WINDOWED:
+            return step.settings
+        before, after = max(0, -window[0]), max(0, window[1] - height)
+        pads_before = (before, *step.sizes("pads_before")[1:])
+        pads_after = (after, *step.sizes("pads_after")[1:])
+        return MappingProxyType({**step.settings, "pads_before": pads_before, "pads_after": pads_after})
+
+
+def live_bytes(lowered: Lowered, layouts: Mapping[str, str], block: int) -> list[int]:
+    """Bytes of activations alive in each step."""
+    steps = lowered.steps
+    first: dict[str, int] = dict.fromkeys(lowered.inputs, 0)
+    last: dict[str, int] = {}
+    for k, step in enumerate(steps):
+        for tensor in (*step.reads, *step.outputs):
+            first.setdefault(tensor, k)
+            last[tensor] = k
+    last |= dict.fromkeys(lowered.outputs, len(steps) - 1)
+    change = [0] * (len(steps) + 1)
+    for tensor, begin in first.items():
+        size = aligned(size_bytes(lowered.shapes[tensor], layouts[tensor], block))
+        change[begin] += size
+        change[last.get(tensor, begin) + 1] -= size
+    alive, found = 0, []
+    for k in range(len(steps)):
+        alive += change[k]
+        found.append(alive)
+    return found
+
+
+def regions_by_peak(
+    lowered: Lowered, layouts: Mapping[str, str], home: str, block: int, most: int = 8
+) -> list[tuple[Region, ...]]:
+    """Sets of regions, each with a lower peak of activations than the one before; the first is empty.
+
+    Each time the step of the peak gets the region that cuts it most, with the weights that the region keeps counted.
+
+    Args:
+        lowered: the steps.
+        layouts: layout of every activation.
+        home: layout of the activations inside the model.
+        block: channels of a block.
+        most: regions.
+    """
+    found: list[tuple[Region, ...]] = [()]
+    for _ in range(most):
+        best: Region | None
+        chosen = found[-1]
+        plan = banded(lowered, chosen)
+        peaks = _live(plan.lowered, layouts, home, block)
+        at = max(range(len(peaks)), key=peaks.__getitem__)
+        if plan.region[at] >= 0:
+            break
+        best = _best_region(lowered, chosen, plan.origin[at], peaks[at], (layouts, home, block))
+        regions = () if best is None else tuple(sorted((*chosen, best), key=lambda region: region.first))
+        if not regions or _peak(lowered, regions, (layouts, home, block)) >= peaks[at]:
+            break
+        found.append(regions)
+    return [_taller(lowered, regions, (layouts, home, block)) for regions in found]
+
+
+def _taller(lowered: Lowered, regions: tuple[Region, ...], how: tuple[Mapping[str, str], str, int]) -> tuple[Region, ...]:
+    """The same in bands as tall as leave the peak as low: taller ones compute less twice."""
+    lowest = _peak(lowered, regions, how)
+    chosen = list(regions)
+    for k, region in enumerate(regions):
+        for rows in sorted((rows for rows in _HEIGHTS if rows > region.rows), reverse=True):
+            tried = [*chosen[:k], replace(region, rows=rows), *chosen[k + 1 :]]
+            if _peak(lowered, tried, how) <= _AS_LOW * lowest:
+                chosen = tried
+                break
+    return tuple(chosen)
+
+
+def _live(lowered: Lowered, layouts: Mapping[str, str], home: str, block: int) -> list[int]:
+    tensors = {t for step in lowered.steps for t in (*step.reads, *step.outputs)}
+    return live_bytes(lowered, {**dict.fromkeys(tensors, home), **layouts}, block)
+
+
+def _best_region(
+    lowered: Lowered, chosen: Sequence[Region], at: int, peak: int, how: tuple[Mapping[str, str], str, int]
+) -> Region | None:
+    """The region around a step whose own peak is the lowest, or nothing worth it."""
+    taken = {k for region in chosen for k in range(region.first, region.last + 1)}
+    best: tuple[float, Region] | None = None
+    for first in range(max(0, at - _LONGEST), at + 1):
+        for last in range(at, min(len(lowered.steps), first + _LONGEST)):
+            if taken & set(range(first, last + 1)) or last == first or not possible(lowered, first, last):
+                continue
+            height = _height(lowered.shapes, lowered.steps[last].outputs[0])
+            for rows in _HEIGHTS:
+                if 2 * rows > height or recomputed(lowered, Region(first, last, rows)) > _RECOMPUTED:
+                    continue
+                own = _region_peak(lowered, Region(first, last, rows), how)
+                if own <= _WORTH * peak and (best is None or own < best[0]):
+                    best = own, Region(first, last, rows)
+    return best[1] if best else None
+
+
+def _peak(lowered: Lowered, regions: Sequence[Region], how: tuple[Mapping[str, str], str, int]) -> int:
+    """The peak of all steps, with the weights that a region keeps."""
+    regions = sorted(regions, key=lambda region: region.first)
+    if any(2 * r.rows > _height(lowered.shapes, lowered.steps[r.last].outputs[0]) for r in regions):
+        return 1 << 62
+    plan = banded(lowered, regions)
+    kept = [kept_bytes(lowered, region) for region in regions]
+    live = zip(_live(plan.lowered, *how), plan.region, strict=True)
+    return max(peak + (kept[where] if where >= 0 else 0) for peak, where in live)
+
+
+def _region_peak(lowered: Lowered, region: Region, how: tuple[Mapping[str, str], str, int]) -> int:
+    plan = banded(lowered, [region])
+    peaks = _live(plan.lowered, *how)
+    inside = [peak for peak, where in zip(peaks, plan.region, strict=True) if where == 0]
+    return max(inside) + kept_bytes(lowered, region)
+
+
+def kept_bytes(lowered: Lowered, region: Region) -> int:
+    """Bytes of the weights that stay in memory while a region runs, as in the file."""
+    names = {name for step in lowered.steps[region.first : region.last + 1] for name in step.weights.values()}
+    return sum(_FLOAT_BYTES * math.prod(lowered.shapes[name]) for name in names)
+
+
+def recomputed(lowered: Lowered, region: Region) -> float:
+    """How many rows a region's steps compute, over how many they have: weighted by what a row costs."""
+    steps = lowered.steps[region.first : region.last + 1]
+    whole = done = 0.0
+    output = steps[-1].outputs[0]
+    bands = [_computed(steps, lowered.shapes, rows) for rows in ends(_height(lowered.shapes, output), region.rows)]
+    for step in steps:
+        shape = lowered.shapes[step.outputs[0]]
+        cost = shape[1] * shape[3] * math.prod(lowered.shapes[step.weights["weight"]][1:] if "weight" in step.weights else (1,))
+        whole += cost * shape[_ROWS_AXIS]
+        done += cost * sum(rows[step.outputs[0]][1] - rows[step.outputs[0]][0] for rows in bands)
+    return done / whole

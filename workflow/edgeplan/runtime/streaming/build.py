@@ -1,0 +1,392 @@
+"""From a model to a program that streams: steps cut into ranges, kernels chosen, buffers named, weights laid out."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import Self
+
+import numpy as np
+
+from edgeplan.errors import ModelError
+from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.steps import Lowered, Setting, Step
+from edgeplan.runtime.bands import Region, banded
+from edgeplan.runtime.candidates import default
+from edgeplan.runtime.creation import Call, Created, Creator, Implementation, KernelCall, Place, aligned
+from edgeplan.runtime.descriptors import Variant
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.executable import Worker, transformed
+from edgeplan.runtime.layouts import NCHW, size_bytes
+from edgeplan.runtime.program import activation_layouts, shared_buffers, signature, step_candidates
+from edgeplan.runtime.ranges import Ranged, cut
+from edgeplan.runtime.streaming.program import (
+    PAGE_BYTES,
+    WEIGHTS,
+    Border,
+    Buffer,
+    Executed,
+    Kernel,
+    Operand,
+    StreamProgram,
+)
+from edgeplan.runtime.transform import Array, values_of
+from edgeplan.runtime.weights import WeightLocation, locate_weights
+
+_UNCUT = 1 << 62
+_FLOAT_BYTES = 4
+_SHIFT = 40  # a token names a buffer above this bit, and an offset in it below
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Weights of one step, or of all that a region keeps: which steps they are of, and where each one's begin."""
+
+    parts: tuple[tuple[Step, Created, int], ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A program, with what its weights are made from.
+
+    Attributes:
+        program: what is executed.
+        segments: the weights of each step; None without any.
+        ranged: how steps were cut.
+        origin: for each step of the program, the number of the lowered step that it is (a part of); -1 for one that keeps
+            weights.
+    """
+
+    program: StreamProgram
+    segments: tuple[Segment | None, ...]
+    ranged: Ranged
+    origin: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Row:
+    """A step of the program in the making: which lowered step it is, and where its weights lie if it has none itself."""
+
+    step: Step
+    choice: Implementation
+    created: Created
+    origin: int
+    region: int
+    segment: Segment | None = None
+    kept: int = -1  # where in the kept weights of its region its own begin
+
+
+def build(
+    dnnl: Dnnl,
+    lowered: Lowered,
+    home: str,
+    limit: int,
+    threads: int = 1,
+    regions: Sequence[Region] = (),
+    choose: Callable[[tuple[Implementation, ...]], Implementation] = default,
+) -> Built:
+    """Build a program.
+
+    Args:
+        dnnl: the library.
+        lowered: the model's steps.
+        home: layout of 4-D activations inside the model.
+        limit: the most bytes of weights that a part of a step should have; steps in regions are not cut.
+        threads: of each kernel.
+        regions: steps that run in bands of rows.
+        choose: picks among a step's candidates.
+
+    Raises:
+        ModelError: oneDNN offers no implementation of a step.
+    """
+    dnnl.set_threads(threads)
+    plan = banded(lowered, regions)
+    inside = {step.name for step, region in zip(plan.lowered.steps, plan.region, strict=True) if region >= 0}
+    whole = activation_layouts(plan.lowered, home)
+    ranged = cut(plan.lowered, whole, dnnl.info.block, lambda step: _UNCUT if step.name in inside else limit)
+    layouts = {**whole, **{part: whole[found.whole] for part, found in ranged.tensors.items()}}
+    places = _Places(plan.lowered, ranged, layouts, dnnl.info.block)
+    creator = Creator(dnnl, ranged.lowered.shapes, layouts, places.tokens, lowered.types)
+    offered = step_candidates(dnnl, ranged.lowered, home, layouts)
+    rows: list[_Row] = []
+    for step, choices, k in zip(ranged.lowered.steps, offered, ranged.origin, strict=True):
+        choice = _frugal(creator, step, choices, choose)
+        created = creator.create(step, choice, generate=False)
+        if created.calls:  # views take no time
+            rows.append(_Row(step, choice, created, plan.origin[k], plan.region[k]))
+    rows = _with_kept(dnnl, creator, places, rows)
+    program = _program(dnnl, lowered, creator, places, rows, threads)
+    return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows))
+
+
+def _with_kept(dnnl: Dnnl, creator: Creator, places: _Places, rows: Sequence[_Row]) -> list[_Row]:
+    """Each step with its segment of weights; those of a region in one, which a step before it copies to where they stay."""
+    found: list[_Row] = []
+    for number, members in groupby(rows, key=lambda row: row.region):
+        region = list(members)
+        if number < 0:
+            for row in region:
+                if row.created.slots:
+                    row.segment = Segment(((row.step, row.created, 0),), row.created.weight_bytes)
+            found += region
+            continue
+        parts: list[tuple[Step, Created, int]] = []
+        size = 0
+        for row in region:
+            if not row.created.slots:
+                continue
+            known = (p for p in parts if p[0].weights == row.step.weights and _same_layout(dnnl, p[1], row.created))
+            if (part := next(known, None)) is None:
+                part = (row.step, row.created, size)
+                parts.append(part)
+                size += row.created.weight_bytes
+            row.kept = part[2]
+        if parts:
+            found.append(_keeping(creator, places, number, Segment(tuple(parts), size)))
+        found += region
+    return found
+
+
+def _same_layout(dnnl: Dnnl, one: Created, other: Created) -> bool:
+    """Whether two steps read their weights in the same layouts."""
+    if len(one.slots) != len(other.slots) or one.weight_bytes != other.weight_bytes:
+        return False
+    pairs = zip(one.slots, other.slots, strict=True)
+    return all(a.offset == b.offset and dnnl.equal(a.target, b.target) for a, b in pairs)
+
+
+def _keeping(creator: Creator, places: _Places, region: int, segment: Segment) -> _Row:
+    name = f"weights of region {region}"
+    places.add(name, segment.size)
+    settings: dict[str, Setting] = {"size": segment.size // _FLOAT_BYTES}
+    step = Step(f"keep {name}", "keep", (), (), (name,), settings=MappingProxyType(settings))
+    choice = Implementation("reorder", "reorder", Variant(NCHW, NCHW))
+    created = creator.create(step, choice, generate=False)
+    return _Row(step, choice, created, -1, region, segment)
+
+
+def _program(
+    dnnl: Dnnl, lowered: Lowered, creator: Creator, places: _Places, rows: Sequence[_Row], threads: int
+) -> StreamProgram:
+    buffers = places.buffers(lowered, rows)
+    kernels, numbers = _kernels(creator, rows)
+    executed, end = _executed(rows, numbers, places)
+    used = {t for kernel in kernels for t in (*kernel.step.reads, *kernel.step.outputs)}
+    named = used | {name for kernel in kernels for name in kernel.step.weights.values()}
+
+    def border(names: Sequence[str]) -> tuple[Border, ...]:
+        return tuple(
+            Border(name, lowered.shapes[name], places.operand(places.tokens[name]), lowered.types.get(name, FLOAT32))
+            for name in names
+        )
+
+    return StreamProgram(
+        lowered.name,
+        threads,
+        (dnnl.info.version, dnnl.info.commit, dnnl.info.isa),
+        kernels,
+        executed,
+        buffers,
+        border(lowered.inputs),
+        border(lowered.outputs),
+        MappingProxyType({name: creator.shapes[name] for name in sorted(named) if name in creator.shapes}),
+        MappingProxyType({name: creator.layouts.get(name, NCHW) for name in sorted(used)}),
+        MappingProxyType({name: lowered.types[name] for name in sorted(named) if name in lowered.types}),
+        end,
+    )
+
+
+def _frugal(
+    creator: Creator,
+    step: Step,
+    offered: tuple[Implementation, ...],
+    choose: Callable[[tuple[Implementation, ...]], Implementation],
+) -> Implementation:
+    """The choice among the candidates that need least memory besides: conversions take copies of inputs and outputs."""
+    scratch = {c: creator.create(step, c, generate=False).scratch_bytes for c in offered}
+    least = min(scratch.values())
+    wanted = choose(offered)
+    if scratch[wanted] <= least:
+        return wanted
+    frugal = tuple(c for c in offered if scratch[c] == least)
+    return choose(frugal) if not frugal[0].kernel.startswith("ref") else wanted
+
+
+class _Places:
+    """The buffer of every activation, and tokens that stand for places in them until there are addresses."""
+
+    def __init__(self, lowered: Lowered, ranged: Ranged, layouts: Mapping[str, str], block: int) -> None:
+        self._parts = ranged.tensors
+        whole = {tensor: layout for tensor, layout in layouts.items() if tensor not in ranged.tensors}
+        self._root = dict(shared_buffers(lowered, whole, block))
+        self._sizes: dict[str, int] = {}
+        for tensor, buffer in self._root.items():
+            size = aligned(size_bytes(lowered.shapes[tensor], layouts[tensor], block, lowered.types.get(tensor, FLOAT32)))
+            self._sizes[buffer] = max(self._sizes.get(buffer, 0), size)
+        numbers = {name: number for number, name in enumerate(self._sizes)}
+        self.tokens: dict[str, int] = {tensor: numbers[buffer] << _SHIFT for tensor, buffer in self._root.items()}
+        self.tokens |= {name: self.tokens[part.whole] + part.offset for name, part in ranged.tensors.items()}
+        self._scratch: dict[int, int] = {}
+        self._order: dict[int, int] = {}
+
+    def add(self, name: str, size: int) -> None:
+        """A buffer of no activation."""
+        self.tokens[name] = len(self._sizes) << _SHIFT
+        self._root[name], self._sizes[name] = name, size
+
+    def operand(self, token: int) -> Operand:
+        """What a token stands for."""
+        return Operand(self._order[token >> _SHIFT], token & ((1 << _SHIFT) - 1))
+
+    def buffers(self, lowered: Lowered, rows: Sequence[_Row]) -> tuple[Buffer, ...]:
+        """All buffers in use, with their lifetimes; then the scratch of each step that needs any."""
+        lives: dict[str, list[int]] = {}
+        uses = [(t, 0) for t in lowered.inputs] + [(t, len(rows) - 1) for t in lowered.outputs]
+        keeping = {row.region: row.step.outputs[0] for row in rows if row.step.kind == "keep"}
+        for k, row in enumerate(rows):
+            uses += [(t, k) for t in (*row.step.reads, *row.step.outputs)]
+            if row.kept >= 0:
+                uses.append((keeping[row.region], k))
+        for tensor, when in uses:
+            lives.setdefault(self._root[self._parts[tensor].whole if tensor in self._parts else tensor], []).append(when)
+        found: list[Buffer] = []
+        for number, (name, size) in enumerate(self._sizes.items()):
+            if name in lives:
+                self._order[number] = len(found)
+                found.append(Buffer(name, size, min(lives[name]), max(lives[name]) + 1))
+        for k, row in enumerate(rows):
+            if row.created.scratch_bytes:
+                self._scratch[k] = len(found)
+                found.append(Buffer(f"scratch of {row.step.name}", aligned(row.created.scratch_bytes), k, k + 1))
+        return tuple(found)
+
+    def scratch(self, step: int) -> int:
+        """The number of a step's scratch among the buffers."""
+        return self._scratch[step]
+
+
+def _kernels(creator: Creator, rows: Sequence[_Row]) -> tuple[tuple[Kernel, ...], list[int]]:
+    """The distinct kernels, and which one each step runs."""
+    known: dict[object, int] = {}
+    kernels: list[Kernel] = []
+    numbers = []
+    for row in rows:
+        step = row.step
+        arguments = tuple(_form(call) for call in row.created.calls)
+        same = step
+        if step.kind in ("cut_rows", "paste_rows"):  # which rows is a matter of the place
+            same = replace(step, settings=MappingProxyType({}))
+        key = (step.name,) if step.kind == "keep" else (signature(creator, same), row.choice, arguments)
+        if key not in known:
+            known[key] = len(kernels)
+            kernels.append(Kernel(step, row.choice))
+        numbers.append(known[key])
+    return tuple(kernels), numbers
+
+
+def _form(call: Call | KernelCall) -> tuple[int, ...]:
+    """What tells calls apart besides the step that they are of."""
+    return call.block if isinstance(call, KernelCall) else tuple(argument.number for argument in call.arguments)
+
+
+def places_of(call: Call | KernelCall) -> tuple[Place, ...]:
+    """Where the operands of a call lie, in order."""
+    return call.places if isinstance(call, KernelCall) else tuple(argument.place for argument in call.arguments)
+
+
+def _executed(rows: Sequence[_Row], kernels: Sequence[int], places: _Places) -> tuple[tuple[Executed, ...], int]:
+    """The steps, and the size of the file of their weights."""
+    kept = {row.region: row.step.outputs[0] for row in rows if row.step.kind == "keep"}
+    found: list[Executed] = []
+    at = 0
+    for k, (row, kernel) in enumerate(zip(rows, kernels, strict=True)):
+
+        def operand(region: str, offset: int, k: int = k, row: _Row = row) -> Operand:
+            if region == "arena":
+                return places.operand(offset)
+            if region == "scratch":
+                return Operand(places.scratch(k), offset)
+            if row.kept < 0:
+                return Operand(WEIGHTS, offset)
+            return places.operand(places.tokens[kept[row.region]] + row.kept + offset)
+
+        calls = tuple(tuple(operand(place.region, place.offset) for place in places_of(call)) for call in row.created.calls)
+        size = -(-row.segment.size // PAGE_BYTES) * PAGE_BYTES if row.segment else 0
+        found.append(Executed(row.step.name, kernel, calls, at, size))
+        at += size
+    return tuple(found), at
+
+
+def write_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built, target: Path) -> None:
+    """Write the weights of all steps, each a segment of whole pages in the layout that its kernel reads, in order of execution.
+
+    Args:
+        dnnl: the library.
+        model: the ONNX file.
+        lowered: its steps, before they were cut.
+        built: the program.
+        target: the file to write.
+
+    Raises:
+        ModelError: the weights cannot be read.
+        OSError: the file cannot be written.
+    """
+    worker = Worker(dnnl, built.program.threads)
+    with _Values(model, lowered, built.ranged) as values, target.open("wb") as file:
+        for segment, executed in zip(built.segments, built.program.steps, strict=True):
+            if segment is None:
+                continue
+            for step, created, at in segment.parts:
+                file.seek(executed.weights_at + at)
+                raw = {role: values.of(name) for role, name in step.weights.items()}
+                made = transformed(dnnl, step, created, raw, worker)
+                file.write(made.data[: created.weight_bytes].data)
+        file.truncate(built.program.weights_bytes)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class _Values:
+    """Values of weights and of parts of them, copied out of the mapped model."""
+
+    def __init__(self, model: Path, lowered: Lowered, ranged: Ranged) -> None:
+        self._folder, self._ranged, self._shapes = model.parent, ranged, lowered.shapes
+        self._locations: Mapping[str, WeightLocation] = locate_weights(model, lowered)
+        self._maps: dict[str, mmap.mmap] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._maps.clear()
+
+    def of(self, name: str) -> Array:
+        """The values of a weight, or of a part of one, row-major and the caller's own."""
+        part = self._ranged.weights.get(name)
+        if part is None:
+            return self._whole(name).copy()
+        index = (slice(None),) * part.axis + (slice(part.start, part.stop),)
+        return np.ascontiguousarray(self._whole(part.whole)[index]).copy()
+
+    def _whole(self, name: str) -> Array:
+        location, shape = self._locations[name], self._shapes[name]
+        data = np.frombuffer(self._map(location.file), np.uint8, location.size, location.offset)
+        if location.stride != np.dtype(location.dtype).itemsize:
+            return values_of(data, location.stride, location.dtype).reshape(shape)
+        return np.ndarray(shape, location.dtype, data.data)
+
+    def _map(self, file: str) -> mmap.mmap:
+        if file not in self._maps:
+            path = self._folder / file
+            try:
+                with path.open("rb") as opened:
+                    self._maps[file] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise ModelError(f"cannot read the weights: {error}", where=str(path), next_step="check the path") from error
+        return self._maps[file]

@@ -1,0 +1,305 @@
+"""Reading weights past the page cache: direct I/O into memory, a few reads in flight, in order of execution."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeplan.errors import ModelError
+from edgeplan.runtime.streaming.program import AGAIN
+
+#: Bytes of one read: smaller ones cost bandwidth, larger ones gain none.
+CHUNK_BYTES = 2 << 20
+_MOST_PIECES = 512  # of one read; the system takes 1024
+_REFUSED = (errno.EINVAL, errno.EOPNOTSUPP)
+
+
+class WeightsFile:
+    """The file of weights, read without leaving anything of it in the page cache.
+
+    Args:
+        path: the file.
+        size: bytes that it has to have.
+
+    Attributes:
+        direct: whether the file system takes direct I/O; where it refuses, reads go through the page cache, which is told
+            to drop them again.
+
+    Raises:
+        ModelError: it cannot be opened, or has another size.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        try:
+            self._descriptor, self.direct = _opened(path)
+        except OSError as error:
+            raise ModelError(f"cannot open the weights: {error.strerror}", where=str(path), next_step=AGAIN) from error
+        found = os.fstat(self._descriptor)
+        if found.st_size != size:
+            os.close(self._descriptor)
+            raise ModelError(f"the weights have {found.st_size} bytes, not {size}", where=str(path), next_step=AGAIN)
+        self._stamp = found.st_mtime_ns
+
+    def read(self, offset: int, pieces: Sequence[memoryview]) -> None:
+        """Fill memory from an offset on.
+
+        Raises:
+            ModelError: the file cannot be read there, or ends before.
+        """
+        left, at = list(pieces), offset
+        while left:
+            try:
+                got = os.preadv(self._descriptor, left, at)
+            except OSError as error:
+                what = f"cannot read the weights at byte {at}: {error.strerror}"
+                raise ModelError(what, where=str(self.path), next_step="check the disk, then run again") from error
+            if not got:
+                raise ModelError(f"the weights end before byte {at}", where=str(self.path), next_step=AGAIN)
+            at += got
+            while left and got >= len(left[0]):
+                got -= len(left.pop(0))
+            if got:
+                left[0] = left[0][got:]
+        if not self.direct:
+            os.posix_fadvise(self._descriptor, offset, at - offset, os.POSIX_FADV_DONTNEED)
+
+    def require_unchanged(self) -> None:
+        """Nobody has written to the file since it was opened.
+
+        Raises:
+            ModelError: somebody has: outputs may be wrong.
+        """
+        if os.fstat(self._descriptor).st_mtime_ns != self._stamp:
+            raise ModelError("the weights were changed while they were in use", where=str(self.path), next_step=AGAIN)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def _opened(path: Path) -> tuple[int, bool]:
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    if direct := getattr(os, "O_DIRECT", 0):
+        try:
+            return os.open(path, flags | direct), True
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+    return os.open(path, flags), False
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The weights of one step.
+
+    Attributes:
+        step: its number.
+        at: where they begin in the file.
+        size: bytes.
+        address: where they go, from the beginning of the arena.
+        after: the step that has to end before; -1: none.
+        again: with `after` -1: the step of the inference before that has to end first; the step itself: they stay.
+    """
+
+    step: int
+    at: int
+    size: int
+    address: int
+    after: int
+    again: int
+
+
+class _Chunk:
+    """A read in flight: how many loads are complete when it, and all before it, are."""
+
+    __slots__ = ("complete", "passed")
+
+    def __init__(self, passed: int) -> None:
+        self.passed, self.complete = passed, False
+
+
+class Loader:
+    """Loads the weights of one inference after the other, in order, each as early as its memory is free.
+
+    Args:
+        file: what to read.
+        lanes: reads in flight, each by a thread of its own.
+        processors: that these threads may use; empty: any.
+    """
+
+    def __init__(self, file: WeightsFile, lanes: int = 2, processors: Sequence[int] = ()) -> None:
+        self._file, self._processors = file, processors
+        self._change = threading.Condition()
+        self._loads: tuple[Load, ...] = ()
+        self._steps = 0
+        self._memory: memoryview | None = None
+        self._flight: deque[_Chunk] = deque()
+        self._stopped, self._paused = False, True
+        self._error: BaseException | None = None
+        self._reset()
+        self._threads = [threading.Thread(target=self._work, name=f"reader-{k}", daemon=True) for k in range(lanes)]
+        for thread in self._threads:
+            thread.start()
+
+    def _reset(self) -> None:
+        self._inference, self._load, self._offset = 0, 0, 0  # what is read next
+        self._passed, self._loaded = 0, 0  # loads that reads were begun for, and that are complete, since the beginning
+        self._ended = 0  # steps that have ended
+        self._horizon = 0  # inferences that weights are loaded for
+        self.bytes_read = 0
+
+    def start(self, loads: Sequence[Load], steps: int, memory: memoryview, horizon: int = 1) -> None:
+        """Begin anew: nothing is in memory.
+
+        Args:
+            loads: of one inference, in order of execution.
+            steps: of one inference.
+            memory: the arena.
+            horizon: inferences to load weights for.
+        """
+        with self._change:
+            self._reset()
+            self._loads, self._steps, self._memory, self._horizon = tuple(loads), steps, memory, horizon
+            self._error, self._paused = None, False
+            self._change.notify_all()
+
+    def pause(self) -> None:
+        """Begin no further reads, and wait for those in flight."""
+        with self._change:
+            self._paused = True
+            while self._flight:
+                self._change.wait()
+            self._memory = None
+
+    def prepare(self, horizon: int) -> None:
+        """Load weights for so many inferences, counted from the beginning."""
+        with self._change:
+            self._horizon = max(self._horizon, horizon)
+            self._change.notify_all()
+
+    def wait_filled(self) -> None:
+        """Wait until nothing more can be loaded before a step ends.
+
+        Raises:
+            ModelError: weights cannot be read.
+        """
+        with self._change:
+            while self._error is None and (self._flight or self._ready()):
+                self._change.wait()
+            self._check()
+
+    def wait_loaded(self, count: int) -> None:
+        """Wait until so many loads are complete, counted from the beginning.
+
+        Raises:
+            ModelError: weights cannot be read.
+        """
+        if self._loaded >= count and self._error is None:  # it only grows
+            return
+        with self._change:
+            while self._loaded < count and self._error is None:
+                self._change.wait()
+            self._check()
+
+    def ended(self, steps: int) -> None:
+        """So many steps have ended since the beginning: what they used is free."""
+        with self._change:
+            self._ended = steps
+            self._change.notify_all()
+
+    def close(self) -> None:
+        """End the threads."""
+        with self._change:
+            self._stopped = True
+            self._change.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _needed(self) -> int:
+        """Steps that have to end before the next load may begin, counted from the beginning."""
+        load = self._loads[self._load]
+        if load.after >= 0:
+            return self._inference * self._steps + load.after + 1
+        return 0 if self._inference == 0 else (self._inference - 1) * self._steps + load.again + 1
+
+    def _skip(self) -> None:
+        """Pass by weights that stay in memory."""
+        while self._inference and self._inference < self._horizon and self._offset == 0 and self._loads:
+            load = self._loads[self._load]
+            if load.after >= 0 or load.again != load.step:
+                return
+            self._next_load()
+
+    def _next_load(self) -> None:
+        self._passed += 1
+        self._offset, self._load = 0, self._load + 1
+        if self._load == len(self._loads):
+            self._load, self._inference = 0, self._inference + 1
+        if not self._flight:
+            self._loaded = self._passed
+
+    def _ready(self) -> bool:
+        """Whether the next piece may be read."""
+        if self._paused or not self._loads:
+            return False
+        self._skip()
+        return self._inference < self._horizon and (self._offset > 0 or self._needed() <= self._ended)
+
+    def _take(self) -> tuple[_Chunk, int, list[tuple[int, int]]]:
+        """The next read: neighbours in the file that may be loaded now, wherever they go."""
+        chunk = _Chunk(0)
+        self._flight.append(chunk)
+        first = self._loads[self._load]
+        start = end = first.at + self._offset
+        pieces: list[tuple[int, int]] = []
+        while end - start < CHUNK_BYTES and len(pieces) < _MOST_PIECES and self._ready():
+            load = self._loads[self._load]
+            if load.at + self._offset != end:
+                break
+            size = min(load.size - self._offset, CHUNK_BYTES - (end - start))
+            pieces.append((load.address + self._offset, size))
+            end += size
+            self._offset += size
+            if self._offset == load.size:
+                self._next_load()
+        chunk.passed = self._passed
+        self.bytes_read += end - start
+        return chunk, start, pieces
+
+    def _work(self) -> None:
+        if self._processors:
+            os.sched_setaffinity(0, self._processors)  # of this thread
+        change = self._change
+        while True:
+            with change:
+                while not self._stopped and not self._ready():
+                    change.wait()
+                if self._stopped:
+                    return
+                chunk, start, pieces = self._take()
+                memory = self._memory
+            error: BaseException | None = None
+            try:
+                assert memory is not None  # noqa: S101  there is an arena while reads are in flight
+                self._file.read(start, [memory[at : at + size] for at, size in pieces])
+            except BaseException as found:  # noqa: BLE001  it is raised again where the weights are waited for
+                error = found
+            del memory
+            with change:
+                chunk.complete = True
+                while self._flight and self._flight[0].complete:
+                    done = self._flight.popleft()
+                    self._loaded = done.passed if self._flight else self._passed
+                if error is not None:
+                    self._error, self._paused = error, True
+                change.notify_all()

@@ -1,0 +1,407 @@
+"""Running a streamed program: one arena, weights loaded into it while steps run. Nothing heavy is imported, to save memory.
+
+`Session(program, schedule, reader)`: the schedule can be changed between two inferences.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Any, Self
+
+from edgeplan.errors import FormatError, InputError, ModelError
+from edgeplan.runtime.creation import Created, Creator, KernelCall
+from edgeplan.runtime.dnnl import Dnnl, Handle
+from edgeplan.runtime.signatures import ExecArg
+from edgeplan.runtime.streaming.library_pages import LibraryPages
+from edgeplan.runtime.streaming.program import AGAIN, WEIGHTS, Border, Operand, StreamProgram, read_program
+from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile
+
+PLAN_NAME, WEIGHTS_NAME = "plan.json", "weights.bin"
+_FLOAT_BYTES = 4
+_DROP_EVERY = 8  # kernels made, or steps of the first inference
+_GETPPID: Any = ctypes.CDLL(None).getppid  # a call that takes nothing and lets other threads have the interpreter
+_NAN = b"\x00\x00\xc0\x7f"  # a quiet one, little-endian
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Where buffers and weights lie, and when weights are loaded: the part of a plan document that running needs.
+
+    Attributes:
+        back_to_back: whether inferences follow each other; else memory is filled before each.
+        arena_bytes: of the arena.
+        buffer_offset: address of each buffer.
+        weight_offset, after, again: of each step; see `planning.memory.document`.
+    """
+
+    back_to_back: bool
+    arena_bytes: int
+    buffer_offset: Sequence[int]
+    weight_offset: Sequence[int]
+    after: Sequence[int]
+    again: Sequence[int]
+
+    @classmethod
+    def of(cls, plan: Mapping[str, Any]) -> Schedule:
+        """The schedule of a plan document."""
+        return cls(
+            plan["mode"] == "back-to-back",
+            plan["arena_bytes"],
+            plan["tensor_offset"],
+            plan["weight_offset"],
+            plan["after"],
+            plan["again"],
+        )
+
+    def loads(self, program: StreamProgram) -> tuple[Load, ...]:
+        """The loads of one inference."""
+        rows = zip(program.steps, self.weight_offset, self.after, self.again, strict=True)
+        return tuple(
+            Load(k, step.weights_at, step.weight_bytes, offset, after, again)
+            for k, (step, offset, after, again) in enumerate(rows)
+            if step.weight_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of the library, ready to be made, with the memories that its arguments point to."""
+
+    function: Callable[..., int]
+    primitive: int
+    count: int
+    arguments: ctypes.Array[Any]
+
+
+class Session:
+    """A program that can be run.
+
+    Args:
+        dnnl: the library.
+        program: what to run.
+        schedule: where and when.
+        file: of the weights.
+        lanes: reads in flight.
+        processors: that reading threads may use; empty: any.
+        debug: whether memory that becomes free is filled with NaN, so that using it shows.
+
+    Attributes:
+        times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
+        slowed: nanoseconds by which each step is prolonged, awake: a slower processor is stood for so; empty: none.
+
+    Raises:
+        FormatError: the program is for another library, or the schedule for another program.
+    """
+
+    def __init__(
+        self,
+        dnnl: Dnnl,
+        program: StreamProgram,
+        schedule: Schedule,
+        file: WeightsFile,
+        *,
+        lanes: int = 2,
+        processors: Sequence[int] = (),
+        debug: bool = False,
+    ) -> None:
+        here = (dnnl.info.version, dnnl.info.commit, dnnl.info.isa)
+        if program.library != here:
+            what = f"the plan is for oneDNN {' '.join(program.library)}, this is {' '.join(here)}"
+            raise FormatError(what, where=program.model, next_step=AGAIN)
+        self.dnnl, self.program, self._file, self._debug = dnnl, program, file, debug
+        self._stream, self._library = dnnl.stream(), LibraryPages(dnnl.info.path)
+        self._addresses: list[tuple[ctypes.Array[ctypes.c_int64], tuple[Operand, ...], int]] = []
+        self._blocks: list[object] = []
+        self._memories: dict[tuple[int, int, int, int], Handle] = {}
+        with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
+            made = _made(dnnl, program, self._library)
+        self._calls = [self._bound(made, k) for k in range(len(program.steps))]
+        calls = [call for created in made for call in created.calls if not isinstance(call, KernelCall)]
+        self._primitives = [call.primitive for call in calls if call.primitive is not None]
+        for primitive in self._primitives:
+            primitive.forget()
+        del made
+        self._loaded_before = _counts(program)
+        self._loader = Loader(file, lanes, processors)
+        self.times: list[int] = [0] * (2 * len(program.steps))
+        self.slowed: Sequence[int] = ()
+        self._arena: mmap.mmap | None = None
+        self.apply(schedule)
+
+    def _bound(self, made: Sequence[Created], k: int) -> tuple[_Call, ...]:
+        """The calls of a step; its memories have no address yet."""
+        step = self.program.steps[k]
+        created = made[step.kernel]
+        wanted = [len(call.places if isinstance(call, KernelCall) else call.arguments) for call in created.calls]
+        if wanted != [len(operands) for operands in step.calls]:
+            raise FormatError(f"the program does not fit: step {step.name!r}", where=self.program.model, next_step=AGAIN)
+        calls = []
+        for call, operands in zip(created.calls, step.calls, strict=True):
+            if isinstance(call, KernelCall):
+                calls.append(self._compiled(call, operands, k))
+                continue
+            given = []
+            for argument, operand in zip(call.arguments, operands, strict=True):
+                owner = k if operand.buffer == WEIGHTS else -1
+                key = (argument.descriptor, operand.buffer, operand.offset, owner)
+                if key not in self._memories:
+                    self._memories[key] = self.dnnl.memory(argument.descriptor, 0)
+                given.append(ExecArg(argument.number, self._memories[key].value))
+            assert call.primitive is not None  # noqa: S101  created to be run
+            calls.append(_Call(self.dnnl.execute, call.primitive.value, len(given), (ExecArg * len(given))(*given)))
+        return tuple(calls)
+
+    def _compiled(self, call: KernelCall, operands: Sequence[Operand], k: int) -> _Call:
+        """A call of a compiled kernel: it takes addresses, and a block of numbers in place of a primitive."""
+        from edgeplan.runtime.executable import compiled_kernel  # noqa: PLC0415  this loads numba, which most models need not
+
+        block = (ctypes.c_int64 * len(call.block))(*call.block)
+        addresses = (ctypes.c_int64 * len(operands))()
+        self._addresses.append((addresses, tuple(operands), k))
+        self._blocks.append(block)
+        return _Call(compiled_kernel(call.kernel), ctypes.addressof(block), len(operands), addresses)
+
+    def _place(self, buffer: int, step: int) -> int:
+        return self.schedule.weight_offset[step] if buffer == WEIGHTS else self.schedule.buffer_offset[buffer]
+
+    def apply(self, schedule: Schedule) -> None:
+        """Run by another schedule from the next inference on. Weights are loaded anew.
+
+        Raises:
+            FormatError: it is for another program.
+        """
+        program = self.program
+        if (len(schedule.weight_offset), len(schedule.buffer_offset)) != (len(program.steps), len(program.buffers)):
+            raise FormatError("the plan does not fit the program", where=program.model, next_step=AGAIN)
+        self._loader.pause()
+        if self._arena is not None:
+            self._arena.close()
+        size = max(mmap.PAGESIZE, schedule.arena_bytes)
+        self._arena = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._arena.madvise(mmap.MADV_HUGEPAGE)
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._arena))
+        self.schedule = schedule
+        point = self.dnnl.function("dnnl_memory_set_data_handle", brief=True)
+        for (_, buffer, offset, owner), memory in self._memories.items():
+            place = self._base + self._place(buffer, owner) + offset
+            self.dnnl.check(point(memory.value, place), "dnnl_memory_set_data_handle")
+        for addresses, operands, step in self._addresses:
+            addresses[:] = [self._base + self._place(operand.buffer, step) + operand.offset for operand in operands]
+        self._freed = _freed(program, schedule) if self._debug else {}
+        self._loads = schedule.loads(program)
+        self._restart()
+
+    def _restart(self) -> None:
+        assert self._arena is not None  # noqa: S101  made above
+        self._loader.pause()
+        self._inference, self._clean = 0, True
+        self._loader.start(self._loads, len(self.program.steps), memoryview(self._arena))
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of weights read since the schedule was applied."""
+        return self._loader.bytes_read
+
+    def fill(self) -> None:
+        """Load what memory has room for before the next inference begins.
+
+        Raises:
+            ModelError: the weights cannot be read.
+        """
+        self._loader.prepare(self._inference + 1)
+        self._loader.wait_filled()
+
+    def expect(self, inferences: int) -> None:
+        """So many more inferences follow: weights may be loaded for them while one runs."""
+        self._loader.prepare(self._inference + inferences)
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, bytes]:
+        """One inference.
+
+        Args:
+            inputs: buffers of values of the model's types, row-major, by name.
+
+        Returns:
+            The outputs' bytes, row-major, by name.
+
+        Raises:
+            InputError: an input is missing, or of another size.
+            ModelError: the weights cannot be read; the next run begins anew.
+            DeviceError: the library reports a failure.
+        """
+        found = self._views(inputs)
+        if not self._clean:
+            self._restart()
+        self._clean = False
+        for border, value in found:
+            self._write(border, value)
+        self._execute()
+        outputs = {border.name: self._read(border) for border in self.program.outputs}
+        self._inference += 1
+        self._loader.ended(self._inference * len(self.program.steps))
+        self._file.require_unchanged()
+        self._clean = True
+        return outputs
+
+    def _execute(self) -> None:
+        """All steps; the last one has not ended before its outputs were read."""
+        loader, counts, times, steps = self._loader, self._loaded_before, self.times, len(self._calls)
+        self.dnnl.set_threads(self.program.threads)
+        stream = self._stream.value
+        first, loads = self._inference * steps, self._inference * len(self._loads)
+        loader.prepare(self._inference + 1)
+        for k, calls in enumerate(self._calls):
+            if counts[k]:
+                loader.wait_loaded(loads + counts[k])
+            times[2 * k] = perf_counter_ns()
+            for call in calls:
+                if status := call.function(call.primitive, stream, call.count, call.arguments):
+                    self.dnnl.check_execution(status)
+            if self.slowed:
+                _stay_awake(perf_counter_ns() + self.slowed[k])
+            times[2 * k + 1] = perf_counter_ns()
+            if first == 0 and k % _DROP_EVERY == 0:
+                self._library.drop()  # what the first execution alone needs
+            if self._debug:
+                self._poison(k)
+            if k + 1 < steps:
+                loader.ended(first + k + 1)
+
+    def _poison(self, k: int) -> None:
+        for at, size in self._freed.get(k, ()):
+            ctypes.memmove(self._base + at, _NAN * (size // _FLOAT_BYTES), size // _FLOAT_BYTES * _FLOAT_BYTES)
+
+    def _views(self, inputs: Mapping[str, Any]) -> list[tuple[Border, memoryview]]:
+        found = []
+        for border in self.program.inputs:
+            expected = f"correct the input: expected {border.dtype}{list(border.shape)}"
+            if border.name not in inputs:
+                raise InputError(f"input {border.name!r} is missing", where=self.program.model, next_step=expected)
+            try:
+                view = memoryview(inputs[border.name]).cast("B")
+            except (TypeError, ValueError) as error:
+                what = f"input {border.name!r} is no row-major buffer: {error}"
+                raise InputError(what, where=self.program.model, next_step=expected) from error
+            if view.nbytes != border.size:
+                what = f"input {border.name!r} has {view.nbytes} bytes"
+                raise InputError(what, where=self.program.model, next_step=expected)
+            found.append((border, view))
+        return found
+
+    def _address(self, operand: Operand) -> int:
+        return self.schedule.buffer_offset[operand.buffer] + operand.offset
+
+    def _write(self, border: Border, value: memoryview) -> None:
+        assert self._arena is not None  # noqa: S101  made with the session
+        at = self._address(border.operand)
+        self._arena[at : at + value.nbytes] = value
+
+    def _read(self, border: Border) -> bytes:
+        assert self._arena is not None  # noqa: S101  made with the session
+        at = self._address(border.operand)
+        return self._arena[at : at + border.size]
+
+    def stream_ms(self) -> float:
+        """Milliseconds to read all weights while nothing else runs, each to its place; the next run begins anew."""
+        assert self._arena is not None  # noqa: S101  made with the session
+        loads = [Load(k, load.at, load.size, load.address, -1, k) for k, load in enumerate(self._loads)]
+        self._loader.pause()
+        begin = perf_counter_ns()
+        self._loader.start(loads, len(self.program.steps), memoryview(self._arena))
+        self._loader.wait_filled()
+        took = (perf_counter_ns() - begin) / 1e6
+        self._clean = False
+        return took
+
+    def close(self) -> None:
+        """Stop reading and free the memory."""
+        self._loader.pause()
+        self._loader.close()
+        self._file.close()
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _stay_awake(until: int) -> None:
+    """Keep the processor until then, and let reading threads have the interpreter."""
+    while perf_counter_ns() < until:
+        _GETPPID()
+
+
+def _made(dnnl: Dnnl, program: StreamProgram, library: LibraryPages) -> tuple[Created, ...]:
+    """The kernels; what only their making needs of the library is dropped again.
+
+    Every tensor has an offset of its own here, so that none is taken for a view of another.
+    """
+    offsets = {tensor: _FLOAT_BYTES * k for k, tensor in enumerate(program.layouts)}
+    creator = Creator(dnnl, program.shapes, program.layouts, offsets, program.types)
+    dnnl.set_threads(program.threads)
+    made: list[Created] = []
+    for kernel in program.kernels:
+        if len(made) % _DROP_EVERY == 0:
+            library.drop()
+        made.append(creator.create(kernel.step, kernel.implementation))
+    library.drop()
+    return tuple(made)
+
+
+def _counts(program: StreamProgram) -> list[int]:
+    """For each step with weights, how many loads of an inference are complete when it may run; 0 without weights."""
+    counts, loads = [], 0
+    for step in program.steps:
+        loads += step.weight_bytes > 0
+        counts.append(loads if step.weight_bytes else 0)
+    return counts
+
+
+def _freed(program: StreamProgram, schedule: Schedule) -> dict[int, list[tuple[int, int]]]:
+    """Ranges of memory that become free with each step: what nothing needs any more."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    steps = len(program.steps)
+    for buffer, offset in zip(program.buffers, schedule.buffer_offset, strict=True):
+        if buffer.upper < steps:  # outputs are still to be read
+            found.setdefault(buffer.upper - 1, []).append((offset, buffer.size))
+    for k, step in enumerate(program.steps):
+        if step.weight_bytes and schedule.again[k] != k:
+            found.setdefault(k, []).append((schedule.weight_offset[k], step.weight_bytes))
+    return found
+
+
+def open_session(
+    folder: Path, dnnl: Dnnl | None = None, *, lanes: int = 2, processors: Sequence[int] = (), debug: bool = False
+) -> Session:
+    """Open a plan folder.
+
+    Raises:
+        FormatError: a file of it is damaged, or it is for another library.
+        ModelError: the weights cannot be opened.
+    """
+    program = read_program(folder)
+    try:
+        schedule = Schedule.of(json.loads(_text(folder / PLAN_NAME)))
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"the plan is damaged: {error}", where=str(folder / PLAN_NAME), next_step=AGAIN) from error
+    file = WeightsFile(folder / WEIGHTS_NAME, program.weights_bytes)
+    return Session(dnnl or Dnnl(), program, schedule, file, lanes=lanes, processors=processors, debug=debug)
+
+
+def _text(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"cannot read the plan: {error.strerror}", where=str(path), next_step=AGAIN) from error

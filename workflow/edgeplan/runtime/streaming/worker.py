@@ -1,0 +1,132 @@
+"""A plan run in a process of its own, `python -m edgeplan.runtime.streaming.worker`: JSON on stdin, JSON on stdout.
+
+It imports what running needs and no more: what it says of memory is what a program takes that runs plans and nothing else.
+Sizes are in bytes, times in milliseconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgeplan.measurement.process.memory_counters import reset_peak, resident, wait_at
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.streaming.library_pages import LibraryPages
+from edgeplan.runtime.streaming.program import read_program
+from edgeplan.runtime.streaming.reader import WeightsFile
+from edgeplan.runtime.streaming.session import WEIGHTS_NAME, Schedule, Session
+
+_SWITCH_SECONDS = 50e-6  # reading threads have the interpreter at once where a step is prolonged awake
+
+
+def main() -> None:
+    """Read a job, do it, write its result."""
+    stdout = os.dup(1)
+    os.dup2(2, 1)  # the library may print
+    job = json.loads(sys.stdin.buffer.read())
+    result = json.dumps(run(job)).encode()
+    with os.fdopen(stdout, "wb") as file:
+        file.write(result)
+
+
+def run(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a plan.
+
+    Args:
+        job: `folder` of the plan; `inputs`: files of the inputs' bytes by name; `schedules`: plan documents, each for as many
+            `runs`, one after the other in the same session; `isolated`: memory is
+            filled before each run; `processors` and `reader_processors` that the threads may use; `slowed_ns`: of each step;
+            `debug`: freed memory is filled with NaN; `bandwidth_passes`: how often all weights are read beforehand;
+            `outputs`: where to write the last outputs' bytes.
+    """
+    if job.get("processors"):
+        os.sched_setaffinity(0, job["processors"])
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    folder = Path(job["folder"])
+    inputs = {name: Path(path).read_bytes() for name, path in job["inputs"].items()}
+    dnnl = Dnnl()
+    dnnl.warm_up(int(job["threads"]))
+    LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
+    wait_at(job.get("gate", ""))
+    reset_peak()
+    idle, faults = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+    started = time.perf_counter()
+    program = read_program(folder)
+    file = WeightsFile(folder / WEIGHTS_NAME, program.weights_bytes)
+    first = Schedule.of(job["schedules"][0])
+    session = Session(
+        dnnl, program, first, file, processors=job.get("reader_processors", ()), debug=bool(job.get("debug", False))
+    )
+    session.slowed = job.get("slowed_ns", ())
+    opened = (time.perf_counter() - started) * 1e3
+    phases = []
+    outputs: dict[str, bytes] = {}
+    for number, document in enumerate(job["schedules"]):
+        began = time.perf_counter()
+        if number:
+            session.apply(Schedule.of(document))
+        if job["isolated"]:
+            session.fill()
+        paused = (time.perf_counter() - began) * 1e3
+        phase = _runs(session, job, inputs)
+        outputs = phase.pop("outputs")
+        phases.append({"pause_ms": paused, "memory": resident(), **phase})
+    peak = resident()
+    for name, path in job.get("outputs", {}).items():
+        Path(path).write_bytes(outputs[name])
+    result = {
+        "idle": idle,
+        "peak": peak,
+        "open_ms": opened,
+        "phases": phases,
+        "direct": file.direct,
+        "major_faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults,
+        "bytes_per_ms": [program.weights_bytes / session.stream_ms() for _ in range(int(job.get("bandwidth_passes", 0)))],
+    }
+    session.close()
+    return result
+
+
+def _runs(session: Session, job: Mapping[str, Any], inputs: Mapping[str, bytes]) -> dict[str, Any]:
+    times: list[float] = []
+    steps: list[list[float]] = []
+    waits: list[float] = []
+    read: list[int] = []
+    outputs: dict[str, bytes] = {}
+    digests = set()
+    if not job["isolated"]:
+        session.expect(int(job["runs"]))
+    cpu = time.process_time()
+    for _ in range(int(job["runs"])):
+        if job["isolated"]:
+            session.fill()
+        before = session.bytes_read
+        begin = time.perf_counter_ns()
+        outputs = session.run(inputs)
+        end = time.perf_counter_ns()
+        times.append((end - begin) / 1e6)
+        marks = session.times
+        steps.append([(marks[2 * k + 1] - marks[2 * k]) / 1e6 for k in range(len(marks) // 2)])
+        waits.append(sum(marks[2 * k + 2] - marks[2 * k + 1] for k in range(len(marks) // 2 - 1)) / 1e6)
+        read.append(session.bytes_read - before)
+        digests.add(hashlib.sha256(b"".join(outputs[name] for name in sorted(outputs))).hexdigest())
+    return {
+        "run_ms": times,
+        "wait_ms": waits,
+        "step_ms": steps if job.get("steps") else [],
+        "read_bytes": read,
+        "digests": sorted(digests),
+        "cpu_ms": (time.process_time() - cpu) * 1e3,
+        "outputs": outputs,
+    }
+
+
+if __name__ == "__main__":
+    main()
