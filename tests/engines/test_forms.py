@@ -100,7 +100,7 @@ def test_an_output_that_nothing_writes_is_refused(tmp_path: Path, output: str) -
     assert f"output {output!r}" in caught.value.where
 
 
-@pytest.mark.parametrize(("name", "kind"), [("relu of 11 axes", "relu"), ("linear with antialias", "resize_linear")])
+@pytest.mark.parametrize(("name", "kind"), [("relu of 11 axes", "relu"), ("dilated with automatic padding", "maxpool")])
 def test_what_the_runtime_alone_lacks_can_still_be_predicted(tmp_path: Path, name: str, kind: str) -> None:
     path = tmp_path / "form.onnx"
     onnx.save(REFUSED[name][0].model(), path)

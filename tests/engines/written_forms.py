@@ -204,8 +204,6 @@ REFUSED: dict[str, tuple[Form, str]] = {
         one("Resize", "x s", (1, 3, 4, 6), {"s": [1.0, 1.0, 1.5, 0.7]}, opset=10),
         "shrinks one axis and enlarges another",
     ),
-    "linear with antialias": (resized("linear", (2, 3), antialias=1, opset=18), "antialias"),
-    "keeping the aspect ratio": (resized("linear", (8, 13), keep_aspect_ratio_policy="not_larger", opset=18), "aspect"),
     "relu of a constant": (
         Form((node("Relu", "w", "h"), node("Add", "x h", name="b")), {"x": IMAGE}, {"w": value(IMAGE)}),
         "constants alone",

@@ -163,13 +163,16 @@ def _operator(
         attributes["constants"] = tuple(places)
     attributes |= _meant(node, tensors[inputs[0]].shape, attributes, where)
     outputs = tuple(o for o in node.output if o)
-    return Operator(node.name, node.op_type, tuple(inputs), outputs, tuple(weights), MappingProxyType(attributes))
+    op_type = "Resize" if node.op_type == "Upsample" else node.op_type  # which it became in opset 10
+    return Operator(node.name, op_type, tuple(inputs), outputs, tuple(weights), MappingProxyType(attributes))
 
 
 def _meant(node: onnx.NodeProto, shape: tuple[int, ...], given: Mapping[str, Attribute], where: str) -> dict[str, Attribute]:
     """Attributes that the graph spells out where ONNX's defaults depend on the shape or on the opset."""
     if node.op_type == "Transpose" and "perm" not in given:
         return {"perm": tuple(reversed(range(len(shape))))}
+    if node.op_type == "Upsample":  # so ONNX brings it to later opsets
+        return {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     if node.op_type == "Resize" and len(node.input) == len(_OPSET_10_RESIZE):
         scales = given["scales"]
         assert isinstance(scales, tuple)  # noqa: S101  `_operator` has read it
