@@ -110,6 +110,17 @@ _NORMS: Mapping[str, Form] = {
     "layers": one("LayerNormalization", "x s b", _LINE, {"s": (7,), "b": (7,)}),
     "layers without a shift": one("LayerNormalization", "x s", _LINE, {"s": (7,)}),
     "layers of two axes": one("LayerNormalization", "x s b", _LINE, {"s": (5, 7), "b": (5, 7)}, axis=1, epsilon=1e-3),
+    **{
+        f"layers that hand out {told}": one(
+            "LayerNormalization", "x s b", (2, 3, 5, 7), {"s": (5, 7), "b": (5, 7)}, axis=2, writes=writes
+        )
+        for told, writes in (("their mean", "y q"), ("their mean and deviation", "y q r"))
+    },
+    "the mean of layers alone": Form(
+        (node("LayerNormalization", "x s", "h q r", axis=1), node("Relu", "q", name="last")),
+        {"x": _LINE},
+        {"s": value((5, 7))},
+    ),
     "instances": one("InstanceNormalization", "x s b", constants={"s": (6,), "b": (6,)}),
     "instances of lines": one("InstanceNormalization", "x s b", _LINE, {"s": (5,), "b": (5,)}),
     "groups": one("GroupNormalization", "x s b", opset=21, num_groups=3, constants={"s": (6,), "b": (6,)}),
@@ -125,6 +136,17 @@ _TRANSPOSED: Mapping[str, Form] = {
     "transposed, dilated": one("ConvTranspose", "x w", dilations=[2, 1], constants={"w": (6, 4, 3, 3)}),
     "transposed, in groups": one("ConvTranspose", "x w b", group=2, strides=[2, 2], constants={"w": (6, 5, 3, 3), "b": (10,)}),
     "transposed, by channel": one("ConvTranspose", "x w", group=6, strides=[2, 2], constants={"w": (6, 1, 3, 3)}),
+    **{
+        f"transposed, {name}": one("ConvTranspose", "x w", constants={"w": (6, 4, 3, 4)}, **attributes)
+        for name, attributes in (
+            ("to sizes", {"strides": [2, 3], "output_shape": [16, 29]}),
+            ("to uneven sizes", {"strides": [2, 2], "output_shape": [15, 19]}),
+            ("to larger sizes", {"strides": [2, 3], "output_shape": [18, 32], "output_padding": [1, 1]}),
+            ("same upper", {"strides": [2, 3], "auto_pad": "SAME_UPPER"}),
+            ("same lower", {"strides": [2, 3], "auto_pad": "SAME_LOWER"}),
+            ("same upper to sizes", {"strides": [2, 3], "auto_pad": "SAME_UPPER", "output_shape": [16, 29]}),
+        )
+    },
     "transposed of a line": one("ConvTranspose", "x w", _LINE, {"w": (5, 3, 4)}, strides=[2]),
 }  # fmt: skip
 

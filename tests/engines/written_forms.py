@@ -139,6 +139,7 @@ EQUAL: dict[str, Form] = {
     "clip of opset 6": one("Clip", opset=6, min=-0.1, max=0.2),
     "clip from above": one("Clip", "x - hi", constants={"hi": 0.2}),
     "clip without bounds": one("Clip"),
+    "clip with crossed bounds": one("Clip", "x lo hi", constants={"lo": 0.2, "hi": -0.2}),
     "clip behind a convolution": behind(_CONV, one("Clip", "h lo hi", constants={"lo": -0.1, "hi": [0.1]}), w=_SQUARE),
     "mean over the image": one("ReduceMean", axes=[-1, 2], keepdims=0),
     "mean over the image, opset 18": one("ReduceMean", "x a", constants={"a": [2, 3]}, opset=18),
@@ -223,7 +224,6 @@ REFUSED: dict[str, tuple[Form, str]] = {
         behind(_CONV, one("Clip", "h - z", {"x": IMAGE, "z": ()}), w=_SQUARE),
         "computed by the model|no constant",
     ),
-    "clip with crossed bounds": (one("Clip", "x lo hi", constants={"lo": 0.2, "hi": -0.2}), "bounds in order"),
     "convolution by a computed weight": (
         one("Conv", "x z", {"x": IMAGE, "z": (4, 6, 3, 3)}),
         "computed by the model|no constant|no initialiser",

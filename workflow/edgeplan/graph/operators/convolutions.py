@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import AGAIN, HEAVY, OperatorSpec, Problem, refuse
+from edgeplan.graph.operators.base import AGAIN, HEAVY, OperatorSpec, Problem
 from edgeplan.graph.operators.windows import check_window, inexact_window, window_form, window_settings
 from edgeplan.graph.parts import Part, part
 from edgeplan.graph.steps import Setting
-
-if TYPE_CHECKING:
-    import onnx
 
 _ROLES = ("W", "B")
 
@@ -80,22 +74,17 @@ def _lower_transposed(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> 
     kernel, out, size = shapes[op.weights[0]][2:], shapes[op.outputs[0]][2:], shapes[op.inputs[0]][2:]
     ones = (1,) * len(kernel)
     strides, dilations = op.integers("strides", ones), op.integers("dilations", ones)
-    before = op.integers("pads", (0,) * 2 * len(kernel))[: len(kernel)]
     total = [(i - 1) * s + d * (k - 1) + 1 - o for i, s, d, k, o in zip(size, strides, dilations, kernel, out, strict=True)]
+    before = op.integers("pads", (0,) * 2 * len(kernel))[: len(kernel)]
+    padding = str(op.attributes.get("auto_pad", "NOTSET"))
+    if "output_shape" in op.attributes or padding.startswith("SAME"):  # the padding follows from the output's size
+        more = op.integers("output_padding", (0,) * len(kernel))
+        pads = [max(0, t + a) for t, a in zip(total, more, strict=True)]
+        before = tuple(pad // 2 if padding == "SAME_UPPER" else -(-pad // 2) for pad in pads)
     after = tuple(t - b for t, b in zip(total, before, strict=True))
     groups = op.integer("group", 1)
     settings: dict[str, Setting] = {"groups": groups, "kernel": kernel, "strides": strides, "dilations": dilations}
     return (part(op, "deconv", ("weight", "bias"), {**settings, "pads_before": before, "pads_after": after}),)
-
-
-def _transposed_form(
-    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
-) -> onnx.NodeProto:
-    if any(a.name == "output_shape" for a in node.attribute):
-        refuse(node, source, "with an output_shape", "export it with pads and output_padding")
-    if any(a.name == "auto_pad" and a.s not in (b"NOTSET", b"VALID") for a in node.attribute):
-        refuse(node, source, "padded by auto_pad", "export it with pads")
-    return window_form(_ROLES)(node, constants, read, source)
 
 
 def _one_input(_graph: Graph, op: Operator) -> str:
@@ -109,6 +98,6 @@ SPECS = (
     ),
     OperatorSpec(
         ("ConvTranspose",), "deconv", _lower_transposed, (), HEAVY, MappingProxyType({"deconv": ("conv",)}),
-        moves=True, form=_transposed_form, check=_check_transposed, macs=_macs_transposed, lacks=_one_input,
+        moves=True, form=window_form(_ROLES), check=_check_transposed, macs=_macs_transposed, lacks=_one_input,
     ),
 )  # fmt: skip
