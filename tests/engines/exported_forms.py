@@ -12,10 +12,10 @@ _MATRIX = (4, 9)
 _BIG = np.iinfo(np.int64).max
 
 
-def _positive(op_type: str, **attributes: object) -> Form:
+def _positive(op_type: str, shape: tuple[int, ...] = IMAGE, **attributes: object) -> Form:
     """An operator behind an absolute value: roots and logarithms of what is negative are no numbers."""
     nodes = (node("Abs", "x", "a", name="before"), node("Add", "a one", "b", name="raised"), node(op_type, "b", **attributes))
-    return Form(nodes, {"x": IMAGE}, {"one": value([0.5])})
+    return Form(nodes, {"x": shape}, {"one": value([0.5])})
 
 
 def _pair(op_type: str, first: tuple[int, ...], second: tuple[int, ...]) -> Form:
@@ -98,6 +98,15 @@ _REDUCED: Mapping[str, Form] = {
     **{f"{op} of the last of three": one(f"Reduce{op}", inputs=_LINE, axes=[-1]) for op in ("Max", "Min", "Mean")},
     **{f"{op} of everything": one(f"Reduce{op}", inputs=_MATRIX) for op in ("Max", "Min", "Sum")},
     **{f"{op} of apart axes": one(f"Reduce{op}", axes=[1, 3]) for op in ("Max", "Min")},
+    **{
+        f"{op} of {axes} of {shape}": _positive(f"Reduce{op}", shape, axes=axes, keepdims=keep)
+        for op in ("L1", "L2", "SumSquare", "LogSum", "LogSumExp")
+        for axes, shape, keep in (([2, 3], IMAGE, 1), ([1], IMAGE, 0), ([-1], _LINE, 1), ([0, 2], _LINE, 0))
+    },
+    "logarithm of a sum of large exponentials": Form(
+        (node("Mul", "x k", "h", name="before"), node("ReduceLogSumExp", "h", axes=[1])), {"x": _MATRIX}, {"k": value([100.0])}
+    ),
+    "lengths of vectors of both signs": one("ReduceL2", axes=[1]),
     "Sum of an axis": one("ReduceSum", "x a", constants={"a": [2]}),
     "Sum of two, dropped": one("ReduceSum", "x a", keepdims=0, constants={"a": [1, 3]}),
     "Max of the image, as of opset 18": one("ReduceMax", "x a", opset=18, constants={"a": [2, 3]}),

@@ -33,12 +33,13 @@ _TOLERANCE = 1e-3  # that of the tests themselves
 #: Operators whose tests are asked for.
 _OPERATORS = frozenset(
     """
-    Abs Add ArgMax AveragePool BatchNormalization Cast Clip Concat Conv ConvTranspose DepthToSpace Div Elu Equal
-    Erf Exp Expand Flatten GRU Gather Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual
-    GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization LRN LSTM LayerNormalization LeakyRelu
-    Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mish Mul Neg PRelu Pad Pow Reciprocal ReduceMax
-    ReduceMean ReduceMin ReduceSum Relu Reshape Resize Selu Sigmoid Slice Softmax Softplus Softsign SpaceToDepth
-    Split Sqrt Squeeze Sub Sum Tanh Tile Transpose Unsqueeze Upsample Where
+    Abs Add ArgMax AveragePool BatchNormalization Cast Clip Concat Conv ConvTranspose DepthToSpace Div Elu
+    Equal Erf Exp Expand Flatten GRU Gather Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual
+    GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization LRN LSTM LayerNormalization
+    LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mish Mul Neg PRelu Pad Pow Reciprocal
+    ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare
+    Relu Reshape Resize Selu Sigmoid Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum
+    Tanh Tile Transpose Unsqueeze Upsample Where
     """.split()  # noqa: SIM905  readable
 )
 #: What ONNX Runtime, which outputs are held to, computes otherwise than these tests say: it places pixels by whole sizes.
