@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from onnx import helper
 from written_forms import IMAGE, Form, node, one, value
 
 _LINE = (2, 5, 7)
@@ -46,6 +47,87 @@ _UNARY: Mapping[str, Form] = {
     },
     "a square of both signs": one("Pow", "x p", constants={"p": 2.0}),
     "an integer exponent": one("Pow", "x p", constants={"p": [2]}),
+}
+
+_ROOT, _SLOPE = 2**0.5, (2 / np.pi) ** 0.5
+
+
+def _written(*lines: str, shape: tuple[int, ...] = _LINE, **constants: object) -> Form:
+    """Nodes as `type reads > writes`; the last one is called `odd`."""
+    parted = [line.replace(">", "").split() for line in lines]
+    nodes = [
+        node(op_type, " ".join(reads), writes, name="odd" if place == len(parted) else f"n{place}")
+        for place, (op_type, *reads, writes) in enumerate(parted, start=1)
+    ]
+    return Form(nodes, {"x": shape}, {name: value(given) for name, given in constants.items()})
+
+
+_GELUS: Mapping[str, Form] = {
+    "gelu of quotients": _written(
+        "Div x root > a", "Erf a > b", "Add b one > c", "Mul x c > d", "Mul d half > y", root=_ROOT, one=1.0, half=0.5
+    ),
+    "gelu of halves first": _written(
+        "Mul x half > h", "Mul x root > a", "Erf a > b", "Add one b > c", "Mul h c > y", root=_ROOT / 2, one=1.0, half=0.5
+    ),
+    "gelu, halved by division": _written(
+        "Div x root > a", "Erf a > b", "Add b one > c", "Div c two > d", "Mul d x > y", root=[_ROOT], one=[1.0], two=[2.0]
+    ),
+    "gelu by tanh of a power": _written(
+        "Pow x three > p", "Mul p k > q", "Add x q > r", "Mul r slope > s", "Tanh s > t", "Add t one > u", "Mul x u > v",
+        "Mul v half > y", three=3.0, k=0.044715, slope=_SLOPE, one=1.0, half=0.5,
+    ),
+    "gelu by tanh of products": _written(
+        "Mul x x > p", "Mul p k > q", "Add q one > r", "Mul x slope > s", "Mul s r > t", "Tanh t > u", "Add u one > v",
+        "Mul x half > h", "Mul h v > y", k=0.044715, slope=_SLOPE, one=1.0, half=0.5,
+    ),
+    "gelu behind a convolution": _written(
+        "Conv x w > h", "Div h root > a", "Erf a > b", "Add b one > c", "Mul h c > d", "Mul d half > y",
+        shape=IMAGE, w=(4, 6, 1, 1), root=_ROOT, one=1.0, half=0.5,
+    ),
+    "gelu behind a product": _written(
+        "MatMul x w > h", "Div h root > a", "Erf a > b", "Add b one > c", "Mul h c > d", "Mul d half > y",
+        w=(7, 4), root=_ROOT, one=1.0, half=0.5,
+    ),
+    "nearly a gelu": _written(
+        "Div x root > a", "Erf a > b", "Add b one > c", "Mul x c > d", "Mul d half > y", root=1.4, one=1.0, half=0.5
+    ),
+    "nearly a gelu by tanh": _written(
+        "Pow x three > p", "Mul p k > q", "Add x q > r", "Mul r slope > s", "Tanh s > t", "Add t one > u", "Mul x u > v",
+        "Mul v half > y", three=3.0, k=0.05, slope=_SLOPE, one=1.0, half=0.5,
+    ),
+    "gelu whose parts are read, too": Form(
+        (
+            node("Div", "x root", "a", "n1"), node("Erf", "a", "b", "n2"), node("Add", "b one", "c", "n3"),
+            node("Mul", "x c", "d", "n4"), node("Mul", "d half"),
+        ),
+        {"x": _LINE}, {"root": value(_ROOT), "one": value(1.0), "half": value(0.5)}, outputs=("y", "b", "d"),
+    ),
+    "error function": one("Erf"),
+    "error function of zeros and large values": _written(
+        "Relu x > a", "Mul a k > b", "Erf b > y", k=1e9
+    ),
+}  # fmt: skip
+
+
+def _layer(*lines: str, shape: tuple[int, ...] = _LINE, axes: tuple[int, ...] = (-1,), **constants: object) -> Form:
+    """A layer normalisation in parts up to its quotient, `n`, and what follows it."""
+    form = _written(
+        "Sub x m > d", "Pow d two > p", "ReduceMean p > v", "Add v e > w", "Sqrt w > r", "Div d r > n", *lines,
+        shape=shape, two=2.0, e=1e-5, **constants,
+    )  # fmt: skip
+    nodes = [helper.make_node("ReduceMean", ["x"], ["m"], name="first", axes=axes), *form.nodes]
+    nodes[3].attribute.append(helper.make_attribute("axes", axes))
+    return Form(nodes, form.inputs, form.constants)
+
+
+_LAYERS: Mapping[str, Form] = {
+    "layer normalisation in parts": _layer("Mul n g > s", "Add s b > y", g=(7,), b=(7,)),
+    "layer normalisation in parts, scaled": _layer("Mul n g > s", "Relu s > y", g=(7,)),
+    "layer normalisation in parts, as it is": _layer("Relu n > y"),
+    "layer normalisation in parts, shifted": _layer("Add n b > y", b=(7,)),
+    "layer normalisation in parts of two axes": _layer("Mul n g > s", "Add s b > y", axes=(1, 2), g=(5, 7), b=(5, 7)),
+    "layer normalisation in parts over channels": _layer("Mul n g > s", "Add s b > y", axes=(1,), g=(5, 1), b=(5, 1)),
+    "layer normalisation in parts, scaled otherwise": _layer("Mul n g > s", "Add s b > y", g=(5, 7), b=(1,)),
 }
 
 _PAIRS: Mapping[str, Form] = {
@@ -173,4 +255,8 @@ _SEQUENCES: Mapping[str, Form] = {
     "from given states, both ways": _sequence(2, direction="bidirectional"),
 }
 
-EXPORTED: Mapping[str, Form] = {**_UNARY, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED, **_SEQUENCES}
+#: Layers written as arithmetic: read as one operator, or not, where they are nearly one.
+DECOMPOSED: Mapping[str, Form] = {**_GELUS, **_LAYERS}
+EXPORTED: Mapping[str, Form] = {
+    **_UNARY, **DECOMPOSED, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED, **_SEQUENCES
+}  # fmt: skip

@@ -58,7 +58,7 @@ def _resized(step: Step, mode: str) -> Array:
     # shrunk without aliases, filters reach over all pixels that one of the output covers
     shrunk = np.float32(step.number("scale") if "antialias" in step.settings else 1)
     if mode == "linear" and shrunk == 1:
-        places = places.clip(0, size - 1)
+        places = np.clip(places, np.float32(0), np.float32(size - 1))
     reach = math.ceil((1 if mode == "linear" else 2) / shrunk)
     at = np.floor(places).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)
     distances = np.abs(at - places[:, None].astype(np.float64)) * shrunk
@@ -85,7 +85,8 @@ def _places_of(step: Step) -> tuple[Array, npt.NDArray[np.bool_]]:
         return places, np.ones(out, bool)
     start, end, last = np.float32(step.number("start")), np.float32(step.number("end")), np.float32(size - 1)
     pixels = np.arange(out, dtype=np.float32)
-    places = start * last + pixels * (end - start) * last / (out - 1) if out > 1 else _HALF * (start + end) * last + pixels
+    found = start * last + pixels * (end - start) * last / (out - 1) if out > 1 else _HALF * (start + end) * last + pixels
+    places = np.asarray(found, np.float32)
     return places, np.asarray((places >= 0) & (places <= last))
 
 

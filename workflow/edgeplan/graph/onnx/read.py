@@ -24,6 +24,7 @@ from edgeplan.graph.onnx.constants import constant_values
 from edgeplan.graph.onnx.contents import TRANSPARENT, Contents, contents_of
 from edgeplan.graph.onnx.old_softmax import over_one_axis
 from edgeplan.graph.onnx.opsets import modern
+from edgeplan.graph.onnx.patterns import recognised
 from edgeplan.graph.onnx.shapes import check_nodes, inferred, no_static_shape
 from edgeplan.graph.operators.base import input_of, is_zero, refuse
 from edgeplan.graph.operators.registry import SPECS
@@ -83,6 +84,7 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
         for op in over_one_axis(_operator(node, contents, values, tensors, source), contents.opset, tensors)
     )
     outputs = tuple(alias.get(name, name) for name in contents.outputs)
+    operators = recognised(operators, tensors, contents.constants, outputs)
     graph = Graph(contents.name, operators, tuple(i.name for i in contents.inputs), outputs, MappingProxyType(tensors))
     if not any(op.outputs and set(op.outputs) & set(outputs) for op in operators):
         raise ModelError("the model computes nothing", where=source, next_step="export the model again")

@@ -14,6 +14,10 @@ from edgeplan.graph.steps import PostOp, Setting
 FLOAT_MAX = 3.4028234663852886e38
 _SELU_ALPHA, _SELU_GAMMA = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
+_ERF_ENDS = 4.0
+#: Keeps a divisor from zero: sqrt(2) in single precision times no number of single precision is its opposite, rounded or not.
+_ERF_SHIFT = float.fromhex("0x1.6a09eap-100")
+
 
 def _clip(op: Operator) -> PostOp:
     low, high = op.number("min", -math.inf), op.number("max", math.inf)
@@ -88,6 +92,14 @@ def _softsign(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Pa
     return chain.finished(chain.step("binary", [x, below], shapes[x], {"algorithm": "div"}))
 
 
+def _erf(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """2 gelu(z) / z - 1 at z = sqrt(2) x, by GELU's definition; beyond +-4 it is +-1 in single precision."""
+    chain = Chain(op, shapes)
+    z = chain.linear(chain.eltwise(op.inputs[0], "clip", -_ERF_ENDS, _ERF_ENDS), math.sqrt(2), _ERF_SHIFT)
+    ratio = chain.step("binary", [chain.eltwise(z, "gelu_erf"), z], shapes[z], {"algorithm": "div"})
+    return chain.finished(chain.linear(ratio, 2.0, -1.0))
+
+
 def _clip_kind(_graph: Graph, op: Operator) -> str:
     return "relu6" if (op.number("min", -math.inf), op.number("max", math.inf)) == (0.0, 6.0) else "clip"
 
@@ -123,6 +135,7 @@ SPECS = (
     OperatorSpec(
         ("Pow",), "pow", _lower, near=MappingProxyType({"pow": _COSTLY}), constants=("", "exponent"), check=_check_pow
     ),
+    OperatorSpec(("Erf",), "erf", _erf, near=MappingProxyType({"erf": _COSTLY})),
     OperatorSpec(("Selu",), "selu", _selu, near=MappingProxyType({"selu": _COSTLY})),
     OperatorSpec(("Softsign",), "softsign", _softsign, near=MappingProxyType({"softsign": _COSTLY})),
 )  # fmt: skip
