@@ -242,18 +242,59 @@ _TRANSPOSED: Mapping[str, Form] = {
 }  # fmt: skip
 
 
-def _sequence(directions: int, **attributes: object) -> Form:
-    """An LSTM that goes on from states that are given, and hands out its own."""
-    inputs = {"x": (4, 2, 3), "h": (directions, 2, 5), "c": (directions, 2, 5)}
-    constants = {"w": value((directions, 20, 3)), "r": value((directions, 20, 5)), "b": value((directions, 40))}
-    nodes = (node("LSTM", "x w r b - h c", "y yh yc", hidden_size=5, **attributes),)
-    return Form(nodes, inputs, constants, outputs=("y", "yh", "yc"))
+def _sequence(cell: str, directions: int, reads: str, writes: str = "y yh", **attributes: object) -> Form:
+    """A recurrent layer of 4 steps, 2 examples, 3 features and 5 hidden ones; `h` and `c` are states that are given."""
+    rows = {"RNN": 5, "GRU": 15, "LSTM": 20}[cell]
+    given = {"x": (4, 2, 3), "h": (directions, 2, 5), "c": (directions, 2, 5)}
+    constants = {
+        "w": (directions, rows, 3), "r": (directions, rows, 5), "b": (directions, 2 * rows), "p": (directions, 15),
+        "g": (directions, 2, 5), "d": (directions, 2, 5),
+    }  # fmt: skip
+    names = reads.split()
+    values = {name: value(shape) for name, shape in constants.items() if name in names}
+    values |= {"n": np.array([4, 4], np.int32)} if "n" in names else {}
+    inputs = {name: shape for name, shape in given.items() if name in names}
+    if directions == 2:
+        attributes["direction"] = "bidirectional"
+    written = node(cell, reads, "y", hidden_size=5, **attributes)
+    del written.output[:]
+    written.output.extend("" if name == "-" else name for name in writes.split())
+    return Form((written,), inputs, values, outputs=tuple(name for name in writes.split() if name != "-"))
 
 
 _SEQUENCES: Mapping[str, Form] = {
-    "from given states": _sequence(1),
-    "from given states, both ways": _sequence(2, direction="bidirectional"),
-}
+    **{
+        f"{cell} of {reads} to {writes}, {attributes}": _sequence(
+            cell, 2 if "both" in attributes else 1, reads, writes,
+            **{key: given for key, given in attributes.items() if key != "both"},
+        )
+        for cell, reads, writes in (
+            ("LSTM", "x w r b - h c", "y yh yc"),
+            ("LSTM", "x w r b - g d", "y yh yc"),
+            ("LSTM", "x w r - - - - p", "y"),
+            ("LSTM", "x w r b n h c p", "- yh yc"),
+            ("GRU", "x w r", "y"),
+            ("GRU", "x w r b", "y yh"),
+            ("GRU", "x w r b n h", "- yh"),
+            ("GRU", "x w r - - g", "y"),
+            ("RNN", "x w r", "y yh"),
+            ("RNN", "x w r b n h", "y"),
+        )
+        for attributes in (
+            {}, {"direction": "reverse"}, {"both": True},
+            *([{"linear_before_reset": 1}, {"linear_before_reset": 1, "both": True}] if cell == "GRU" else []),
+            *([{"activations": ["Relu"]}, {"activations": ["Sigmoid"] * 2, "both": True}] if cell == "RNN" else []),
+        )
+    },
+    "GRU behind a GRU": Form(
+        (
+            node("GRU", "x w r b", "h", "first", hidden_size=5, linear_before_reset=1), node("Squeeze", "h a", "s", "s"),
+            node("GRU", "s v r b", hidden_size=5, linear_before_reset=1),
+        ),
+        {"x": (4, 2, 3)},
+        {"w": value((1, 15, 3)), "v": value((1, 15, 5)), "r": value((1, 15, 5)), "b": value((1, 30)), "a": value([1])},
+    ),
+}  # fmt: skip
 
 #: Layers written as arithmetic: read as one operator, or not, where they are nearly one.
 DECOMPOSED: Mapping[str, Form] = {**_GELUS, **_LAYERS}

@@ -36,7 +36,7 @@ _OPERATORS = frozenset(
     Abs Add ArgMax AveragePool BatchNormalization Cast Clip Concat Conv ConvTranspose DepthToSpace Div Elu
     Equal Erf Exp Expand Flatten GRU Gather Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual
     GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization LRN LSTM LayerNormalization
-    LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mish Mul Neg PRelu Pad Pow Reciprocal
+    LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mish Mul Neg PRelu Pad Pow RNN Reciprocal
     ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare
     Relu Reshape Resize Selu Sigmoid Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum
     Tanh Tile Transpose Unsqueeze Upsample Where
@@ -86,7 +86,7 @@ def _fixed(case: _Case) -> tuple[onnx.ModelProto, dict[str, Any]]:
     steering = set()
     for node in model.graph.node:
         roles = SPECS[node.op_type].constants if node.op_type in SPECS else ()
-        weights = {"Conv", "ConvTranspose", "BatchNormalization", "LSTM", "GRU", "LayerNormalization", "PRelu"}
+        weights = {"Conv", "ConvTranspose", "BatchNormalization", "LSTM", "GRU", "RNN", "LayerNormalization", "PRelu"}
         weights |= {"InstanceNormalization", "GroupNormalization"}
         steering |= {name for name, role in zip(node.input, roles, strict=False) if role}
         steering |= set(node.input[1:]) if node.op_type in weights else set()

@@ -242,5 +242,20 @@ REFUSED: dict[str, tuple[Form, str]] = {
     },
     "indices of maxima": (Form((node("MaxPool", "x", "y q", kernel_shape=[2, 2]),), {"x": IMAGE}, {}), "not float32"),
     "batch normalisation in training": (_norm(training_mode=1, writes="y q r"), "training"),
+    **{
+        f"GRU {told}": (
+            Form(
+                (helper.make_node("GRU", ["x", "w", "r", "", lengths], ["y"], name="odd", hidden_size=5, **attributes),),
+                {"x": (4, 2, 3)},
+                {"w": value((1, 15, 3)), "r": value((1, 15, 5)), "n": np.array([4, 3], np.int32)},
+            ),
+            message,
+        )
+        for told, lengths, attributes, message in (
+            ("of shorter sequences", "n", {}, "sequences that end early"),
+            ("that clips", "", {"clip": 2.0}, "the attribute clip"),
+            ("of other activations", "", {"activations": ["Tanh", "Tanh"]}, "the attribute activations"),
+        )
+    },
     "an unknown operator": (one("Hardmax"), "unknown operator"),
 }

@@ -132,6 +132,8 @@ def _attribute(attribute: onnx.AttributeProto) -> Attribute:
         return float(str(np.float32(value)))  # files hold single precision: 1e-05 is read as it was written, not 9.99999975e-06
     if isinstance(value, int):
         return value
+    if value and isinstance(value[0], bytes):
+        return b" ".join(value).decode(errors="backslashreplace")
     return tuple(value)
 
 
