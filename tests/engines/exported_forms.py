@@ -242,6 +242,56 @@ _TRANSPOSED: Mapping[str, Form] = {
 }  # fmt: skip
 
 
+_VOLUME = (1, 6, 5, 6, 7)
+_VOLUMES: Mapping[str, Form] = {
+    **{
+        f"convolution of a volume, {name}": one("Conv", "x w b", _VOLUME, {"w": weight, "b": weight[:1]}, **attributes)
+        for name, weight, attributes in (
+            ("plain", (4, 6, 3, 3, 3), {}),
+            ("padded and strided", (4, 6, 3, 1, 2), {"pads": [1, 0, 1, 0, 0, 1], "strides": [2, 1, 3]}),
+            ("same upper", (4, 6, 2, 3, 4), {"auto_pad": "SAME_UPPER", "strides": [2, 2, 1]}),
+            ("dilated", (4, 6, 3, 3, 3), {"dilations": [2, 1, 2]}),
+            ("grouped", (4, 3, 3, 3, 3), {"group": 2}),
+            ("depthwise", (6, 1, 3, 3, 3), {"group": 6, "pads": [1] * 6}),
+        )
+    },
+    "transposed convolution of a volume": one(
+        "ConvTranspose", "x w b", _VOLUME, {"w": (6, 4, 2, 3, 2), "b": (4,)}, strides=[2, 1, 2]
+    ),
+    **{
+        f"{op_type} of a volume, {attributes}": one(op_type, "x", _VOLUME, kernel_shape=[2, 3, 2], **attributes)
+        for op_type, attributes in (
+            ("MaxPool", {"strides": [2, 1, 2]}),
+            ("MaxPool", {"pads": [1, 1, 0, 0, 1, 1], "ceil_mode": 1, "strides": [2, 2, 2]}),
+            ("AveragePool", {"pads": [1, 1, 0, 0, 1, 1]}),
+            ("AveragePool", {"pads": [1, 1, 0, 0, 1, 1], "count_include_pad": 1}),
+            ("AveragePool", {"pads": [0, 1, 1, 0, 1, 0], "count_include_pad": 1, "ceil_mode": 1, "strides": [2, 2, 2]}),
+        )
+    },
+    "mean of a volume": one("GlobalAveragePool", "x", _VOLUME),
+    "maximum of a volume": one("GlobalMaxPool", "x", _VOLUME),
+    "normalised volume": one(
+        "BatchNormalization", "x s b m v", _VOLUME, {"s": (6,), "b": (6,), "m": (6,), "v": np.arange(6) / 4 + 0.5}
+    ),
+    "instances of volumes": one("InstanceNormalization", "x s b", _VOLUME, {"s": (6,), "b": (6,)}),
+    **{
+        f"volume resized, {mode}": one("Resize", "x - - s", _VOLUME, {"s": [1, 6, 9, 3, 14]}, mode=mode)
+        for mode in ("nearest", "linear")
+    },
+    "a block of volumes": Form(
+        (
+            node("Conv", "x w", "h", "a", pads=[1] * 6), node("BatchNormalization", "h s b m v", "n", "b"),
+            node("Relu", "n", "r", "c"), node("Conv", "r u", "k", "d"), node("Add", "k x", "t", "e"), node("Relu", "t"),
+        ),
+        {"x": _VOLUME},
+        {
+            "w": value((6, 6, 3, 3, 3)), "u": value((6, 6, 1, 1, 1)), "s": value((6,)), "b": value((6,)), "m": value((6,)),
+            "v": value(np.arange(6) / 4 + 0.5),
+        },
+    ),
+}  # fmt: skip
+
+
 def _sequence(cell: str, directions: int, reads: str, writes: str = "y yh", **attributes: object) -> Form:
     """A recurrent layer of 4 steps, 2 examples, 3 features and 5 hidden ones; `h` and `c` are states that are given."""
     rows = {"RNN": 5, "GRU": 15, "LSTM": 20}[cell]
@@ -299,5 +349,5 @@ _SEQUENCES: Mapping[str, Form] = {
 #: Layers written as arithmetic: read as one operator, or not, where they are nearly one.
 DECOMPOSED: Mapping[str, Form] = {**_GELUS, **_LAYERS}
 EXPORTED: Mapping[str, Form] = {
-    **_UNARY, **DECOMPOSED, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED, **_SEQUENCES
+    **_UNARY, **DECOMPOSED, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED, **_VOLUMES, **_SEQUENCES
 }  # fmt: skip

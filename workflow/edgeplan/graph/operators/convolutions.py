@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, HEAVY, OperatorSpec, Problem
-from edgeplan.graph.operators.windows import check_window, inexact_window, window_form, window_settings
+from edgeplan.graph.operators.windows import check_window, inexact_window, of_volumes, window_form, window_settings
 from edgeplan.graph.parts import Part, part
 from edgeplan.graph.steps import Setting
 
@@ -16,7 +16,8 @@ _ROLES = ("W", "B")
 def _kind(graph: Graph, op: Operator) -> str:
     groups = op.integer("group", 1)
     channels = graph.shape(op.inputs[0])[1]
-    return "dwconv" if groups > 1 and groups == channels == graph.shape(op.outputs[0])[1] else "conv"
+    flat = "dwconv" if groups > 1 and groups == channels == graph.shape(op.outputs[0])[1] else "conv"
+    return of_volumes(flat)(graph, op)
 
 
 def _check(graph: Graph, op: Operator) -> Problem:
@@ -49,7 +50,7 @@ def _weights(graph: Graph, op: Operator, channels: int) -> Problem:
 
 
 def _macs(graph: Graph, op: Operator) -> int:
-    """(in / groups) x kernel_h x kernel_w for each output element."""
+    """(in / groups) x window for each output element."""
     per_output = 1
     for size in graph.shape(op.weights[0])[1:]:
         per_output *= size
@@ -57,7 +58,7 @@ def _macs(graph: Graph, op: Operator) -> int:
 
 
 def _macs_transposed(graph: Graph, op: Operator) -> int:
-    """(out / groups) x kernel_h x kernel_w for each input element."""
+    """(out / groups) x window for each input element."""
     per_input = 1
     for size in graph.shape(op.weights[0])[1:]:
         per_input *= size
@@ -93,11 +94,13 @@ def _one_input(_graph: Graph, op: Operator) -> str:
 
 SPECS = (
     OperatorSpec(
-        ("Conv",), _kind, _lower, ("conv", "dwconv"), HEAVY,
+        ("Conv",), _kind, _lower, ("conv", "dwconv", "conv3d", "dwconv3d"), HEAVY,
+        MappingProxyType({"conv3d": ("conv",), "dwconv3d": ("dwconv", "conv")}),
         moves=True, form=window_form(_ROLES), check=_check, macs=_macs, lacks=_one_input, inexact=inexact_window,
     ),
     OperatorSpec(
-        ("ConvTranspose",), "deconv", _lower_transposed, (), HEAVY, MappingProxyType({"deconv": ("conv",)}),
+        ("ConvTranspose",), of_volumes("deconv"), _lower_transposed, ("deconv", "deconv3d"), HEAVY,
+        MappingProxyType({"deconv": ("conv",), "deconv3d": ("deconv", "conv")}),
         moves=True, form=window_form(_ROLES), check=_check_transposed, macs=_macs_transposed, lacks=_one_input,
     ),
 )  # fmt: skip

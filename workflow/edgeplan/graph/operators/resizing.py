@@ -46,7 +46,7 @@ _WORDS: Mapping[str, list[bytes]] = MappingProxyType(
 
 #: Linear interpolation may be off by this share of the distance between two pixels: far below the tolerance of outputs.
 _SHIFT = 1e-5
-_SPATIAL_RANKS = (3, 4)
+_SPATIAL_RANKS = (3, 4, 5)
 _HALF_PIXEL = ("half_pixel", "pytorch_half_pixel")
 
 
