@@ -10,6 +10,7 @@ from written_forms import IMAGE, Form, node, one, value
 
 _LINE = (2, 5, 7)
 _MATRIX = (4, 9)
+_ONES = np.ones(6)
 _BIG = np.iinfo(np.int64).max
 
 
@@ -198,6 +199,13 @@ _REDUCED: Mapping[str, Form] = {
 }
 
 _NORMS: Mapping[str, Form] = {
+    **{
+        f"batch of {shape}, normalised": one(
+            "BatchNormalization", "x s b m v", shape, {**dict.fromkeys("sbm", (6,)), "v": _ONES}
+        )
+        for shape in ((2, 6), (3, 6, 1), (2, 6, 1, 1), (2, 6, 1, 1, 1), (1, 6, 1, 1), (2, 6, 2, 1))
+    },
+    "layers whose shift is stored first": one("LayerNormalization", "x s b", _LINE, {"b": (7,), "s": (7,)}),
     "layers": one("LayerNormalization", "x s b", _LINE, {"s": (7,), "b": (7,)}),
     "layers without a shift": one("LayerNormalization", "x s", _LINE, {"s": (7,)}),
     "layers of two axes": one("LayerNormalization", "x s b", _LINE, {"s": (5, 7), "b": (5, 7)}, axis=1, epsilon=1e-3),
@@ -219,6 +227,7 @@ _NORMS: Mapping[str, Form] = {
 
 _TRANSPOSED: Mapping[str, Form] = {
     "transposed convolution": one("ConvTranspose", "x w b", constants={"w": (6, 4, 3, 3), "b": (4,)}),
+    "transposed, its bias stored first": one("ConvTranspose", "x w b", constants={"b": (4,), "w": (6, 4, 3, 3)}),
     "transposed, strided": one("ConvTranspose", "x w", strides=[2, 2], constants={"w": (6, 4, 2, 2)}),
     "transposed, padded": one(
         "ConvTranspose", "x w b", strides=[2, 3], pads=[1, 0, 1, 1], output_padding=[1, 1],

@@ -28,7 +28,9 @@ def folded(step: Step, raw: Raw) -> tuple[Array, ...]:
         step: the step.
         raw: role -> values; those of `weight` may be overwritten.
     """
-    return _FOLDED[step.kind](step, raw) if step.kind in _FOLDED else tuple(raw.values())
+    if step.kind in _FOLDED:
+        return _FOLDED[step.kind](step, raw)
+    return tuple(raw[role] for role in step.weights)  # files hold them in any order
 
 
 def _scale(step: Step, raw: Raw) -> tuple[Array, ...]:

@@ -37,6 +37,8 @@ def _check_transposed(graph: Graph, op: Operator) -> Problem:
     weight = graph.shape(op.weights[0])
     if len(weight) != len(graph.shape(op.inputs[0])) or weight[0] != channels or channels % groups:
         return f"with a weight {weight} for {channels} channels in {groups} group{'s' * (groups > 1)}", AGAIN
+    if len(graph.shape(op.outputs[0])) != len(weight):  # ONNX's inference leaves off axes that shrink
+        return f"whose output_shape {op.integers('output_shape', ())} is smaller than its input", "export it with pads"
     return _weights(graph, op, weight[1] * groups)
 
 

@@ -27,7 +27,7 @@ from edgeplan.graph.steps import Setting
 if TYPE_CHECKING:
     import onnx
 
-_FOUR = 4
+_MATRIX, _FOUR = 2, 4
 _STATISTICS = ("scale", "B", "mean", "variance")
 
 
@@ -54,9 +54,15 @@ def _lacks_norm(graph: Graph, op: Operator) -> str:
     return "" if len(graph.shape(op.inputs[0])) > 1 else "an activation without channels"
 
 
-def _scale(_graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    roles = ("bn_scale", "bn_bias", "bn_mean", "bn_variance")
-    return (part(op, "scale", roles, {"epsilon": op.number("epsilon", 1e-5)}),)
+def _scale(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Of examples of one pixel, as a matrix: oneDNN 3.2 takes a value for each channel there for one for each example."""
+    roles, settings = ("bn_scale", "bn_bias", "bn_mean", "bn_variance"), {"epsilon": op.number("epsilon", 1e-5)}
+    shape = shapes[op.inputs[0]]
+    if len(shape) == _MATRIX or shape[0] == 1 or math.prod(shape[2:]) > 1:
+        return (part(op, "scale", roles, settings),)
+    chain = Chain(op, shapes)
+    weights = dict(zip(roles, op.weights, strict=True))
+    return chain.finished(chain.step("scale", [chain.reshaped(op.inputs[0], shape[:2])], shape[:2], settings, weights))
 
 
 def _check_lrn(_graph: Graph, op: Operator) -> Problem:
