@@ -28,9 +28,7 @@ def folded(step: Step, raw: Raw) -> tuple[Array, ...]:
         step: the step.
         raw: role -> values; those of `weight` may be overwritten.
     """
-    if step.kind in _FOLDED:
-        return _FOLDED[step.kind](step, raw)
-    return tuple(raw[role] for role in step.weights)  # files hold them in any order
+    return _FOLDED[step.kind](step, raw) if step.kind in _FOLDED else tuple(raw.values())
 
 
 def _scale(step: Step, raw: Raw) -> tuple[Array, ...]:
@@ -97,6 +95,11 @@ def _recurrent(step: Step, raw: Raw) -> tuple[Array, ...]:
     return (gates(raw["weight"]), gates(raw["recurrence"]), summed, *peepholes, *states)
 
 
+def _in_order(*roles: str) -> Callable[[Step, Raw], tuple[Array, ...]]:
+    """As they are; files hold them in any order."""
+    return lambda _step, raw: tuple(raw[role] for role in roles if role in raw)
+
+
 _FOLDED: Mapping[str, Callable[[Step, Raw], tuple[Array, ...]]] = MappingProxyType(
     {
         "conv": _conv,
@@ -105,6 +108,8 @@ _FOLDED: Mapping[str, Callable[[Step, Raw], tuple[Array, ...]]] = MappingProxyTy
         "mix": _mix,
         "binary": _binary,
         "concat": _concat,
+        "deconv": _in_order("weight", "bias"),
+        "layer_norm": _in_order("scale", "shift"),
         **dict.fromkeys(_GATES, _recurrent),
     }
 )
