@@ -194,6 +194,9 @@ _REDUCED: Mapping[str, Form] = {
     "Sum of two, dropped": one("ReduceSum", "x a", keepdims=0, constants={"a": [1, 3]}),
     "Max of the image, as of opset 18": one("ReduceMax", "x a", opset=18, constants={"a": [2, 3]}),
     "global maximum": one("GlobalMaxPool"),
+    "exponentials of global maxima": Form(
+        (node("GlobalMaxPool", "x", "a", "first"), node("Exp", "a")), {"x": (1, 16, 4, 7)}, {}
+    ),
     "logarithm of softmax": one("LogSoftmax", inputs=_MATRIX),
     "logarithm of softmax over channels": one("LogSoftmax", axis=1),
 }

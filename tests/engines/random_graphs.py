@@ -416,7 +416,8 @@ def _resize(d: Drawing) -> None:
         if mode == "cubic" or attributes["antialias"]:  # elsewhere ONNX Runtime refuses it
             attributes["exclude_outside"] = d.pick("exclude_outside", 0, 1)
     region = [d.constant(np.array([0, 0, *[0.1] * len(sizes), 1, 1, *[0.9] * len(sizes)], np.float32))]
-    if how == "tf_crop_and_resize":
+    if how == "tf_crop_and_resize":  # ONNX Runtime does not cut axes that keep their size
+        sizes = [size + (size == before) for size, before in zip(sizes, shape[2:], strict=True)]
         attributes["extrapolation_value"] = d.pick("extrapolation_value", 0.0, 1.5)
         d.node("Resize", [x, *region, "", d.constant([*shape[:2], *sizes])], **attributes)
     elif d.pick("to", "sizes", "scales") == "scales":
