@@ -55,7 +55,7 @@ def default(offered: tuple[Implementation, ...]) -> Implementation:
 
 
 def _variants(creator: Creator, step: Step, *, every: bool) -> Iterator[Variant]:
-    """The layouts, algorithms and weights to ask for; those without conversions first, and `every` one or one of equal bytes."""
+    """The layouts, algorithms and weights to ask for; those without conversions first; `every` one, or one of equal bytes."""
     shapes, layouts = creator.shapes, creator.layouts
     source = next((layouts[t] for t in step.inputs if len(shapes[t]) == _RANK), NCHW)
     output = next((layouts[t] for t in step.outputs if len(shapes[t]) == _RANK), NCHW)
