@@ -218,7 +218,8 @@ def _pool(d: Drawing) -> None:
     x = d.value(3, 4, 4, 5, least=3)
     d.pick("axes", len(d.shapes[x]) - 2)
     window = _window(d, d.shapes[x][2:])
-    if "auto_pad" not in window and d.pick("ceil_mode", 0, 1):
+    padded = "auto_pad" in window or any(window.get("pads", ()))  # ONNX and ONNX Runtime then count windows differently
+    if not padded and d.pick("ceil_mode", 0, 1):
         window["ceil_mode"] = 1
     if d.op == "AveragePool" and d.pick("count_include_pad", 0, 1):
         window["count_include_pad"] = 1
@@ -404,7 +405,8 @@ def _resize(d: Drawing) -> None:
     x = d.value(4) if mode == "cubic" else d.value(4, 4, 5)
     shape = d.shapes[x]
     coordinates = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"]
-    further = [] if mode == "cubic" else ["half_pixel_symmetric", "tf_crop_and_resize"]  # ONNX Runtime's cubic ones are others
+    # ONNX Runtime's cubic ones are others, and its nearest pixels of the symmetric one break ties by another rounding
+    further = {"linear": ["half_pixel_symmetric", "tf_crop_and_resize"], "nearest": ["tf_crop_and_resize"], "cubic": []}[mode]
     attributes: dict[str, Any] = {"mode": mode}
     how = d.pick("coordinates", *coordinates, *further)
     attributes["coordinate_transformation_mode"] = how
