@@ -248,6 +248,51 @@ COMPOSED: dict[str, Form] = {
     },
     "linear by more than the sizes": resized("linear", (2.05, 2.05)),
     "linear of the channels": one("Resize", "x - - s", (1, 4, 3, 3), {"s": [1, 6, 3, 3]}, mode="linear"),
+    **{
+        f"{mode} with antialias, {outside}, to {sizes}": resized(
+            mode, sizes, antialias=1, exclude_outside=outside, opset=18, coordinate_transformation_mode=coordinates
+        )
+        for mode, coordinates in (("linear", "half_pixel"), ("cubic", "half_pixel"), ("linear", "align_corners"))
+        for outside in (0, 1)
+        for sizes in ((2, 3), (3, 5), (1, 2), (0.6, 0.4), (3, 9), (8, 12))
+    },
+    **{
+        f"{mode} of a region to {sizes}": one(
+            "Resize",
+            "x r - s",
+            (1, 3, 4, 6),
+            {"r": [0.0, 0.0, 0.2, 0.1, 1.0, 1.0, 0.9, 1.2], "s": [1, 3, *sizes]},
+            opset=13,
+            mode=mode,
+            coordinate_transformation_mode="tf_crop_and_resize",
+            extrapolation_value=2.5,
+        )
+        for mode in ("nearest", "linear", "cubic")
+        for sizes in ((3, 3), (7, 9), (1, 4))
+    },
+    **{
+        f"{mode} of axes {axes}, {policy}": one(
+            "Resize", "x - - s", (1, 3, 4, 6), {"s": [9, 5]}, opset=19, mode=mode, axes=axes, keep_aspect_ratio_policy=policy
+        )
+        for mode, axes in (("nearest", [2, 3]), ("linear", [3, 2]), ("cubic", [2, 3]), ("nearest", [1, 3]))
+        for policy in ("stretch", "not_larger", "not_smaller")
+    },
+    "sizes of axes counted from behind": one("Resize", "x - - s", (1, 3, 4, 6), {"s": [9, 5]}, opset=18, axes=[-1, -2]),
+    "scales of chosen axes": one("Resize", "x - s", (1, 3, 4, 6), {"s": [1.5, 2.0]}, opset=18, mode="linear", axes=[3, 2]),
+    **{
+        f"Upsample of opset {opset}, {mode}": Form(
+            (
+                node(
+                    "Upsample", "x s" if opset == 9 else "x", mode=mode, **({} if opset == 9 else {"scales": [1.0, 1, 2, 1.5]})
+                ),
+            ),
+            {"x": (1, 3, 4, 6)},
+            {"s": value([1.0, 1, 2, 1.5])} if opset == 9 else {},
+            opset,
+        )
+        for opset in (7, 9)
+        for mode in ("nearest", "linear")
+    },
     "cubic, outside left out": resized("cubic", (2.0, 1.5), cubic_coeff_a=-0.5, exclude_outside=1),
     **{
         f"{mode} of opset 10 by {scales}": one("Resize", "x s", (1, 3, 4, 6), {"s": [1.0, 1.0, *scales]}, mode=mode, opset=10)

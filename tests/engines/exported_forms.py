@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from written_forms import IMAGE, Array, Form, behind, node, one, value
 
 _LINE = (2, 5, 7)
 _MATRIX = (4, 9)
+_ONES = np.ones(6)
 _BIG = np.iinfo(np.int64).max
 
 
-def _positive(op_type: str, **attributes: object) -> Form:
+def _positive(op_type: str, shape: tuple[int, ...] = IMAGE, **attributes: object) -> Form:
     """An operator behind an absolute value: roots and logarithms of what is negative are no numbers."""
     nodes = (node("Abs", "x", "a", name="before"), node("Add", "a one", "b", name="raised"), node(op_type, "b", **attributes))
-    return Form(nodes, {"x": IMAGE}, {"one": value([0.5])})
+    return Form(nodes, {"x": shape}, {"one": value([0.5])})
 
 
 def _pair(op_type: str, first: tuple[int, ...], second: tuple[int, ...]) -> Form:
@@ -48,6 +49,87 @@ _UNARY: Mapping[str, Form] = {
     },
     "a square of both signs": one("Pow", "x p", constants={"p": 2.0}),
     "an integer exponent": one("Pow", "x p", constants={"p": [2]}),
+}
+
+_ROOT, _SLOPE = 2**0.5, (2 / np.pi) ** 0.5
+
+
+def _written(*lines: str, shape: tuple[int, ...] = _LINE, **constants: object) -> Form:
+    """Nodes as `type reads > writes`; the last one is called `odd`."""
+    parted = [line.replace(">", "").split() for line in lines]
+    nodes = [
+        node(op_type, " ".join(reads), writes, name="odd" if place == len(parted) else f"n{place}")
+        for place, (op_type, *reads, writes) in enumerate(parted, start=1)
+    ]
+    return Form(nodes, {"x": shape}, {name: value(given) for name, given in constants.items()})
+
+
+_GELUS: Mapping[str, Form] = {
+    "gelu of quotients": _written(
+        "Div x root > a", "Erf a > b", "Add b one > c", "Mul x c > d", "Mul d half > y", root=_ROOT, one=1.0, half=0.5
+    ),
+    "gelu of halves first": _written(
+        "Mul x half > h", "Mul x root > a", "Erf a > b", "Add one b > c", "Mul h c > y", root=_ROOT / 2, one=1.0, half=0.5
+    ),
+    "gelu, halved by division": _written(
+        "Div x root > a", "Erf a > b", "Add b one > c", "Div c two > d", "Mul d x > y", root=[_ROOT], one=[1.0], two=[2.0]
+    ),
+    "gelu by tanh of a power": _written(
+        "Pow x three > p", "Mul p k > q", "Add x q > r", "Mul r slope > s", "Tanh s > t", "Add t one > u", "Mul x u > v",
+        "Mul v half > y", three=3.0, k=0.044715, slope=_SLOPE, one=1.0, half=0.5,
+    ),
+    "gelu by tanh of products": _written(
+        "Mul x x > p", "Mul p k > q", "Add q one > r", "Mul x slope > s", "Mul s r > t", "Tanh t > u", "Add u one > v",
+        "Mul x half > h", "Mul h v > y", k=0.044715, slope=_SLOPE, one=1.0, half=0.5,
+    ),
+    "gelu behind a convolution": _written(
+        "Conv x w > h", "Div h root > a", "Erf a > b", "Add b one > c", "Mul h c > d", "Mul d half > y",
+        shape=IMAGE, w=(4, 6, 1, 1), root=_ROOT, one=1.0, half=0.5,
+    ),
+    "gelu behind a product": _written(
+        "MatMul x w > h", "Div h root > a", "Erf a > b", "Add b one > c", "Mul h c > d", "Mul d half > y",
+        w=(7, 4), root=_ROOT, one=1.0, half=0.5,
+    ),
+    "nearly a gelu": _written(
+        "Div x root > a", "Erf a > b", "Add b one > c", "Mul x c > d", "Mul d half > y", root=1.4, one=1.0, half=0.5
+    ),
+    "nearly a gelu by tanh": _written(
+        "Pow x three > p", "Mul p k > q", "Add x q > r", "Mul r slope > s", "Tanh s > t", "Add t one > u", "Mul x u > v",
+        "Mul v half > y", three=3.0, k=0.05, slope=_SLOPE, one=1.0, half=0.5,
+    ),
+    "gelu whose parts are read, too": Form(
+        (
+            node("Div", "x root", "a", "n1"), node("Erf", "a", "b", "n2"), node("Add", "b one", "c", "n3"),
+            node("Mul", "x c", "d", "n4"), node("Mul", "d half"),
+        ),
+        {"x": _LINE}, {"root": value(_ROOT), "one": value(1.0), "half": value(0.5)}, outputs=("y", "b", "d"),
+    ),
+    "error function": one("Erf"),
+    "error function of zeros and large values": _written(
+        "Relu x > a", "Mul a k > b", "Erf b > y", k=1e9
+    ),
+}  # fmt: skip
+
+
+def _layer(*lines: str, shape: tuple[int, ...] = _LINE, axes: tuple[int, ...] = (-1,), **constants: object) -> Form:
+    """A layer normalisation in parts up to its quotient, `n`, and what follows it."""
+    form = _written(
+        "Sub x m > d", "Pow d two > p", "ReduceMean p > v", "Add v e > w", "Sqrt w > r", "Div d r > n", *lines,
+        shape=shape, two=2.0, e=1e-5, **constants,
+    )  # fmt: skip
+    nodes = [helper.make_node("ReduceMean", ["x"], ["m"], name="first", axes=axes), *form.nodes]
+    nodes[3].attribute.append(helper.make_attribute("axes", axes))
+    return Form(nodes, form.inputs, form.constants)
+
+
+_LAYERS: Mapping[str, Form] = {
+    "layer normalisation in parts": _layer("Mul n g > s", "Add s b > y", g=(7,), b=(7,)),
+    "layer normalisation in parts, scaled": _layer("Mul n g > s", "Relu s > y", g=(7,)),
+    "layer normalisation in parts, as it is": _layer("Relu n > y"),
+    "layer normalisation in parts, shifted": _layer("Add n b > y", b=(7,)),
+    "layer normalisation in parts of two axes": _layer("Mul n g > s", "Add s b > y", axes=(1, 2), g=(5, 7), b=(5, 7)),
+    "layer normalisation in parts over channels": _layer("Mul n g > s", "Add s b > y", axes=(1,), g=(5, 1), b=(5, 1)),
+    "layer normalisation in parts, scaled otherwise": _layer("Mul n g > s", "Add s b > y", g=(5, 7), b=(1,)),
 }
 
 _PAIRS: Mapping[str, Form] = {
@@ -100,18 +182,48 @@ _REDUCED: Mapping[str, Form] = {
     **{f"{op} of the last of three": one(f"Reduce{op}", inputs=_LINE, axes=[-1]) for op in ("Max", "Min", "Mean")},
     **{f"{op} of everything": one(f"Reduce{op}", inputs=_MATRIX) for op in ("Max", "Min", "Sum")},
     **{f"{op} of apart axes": one(f"Reduce{op}", axes=[1, 3]) for op in ("Max", "Min")},
+    **{
+        f"{op} of {axes} of {shape}": _positive(f"Reduce{op}", shape, axes=axes, keepdims=keep)
+        for op in ("L1", "L2", "SumSquare", "LogSum", "LogSumExp")
+        for axes, shape, keep in (([2, 3], IMAGE, 1), ([1], IMAGE, 0), ([-1], _LINE, 1), ([0, 2], _LINE, 0))
+    },
+    "logarithm of a sum of large exponentials": Form(
+        (node("Mul", "x k", "h", name="before"), node("ReduceLogSumExp", "h", axes=[1])), {"x": _MATRIX}, {"k": value([100.0])}
+    ),
+    "lengths of vectors of both signs": one("ReduceL2", axes=[1]),
     "Sum of an axis": one("ReduceSum", "x a", constants={"a": [2]}),
     "Sum of two, dropped": one("ReduceSum", "x a", keepdims=0, constants={"a": [1, 3]}),
     "Max of the image, as of opset 18": one("ReduceMax", "x a", opset=18, constants={"a": [2, 3]}),
     "global maximum": one("GlobalMaxPool"),
+    "exponentials of global maxima": Form(
+        (node("GlobalMaxPool", "x", "a", "first"), node("Exp", "a")), {"x": (1, 16, 4, 7)}, {}
+    ),
     "logarithm of softmax": one("LogSoftmax", inputs=_MATRIX),
     "logarithm of softmax over channels": one("LogSoftmax", axis=1),
 }
 
 _NORMS: Mapping[str, Form] = {
+    **{
+        f"batch of {shape}, normalised": one(
+            "BatchNormalization", "x s b m v", shape, {**dict.fromkeys("sbm", (6,)), "v": _ONES}
+        )
+        for shape in ((2, 6), (3, 6, 1), (2, 6, 1, 1), (2, 6, 1, 1, 1), (1, 6, 1, 1), (2, 6, 2, 1))
+    },
+    "layers whose shift is stored first": one("LayerNormalization", "x s b", _LINE, {"b": (7,), "s": (7,)}),
     "layers": one("LayerNormalization", "x s b", _LINE, {"s": (7,), "b": (7,)}),
     "layers without a shift": one("LayerNormalization", "x s", _LINE, {"s": (7,)}),
     "layers of two axes": one("LayerNormalization", "x s b", _LINE, {"s": (5, 7), "b": (5, 7)}, axis=1, epsilon=1e-3),
+    **{
+        f"layers that hand out {told}": one(
+            "LayerNormalization", "x s b", (2, 3, 5, 7), {"s": (5, 7), "b": (5, 7)}, axis=2, writes=writes
+        )
+        for told, writes in (("their mean", "y q"), ("their mean and deviation", "y q r"))
+    },
+    "the mean of layers alone": Form(
+        (node("LayerNormalization", "x s", "h q r", axis=1), node("Relu", "q", name="last")),
+        {"x": _LINE},
+        {"s": value((5, 7))},
+    ),
     "instances": one("InstanceNormalization", "x s b", constants={"s": (6,), "b": (6,)}),
     "instances of lines": one("InstanceNormalization", "x s b", _LINE, {"s": (5,), "b": (5,)}),
     "groups": one("GroupNormalization", "x s b", opset=21, num_groups=3, constants={"s": (6,), "b": (6,)}),
@@ -119,6 +231,7 @@ _NORMS: Mapping[str, Form] = {
 
 _TRANSPOSED: Mapping[str, Form] = {
     "transposed convolution": one("ConvTranspose", "x w b", constants={"w": (6, 4, 3, 3), "b": (4,)}),
+    "transposed, its bias stored first": one("ConvTranspose", "x w b", constants={"b": (4,), "w": (6, 4, 3, 3)}),
     "transposed, strided": one("ConvTranspose", "x w", strides=[2, 2], constants={"w": (6, 4, 2, 2)}),
     "transposed, padded": one(
         "ConvTranspose", "x w b", strides=[2, 3], pads=[1, 0, 1, 1], output_padding=[1, 1],
@@ -127,16 +240,89 @@ _TRANSPOSED: Mapping[str, Form] = {
     "transposed, dilated": one("ConvTranspose", "x w", dilations=[2, 1], constants={"w": (6, 4, 3, 3)}),
     "transposed, in groups": one("ConvTranspose", "x w b", group=2, strides=[2, 2], constants={"w": (6, 5, 3, 3), "b": (10,)}),
     "transposed, by channel": one("ConvTranspose", "x w", group=6, strides=[2, 2], constants={"w": (6, 1, 3, 3)}),
+    **{
+        f"transposed, {name}": one("ConvTranspose", "x w", constants={"w": (6, 4, 3, 4)}, **attributes)
+        for name, attributes in (
+            ("to sizes", {"strides": [2, 3], "output_shape": [16, 29]}),
+            ("to uneven sizes", {"strides": [2, 2], "output_shape": [15, 19]}),
+            ("to larger sizes", {"strides": [2, 3], "output_shape": [18, 32], "output_padding": [1, 1]}),
+            ("same upper", {"strides": [2, 3], "auto_pad": "SAME_UPPER"}),
+            ("same lower", {"strides": [2, 3], "auto_pad": "SAME_LOWER"}),
+            ("same upper to sizes", {"strides": [2, 3], "auto_pad": "SAME_UPPER", "output_shape": [16, 29]}),
+        )
+    },
     "transposed of a line": one("ConvTranspose", "x w", _LINE, {"w": (5, 3, 4)}, strides=[2]),
 }  # fmt: skip
 
 
-def _sequence(directions: int, **attributes: object) -> Form:
-    """An LSTM that goes on from states that are given, and hands out its own."""
-    inputs = {"x": (4, 2, 3), "h": (directions, 2, 5), "c": (directions, 2, 5)}
-    constants = {"w": value((directions, 20, 3)), "r": value((directions, 20, 5)), "b": value((directions, 40))}
-    nodes = (node("LSTM", "x w r b - h c", "y yh yc", hidden_size=5, **attributes),)
-    return Form(nodes, inputs, constants, outputs=("y", "yh", "yc"))
+_VOLUME = (1, 6, 5, 6, 7)
+_VOLUMES: Mapping[str, Form] = {
+    **{
+        f"convolution of a volume, {name}": one("Conv", "x w b", _VOLUME, {"w": weight, "b": weight[:1]}, **attributes)
+        for name, weight, attributes in (
+            ("plain", (4, 6, 3, 3, 3), {}),
+            ("padded and strided", (4, 6, 3, 1, 2), {"pads": [1, 0, 1, 0, 0, 1], "strides": [2, 1, 3]}),
+            ("same upper", (4, 6, 2, 3, 4), {"auto_pad": "SAME_UPPER", "strides": [2, 2, 1]}),
+            ("dilated", (4, 6, 3, 3, 3), {"dilations": [2, 1, 2]}),
+            ("grouped", (4, 3, 3, 3, 3), {"group": 2}),
+            ("depthwise", (6, 1, 3, 3, 3), {"group": 6, "pads": [1] * 6}),
+        )
+    },
+    "transposed convolution of a volume": one(
+        "ConvTranspose", "x w b", _VOLUME, {"w": (6, 4, 2, 3, 2), "b": (4,)}, strides=[2, 1, 2]
+    ),
+    **{
+        f"{op_type} of a volume, {attributes}": one(op_type, "x", _VOLUME, kernel_shape=[2, 3, 2], **attributes)
+        for op_type, attributes in (
+            ("MaxPool", {"strides": [2, 1, 2]}),
+            ("MaxPool", {"pads": [1, 1, 0, 0, 1, 1], "ceil_mode": 1, "strides": [2, 2, 2]}),
+            ("AveragePool", {"pads": [1, 1, 0, 0, 1, 1]}),
+            ("AveragePool", {"pads": [1, 1, 0, 0, 1, 1], "count_include_pad": 1}),
+            ("AveragePool", {"pads": [0, 1, 1, 0, 1, 0], "count_include_pad": 1, "ceil_mode": 1, "strides": [2, 2, 2]}),
+        )
+    },
+    "mean of a volume": one("GlobalAveragePool", "x", _VOLUME),
+    "maximum of a volume": one("GlobalMaxPool", "x", _VOLUME),
+    "normalised volume": one(
+        "BatchNormalization", "x s b m v", _VOLUME, {"s": (6,), "b": (6,), "m": (6,), "v": np.arange(6) / 4 + 0.5}
+    ),
+    "instances of volumes": one("InstanceNormalization", "x s b", _VOLUME, {"s": (6,), "b": (6,)}),
+    **{
+        f"volume resized, {mode}": one("Resize", "x - - s", _VOLUME, {"s": [1, 6, 9, 3, 14]}, mode=mode)
+        for mode in ("nearest", "linear")
+    },
+    "a block of volumes": Form(
+        (
+            node("Conv", "x w", "h", "a", pads=[1] * 6), node("BatchNormalization", "h s b m v", "n", "b"),
+            node("Relu", "n", "r", "c"), node("Conv", "r u", "k", "d"), node("Add", "k x", "t", "e"), node("Relu", "t"),
+        ),
+        {"x": _VOLUME},
+        {
+            "w": value((6, 6, 3, 3, 3)), "u": value((6, 6, 1, 1, 1)), "s": value((6,)), "b": value((6,)), "m": value((6,)),
+            "v": value(np.arange(6) / 4 + 0.5),
+        },
+    ),
+}  # fmt: skip
+
+
+def _sequence(cell: str, directions: int, reads: str, writes: str = "y yh", **attributes: object) -> Form:
+    """A recurrent layer of 4 steps, 2 examples, 3 features and 5 hidden ones; `h` and `c` are states that are given."""
+    rows = {"RNN": 5, "GRU": 15, "LSTM": 20}[cell]
+    given = {"x": (4, 2, 3), "h": (directions, 2, 5), "c": (directions, 2, 5)}
+    constants = {
+        "w": (directions, rows, 3), "r": (directions, rows, 5), "b": (directions, 2 * rows), "p": (directions, 15),
+        "g": (directions, 2, 5), "d": (directions, 2, 5),
+    }  # fmt: skip
+    names = reads.split()
+    values = {name: value(shape) for name, shape in constants.items() if name in names}
+    values |= {"n": np.array([4, 4], np.int32)} if "n" in names else {}
+    inputs = {name: shape for name, shape in given.items() if name in names}
+    if directions == 2:
+        attributes["direction"] = "bidirectional"
+    written = node(cell, reads, "y", hidden_size=5, **attributes)
+    del written.output[:]
+    written.output.extend("" if name == "-" else name for name in writes.split())
+    return Form((written,), inputs, values, outputs=tuple(name for name in writes.split() if name != "-"))
 
 
 _BEHIND: Mapping[str, Form] = {
@@ -157,9 +343,38 @@ _BEHIND: Mapping[str, Form] = {
 }
 
 _SEQUENCES: Mapping[str, Form] = {
-    "from given states": _sequence(1),
-    "from given states, both ways": _sequence(2, direction="bidirectional"),
-}
+    **{
+        f"{cell} of {reads} to {writes}, {attributes}": _sequence(
+            cell, 2 if "both" in attributes else 1, reads, writes,
+            **{key: given for key, given in attributes.items() if key != "both"},
+        )
+        for cell, reads, writes in (
+            ("LSTM", "x w r b - h c", "y yh yc"),
+            ("LSTM", "x w r b - g d", "y yh yc"),
+            ("LSTM", "x w r - - - - p", "y"),
+            ("LSTM", "x w r b n h c p", "- yh yc"),
+            ("GRU", "x w r", "y"),
+            ("GRU", "x w r b", "y yh"),
+            ("GRU", "x w r b n h", "- yh"),
+            ("GRU", "x w r - - g", "y"),
+            ("RNN", "x w r", "y yh"),
+            ("RNN", "x w r b n h", "y"),
+        )
+        for attributes in (
+            {}, {"direction": "reverse"}, {"both": True},
+            *([{"linear_before_reset": 1}, {"linear_before_reset": 1, "both": True}] if cell == "GRU" else []),
+            *([{"activations": ["Relu"]}, {"activations": ["Sigmoid"] * 2, "both": True}] if cell == "RNN" else []),
+        )
+    },
+    "GRU behind a GRU": Form(
+        (
+            node("GRU", "x w r b", "h", "first", hidden_size=5, linear_before_reset=1), node("Squeeze", "h a", "s", "s"),
+            node("GRU", "s v r b", hidden_size=5, linear_before_reset=1),
+        ),
+        {"x": (4, 2, 3)},
+        {"w": value((1, 15, 3)), "v": value((1, 15, 5)), "r": value((1, 15, 5)), "b": value((1, 30)), "a": value([1])},
+    ),
+}  # fmt: skip
 
 _BOOL, _INT, _LONG = TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64
 _ROW = (10,)
@@ -274,14 +489,9 @@ _COMPILED: Mapping[str, Form] = {
     ),
 }
 
+#: Layers written as arithmetic: read as one operator, or not, where they are nearly one.
+DECOMPOSED: Mapping[str, Form] = {**_GELUS, **_LAYERS}
 EXPORTED: Mapping[str, Form] = {
-    **_BEHIND,
-    **_COMPILED,
-    **_UNARY,
-    **_PAIRS,
-    **_COPIES,
-    **_REDUCED,
-    **_NORMS,
-    **_TRANSPOSED,
+    **_BEHIND, **_COMPILED, **_UNARY, **DECOMPOSED, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED, **_VOLUMES,
     **_SEQUENCES,
-}
+}  # fmt: skip

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from composed_forms import COMPOSED
-from exported_forms import EXPORTED
+from exported_forms import DECOMPOSED, EXPORTED
 from onnx import version_converter
 from written_forms import EQUAL, IMAGE, REFUSED, Array, Form, node, one, value
 
@@ -78,6 +78,24 @@ def test_forms_that_are_computed_as_onnx_runtime_does(dnnl: Dnnl, tmp_path: Path
     _check(dnnl, path)
 
 
+@pytest.mark.parametrize("name", DECOMPOSED)
+def test_layers_written_as_arithmetic_are_one_operator(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "form.onnx"
+    onnx.save(DECOMPOSED[name].model(), path)
+    graph, lowered = read_model(path)
+    kinds = {op.op_type for op in graph.operators}
+    if "nearly" in name or "function" in name or "over channels" in name:
+        assert not kinds & {"Gelu", "LayerNormalization"}
+        return
+    assert kinds & {"Gelu", "LayerNormalization"}
+    assert bool(kinds & {"ReduceMean", "Sqrt", "Sub", "Div", "Tanh", "Erf"}) == ("are read" in name)
+    if "behind" in name:
+        assert [(step.kind, [post.algorithm for post in step.post_ops]) for step in lowered.steps] in (
+            [("conv", ["gelu_erf"])],
+            [("fc", ["gelu_erf"])],
+        )
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_forms_that_are_refused_by_name(tmp_path: Path, name: str) -> None:
     form, message = REFUSED[name]
@@ -110,7 +128,7 @@ def test_an_output_that_nothing_writes_is_refused(tmp_path: Path, output: str) -
     assert f"output {output!r}" in caught.value.where
 
 
-@pytest.mark.parametrize(("name", "kind"), [("relu of 11 axes", "relu"), ("linear with antialias", "resize_linear")])
+@pytest.mark.parametrize(("name", "kind"), [("relu of 11 axes", "relu"), ("dilated with automatic padding", "maxpool")])
 def test_what_the_runtime_alone_lacks_can_still_be_predicted(tmp_path: Path, name: str, kind: str) -> None:
     path = tmp_path / "form.onnx"
     onnx.save(REFUSED[name][0].model(), path)

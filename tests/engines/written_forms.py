@@ -144,6 +144,7 @@ EQUAL: dict[str, Form] = {
     "clip of opset 6": one("Clip", opset=6, min=-0.1, max=0.2),
     "clip from above": one("Clip", "x - hi", constants={"hi": 0.2}),
     "clip without bounds": one("Clip"),
+    "clip with crossed bounds": one("Clip", "x lo hi", constants={"lo": 0.2, "hi": -0.2}),
     "clip behind a convolution": behind(_CONV, one("Clip", "h lo hi", constants={"lo": -0.1, "hi": [0.1]}), w=_SQUARE),
     "mean over the image": one("ReduceMean", axes=[-1, 2], keepdims=0),
     "mean over the image, opset 18": one("ReduceMean", "x a", constants={"a": [2, 3]}, opset=18),
@@ -209,8 +210,6 @@ REFUSED: dict[str, tuple[Form, str]] = {
         one("Resize", "x s", (1, 3, 4, 6), {"s": [1.0, 1.0, 1.5, 0.7]}, opset=10),
         "shrinks one axis and enlarges another",
     ),
-    "linear with antialias": (resized("linear", (2, 3), antialias=1, opset=18), "antialias"),
-    "keeping the aspect ratio": (resized("linear", (8, 13), keep_aspect_ratio_policy="not_larger", opset=18), "aspect"),
     "relu of a constant": (
         Form((node("Relu", "w", "h"), node("Add", "x h", name="b")), {"x": IMAGE}, {"w": value(IMAGE)}),
         "constants alone",
@@ -230,7 +229,6 @@ REFUSED: dict[str, tuple[Form, str]] = {
         behind(_CONV, one("Clip", "h - z", {"x": IMAGE, "z": ()}), w=_SQUARE),
         "computed by the model|no constant",
     ),
-    "clip with crossed bounds": (one("Clip", "x lo hi", constants={"lo": 0.2, "hi": -0.2}), "bounds in order"),
     "convolution by a computed weight": (
         one("Conv", "x z", {"x": IMAGE, "z": (4, 6, 3, 3)}),
         "computed by the model|no constant|no initialiser",
@@ -249,5 +247,20 @@ REFUSED: dict[str, tuple[Form, str]] = {
     },
     "indices of maxima": (Form((node("MaxPool", "x", "y q", kernel_shape=[2, 2]),), {"x": IMAGE}, {}), "not float32"),
     "batch normalisation in training": (_norm(training_mode=1, writes="y q r"), "training"),
+    **{
+        f"GRU {told}": (
+            Form(
+                (helper.make_node("GRU", ["x", "w", "r", "", lengths], ["y"], name="odd", hidden_size=5, **attributes),),
+                {"x": (4, 2, 3)},
+                {"w": value((1, 15, 3)), "r": value((1, 15, 5)), "n": np.array([4, 3], np.int32)},
+            ),
+            message,
+        )
+        for told, lengths, attributes, message in (
+            ("of shorter sequences", "n", {}, "sequences that end early"),
+            ("that clips", "", {"clip": 2.0}, "the attribute clip"),
+            ("of other activations", "", {"activations": ["Tanh", "Tanh"]}, "the attribute activations"),
+        )
+    },
     "an unknown operator": (one("Hardmax"), "unknown operator"),
 }

@@ -132,9 +132,8 @@ def test_an_lstm_as_exporters_write_it_is_brought_to_one_form(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("node", "said"),
     [
-        (_lstm(["x", "w", "r", "b", "", "one", "zero"]), "initial_h"),
-        (_lstm(["x", "w", "r", "b", "lens"]), "sequence_lens"),
-        (_lstm(["x", "w", "r", "b", "", "", "", "p"]), "input P"),
+        (_lstm(["x", "w", "r", "b", "", "one"]), "one initial state"),
+        (_lstm(["x", "w", "r", "x"]), "whose B"),
         (_lstm(["x", "w", "r"], clip=1.0), "attribute clip"),
         (_lstm(["x", "w", "r"], input_forget=1), "attribute input_forget"),
         (_lstm(["x", "w", "r"], activations=["Relu", "Tanh", "Tanh"]), "attribute activations"),

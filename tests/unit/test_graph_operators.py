@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_models import IMAGE, W, conv, integers, model, node, refused, weight
 
+from edgeplan.graph.cost import operator_macs
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
 from edgeplan.graph.onnx.read import from_onnx
@@ -30,13 +31,21 @@ def test_a_convolution_over_a_line_folds_into_one_over_an_image() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        model([conv()], [weight("w", 6, 4, 3, 3, 3)], (1, 4, 8, 8, 8)),
-        model([node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2, 2])], shape=(1, 4, 8, 8, 8)),
-        model([node("GlobalAveragePool", ["x"], ["y"])], shape=(1, 4, 8, 8, 8)),
+        model([conv()], [weight("w", 6, 4, 3, 3, 3, 3)], (1, 4, 8, 8, 8, 8)),
+        model([node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2, 2, 2])], shape=(1, 4, 8, 8, 8, 8)),
+        model([node("GlobalAveragePool", ["x"], ["y"])], shape=(1, 4, 8, 8, 8, 8)),
     ],
 )
-def test_windows_over_volumes_are_refused(given: onnx.ModelProto) -> None:
-    refused(given, "over 3 spatial axes")
+def test_windows_over_four_axes_are_refused(given: onnx.ModelProto) -> None:
+    refused(given, "over 4 spatial axes")
+
+
+def test_windows_over_volumes_are_a_kind_of_their_own() -> None:
+    given = model([conv(strides=[1, 2, 3], pads=[0, 1, 2, 1, 1, 0])], [weight("w", 6, 4, 1, 3, 5)], (1, 4, 8, 9, 10))
+    graph = from_onnx(given)
+    config = make_kernel(graph, [op.name for op in graph.operators]).config
+    assert (config.kind, config.kernel_h, config.kernel_w, config.stride_w, config.pad_left) == ("conv3d", 1, 15, 6, 3)
+    assert operator_macs(graph, graph.operators[0]) == graph.tensors["y"].elements * 4 * 15
 
 
 _FIVES = [weight(name, 5) for name in ("s", "b", "m", "v")]

@@ -7,6 +7,7 @@ no file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -17,8 +18,6 @@ from edgeplan.graph.steps import Step
 
 Array = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
-
-_CUBIC_REACH = (-1, 0, 1, 2)
 
 
 def axis_matrix(step: Step) -> Array:
@@ -52,32 +51,43 @@ def _average(step: Step) -> Array:
 def _resized(step: Step, mode: str) -> Array:
     size, out = step.integer("size"), step.integer("out")
     found, rows = np.zeros((out, size), np.float32), np.arange(out)
-    coordinates = step.text("coordinates")
+    places, inside = _places_of(step)
     if mode == "nearest":
-        found[rows, picked(size, out, step.number("scale"), coordinates, step.text("rounding"))] = 1
+        found[rows, _ROUNDINGS[step.text("rounding")](places).clip(0, size - 1).astype(np.int64)] = inside
         return found
-    places = _places(size, out, np.float32(step.number("scale")), coordinates)
-    if mode == "linear":
-        places = places.clip(0, size - 1)
-        low = np.floor(places).astype(np.int64)
-        np.add.at(found, (rows, low), 1 - (places - low))
-        np.add.at(found, (rows, np.minimum(low + 1, size - 1)), places - low)
-        return found
-    low = np.floor(places).astype(np.int64)
-    weights = _cubic((places - low).astype(np.float64), step.number("cubic"))
-    at = low[:, None] + np.array(_CUBIC_REACH)
-    if step.integer("exclude_outside"):
+    # shrunk without aliases, filters reach over all pixels that one of the output covers
+    shrunk = np.float32(step.number("scale") if "antialias" in step.settings else 1)
+    if mode == "linear" and shrunk == 1:
+        places = np.clip(places, np.float32(0), np.float32(size - 1))
+    reach = math.ceil((1 if mode == "linear" else 2) / shrunk)
+    at = np.floor(places).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)
+    distances = np.abs(at - places[:, None].astype(np.float64)) * shrunk
+    weights = np.maximum(0, 1 - distances) if mode == "linear" else _cubic(distances, step.number("cubic"))
+    if "exclude_outside" in step.settings:
         weights = np.where((at >= 0) & (at < size), weights, 0)
-        weights /= weights.sum(axis=1, keepdims=True)
+    weights *= inside[:, None] / weights.sum(axis=1, keepdims=True)
     np.add.at(found, (rows[:, None], at.clip(0, size - 1)), weights.astype(np.float32))
     return found
 
 
-def _cubic(rest: npt.NDArray[np.float64], a: float) -> npt.NDArray[np.float64]:
-    """Weights of the four pixels around places, which lie by `rest` behind the second of them (n,): (n, 4)."""
-    far = np.polynomial.Polynomial((-4 * a, 8 * a, -5 * a, a))
-    near = np.polynomial.Polynomial((1, 0, -(a + 3), a + 2))
-    return np.stack([far(rest + 1), near(rest), near(1 - rest), far(2 - rest)], axis=1)
+def _cubic(distances: npt.NDArray[np.float64], a: float) -> npt.NDArray[np.float64]:
+    """Weights of pixels that lie so far from a place; any shape."""
+    far = np.polynomial.Polynomial((-4 * a, 8 * a, -5 * a, a))(distances)
+    near = np.polynomial.Polynomial((1, 0, -(a + 3), a + 2))(distances)
+    return np.where(distances <= 1, near, np.where(distances < 2, far, 0))  # noqa: PLR2004  where the filter ends
+
+
+def _places_of(step: Step) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Where in the input the pixels of a step's output lie, and which of these places are not beyond it (out,)."""
+    size, out = step.integer("size"), step.integer("out")
+    if "start" not in step.settings:
+        places = _places(size, out, np.float32(step.number("scale")), step.text("coordinates"))
+        return places, np.ones(out, bool)
+    start, end, last = np.float32(step.number("start")), np.float32(step.number("end")), np.float32(size - 1)
+    pixels = np.arange(out, dtype=np.float32)
+    found = start * last + pixels * (end - start) * last / (out - 1) if out > 1 else _HALF * (start + end) * last + pixels
+    places = np.asarray(found, np.float32)
+    return places, np.asarray((places >= 0) & (places <= last))
 
 
 def picked(size: int, out: int, scale: float, coordinates: str, rounding: str) -> Integers:

@@ -1,6 +1,6 @@
 """What operators and graphs cost on paper: multiply-adds, parameters, bytes moved.
 
-FLOPs means multiply-adds, as in nn-Meter (footnote 1), and only convolutions, fully connected layers and LSTMs have any:
+FLOPs means multiply-adds, as in nn-Meter (footnote 1), and only convolutions, matrix products and recurrent layers do any:
 biases, batch normalisation, activations, pooling, additions and data movement count nothing.
 """
 
@@ -16,7 +16,7 @@ _LEARNABLE_BN_WEIGHTS = 2
 
 
 def operator_macs(graph: Graph, op: Operator) -> int:
-    """Multiply-adds of one operator: those of `Conv`, `Gemm`, `MatMul` and `LSTM`, 0 for every other type.
+    """Multiply-adds of one operator: those of convolutions, products of matrices and recurrent layers, 0 for all else.
 
     A convolution does (in / groups) x kernel_h x kernel_w multiply-adds per output element, a fully connected layer as many as
     it has inputs, an LSTM 4 x hidden x (input + hidden) per step, sequence and direction (its gates' products; what joins the

@@ -8,11 +8,12 @@ what is fused behind it; here the fused activation and residual sum are features
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from edgeplan.graph.ir import Graph, Operator
+from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.kinds import kind
 from edgeplan.graph.operators.activations import ACTIVATIONS
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND, RANKS
@@ -156,19 +157,8 @@ def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) ->
     if written != n and what in BANDWIDTH_BOUND and what != "transpose":  # repeated, cut, joined or reduced along it
         n, cin, cout = 1, n * cin, written * cout
     values: dict[str, Any] = {}
-    if what in ("conv", "dwconv", "deconv", "maxpool", "avgpool"):
-        kernel = op.integers("kernel_shape", (1, 1))
-        if what in ("conv", "dwconv", "deconv"):
-            kernel = graph.shape(op.weights[0])[2:] if op.weights else kernel
-            values["groups"] = op.integer("group", 1)
-        kh, kw = (*kernel, 1)[:2]
-        sh, sw = (*op.integers("strides", (1, 1)), 1)[:2]
-        dh, dw = (*op.integers("dilations", (1, 1)), 1)[:2]
-        # a transposed convolution is padded as the convolution that it turns round
-        sizes = ((oh, ow), (h, w)) if what == "deconv" else ((h, w), (oh, ow))
-        top, left, bottom, right = _pads(op, *sizes, (kh, kw), (sh, sw), (dh, dw))
-        values |= {"kernel_h": kh, "kernel_w": kw, "stride_h": sh, "stride_w": sw, "dilation_h": dh, "dilation_w": dw}
-        values |= {"pad_top": top, "pad_left": left, "pad_bottom": bottom, "pad_right": right}
+    if what.removesuffix("3d") in ("conv", "dwconv", "deconv", "maxpool", "avgpool"):
+        values |= _window(graph, op)
     parts = op.outputs if what == "split" else op.operands if what == "concat" else op.inputs
     if what in ("concat", "split"):
         channels = [_axes(graph.shape(p))[1] for p in parts]
@@ -213,24 +203,35 @@ def _product(graph: Graph, op: Operator) -> tuple[int, int, int, int]:
     return graph.tensors[op.outputs[0]].elements // (rows * columns), rows, inner, columns
 
 
+def _window(graph: Graph, op: Operator) -> dict[str, int]:
+    """The window of a convolution or pooling; axes behind the second fold into it, as they do in the sizes."""
+    values: dict[str, int] = {}
+    kernel = op.integers("kernel_shape", (1,) * (len(graph.shape(op.inputs[0])) - 2))
+    sizes = graph.shape(op.inputs[0])[2:], graph.shape(op.outputs[0])[2:]
+    if op.op_type == "ConvTranspose":  # padded as the convolution that it turns round
+        sizes = sizes[1], sizes[0]
+    if op.op_type in ("Conv", "ConvTranspose"):
+        kernel = graph.shape(op.weights[0])[2:] if op.weights else kernel
+        values["groups"] = op.integer("group", 1)
+    ones = (1,) * len(kernel)
+    strides, dilations = op.integers("strides", ones), op.integers("dilations", ones)
+    before, after = _pads(op, *sizes, kernel, strides, dilations)
+    values |= {"kernel_h": kernel[0], "kernel_w": math.prod(kernel[1:])}
+    values |= {"stride_h": strides[0], "stride_w": math.prod(strides[1:])}
+    values |= {"dilation_h": dilations[0], "dilation_w": max(dilations[1:], default=1)}
+    values |= {"pad_top": before[0], "pad_left": sum(before[1:]), "pad_bottom": after[0], "pad_right": sum(after[1:])}
+    return values
+
+
 def _pads(
-    op: Operator,
-    size: tuple[int, int],
-    out: tuple[int, int],
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    dilation: tuple[int, int],
-) -> tuple[int, int, int, int]:
-    """Explicit pads (top, left, bottom, right); ONNX's `auto_pad` is resolved from the shapes."""
+    op: Operator, size: Shape, out: Shape, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Explicit padding before and after each axis; ONNX's `auto_pad` is resolved from the shapes."""
     if op.attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
-        begin = op.integers("pads", (0, 0, 0, 0))
-        if len(begin) == 4:  # noqa: PLR2004  two pads an axis, two axes
-            return begin[0], begin[1], begin[2], begin[3]
-        return begin[0], 0, begin[-1], 0
+        pads = op.integers("pads", (0,) * 2 * len(kernel))
+        return pads[: len(kernel)], pads[len(kernel) :]
     total = [
         max(0, (o - 1) * s + d * (k - 1) + 1 - i) for i, o, k, s, d in zip(size, out, kernel, stride, dilation, strict=True)
     ]
-    small, large = [t // 2 for t in total], [t - t // 2 for t in total]
-    if op.attributes["auto_pad"] == "SAME_LOWER":
-        small, large = large, small
-    return small[0], small[1], large[0], large[1]
+    small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+    return (large, small) if op.attributes["auto_pad"] == "SAME_LOWER" else (small, large)

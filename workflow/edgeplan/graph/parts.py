@@ -34,12 +34,14 @@ class Chain:
     """Several steps one after the other.
 
     Args:
-        op: the operator, of one output.
+        op: the operator.
         shapes: shape of every tensor; those between the steps are added.
+        place: of the operator's outputs, which one these steps write; those of the first stand for the operator.
     """
 
-    def __init__(self, op: Operator, shapes: dict[str, Shape]) -> None:
+    def __init__(self, op: Operator, shapes: dict[str, Shape], place: int = 0) -> None:
         self._op, self._shapes = op, shapes
+        self._output, self._first = op.outputs[place], place == 0
         self._parts: list[Part] = []
 
     def step(
@@ -51,10 +53,11 @@ class Chain:
         weights: Mapping[str, str] | None = None,
     ) -> str:
         """Add a step; the name of what it writes. The first one that is no reshape stands for the operator."""
-        written = f"{self._op.outputs[0]}{INNER}{len(self._parts)}"
+        written = f"{self._output}{INNER}{len(self._parts)}"
         self._shapes[written] = shape
-        first = kind != "reshape" and not any(p.members for p in self._parts)
-        name = self._op.name if first else f"{self._op.name}:{len(self._parts)}"
+        first = self._first and kind != "reshape" and not any(p.members for p in self._parts)
+        name = self._op.name if self._first else self._output
+        name = name if first else f"{name}:{len(self._parts)}"
         members = [self._op.name] if first else []
         self._parts.append(Part(name, kind, members, list(reads), [written], dict(weights or {}), dict(settings or {})))
         return written
@@ -113,11 +116,10 @@ class Chain:
 
     def finished(self, tensor: str) -> tuple[Part, ...]:
         """All steps, of which the last writes what the operator does: `tensor`, in the operator's shape."""
-        output = self._op.outputs[0]
-        if not self._parts or self._shapes[tensor] != self._shapes[output] or self._parts[-1].outputs != [tensor]:
-            tensor = self.step("reshape", [tensor], self._shapes[output])
+        if not self._parts or self._shapes[tensor] != self._shapes[self._output] or self._parts[-1].outputs != [tensor]:
+            tensor = self.step("reshape", [tensor], self._shapes[self._output])
         last = self._parts.pop()
-        return (*self._parts, last._replace(outputs=[output]))
+        return (*self._parts, last._replace(outputs=[self._output]))
 
 
 def _product(sizes: Shape) -> int:

@@ -26,10 +26,11 @@ def candidates(creator: Creator, step: Step) -> tuple[Implementation, ...]:
         ModelError: oneDNN offers none.
     """
     found: dict[str, Implementation] = {}
-    for variant in _variants(creator, step):
-        for implementation, created in _walk(creator, step, variant):
-            if created is not None and implementation.name not in found:
-                found[implementation.name] = implementation
+    for every in (False, True):  # some primitives take no two layouts, even of the same bytes
+        for variant in () if found else _variants(creator, step, every=every):
+            for implementation, created in _walk(creator, step, variant):
+                if created is not None and implementation.name not in found:
+                    found[implementation.name] = implementation
     if not found:
         raise ModelError(
             f"oneDNN {creator.dnnl.info.version} has no implementation of {step.kind} {step.name!r}",
@@ -53,8 +54,8 @@ def default(offered: tuple[Implementation, ...]) -> Implementation:
     return offered[0]
 
 
-def _variants(creator: Creator, step: Step) -> Iterator[Variant]:
-    """The layouts, algorithms and weights to ask for; those without conversions first."""
+def _variants(creator: Creator, step: Step, *, every: bool) -> Iterator[Variant]:
+    """The layouts, algorithms and weights to ask for; those without conversions first; `every` one, or one of equal bytes."""
     shapes, layouts = creator.shapes, creator.layouts
     if step.kind == "compiled" or any(t in creator.types for t in (*step.reads, *step.outputs)):
         yield Variant(NCHW, NCHW)
@@ -70,7 +71,7 @@ def _variants(creator: Creator, step: Step) -> Iterator[Variant]:
             tuple(creator.same(t, given) or given for t in step.reads if len(shapes[t]) == _RANK),
             tuple(creator.same(t, written) or written for t in step.outputs if len(shapes[t]) == _RANK),
         )
-        if key in seen and all(v is True for side in key for v in side):
+        if not every and key in seen and all(v is True for side in key for v in side):
             continue
         seen.add(key)
         for algorithm in _ALGORITHMS.get(step.kind, ("direct",)):

@@ -79,11 +79,13 @@ QUERY_EXEC_ARG_MD: Final = 255
 
 ARG_SRC: Final = 1
 ARG_SRC_1: Final = 2
+ARG_SRC_2: Final = 3
 ARG_DST: Final = 17
 ARG_DST_1: Final = 18
 ARG_DST_2: Final = 19
 ARG_WEIGHTS: Final = 33
 ARG_WEIGHTS_1: Final = 34
+ARG_WEIGHTS_2: Final = 35
 ARG_BIAS: Final = 41
 ARG_SCALE: Final = 51
 ARG_SHIFT: Final = 52

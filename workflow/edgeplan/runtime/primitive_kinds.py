@@ -295,46 +295,57 @@ def _unary(
     return d.dnnl.make("primitive_desc", function, *given, attributes.value), ()
 
 
-def _lstm(
+def _recurrent(
     d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
 ) -> tuple[Handle, tuple[Slot, ...]]:
     """Weights are (layers, directions, inputs, gates, outputs) to oneDNN, whose input axis runs fastest in the file."""
     directions, rows, inner = d.shapes[step.weights["weight"]]
     hidden = step.integer("hidden")
+    gates = rows // hidden
 
     def weights(size: int) -> tuple[Handle, Handle]:
         strides = (directions * rows * size, rows * size, 1, hidden * size, size)
-        shape = (1, directions, size, rows // hidden, hidden)
+        shape = (1, directions, size, gates, hidden)
         return d.dnnl.strided(shape, strides), d.dnnl.descriptor(shape, constants.ANY)
 
     (layer, any_layer), (recurrence, any_recurrence) = weights(inner), weights(hidden)
-    bias = d.plain((1, directions, rows // hidden, hidden))
-    slots = (
+    bias = d.plain((1, directions, gates + (step.kind == "lbr_gru"), hidden))
+    slots = [
         Slot(constants.ARG_WEIGHTS, layer, 0, chosen=True),
         Slot(constants.ARG_WEIGHTS_1, recurrence, 1, chosen=True),
         Slot(constants.ARG_BIAS, bias),
-    )
-    states = [d.plain((1, *d.shapes[name])) for name in step.outputs[1:]]
+    ]
+    peepholes = d.plain((1, directions, 3, hidden)) if "peepholes" in step.weights else None
+    if peepholes is not None:
+        slots.append(Slot(constants.ARG_WEIGHTS_2, peepholes))
     first = [d.plain((1, *d.shapes[name])) for name in step.inputs[1:]]
+    for role, argument in (("state_h", constants.ARG_SRC_1), ("state_c", constants.ARG_SRC_2)):
+        if role in step.weights:
+            first.append(d.plain((1, *d.shapes[step.weights[role]])))
+            slots.append(Slot(argument, first[-1]))
+    last = [d.plain((1, *d.shapes[name])) for name in step.outputs[1:]]
+    states = 2 if step.kind == "lstm" else 1
+    name = "vanilla_rnn" if step.kind == "rnn" else step.kind
     descriptor = d.dnnl.make(
         "primitive_desc",
-        "dnnl_lstm_forward_primitive_desc_create",
+        f"dnnl_{name}_forward_primitive_desc_create",
         d.dnnl.engine.value,
         _INFERENCE,
+        *([constants.ELTWISE[step.text("activation")]] if step.kind == "rnn" else []),
         constants.RNN_DIRECTION[step.text("direction")],
         reads[0].descriptor.value,
-        *([state.value for state in first] or (None, None)),
+        *([state.value for state in first] or (None,) * states),
         any_layer.value,
         any_recurrence.value,
-        None,
-        None,
+        *([peepholes.value if peepholes is not None else None, None] if step.kind == "lstm" else []),
         bias.value,
         out.descriptor.value,
-        *([state.value for state in states] or (None, None)),
+        *([state.value for state in last] or (None,) * states),
         0,
+        *([0.0, 0.0] if step.kind == "rnn" else []),
         attributes.value,
     )
-    return descriptor, slots
+    return descriptor, tuple(slots)
 
 
 #: How each kind of step is made.
@@ -348,7 +359,7 @@ MAKERS: Mapping[str, Maker] = MappingProxyType(
         "concat": _concat,
         "binary": _binary,
         "scale": _binary,
-        "lstm": _lstm,
+        **dict.fromkeys(("lstm", "gru", "lbr_gru", "rnn"), _recurrent),
         **dict.fromkeys(("matmul", "mix"), _matmul),
         **dict.fromkeys(("eltwise", "lrn", "softmax", "shuffle", "resize"), _unary),
     }

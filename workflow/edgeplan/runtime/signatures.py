@@ -71,6 +71,20 @@ STATUS: dict[str, list[Any]] = {
     "dnnl_shuffle_forward_primitive_desc_create": [_OUT, _P, _INT, _P, _P, _INT, ctypes.c_int64, _P],
     "dnnl_resampling_forward_primitive_desc_create": [_OUT, _P, _INT, _INT, ctypes.POINTER(_FLOAT), _P, _P, _P],
     "dnnl_lstm_forward_primitive_desc_create": [_OUT, _P, _INT, _INT, *[_P] * 11, ctypes.c_uint, _P],
+    "dnnl_gru_forward_primitive_desc_create": [_OUT, _P, _INT, _INT, *[_P] * 7, ctypes.c_uint, _P],
+    "dnnl_lbr_gru_forward_primitive_desc_create": [_OUT, _P, _INT, _INT, *[_P] * 7, ctypes.c_uint, _P],
+    "dnnl_vanilla_rnn_forward_primitive_desc_create": [
+        _OUT,
+        _P,
+        _INT,
+        _INT,
+        _INT,
+        *[_P] * 7,
+        ctypes.c_uint,
+        _FLOAT,
+        _FLOAT,
+        _P,
+    ],
 }
 #: Functions that return something else: (result, arguments).
 OTHER: dict[str, tuple[Any, list[Any]]] = {

@@ -15,8 +15,11 @@ from edgeplan.graph.steps import Step
 Array = npt.NDArray[np.float32]
 Raw = Mapping[str, Array]
 
-#: ONNX orders an LSTM's gates input, output, forget, cell; oneDNN input, forget, cell, output.
-_GATES = (0, 2, 3, 1)
+#: Where among ONNX's gates oneDNN's are: an LSTM's are input, output, forget, cell there and input, forget, cell, output here.
+_GATES: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {"lstm": (0, 2, 3, 1), "gru": (0, 1, 2), "lbr_gru": (0, 1, 2), "rnn": (0,)}
+)
+_PEEPHOLES = (0, 2, 1)  # input, output, forget in ONNX; input, forget, output
 
 
 def values_of(data: npt.NDArray[np.uint8], stride: int, dtype: str = "float32") -> npt.NDArray[Any]:
@@ -101,28 +104,46 @@ def _fc(step: Step, raw: Raw) -> tuple[Array, ...]:
     return weight, bias * beta if beta != 1 else bias
 
 
-def _lstm(step: Step, raw: Raw) -> tuple[Array, ...]:
-    """From weight (D, 4H, I), recurrence (D, 4H, H), bias (D, 8H) to (D, gates, H, I), (D, gates, H, H), (D, gates, H)."""
-    hidden = step.integer("hidden")
+def _recurrent(step: Step, raw: Raw) -> tuple[Array, ...]:
+    """From weight (D, G H, I), recurrence (D, G H, H), bias (D, 2 G H) to (D, gates, H, I), (D, gates, H, H), (D, gates, H).
 
-    def gates(values: Array) -> Array:
-        split = values.reshape(values.shape[0], 4, hidden, *values.shape[2:])
-        return np.ascontiguousarray(split[:, list(_GATES)])
+    Peepholes (D, 3 H) become (D, 3, H); states stay. A GRU that multiplies before it resets has a fourth bias, the product's.
+    """
+    hidden, order = step.integer("hidden"), _GATES[step.kind]
 
-    directions = raw["weight"].shape[0]
-    bias = raw.get("bias", np.zeros((directions, 8 * hidden), np.float32))
-    return gates(raw["weight"]), gates(raw["recurrence"]), gates(bias[:, : 4 * hidden] + bias[:, 4 * hidden :])
+    def gates(values: Array, order: tuple[int, ...] = order) -> Array:
+        split = values.reshape(values.shape[0], len(order), hidden, *values.shape[2:])
+        return np.ascontiguousarray(split[:, list(order)])
+
+    directions, rows = raw["weight"].shape[0], len(order) * hidden
+    bias = raw.get("bias", np.zeros((directions, 2 * rows), np.float32))
+    first, second = bias[:, :rows], bias[:, rows:]
+    if step.kind == "lbr_gru":
+        apart = 2 * hidden
+        joined = np.concatenate([first[:, :apart] + second[:, :apart], first[:, apart:], second[:, apart:]], axis=1)
+        summed = np.ascontiguousarray(joined.reshape(directions, 4, hidden))
+    else:
+        summed = gates(first + second)
+    peepholes = (gates(raw["peepholes"], _PEEPHOLES),) if "peepholes" in raw else ()
+    states = (raw[role] for role in ("state_h", "state_c") if role in raw)
+    return (gates(raw["weight"]), gates(raw["recurrence"]), summed, *peepholes, *states)
+
+
+def _in_order(*roles: str) -> Callable[[Step, Raw], tuple[Array, ...]]:
+    """As they are; files hold them in any order."""
+    return lambda _step, raw: tuple(raw[role] for role in roles if role in raw)
 
 
 _FOLDED: Mapping[str, Callable[[Step, Raw], tuple[Array, ...]]] = MappingProxyType(
     {
         "conv": _conv,
-        "deconv": _deconv,
         "scale": _scale,
         "fc": _fc,
-        "lstm": _lstm,
         "mix": _mix,
         "binary": _binary,
         "concat": _concat,
+        "deconv": _deconv,
+        "layer_norm": _in_order("scale", "shift"),
+        **dict.fromkeys(_GATES, _recurrent),
     }
 )

@@ -32,7 +32,7 @@ _DROPPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "Gemm": ("broadcast",),
         "BatchNormalization": ("is_test",),
         "Dropout": ("is_test",),
-        "LSTM": ("output_sequence",),
+        **dict.fromkeys(("LSTM", "GRU", "RNN"), ("output_sequence",)),
     }
 )
 #: Operators of any number of operands -> what joins two of them.
@@ -98,7 +98,7 @@ class _Rewriting:
         # without the attribute exporters meant inference, whatever its default: onnx.version_converter takes it so, too
         if node.op_type in ("BatchNormalization", "Dropout") and not attributes.get("is_test", 1):
             self._refuse(node, "in training mode", _INFERENCE)
-        if node.op_type == "LSTM" and node.output[0] and not attributes.get("output_sequence", 0):
+        if node.op_type in ("LSTM", "GRU", "RNN") and node.output[0] and not attributes.get("output_sequence", 0):
             self._refuse(node, "that does not hand out its sequence", "export it with output_sequence=1, or a later opset")
 
     def _align(self, node: onnx.NodeProto, axis: int) -> None:

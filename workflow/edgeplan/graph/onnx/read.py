@@ -24,6 +24,7 @@ from edgeplan.graph.onnx.constants import constant_values
 from edgeplan.graph.onnx.contents import TRANSPARENT, Contents, contents_of
 from edgeplan.graph.onnx.old_softmax import over_one_axis
 from edgeplan.graph.onnx.opsets import modern
+from edgeplan.graph.onnx.patterns import recognised
 from edgeplan.graph.onnx.shapes import check_nodes, inferred, no_static_shape
 from edgeplan.graph.operators.base import input_of, is_zero, refuse
 from edgeplan.graph.operators.registry import SPECS
@@ -83,6 +84,7 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
         for op in over_one_axis(_operator(node, contents, values, tensors, source), contents.opset, tensors)
     )
     outputs = tuple(alias.get(name, name) for name in contents.outputs)
+    operators = recognised(operators, tensors, contents.constants, outputs)
     graph = Graph(contents.name, operators, tuple(i.name for i in contents.inputs), outputs, MappingProxyType(tensors))
     if not any(op.outputs and set(op.outputs) & set(outputs) for op in operators):
         raise ModelError("the model computes nothing", where=source, next_step="export the model again")
@@ -132,6 +134,8 @@ def _attribute(attribute: onnx.AttributeProto) -> Attribute:
         return float(str(np.float32(value)))  # files hold single precision: 1e-05 is read as it was written, not 9.99999975e-06
     if isinstance(value, int):
         return value
+    if value and isinstance(value[0], bytes):
+        return b" ".join(value).decode(errors="backslashreplace")
     return tuple(value)
 
 
@@ -165,13 +169,16 @@ def _operator(
         attributes["constants"] = tuple(places)
     attributes |= _meant(node, tensors[inputs[0]].shape, attributes, where)
     outputs = tuple(o for o in node.output if o)
-    return Operator(node.name, node.op_type, tuple(inputs), outputs, tuple(weights), MappingProxyType(attributes))
+    op_type = "Resize" if node.op_type == "Upsample" else node.op_type  # which it became in opset 10
+    return Operator(node.name, op_type, tuple(inputs), outputs, tuple(weights), MappingProxyType(attributes))
 
 
 def _meant(node: onnx.NodeProto, shape: tuple[int, ...], given: Mapping[str, Attribute], where: str) -> dict[str, Attribute]:
     """Attributes that the graph spells out where ONNX's defaults depend on the shape or on the opset."""
     if node.op_type == "Transpose" and "perm" not in given:
         return {"perm": tuple(reversed(range(len(shape))))}
+    if node.op_type == "Upsample":  # so ONNX brings it to later opsets
+        return {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     if node.op_type == "Resize" and len(node.input) == len(_OPSET_10_RESIZE):
         scales = given["scales"]
         assert isinstance(scales, tuple)  # noqa: S101  `_operator` has read it

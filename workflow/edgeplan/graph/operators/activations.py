@@ -15,9 +15,14 @@ from edgeplan.graph.steps import PostOp, Setting
 FLOAT_MAX = 3.4028234663852886e38
 _SELU_ALPHA, _SELU_GAMMA = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
+_ERF_ENDS = 4.0
+#: Keeps a divisor from zero: sqrt(2) in single precision times no number of single precision is its opposite, rounded or not.
+_ERF_SHIFT = float.fromhex("0x1.6a09eap-100")
+
 
 def _clip(op: Operator) -> PostOp:
     low, high = op.number("min", -math.inf), op.number("max", math.inf)
+    low = min(low, high)  # bounds that cross leave the upper one
     return PostOp("eltwise", "clip", max(low, -FLOAT_MAX), min(high, FLOAT_MAX))
 
 
@@ -92,11 +97,6 @@ def _clip_kind(_graph: Graph, op: Operator) -> str:
     return "relu6" if (op.number("min", -math.inf), op.number("max", math.inf)) == (0.0, 6.0) else "clip"
 
 
-def _inexact_clip(_graph: Graph, op: Operator) -> Problem:
-    low, high = op.number("min", -math.inf), op.number("max", math.inf)
-    return None if low <= high else (f"from {low:g} to {high:g}", "give it bounds in order")
-
-
 def _check_pow(_graph: Graph, op: Operator) -> Problem:
     value = op.attributes.get("exponent")
     one = not isinstance(value, tuple) or len(value) == 1
@@ -117,7 +117,7 @@ SPECS = (
     _unary("LeakyRelu", "leakyrelu", _CHEAP),
     OperatorSpec(
         ("Clip",), _clip_kind, _lower, ("relu6", "clip"),
-        near=MappingProxyType({"relu6": _CHEAP, "clip": _CHEAP}), constants=("", "min", "max"), inexact=_inexact_clip,
+        near=MappingProxyType({"relu6": _CHEAP, "clip": _CHEAP}), constants=("", "min", "max"),
         bandwidth_bound=True, single=alike({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}),
     ),
     _unary("HardSwish", "hswish", ("sigmoid", "hsigmoid", *_LINE)),

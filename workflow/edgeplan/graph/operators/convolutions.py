@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import AGAIN, HEAVY, OperatorSpec, Problem, refuse
+from edgeplan.graph.operators.base import AGAIN, HEAVY, OperatorSpec, Problem
 from edgeplan.graph.operators.singles import enlarged
-from edgeplan.graph.operators.windows import check_window, inexact_window, window_form, window_settings
+from edgeplan.graph.operators.windows import check_window, inexact_window, of_volumes, window_form, window_settings
 from edgeplan.graph.parts import Part, part
 from edgeplan.graph.steps import Setting
-
-if TYPE_CHECKING:
-    import onnx
 
 _ROLES = ("W", "B")
 
@@ -23,7 +17,8 @@ _ROLES = ("W", "B")
 def _kind(graph: Graph, op: Operator) -> str:
     groups = op.integer("group", 1)
     channels = graph.shape(op.inputs[0])[1]
-    return "dwconv" if groups > 1 and groups == channels == graph.shape(op.outputs[0])[1] else "conv"
+    flat = "dwconv" if groups > 1 and groups == channels == graph.shape(op.outputs[0])[1] else "conv"
+    return of_volumes(flat)(graph, op)
 
 
 def _check(graph: Graph, op: Operator) -> Problem:
@@ -43,6 +38,8 @@ def _check_transposed(graph: Graph, op: Operator) -> Problem:
     weight = graph.shape(op.weights[0])
     if len(weight) != len(graph.shape(op.inputs[0])) or weight[0] != channels or channels % groups:
         return f"with a weight {weight} for {channels} channels in {groups} group{'s' * (groups > 1)}", AGAIN
+    if len(graph.shape(op.outputs[0])) != len(weight):  # ONNX's inference leaves off axes that shrink
+        return f"whose output_shape {op.integers('output_shape', ())} is smaller than its input", "export it with pads"
     return _weights(graph, op, weight[1] * groups)
 
 
@@ -56,7 +53,7 @@ def _weights(graph: Graph, op: Operator, channels: int) -> Problem:
 
 
 def _macs(graph: Graph, op: Operator) -> int:
-    """(in / groups) x kernel_h x kernel_w for each output element."""
+    """(in / groups) x window for each output element."""
     per_output = 1
     for size in graph.shape(op.weights[0])[1:]:
         per_output *= size
@@ -64,7 +61,7 @@ def _macs(graph: Graph, op: Operator) -> int:
 
 
 def _macs_transposed(graph: Graph, op: Operator) -> int:
-    """(out / groups) x kernel_h x kernel_w for each input element."""
+    """(out / groups) x window for each input element."""
     per_input = 1
     for size in graph.shape(op.weights[0])[1:]:
         per_input *= size
@@ -81,22 +78,17 @@ def _lower_transposed(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> 
     kernel, out, size = shapes[op.weights[0]][2:], shapes[op.outputs[0]][2:], shapes[op.inputs[0]][2:]
     ones = (1,) * len(kernel)
     strides, dilations = op.integers("strides", ones), op.integers("dilations", ones)
-    before = op.integers("pads", (0,) * 2 * len(kernel))[: len(kernel)]
     total = [(i - 1) * s + d * (k - 1) + 1 - o for i, s, d, k, o in zip(size, strides, dilations, kernel, out, strict=True)]
+    before = op.integers("pads", (0,) * 2 * len(kernel))[: len(kernel)]
+    padding = str(op.attributes.get("auto_pad", "NOTSET"))
+    if "output_shape" in op.attributes or padding.startswith("SAME"):  # the padding follows from the output's size
+        more = op.integers("output_padding", (0,) * len(kernel))
+        pads = [max(0, t + a) for t, a in zip(total, more, strict=True)]
+        before = tuple(pad // 2 if padding == "SAME_UPPER" else -(-pad // 2) for pad in pads)
     after = tuple(t - b for t, b in zip(total, before, strict=True))
     groups = op.integer("group", 1)
     settings: dict[str, Setting] = {"groups": groups, "kernel": kernel, "strides": strides, "dilations": dilations}
     return (part(op, "deconv", ("weight", "bias"), {**settings, "pads_before": before, "pads_after": after}),)
-
-
-def _transposed_form(
-    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
-) -> onnx.NodeProto:
-    if any(a.name == "output_shape" for a in node.attribute):
-        refuse(node, source, "with an output_shape", "export it with pads and output_padding")
-    if any(a.name == "auto_pad" and a.s not in (b"NOTSET", b"VALID") for a in node.attribute):
-        refuse(node, source, "padded by auto_pad", "export it with pads")
-    return window_form(_ROLES)(node, constants, read, source)
 
 
 def _one_input(_graph: Graph, op: Operator) -> str:
@@ -105,12 +97,14 @@ def _one_input(_graph: Graph, op: Operator) -> str:
 
 SPECS = (
     OperatorSpec(
-        ("Conv",), _kind, _lower, ("conv", "dwconv"), HEAVY,
+        ("Conv",), _kind, _lower, ("conv", "dwconv", "conv3d", "dwconv3d"), HEAVY,
+        MappingProxyType({"conv3d": ("conv",), "dwconv3d": ("dwconv", "conv")}),
         moves=True, form=window_form(_ROLES), check=_check, macs=_macs, lacks=_one_input, inexact=inexact_window,
     ),
     OperatorSpec(
-        ("ConvTranspose",), "deconv", _lower_transposed, (), HEAVY, MappingProxyType({"deconv": ("conv",)}),
-        moves=True, form=_transposed_form, check=_check_transposed, macs=_macs_transposed, lacks=_one_input,
+        ("ConvTranspose",), of_volumes("deconv"), _lower_transposed, ("deconv", "deconv3d"), HEAVY,
+        MappingProxyType({"deconv": ("conv",), "deconv3d": ("deconv", "conv")}),
+        moves=True, form=window_form(_ROLES), check=_check_transposed, macs=_macs_transposed, lacks=_one_input,
         single=enlarged,
     ),
 )  # fmt: skip

@@ -28,7 +28,7 @@ from edgeplan.graph.steps import Setting
 if TYPE_CHECKING:
     import onnx
 
-_FOUR = 4
+_MATRIX, _FOUR = 2, 4
 _STATISTICS = ("scale", "B", "mean", "variance")
 
 
@@ -55,9 +55,15 @@ def _lacks_norm(graph: Graph, op: Operator) -> str:
     return "" if len(graph.shape(op.inputs[0])) > 1 else "an activation without channels"
 
 
-def _scale(_graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    roles = ("bn_scale", "bn_bias", "bn_mean", "bn_variance")
-    return (part(op, "scale", roles, {"epsilon": op.number("epsilon", 1e-5)}),)
+def _scale(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Of examples of one pixel, as a matrix: oneDNN 3.2 takes a value for each channel there for one for each example."""
+    roles, settings = ("bn_scale", "bn_bias", "bn_mean", "bn_variance"), {"epsilon": op.number("epsilon", 1e-5)}
+    shape = shapes[op.inputs[0]]
+    if len(shape) == _MATRIX or shape[0] == 1 or math.prod(shape[2:]) > 1:
+        return (part(op, "scale", roles, settings),)
+    chain = Chain(op, shapes)
+    weights = dict(zip(roles, op.weights, strict=True))
+    return chain.finished(chain.step("scale", [chain.reshaped(op.inputs[0], shape[:2])], shape[:2], settings, weights))
 
 
 def _check_lrn(_graph: Graph, op: Operator) -> Problem:
@@ -89,9 +95,11 @@ def _softmax(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Par
 def _layer_form(
     node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
 ) -> onnx.NodeProto:
-    if not read.isdisjoint(filter(None, node.output[1:])):
-        refuse(node, source, "that hands out its mean or deviation", "export the model for inference")
-    del node.output[1:]
+    """The mean and the inverse deviation are written where something reads either of them."""
+    given = [name or f"{node.name}:{role}" for name, role in zip(node.output, ("Y", "Mean", "InvStdDev"), strict=False)]
+    needed = max((place for place, name in enumerate(given) if name in read), default=0)
+    del node.output[:]
+    node.output.extend(given[: needed + 1])
     return require_weights(("Scale", "B"))(node, constants, read, source)
 
 
@@ -109,7 +117,17 @@ def _layer(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
     flat = (math.prod(shape[:axis]), math.prod(shape[axis:]))
     weights = dict(zip(("scale", "shift"), op.weights, strict=False))
     settings: dict[str, Setting] = {"epsilon": op.number("epsilon", 1e-5)}
-    return chain.finished(chain.step("layer_norm", [chain.reshaped(op.inputs[0], flat)], flat, settings, weights))
+    parts = chain.finished(chain.step("layer_norm", [chain.reshaped(op.inputs[0], flat)], flat, settings, weights))
+    for place in range(1, len(op.outputs)):
+        statistic = Chain(op, shapes, place)
+        rows = statistic.reshaped(op.inputs[0], flat)
+        found = statistic.mixed(rows, 1, 1, {"form": "mean"})
+        if place > 1:  # the inverse of the deviation from that mean
+            apart = statistic.step("binary", [rows, found], flat, {"algorithm": "sub"})
+            variance = statistic.mixed(statistic.eltwise(apart, "square"), 1, 1, {"form": "mean"})
+            found = statistic.eltwise(statistic.linear(variance, 1.0, op.number("epsilon", 1e-5)), "pow", 1.0, -0.5)
+        parts += statistic.finished(found)
+    return parts
 
 
 def _groups(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:

@@ -11,6 +11,7 @@ from edgeplan.graph.operators.windows import (
     check_spatial,
     check_window,
     inexact_window,
+    of_volumes,
     window_form,
     window_pads,
     window_settings,
@@ -76,7 +77,8 @@ def whole_image(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[
 
 def _pool(name: str, kind: str, near: str) -> OperatorSpec:
     return OperatorSpec(
-        (name,), kind, _lower, (), WINDOW, MappingProxyType({kind: (near,)}),
+        (name,), of_volumes(kind), _lower, (kind, f"{kind}3d"), WINDOW,
+        MappingProxyType({kind: (near,), f"{kind}3d": (kind, near)}),
         moves=True, form=window_form(), check=check_window, lacks=_lacks, inexact=inexact_window,
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from edgeplan.graph.ir import Graph, Operator, Shape
@@ -20,111 +21,194 @@ from edgeplan.graph.operators.base import (
     refuse,
     word,
 )
-from edgeplan.graph.parts import INNER, Part, part
+from edgeplan.graph.parts import INNER, Part
 from edgeplan.graph.steps import Setting
 
 if TYPE_CHECKING:
     import onnx
 
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-_KEPT_INPUTS, _FIRST_STATE = 4, 5
-_STATES = ("initial_h", "initial_c")
+_FIRST_STATE, _PEEPHOLES = 5, 7
 _OUTPUTS = ("Y", "Y_h", "Y_c")
-_ATTRIBUTES = frozenset({"hidden_size", "direction"})
+_ATTRIBUTES = frozenset({"hidden_size", "direction", "layout", "linear_before_reset"})
 _DIRECTIONS = (b"forward", b"reverse", b"bidirectional")
-_MATRICES = 2  # W and R of all directions; what follows them is the bias
+_SIMPLER = "export it with whole sequences and the default activations"
+_MATRICES = 2  # W and R of all directions
+_STATE_RANK = 3
+#: Gates of each cell, and its activations for each direction.
+_GATES: Mapping[str, int] = MappingProxyType({"RNN": 1, "GRU": 3, "LSTM": 4})
+_ACTIVATIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
+)
+#: What a plain cell may compute, as oneDNN's element-wise operation.
+_PLAIN: Mapping[str, str] = MappingProxyType({"Tanh": "tanh", "Relu": "relu", "Sigmoid": "logistic"})
 
 
 def _form(
     node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
 ) -> onnx.NodeProto:
-    """X, W, R, B and both initial states, or none, in; Y out, and all last states where something reads one of them."""
-    simplify = "export it with whole sequences and the default activations"
-    for place, role in enumerate(_INPUTS):
-        name = input_of(node, place)
-        if role in ("W", "R", "B") and (name not in constants) and (name or role != "B"):
+    """All initial states, or none, in; Y out, and all last states where something reads one of them."""
+    for name, role in zip(map(str, node.input), _INPUTS, strict=False):
+        if name and role in ("W", "R", "B", "P") and name not in constants:
             refuse(node, source, f"whose {role} is no initialiser", FOLD)
-        if role in _STATES and name in constants and not is_zero(name, constants):
-            refuse(node, source, f"with a constant {role} that is not known to be zero", "make it an input of the model")
-        if name and role in ("sequence_lens", "P"):
-            refuse(node, source, f"with the input {role}", simplify)
-    attributes = attributes_of(node)
-    directions = 2 if attributes.get("direction") == b"bidirectional" else 1
-    defaults = {"layout": 0, "input_forget": 0, "activations": [b"Sigmoid", b"Tanh", b"Tanh"] * directions}
-    for key, value in attributes.items():
-        if key not in _ATTRIBUTES and defaults.get(key) != value:
-            refuse(node, source, f"with the attribute {key}", simplify)
-    if attributes.get("direction", b"forward") not in _DIRECTIONS:
-        refuse(node, source, f"of the unknown direction {word(attributes['direction'])}", simplify)
+    _require_known(node, source)
     plain = copied(node)
-    states_in = map(str, node.input[_FIRST_STATE : _FIRST_STATE + 2])
-    given_states = [name for name in states_in if name and name not in constants]
-    if len(given_states) == 1:
-        refuse(node, source, "with one initial state", "give it both, or none")
-    del plain.input[_KEPT_INPUTS:], plain.attribute[:]
-    if given_states:
-        plain.input.extend([*[""] * (_FIRST_STATE - len(plain.input)), *given_states])
-    plain.attribute.extend(a for a in node.attribute if a.name in _ATTRIBUTES)
-    states = not read.isdisjoint(filter(None, node.output[1:]))
-    given = [*node.output, "", "", ""]
-    del plain.output[:]
-    plain.output.extend(
-        name or f"{node.name}:{role}" for name, role in zip(given, _OUTPUTS[: 3 if states else 1], strict=False)
+    count = 2 if node.op_type == "LSTM" else 1
+    states = [input_of(node, _FIRST_STATE + place) for place in range(count)]
+    if not all(is_zero(name, constants) for name in filter(None, states)):
+        if not all(states) or len({name in constants for name in states}) > 1:
+            refuse(node, source, "with one initial state", "give it both, as inputs or as constants, or none")
+    else:
+        states = [""] * count
+    peepholes = input_of(node, _PEEPHOLES)
+    del plain.input[:], plain.attribute[:], plain.output[:]
+    plain.input.extend([*(input_of(node, place) for place in range(_FIRST_STATE)), *states, *filter(None, [peepholes])])
+    while not plain.input[-1]:
+        del plain.input[-1]
+    plain.attribute.extend(
+        a for a in node.attribute if a.name in _ATTRIBUTES or (a.name, node.op_type) == ("activations", "RNN")
     )
+    outputs = _OUTPUTS[: 1 + count] if not read.isdisjoint(filter(None, node.output[1:])) else _OUTPUTS[:1]
+    given = [*node.output, "", "", ""]
+    plain.output.extend(name or f"{node.name}:{role}" for name, role in zip(given, outputs, strict=False))
     return plain
+
+
+def _require_known(node: onnx.NodeProto, source: str) -> None:
+    """Refuse attributes that the runtime knows no cell for."""
+    attributes = attributes_of(node)
+    if attributes.get("direction", b"forward") not in _DIRECTIONS:
+        refuse(node, source, f"of the unknown direction {word(attributes['direction'])}", _SIMPLER)
+    directions = 2 if attributes.get("direction") == b"bidirectional" else 1
+    usual = [name.encode() for name in _ACTIVATIONS[node.op_type]] * directions
+    defaults = {"input_forget": 0, "activations": usual}
+    plain = node.op_type == "RNN" and attributes.get("activations", usual) in ([name.encode()] * directions for name in _PLAIN)
+    for key, value in attributes.items():
+        if key not in _ATTRIBUTES and defaults.get(key) != value and not (key == "activations" and plain):
+            refuse(node, source, f"with the attribute {key}", _SIMPLER)
+
+
+def _sizes(op: Operator, shapes: Mapping[str, Shape]) -> tuple[int, int, int, int]:
+    """Steps, directions, examples and hidden features."""
+    written = shapes[op.outputs[0]]
+    if op.integer("layout", 0):
+        batch, time, directions, hidden = written
+    else:
+        time, directions, batch, hidden = written
+    return time, directions, batch, hidden
+
+
+def _roles(op: Operator, shapes: Mapping[str, Shape]) -> dict[str, str]:
+    """Weights by role; those behind the matrices are told apart by their shapes."""
+    found = dict(zip(("weight", "recurrence"), op.weights, strict=False))
+    states = iter(("state_h", "state_c"))
+    peepholes = 3 * _sizes(op, shapes)[3]
+    for name in op.weights[_MATRICES:]:
+        if len(shapes[name]) == _STATE_RANK:
+            found[next(states, "")] = name
+        else:
+            found["peepholes" if op.op_type == "LSTM" and shapes[name][-1] == peepholes else "bias"] = name
+    return found
 
 
 def _check(graph: Graph, op: Operator) -> Problem:
     before, after = graph.shape(op.inputs[0]), graph.shape(op.outputs[0])
     if len(before) != 3 or len(after) != 4:  # noqa: PLR2004  steps, batch, features; steps, directions, batch, hidden
         return f"of an input {before}", AGAIN
-    directions, hidden = after[1], after[3]
-    wanted = ((directions, 4 * hidden, before[2]), (directions, 4 * hidden, hidden), (directions, 8 * hidden))
-    found = tuple(graph.shape(name) for name in op.weights)
-    if directions != (2 if op.attributes.get("direction") == "bidirectional" else 1) or found != wanted[: len(found)]:
+    shapes = {name: tensor.shape for name, tensor in graph.tensors.items()}
+    time, directions, batch, hidden = _sizes(op, shapes)
+    rows, state = _GATES[op.op_type] * hidden, _state(op, directions, batch, hidden)
+    wanted = {
+        "weight": (directions, rows, before[2]), "recurrence": (directions, rows, hidden), "bias": (directions, 2 * rows),
+        "peepholes": (directions, 3 * hidden), "state_h": state, "state_c": state,
+    }  # fmt: skip
+    roles = _roles(op, shapes)
+    if len(roles) != len(op.weights) or any(graph.shape(name) != wanted.get(role) for role, name in roles.items()):
+        found = tuple(graph.shape(name) for name in op.weights)
         return f"with weights {found} for an input {before} and an output {after}", AGAIN
+    if directions != (2 if op.attributes.get("direction") == "bidirectional" else 1):
+        return f"in {directions} directions for the direction {op.attributes.get('direction', 'forward')}", AGAIN
     states = {graph.shape(name) for name in op.inputs[1:]}
-    if states - {(directions, before[1], hidden)}:
+    if states - {state}:
         return f"with initial states {states} for an output {after}", AGAIN
-    return None
+    lengths = op.integers("sequence_lens", (time,) * batch)
+    return None if len(lengths) == batch else (f"with {len(lengths)} lengths for a batch of {batch}", AGAIN)
+
+
+def _state(op: Operator, directions: int, batch: int, hidden: int) -> Shape:
+    return (batch, directions, hidden) if op.integer("layout", 0) else (directions, batch, hidden)
 
 
 def _macs(graph: Graph, op: Operator) -> int:
-    """4 x hidden x (input + hidden) for each step, sequence and direction: its gates' products."""
+    """Gates x hidden x (input + hidden) for each step, sequence and direction: its gates' products."""
     steps, batch = graph.shape(op.inputs[0])[:2]
     return steps * batch * sum(graph.tensors[name].elements for name in op.weights[:_MATRICES])
 
 
-def _lacks(_graph: Graph, op: Operator) -> str:
-    default = {"activations", "activation_alpha", "activation_beta", "clip", "input_forget", "layout"} & set(op.attributes)
-    plain = len(op.inputs) in (1, 3) and len(op.weights) in (2, 3)
-    return (
-        "" if plain and not default else "one of the initial states, peepholes, lengths, or activations other than the default"
-    )
+def _lacks(graph: Graph, op: Operator) -> str:
+    odd = {"activation_alpha", "activation_beta", "clip", "input_forget"} & set(op.attributes)
+    if odd or ("activations" in op.attributes and op.op_type != "RNN"):
+        return "activations other than the default"
+    shapes = {name: tensor.shape for name, tensor in graph.tensors.items()}
+    time, _, batch, _ = _sizes(op, shapes)
+    if op.integers("sequence_lens", (time,) * batch) != (time,) * batch:
+        return "sequences that end early"
+    states = sum(role.startswith("state") for role in _roles(op, shapes))
+    if states and op.integer("layout", 0):
+        return "constant initial states of a batch that comes first"
+    return "" if len(op.inputs) - 1 + states in (0, 2 if op.op_type == "LSTM" else 1) else "one of the initial states"
 
 
 def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Its primitive writes (time, batch, directions x hidden); ONNX wants (time, directions, batch, hidden).
+    """Its primitive takes (time, batch, features) and writes (time, batch, directions x hidden), last states as they are read.
 
-    The last states, where they are read, lie alike in both: (directions, batch, hidden).
+    ONNX wants (time, directions, batch, hidden), or the batch first of all it reads and writes.
     """
-    settings: dict[str, Setting] = {
-        "hidden": op.integer("hidden_size", 1),
-        "direction": str(op.attributes.get("direction", "forward")),
-    }
-    time, directions, batch, hidden = shapes[op.outputs[0]]
-    joined, parted = f"{op.outputs[0]}{INNER}", f"{op.outputs[0]}{INNER}{INNER}"
+    time, directions, batch, hidden = _sizes(op, shapes)
+    batch_first = bool(op.integer("layout", 0))
+    settings: dict[str, Setting] = {"hidden": hidden, "direction": str(op.attributes.get("direction", "forward"))}
+    if op.op_type == "RNN":
+        settings["activation"] = _PLAIN[str(op.attributes.get("activations", "Tanh")).split()[0]]
+    kind = "lbr_gru" if op.integer("linear_before_reset", 0) and op.op_type == "GRU" else op.op_type.lower()
+    joined = f"{op.outputs[0]}{INNER}"
     shapes[joined] = (time, batch, directions * hidden)
-    whole = part(op, "lstm", ("weight", "recurrence", "bias"), settings)._replace(outputs=[joined, *op.outputs[1:]])
-    if directions == 1 or batch == 1:
+    before, behind = list[Part](), list[Part]()
+    reads, writes = list(op.inputs), [joined, *op.outputs[1:]]
+    if batch_first:
+        first = {"permutation": (1, 0, 2)}
+        for place, name in enumerate(reads):
+            reads[place] = inner = f"{op.outputs[0]}{INNER}{INNER}{place}"
+            one, other, last = shapes[name]
+            shapes[inner] = (other, one, last)
+            before.append(Part(f"{op.name}:read_{place}", "transpose", [], [name], [inner], {}, dict(first)))
+        for place, name in enumerate(op.outputs[1:], start=1):
+            writes[place] = inner = f"{name}{INNER}"
+            shapes[inner] = (directions, batch, hidden)
+            behind.append(Part(f"{op.name}:written_{place}", "transpose", [], [inner], [name], {}, dict(first)))
+    whole = Part(op.name, kind, [op.name], reads, writes, _roles(op, shapes), settings)
+    if not batch_first and 1 in (directions, batch):
         return whole, Part(f"{op.name}:parted", "reshape", [], [joined], list(op.outputs[:1]), {}, {})
+    parted = f"{op.outputs[0]}{INNER}{INNER}"
     shapes[parted] = (time, batch, directions, hidden)
-    swap: dict[str, Setting] = {"permutation": (0, 2, 1, 3)}
+    swap: dict[str, Setting] = {"permutation": (1, 0, 2, 3) if batch_first else (0, 2, 1, 3)}
     return (
+        *before,
         whole,
         Part(f"{op.name}:parted", "reshape", [], [joined], [parted], {}, {}),
         Part(f"{op.name}:swapped", "transpose", [], [parted], list(op.outputs[:1]), {}, swap),
+        *behind,
     )
 
 
-SPECS = (OperatorSpec(("LSTM",), "lstm", _lower, (), HEAVY, moves=True, form=_form, check=_check, macs=_macs, lacks=_lacks),)
+def _recurrent(op_type: str, near: Mapping[str, tuple[str, ...]]) -> OperatorSpec:
+    return OperatorSpec(
+        (op_type,), op_type.lower(), _lower, (), HEAVY, near, ("", "", "", "", "sequence_lens"), frozenset({"sequence_lens"}),
+        moves=True, form=_form, check=_check, macs=_macs, lacks=_lacks,
+    )  # fmt: skip
+
+
+SPECS = (
+    _recurrent("LSTM", MappingProxyType({})),
+    _recurrent("GRU", MappingProxyType({"gru": ("lstm",)})),
+    _recurrent("RNN", MappingProxyType({"rnn": ("lstm",)})),
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
@@ -13,6 +14,15 @@ from edgeplan.graph.parts import Chain, Part
 from edgeplan.graph.steps import Setting
 
 _SPATIAL_RANKS = (3, 4)
+#: Sums of what an operation makes of each element, and what another makes of the sum.
+_AROUND: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "ReduceL1": ("abs", ""),
+        "ReduceL2": ("square", "sqrt"),
+        "ReduceSumSquare": ("square", ""),
+        "ReduceLogSum": ("", "log"),
+    }
+)
 
 
 def reduced_axes(graph: Graph, op: Operator) -> tuple[int, ...]:
@@ -51,25 +61,30 @@ def _groups(graph: Graph, op: Operator) -> list[list[int]]:
 
 
 def _sums(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """A mean or sum over any axes: those that lie side by side in one go."""
+    """A mean or sum over any axes, of what an operation makes of each element, and another of the sum."""
     if op.op_type == "ReduceMean" and is_over_image(graph, op):
         return whole_image(graph, op, shapes)
     chain, tensor = Chain(op, shapes), op.inputs[0]
-    form: dict[str, Setting] = {"form": "mean" if op.op_type == "ReduceMean" else "sum"}
-    for axes in reversed(_groups(graph, op)):  # those before keep their places
+    before, behind = _AROUND.get(op.op_type, ("", ""))
+    tensor = chain.eltwise(tensor, before) if before else tensor
+    tensor = _mixed(chain, tensor, shapes, _groups(graph, op), "mean" if op.op_type == "ReduceMean" else "sum")
+    return chain.finished(chain.eltwise(tensor, behind) if behind else tensor)
+
+
+def _mixed(chain: Chain, tensor: str, shapes: dict[str, Shape], groups: list[list[int]], form: str) -> str:
+    """A mean or sum: over axes that lie side by side in one go, the last first, so that those before keep their places."""
+    for axes in reversed(groups):
         shape = shapes[tensor]
         first, behind = axes[0], shape[axes[-1] + 1 :]
         joined = chain.reshaped(tensor, (*shape[:first], math.prod(shape[first : axes[-1] + 1]), *behind))
-        tensor = chain.mixed(joined, first, 1, form)
-    return chain.finished(tensor)
+        mixed = chain.mixed(joined, first, 1, {"form": form})
+        tensor = chain.reshaped(mixed, (*shape[:first], *[1] * len(axes), *behind))
+    return tensor
 
 
-def _extremes(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """A maximum is a pooling of one window over axes that lie side by side; a minimum that of the negated values."""
-    chain, tensor = Chain(op, shapes), op.inputs[0]
-    if op.op_type == "ReduceMin":
-        tensor = chain.linear(tensor, -1.0)
-    for axes in reversed(_groups(graph, op)):
+def _largest(chain: Chain, tensor: str, shapes: dict[str, Shape], groups: list[list[int]]) -> str:
+    """A maximum: a pooling of one window over axes that lie side by side."""
+    for axes in reversed(groups):
         shape = shapes[tensor]
         before, size, after = shape[: axes[0]], math.prod(shape[axes[0] : axes[-1] + 1]), shape[axes[-1] + 1 :]
         flat = (1, math.prod(before), size, math.prod(after))
@@ -78,10 +93,25 @@ def _extremes(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Par
             "dilations": (1, 1), "pads_before": (0, 0), "pads_after": (0, 0),
         }  # fmt: skip
         found = chain.step("pool", [chain.reshaped(tensor, flat)], (1, flat[1], 1, flat[3]), window)
-        tensor = chain.reshaped(found, (*before, 1, *after))
-    if op.op_type == "ReduceMin":
-        tensor = chain.linear(tensor, -1.0)
-    return chain.finished(tensor)
+        tensor = chain.reshaped(found, (*before, *[1] * len(axes), *after))
+    return tensor
+
+
+def _extremes(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """A maximum; a minimum is that of the negated values."""
+    chain, tensor, groups = Chain(op, shapes), op.inputs[0], _groups(graph, op)
+    if op.op_type == "ReduceMax":
+        return chain.finished(_largest(chain, tensor, shapes, groups))
+    return chain.finished(chain.linear(_largest(chain, chain.linear(tensor, -1.0), shapes, groups), -1.0))
+
+
+def _log_sum_exp(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Max(x) + log(sum(exp(x - max(x)))): no exponential overflows."""
+    chain, tensor, groups = Chain(op, shapes), op.inputs[0], _groups(graph, op)
+    largest = _largest(chain, tensor, shapes, groups)
+    apart = chain.step("binary", [tensor, largest], shapes[tensor], {"algorithm": "sub"})
+    logarithm = chain.eltwise(_mixed(chain, chain.eltwise(apart, "exp"), shapes, groups, "sum"), "log")
+    return chain.finished(chain.step("binary", [logarithm, largest], shapes[largest], {"algorithm": "add"}))
 
 
 _CONSTANTS, _INTEGERS = ("", "axes"), frozenset({"axes"})
@@ -93,6 +123,13 @@ SPECS = (
     OperatorSpec(
         ("ReduceSum",), "reducesum", _sums, (), WINDOW, MappingProxyType({"reducesum": ("mean", "gap", "avgpool")}),
         _CONSTANTS, _INTEGERS, check=_check, bandwidth_bound=True, single=reduced,
+    ),
+    OperatorSpec(
+        tuple(_AROUND), "reducesum", _sums, (), WINDOW, constants=_CONSTANTS, integers=_INTEGERS, inputs_since=18, check=_check,
+    ),
+    OperatorSpec(
+        ("ReduceLogSumExp",), "logsumexp", _log_sum_exp, (), WINDOW,
+        MappingProxyType({"logsumexp": ("softmax", "mean", "gap")}), _CONSTANTS, _INTEGERS, 18, check=_check,
     ),
     OperatorSpec(
         ("ReduceMax", "ReduceMin"), "reducemax", _extremes, (), WINDOW,

@@ -12,7 +12,7 @@ import numpy as np
 from edgeplan.graph.axis_matrices import Integers, picked, picked_by_primitive
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import (
-    ELSEWHERE,
+    AGAIN,
     WINDOW,
     OperatorSpec,
     Problem,
@@ -31,25 +31,30 @@ if TYPE_CHECKING:
 
 _REGION, _SCALES, _SIZES = 1, 2, 3
 _OPSET_10_INPUTS = 2  # the second are the scales
-_COORDINATES = b"half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric tf_half_pixel_for_nn"
+_OF_A_REGION = "tf_crop_and_resize"
+_COORDINATES = (
+    b"half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric tf_half_pixel_for_nn tf_crop_and_resize"
+)
 _WORDS: Mapping[str, list[bytes]] = MappingProxyType(
     {
         "mode": [b"nearest", b"linear", b"cubic"],
         "nearest_mode": [b"round_prefer_floor", b"round_prefer_ceil", b"floor", b"ceil"],
         "coordinate_transformation_mode": _COORDINATES.split(),
+        "keep_aspect_ratio_policy": [b"stretch", b"not_larger", b"not_smaller"],
     }
 )
 
 #: Linear interpolation may be off by this share of the distance between two pixels: far below the tolerance of outputs.
 _SHIFT = 1e-5
-_SPATIAL_RANKS = (3, 4)
+_SPATIAL_RANKS = (3, 4, 5)
 _HALF_PIXEL = ("half_pixel", "pytorch_half_pixel")
 
 
 def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     """One resampling, or one pooling of single pixels, or a product with a matrix for each axis that changes."""
     before, after = shapes[op.inputs[0]], shapes[op.outputs[0]]
-    mode, spatial = str(op.attributes.get("mode", "nearest")), len(before) in _SPATIAL_RANKS and before[:2] == after[:2]
+    mode, coordinates = str(op.attributes.get("mode", "nearest")), _coordinates(op)
+    spatial = len(before) in _SPATIAL_RANKS and before[:2] == after[:2] and coordinates != _OF_A_REGION
     if spatial and mode == "nearest":
         picks = [_picked(op, before, after, axis) for axis in range(2, len(before))]
         sizes = list(zip(before[2:], after[2:], picks, strict=True))
@@ -61,34 +66,57 @@ def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
     if spatial and mode == "linear" and all(_by_half_pixels(op, before, after, axis) for axis in range(2, len(before))):
         return (part(op, "resize", (), {"algorithm": mode}),)
     chain, tensor = Chain(op, shapes), op.inputs[0]
+    beyond = op.number("extrapolation_value", 0.0) if coordinates == _OF_A_REGION else 0.0
+    tensor = chain.linear(tensor, 1.0, -beyond) if beyond else tensor  # pixels beyond the tensor are sums of nothing
     for axis, (size, out) in enumerate(zip(before, after, strict=True)):
-        if size != out or _scale(op, before, after, axis) != 1:
-            tensor = chain.mixed(tensor, axis, out, _settings(op, mode, _scale(op, before, after, axis)))
-    return chain.finished(tensor)
+        settings = _settings(op, mode, before, after, axis)
+        if size != out or settings["scale"] != 1 or "start" in settings:
+            tensor = chain.mixed(tensor, axis, out, settings)
+    return chain.finished(chain.linear(tensor, 1.0, beyond) if beyond else tensor)
+
+
+def _coordinates(op: Operator) -> str:
+    return str(op.attributes.get("coordinate_transformation_mode", "half_pixel"))
+
+
+def _axes(op: Operator, rank: int) -> tuple[int, ...]:
+    """The axes that scales, sizes and the region are of."""
+    return tuple(axis % rank for axis in op.integers("axes", tuple(range(rank))))
 
 
 def _scale(op: Operator, before: Shape, after: Shape, axis: int) -> float:
-    scales = op.attributes.get("scales")
-    if isinstance(scales, tuple) and len(scales) == len(before):
-        return float(scales[axis])
-    return after[axis] / before[axis]
+    axes, scales = _axes(op, len(before)), op.attributes.get("scales")
+    if axis not in axes:
+        return 1.0
+    if isinstance(scales, tuple) and len(scales) == len(axes):
+        return float(scales[axes.index(axis)])
+    policy = op.attributes.get("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return after[axis] / before[axis]
+    wanted = [size / before[one] for one, size in zip(axes, op.integers("sizes", ()), strict=True)]
+    return min(wanted) if policy == "not_larger" else max(wanted)
 
 
-def _settings(op: Operator, mode: str, scale: float) -> dict[str, Setting]:
-    found: dict[str, Setting] = {
-        "form": mode,
-        "scale": scale,
-        "coordinates": str(op.attributes.get("coordinate_transformation_mode", "half_pixel")),
-    }
+def _settings(op: Operator, mode: str, before: Shape, after: Shape, axis: int) -> dict[str, Setting]:
+    scale = _scale(op, before, after, axis)
+    found: dict[str, Setting] = {"form": mode, "scale": scale, "coordinates": _coordinates(op)}
+    axes, region = _axes(op, len(before)), op.attributes.get("roi")
+    if found["coordinates"] == _OF_A_REGION and axis in axes and isinstance(region, tuple):
+        place = axes.index(axis)
+        found |= {"start": float(region[place]), "end": float(region[len(axes) + place])}
     if mode == "nearest":
         found["rounding"] = str(op.attributes.get("nearest_mode", "round_prefer_floor"))
     if mode == "cubic":
-        found |= {"cubic": op.number("cubic_coeff_a", -0.75), "exclude_outside": op.integer("exclude_outside", 0)}
+        found["cubic"] = op.number("cubic_coeff_a", -0.75)
+    if mode != "nearest" and op.integer("exclude_outside", 0):
+        found["exclude_outside"] = 1
+    if mode != "nearest" and scale < 1 and op.integer("antialias", 0):
+        found["antialias"] = 1
     return found
 
 
 def _picked(op: Operator, before: Shape, after: Shape, axis: int) -> Integers:
-    settings = _settings(op, "nearest", _scale(op, before, after, axis))
+    settings = _settings(op, "nearest", before, after, axis)
     coordinates, rounding = str(settings["coordinates"]), str(settings["rounding"])
     return picked(before[axis], after[axis], _scale(op, before, after, axis), coordinates, rounding)
 
@@ -111,18 +139,18 @@ def _every(op: Operator, before: Shape, after: Shape, strides: tuple[int, ...]) 
 def _by_half_pixels(op: Operator, before: Shape, after: Shape, axis: int) -> bool:
     """Whether interpolation is oneDNN's, which goes by the sizes alone and by the centres of pixels."""
     size, out, scale = before[axis], after[axis], _scale(op, before, after, axis)
-    coordinates = str(op.attributes.get("coordinate_transformation_mode", "half_pixel"))
+    coordinates = _coordinates(op)
+    if op.integer("antialias", 0) and scale < 1:
+        return False
     near = abs(size * scale / out - 1) * size <= _SHIFT
     return coordinates in _HALF_PIXEL and near and not (coordinates == _HALF_PIXEL[1] and out == 1 < size)
 
 
 def _form(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], _: AbstractSet[str], source: str) -> onnx.NodeProto:
-    """X and constant scales or sizes; the region of `tf_crop_and_resize` is not known."""
+    """X, constant scales or sizes, and the region where it counts."""
     attributes = attributes_of(node)
     if len(node.input) == _OPSET_10_INPUTS and input_of(node, 1) in constants:
         return node
-    if attributes.get("coordinate_transformation_mode") == b"tf_crop_and_resize" or "axes" in attributes:
-        refuse(node, source, "of a region or of chosen axes", "export it with scales for every axis of the whole tensor")
     for key, known in _WORDS.items():
         if attributes.get(key, known[0]) not in known:
             listed = ", ".join(one.decode() for one in known)
@@ -136,8 +164,22 @@ def _form(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], _: Ab
         given += [name] if name else []
     if len(given) != 1 or given[0] not in constants:
         refuse(node, source, "whose scales or sizes are no constant", "fix the input shape and fold constants")
-    plain.input[_REGION] = ""
+    if attributes.get("coordinate_transformation_mode") != _OF_A_REGION.encode():
+        plain.input[_REGION] = ""
+    elif input_of(plain, _SCALES) or input_of(plain, _REGION) not in constants:
+        refuse(node, source, "of a region by scales, or that the model computes", "export it with sizes and a constant region")
     return plain
+
+
+def _upsample_form(
+    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], _: AbstractSet[str], source: str
+) -> onnx.NodeProto:
+    mode = attributes_of(node).get("mode", b"nearest")
+    if mode not in _WORDS["mode"][:2]:
+        refuse(node, source, f"of the unknown mode {word(mode)}", "correct the node: known are nearest, linear")
+    if len(node.input) > 1 and input_of(node, 1) not in constants:
+        refuse(node, source, "whose scales are no constant", "fix the input shape and fold constants")
+    return node
 
 
 def _kind(_graph: Graph, op: Operator) -> str:
@@ -145,19 +187,24 @@ def _kind(_graph: Graph, op: Operator) -> str:
     return "resize" if mode == "nearest" else f"resize_{mode}"
 
 
-def _inexact(graph: Graph, op: Operator) -> Problem:
-    before, after = graph.shape(op.inputs[0]), graph.shape(op.outputs[0])
-    if op.integer("antialias", 0) and any(out < size for size, out in zip(before, after, strict=True)):
-        return "with antialias", "export it without, or " + ELSEWHERE
-    if op.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
-        return "that keeps the aspect ratio", "export it with the sizes that it has"
-    return None
+def _check(graph: Graph, op: Operator) -> Problem:
+    if problem := check_spatial(graph, op):
+        return problem
+    rank = len(graph.shape(op.inputs[0]))
+    axes, region = op.integers("axes", tuple(range(rank))), op.attributes.get("roi")
+    fits = all(-rank <= axis < rank for axis in axes) and len(set(_axes(op, rank))) == len(axes)
+    fits &= not isinstance(region, tuple) or len(region) == 2 * len(axes)
+    return None if fits else (f"of the axes {axes} of {rank}, or of a region of others", AGAIN)
 
 
 SPECS = (
     OperatorSpec(
         ("Resize",), _kind, _lower, ("resize", "resize_linear", "resize_cubic"), WINDOW,
         constants=("", "roi", "scales", "sizes"), integers=frozenset({"sizes"}), moves=True,
-        form=_form, check=check_spatial, inexact=_inexact,
+        form=_form, check=_check,
+    ),
+    OperatorSpec(
+        ("Upsample",), _kind, _lower, ("resize", "resize_linear"), WINDOW,
+        constants=("", "scales"), inputs_since=9, moves=True, form=_upsample_form, check=check_spatial,
     ),
 )  # fmt: skip

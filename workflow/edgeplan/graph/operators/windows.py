@@ -1,8 +1,8 @@
-"""What convolutions and poolings share: windows that slide over one or two axes."""
+"""What convolutions and poolings share: windows that slide over one axis, two or three."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,9 @@ from edgeplan.graph.steps import Setting
 if TYPE_CHECKING:
     import onnx
 
-#: Ranks of the activations over which windows slide: a line or an image; a kernel's configuration has no third axis.
-_SPATIAL_RANKS = (3, 4)
+#: Ranks of the activations over which windows slide: a line, an image or a volume.
+_SPATIAL_RANKS = (3, 4, 5)
+_VOLUME = 5
 _PADDINGS = (b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
 _LARGEST_WINDOW = (1 << 31) - 1  # products of two such numbers still have 64 bits
 
@@ -54,12 +55,20 @@ def window_form(roles: tuple[str, ...] = ()) -> Form:
     return form
 
 
+def of_volumes(kind: str) -> Callable[[Graph, Operator], str]:
+    """A kind by the rank of what is read: windows over volumes are a kind of their own, since predictors know two axes."""
+    return lambda graph, op: f"{kind}3d" if len(graph.shape(op.inputs[0])) == _VOLUME else kind
+
+
 def check_spatial(graph: Graph, op: Operator) -> Problem:
-    """Kernels slide over one or two axes."""
+    """Kernels slide over one axis, two or three."""
     axes = len(graph.shape(op.inputs[0])) - 2
     if axes + 2 in _SPATIAL_RANKS:
         return None
-    return f"over {axes} spatial axes: kernels have one or two", "leave the operator to another tool, or export an image model"
+    return (
+        f"over {axes} spatial axes: kernels have one, two or three",
+        "leave the operator to another tool, or export an image model",
+    )
 
 
 def check_window(graph: Graph, op: Operator) -> Problem:

@@ -1,0 +1,486 @@
+"""Random models of every operator that exporters write, in random forms: drawn one operator after another from a seed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+_OPSET = 21
+_LARGEST = 6000  # elements of an activation
+_MOST_AXES = 5
+_OPERATORS = 7  # of a model
+
+
+class Drawing:
+    """A model being drawn.
+
+    Args:
+        rng: what decides everything.
+        counts: how often each operator, and each value of its attributes, was drawn so far.
+    """
+
+    def __init__(self, rng: np.random.Generator, counts: Counter[str]) -> None:
+        self.rng, self.counts, self.op = rng, counts, ""
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: dict[str, Shape] = {}
+        self.constants: dict[str, Array] = {}
+        self.shapes: dict[str, Shape] = {}
+
+    def pick(self, label: str, *options: Any) -> Any:
+        """One of some options, which is counted."""
+        found = options[self.rng.integers(len(options))]
+        self.counts[f"{self.op} {label} {found}"] += 1
+        return found
+
+    def one(self, *options: Any) -> Any:
+        """One of some options."""
+        return options[self.rng.integers(len(options))]
+
+    def sizes(self, count: int, least: int = 1, most: int = 6) -> Shape:
+        """Random sizes."""
+        return tuple(int(size) for size in self.rng.integers(least, most + 1, count))
+
+    def given(self, shape: Shape) -> str:
+        """An input of the model."""
+        name = f"x{len(self.inputs)}"
+        self.inputs[name] = self.shapes[name] = shape
+        return name
+
+    def value(self, *ranks: int, least: int = 1) -> str:
+        """An activation of one of these ranks, any without; at least so many places along the axes behind the second."""
+        fits = [
+            name
+            for name, shape in self.shapes.items()
+            if (len(shape) in ranks or not ranks)
+            and 0 < len(shape) <= _MOST_AXES
+            and math.prod(shape) <= _LARGEST
+            and all(size >= least for size in shape[2:])
+        ]
+        if fits and self.rng.random() < 0.9:
+            return str(self.one(*fits[-4:]))
+        rank = int(self.one(*(ranks or (1, 2, 3, 4, 4, 5))))
+        channels = int(self.one(1, 2, 4, 6, 8, 16))
+        return self.given(
+            (*self.sizes(min(rank, 1), 1, 2), *[channels][: rank - 1], *self.sizes(max(0, rank - 2), max(least, 3), 7))
+        )
+
+    def positive(self, name: str) -> str:
+        """An activation's magnitudes and a half."""
+        return self.node("Add", [self.node("Abs", [name]), self.constant(0.5)])
+
+    def constant(self, given: Shape | Array | Sequence[int] | float) -> str:
+        """A constant: random of a shape (a tuple), or its values."""
+        name = f"c{len(self.constants)}"
+        values = self.rng.random(given) - 0.5 if isinstance(given, tuple) else np.asarray(given)
+        self.constants[name] = values.astype(np.int64 if values.dtype.kind == "i" else np.float32)
+        return name
+
+    def node(self, op_type: str, reads: Sequence[str], outputs: int = 1, **attributes: Any) -> str:
+        """An operator; the name of its first output. All outputs may be read by what is drawn later."""
+        writes = [f"t{len(self.shapes)}_{place}" for place in range(outputs)]
+        written = helper.make_node(op_type, list(reads), writes, name=f"n{len(self.nodes)}", **attributes)
+        floats = [
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, self.shapes[n])
+            for n in dict.fromkeys(reads)
+            if n in self.shapes
+        ]
+        held = [numpy_helper.from_array(self.constants[n], n) for n in dict.fromkeys(reads) if n in self.constants]
+        inner = written if op_type != "GroupNormalization" else helper.make_node("Relu", reads[:1], writes)
+        body = helper.make_graph([inner], "one", floats, [helper.make_empty_tensor_value_info(n) for n in writes], held)
+        model = helper.make_model(body, opset_imports=[helper.make_opsetid("", _OPSET)])
+        for value in onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph.output:
+            self.shapes[value.name] = tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
+        self.nodes.append(written)
+        return writes[0]
+
+    def model(self) -> onnx.ModelProto:
+        """What was drawn; its outputs are what nothing reads."""
+        read = {name for node in self.nodes for name in node.input}
+        last = [name for node in self.nodes for name in node.output if name not in read]
+        inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in self.inputs.items() if n in read]
+        outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, self.shapes[n]) for n in last]
+        held = [numpy_helper.from_array(v, n) for n, v in self.constants.items()]
+        body = helper.make_graph(self.nodes, "drawn", inputs, outputs, held)
+        return helper.make_model(body, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
+
+
+def _unary(**options: Sequence[Any]) -> Callable[[Drawing], None]:
+    def draw(d: Drawing) -> None:
+        d.node(d.op, [d.value()], **{key: d.pick(key, *values) for key, values in options.items()})
+
+    return draw
+
+
+def _of_positive(d: Drawing) -> None:
+    d.node(d.op, [d.positive(d.value())])
+
+
+def _exp(d: Drawing) -> None:
+    d.node("Exp", [d.node("Clip", [d.value(), d.constant(-3.0), d.constant(3.0)])])
+
+
+def _clip(d: Drawing) -> None:
+    low, high = d.pick("bounds", (-0.3, 0.4), (-0.3, None), (None, 0.4), (0.0, 6.0), (0.2, -0.2))
+    given = ["" if bound is None else d.constant(bound) for bound in (low, high)]
+    d.node("Clip", [d.value(), *(given if given[1] else given[:1])])
+
+
+def _pow(d: Drawing) -> None:
+    d.node("Pow", [d.positive(d.value()), d.constant(d.pick("exponent", 2.0, 3.0, 0.5, -1.0, 1.7, 1.0))])
+
+
+def _pair(d: Drawing) -> None:
+    x = d.value()
+    shape = d.shapes[x]
+    kind = d.pick("operands", "constant", "number", "by axis", "lower rank", "alike", "broadcast", "itself", "constant first")
+    smaller = tuple(size if d.one(0, 1) else 1 for size in shape)
+    other = {
+        "constant": lambda: d.constant(shape), "number": lambda: d.constant(d.one((), (1,))),
+        "by axis": lambda: d.constant(smaller), "lower rank": lambda: d.constant(shape[-d.one(1, len(shape)) :]),
+        "alike": lambda: d.given(shape), "broadcast": lambda: d.given(smaller), "itself": lambda: x,
+        "constant first": lambda: d.constant(smaller),
+    }[kind]()  # fmt: skip
+    if d.op == "Div":
+        x, other = (d.positive(x), other) if kind == "constant first" else (x, other)
+        if other in d.constants:
+            values = d.constants[other]
+            d.constants[other] = values + np.where(values < 0, -0.5, 0.5).astype(np.float32)
+        else:
+            other = d.positive(other)
+    d.node(d.op, [other, x] if kind == "constant first" else [x, other])
+
+
+def _prelu(d: Drawing) -> None:
+    x = d.value()
+    each = (*d.shapes[x][1:2], *[1] * (len(d.shapes[x]) - 2))
+    d.node("PRelu", [x, d.constant(each if d.pick("slope", "each", "one") == "each" else (1,))])
+
+
+def _window(d: Drawing, size: Sequence[int], *, pads: bool = True) -> dict[str, Any]:
+    kernel = [int(d.rng.integers(1, min(3, one) + 1)) for one in size]
+    found: dict[str, Any] = {"kernel_shape": kernel, "strides": list(d.sizes(len(size), 1, 2))}
+    padding = d.pick("padding", "none", "pads", "SAME_UPPER", "SAME_LOWER", "VALID") if pads else "none"
+    if padding == "pads":
+        found["pads"] = [int(d.rng.integers(0, k)) for k in (*kernel, *kernel)]
+    elif padding != "none":
+        found["auto_pad"] = padding
+        found["strides"] = [min(k, stride) for k, stride in zip(kernel, found["strides"], strict=True)]
+    if padding in ("none", "pads") and d.pick("dilated", 0, 1):
+        found["dilations"] = [d.one(1, 2) if (k - 1) * 2 < one else 1 for k, one in zip(kernel, size, strict=True)]
+    return found
+
+
+def _conv(d: Drawing) -> None:
+    x = d.value(3, 4, 4, 5, least=3)
+    channels = d.shapes[x][1]
+    d.pick("axes", len(d.shapes[x]) - 2)
+    window = _window(d, d.shapes[x][2:])
+    groups = {"one": 1, "two": 2 if channels % 2 == 0 else 1, "each": channels}[d.pick("groups", "one", "two", "each")]
+    out = groups * int(d.one(1, 2, 4, 8 if groups == 1 else 1))
+    bias = [d.constant((out,))] if d.pick("bias", 0, 1) else []
+    d.node("Conv", [x, d.constant((out, channels // groups, *window["kernel_shape"])), *bias], group=groups, **window)
+
+
+def _deconv(d: Drawing) -> None:
+    x = d.value(3, 4, 4, 5)
+    _, channels, *size = d.shapes[x]
+    d.pick("axes", len(size))
+    kernel, strides = list(d.sizes(len(size), 1, 3)), list(d.sizes(len(size), 1, 2))
+    attributes: dict[str, Any] = {"strides": strides, "kernel_shape": kernel}
+    padding = d.pick("padding", "none", "pads", "output_padding", "SAME_UPPER", "SAME_LOWER", "output_shape")
+    if padding == "pads":
+        attributes["pads"] = [0] * len(size) + [min(1, k - 1) for k in kernel]
+    elif padding == "output_padding":
+        attributes["output_padding"] = [s - 1 for s in strides]
+    elif padding == "output_shape":
+        natural = [(i - 1) * stride + k for i, stride, k in zip(size, strides, kernel, strict=True)]
+        attributes["output_shape"] = [max(i, n - d.one(0, 1)) for i, n in zip(size, natural, strict=True)]
+    elif padding != "none":
+        attributes["auto_pad"] = padding
+    if padding == "none" and d.pick("dilated", 0, 1):
+        attributes["dilations"] = [2] * len(size)
+    groups = 2 if d.pick("groups", 1, 2) == 2 and channels % 2 == 0 else 1
+    each = int(d.one(1, 3))
+    bias = [d.constant((each * groups,))] if d.pick("bias", 0, 1) else []
+    d.node("ConvTranspose", [x, d.constant((channels, each, *kernel)), *bias], group=groups, **attributes)
+
+
+def _pool(d: Drawing) -> None:
+    x = d.value(3, 4, 4, 5, least=3)
+    d.pick("axes", len(d.shapes[x]) - 2)
+    window = _window(d, d.shapes[x][2:])
+    padded = "auto_pad" in window or any(window.get("pads", ()))  # ONNX and ONNX Runtime then count windows differently
+    if not padded and d.pick("ceil_mode", 0, 1):
+        window["ceil_mode"] = 1
+    if d.op == "AveragePool" and d.pick("count_include_pad", 0, 1):
+        window["count_include_pad"] = 1
+    d.node(d.op, [x], **window)
+
+
+def _whole(d: Drawing) -> None:
+    d.node(d.op, [d.value(3, 4, 5)])
+
+
+def _lrn(d: Drawing) -> None:
+    d.node("LRN", [d.value(4)], size=d.pick("size", 1, 3, 5), alpha=d.pick("alpha", 1e-4, 0.5), beta=d.pick("beta", 0.75, 0.5))
+
+
+def _batch_norm(d: Drawing) -> None:
+    x = d.value(2, 3, 4, 5)
+    weights = [d.constant(d.shapes[x][1:2]) for _ in range(4)]
+    d.constants[weights[3]] = np.abs(d.constants[weights[3]]) + np.float32(0.5)
+    d.node("BatchNormalization", [x, *weights], epsilon=d.pick("epsilon", 1e-5, 1e-2))
+
+
+def _channel_norm(d: Drawing) -> None:
+    x = d.value(3, 4, 5)
+    channels = d.shapes[x][1]
+    own = {"epsilon": d.pick("epsilon", 1e-3, 1e-1)}
+    if d.op == "GroupNormalization":
+        own["num_groups"] = {"one": 1, "two": 2 if channels % 2 == 0 else 1, "each": channels}[
+            d.pick("groups", "one", "two", "each")
+        ]
+    d.node(d.op, [x, d.constant((channels,)), d.constant((channels,))], **own)
+
+
+def _layer_norm(d: Drawing) -> None:
+    x = d.value(2, 3, 4)
+    shape = d.shapes[x]
+    axis = int(d.rng.integers(0, len(shape)))
+    weights = [d.constant(shape[axis:]) for _ in range(d.pick("weights", 1, 2))]
+    outputs = d.pick("outputs", 1, 2, 3)
+    d.node(d.op, [x, *weights], outputs, axis=axis - len(shape) * d.one(0, 1), epsilon=d.pick("epsilon", 1e-3, 1e-1))
+
+
+def _softmax(d: Drawing) -> None:
+    x = d.value()
+    rank = len(d.shapes[x])
+    d.node(d.op, [x], axis=int(d.rng.integers(-rank, rank)))
+
+
+def _gemm(d: Drawing) -> None:
+    x = d.value(2)
+    rows, columns = d.pick("transA", 0, 1), d.pick("transB", 0, 1)
+    m, k = d.shapes[x][:: -1 if rows else 1]
+    n = int(d.one(1, 3, 8))
+    shape = (n, k) if columns else (k, n)
+    other = d.given(shape) if d.pick("B", "weight", "activation") == "activation" else d.constant(shape)
+    third = {"none": (), "column": ((n,),), "row": ((m, 1),), "all": ((m, n),), "number": ((1,),)}[
+        d.pick("C", "none", "column", "row", "all", "number")
+    ]
+    reads = [x, other, *(d.constant(c) for c in third)]
+    d.node("Gemm", reads, transA=rows, transB=columns, alpha=d.pick("alpha", 1.0, 0.5), beta=d.pick("beta", 1.0, 2.0))
+
+
+def _matmul(d: Drawing) -> None:
+    x = d.value(1, 2, 3, 4)
+    shape = d.shapes[x]
+    n = int(d.one(1, 3, 8))
+    kind = d.pick("operands", "weight", "weights first", "activation", "batch of weights")
+    if kind == "weights first" and len(shape) > 1:
+        d.node("MatMul", [d.constant((n, shape[-2])), x])
+    elif kind == "activation":
+        d.node("MatMul", [x, d.given((*shape[:-2], shape[-1], n))])
+    else:
+        d.node("MatMul", [x, d.constant((*(shape[:-2] if kind == "batch of weights" else ()), shape[-1], n))])
+
+
+def _reduce(d: Drawing) -> None:
+    x = d.value(2, 3, 4, 5)
+    rank = len(d.shapes[x])
+    count = int(d.rng.integers(1, rank + 1))
+    axes = sorted(int(axis) for axis in d.rng.choice(rank, count, replace=False))
+    keep = 1 if count == rank else d.pick("keepdims", 0, 1)
+    x = d.positive(x) if "Log" in d.op and "Exp" not in d.op else x
+    named = (
+        [] if count == rank and d.pick("axes", "all", "named") == "all" else [d.constant(np.array(axes) - rank * d.one(0, 1))]
+    )
+    d.node(d.op, [x, *named], keepdims=keep)
+
+
+def _concat(d: Drawing) -> None:
+    x = d.value()
+    shape = d.shapes[x]
+    axis = int(d.rng.integers(len(shape)))
+    wide = (*shape[:axis], int(d.one(1, 2, 5)), *shape[axis + 1 :])
+    kind = d.pick("operands", "constant", "activation", "itself", "constant first")
+    other = d.given(wide) if kind == "activation" else x if kind == "itself" else d.constant(wide)
+    d.node("Concat", [other, x] if kind == "constant first" else [x, other], axis=axis - len(shape) * d.one(0, 1))
+
+
+def _split(d: Drawing) -> None:
+    x = d.value()
+    shape = d.shapes[x]
+    axis = max(range(len(shape)), key=lambda i: shape[i])
+    if shape[axis] == 1:
+        return
+    first = int(d.rng.integers(1, shape[axis]))
+    if d.pick("sizes", "given", "even") == "given":
+        d.node("Split", [x, d.constant([first, shape[axis] - first])], 2, axis=axis)
+    else:
+        d.node("Split", [x], 2, axis=axis, num_outputs=2)
+
+
+def _slice(d: Drawing) -> None:
+    x = d.value()
+    shape = d.shapes[x]
+    axis = int(d.rng.integers(len(shape)))
+    start, step = int(d.rng.integers(0, shape[axis])), d.pick("steps", 1, 2, -1)
+    end = int(d.rng.integers(start + 1, shape[axis] + 1)) if step > 0 else -(1 << 40)
+    d.node("Slice", [x, *(d.constant([v]) for v in (start, end, axis - len(shape) * d.one(0, 1), step))])
+
+
+def _pad(d: Drawing) -> None:
+    x = d.value(2, 3, 4)
+    shape, mode = d.shapes[x], d.pick("mode", "constant", "edge", "reflect", "wrap")
+    pads = [int(d.rng.integers(0, 1 + min(2, size - 1))) for size in (*shape, *shape)]
+    value = [d.constant(d.pick("value", 0.0, 1.5))] if mode == "constant" else []
+    d.node("Pad", [x, d.constant(pads), *value], mode=mode)
+
+
+def _gather(d: Drawing) -> None:
+    x = d.value(2, 3, 4)
+    shape = d.shapes[x]
+    axis = int(d.rng.integers(len(shape)))
+    count = {"one": (), "some": (3,), "matrix": (2, 2)}[d.pick("indices", "one", "some", "matrix")]
+    if len(shape) + len(count) > 6:
+        return
+    d.node("Gather", [x, d.constant(d.rng.integers(-shape[axis], shape[axis], count))], axis=axis)
+
+
+def _expand(d: Drawing) -> None:
+    x = d.value(1, 2, 3)
+    shape = (int(d.one(1, 2)), *(d.one(2, 3) if size == 1 else d.one(1, size) for size in d.shapes[x]))
+    d.node("Expand", [x, d.constant(np.array(shape))])
+
+
+def _tile(d: Drawing) -> None:
+    x = d.value()
+    d.node("Tile", [x, d.constant(np.array(d.sizes(len(d.shapes[x]), 1, 2)))])
+
+
+def _blocks(d: Drawing) -> None:
+    mode = {"mode": d.pick("mode", "DCR", "CRD")} if d.op == "DepthToSpace" else {}
+    size = d.pick("blocksize", 2, 3)
+    d.node(d.op, [d.given((1, 4 * 9, 2, 3) if d.op == "DepthToSpace" else (2, 3, 2 * 6, 6))], blocksize=size, **mode)
+
+
+def _reshape(d: Drawing) -> None:
+    x = d.value()
+    shape = list(d.shapes[x])
+    if d.op == "Flatten":
+        d.node("Flatten", [x], axis=int(d.rng.integers(0, len(shape) + 1)))
+    elif d.op == "Unsqueeze":
+        if len(shape) < 5:
+            d.node("Unsqueeze", [x, d.constant([int(d.rng.integers(-1, len(shape)))])])
+    elif d.op == "Squeeze":
+        ones = [axis for axis, size in enumerate(shape) if size == 1]
+        if ones and len(shape) > 1:
+            d.node("Squeeze", [x, d.constant([d.one(*ones)])])
+    else:
+        place = int(d.rng.integers(len(shape)))
+        kind = d.pick("shape", "joined", "parted", "kept")
+        wanted = {"joined": [*shape[:place], -1], "parted": [*shape[:place], -1, 1], "kept": [0] * place + shape[place:]}[kind]
+        d.node("Reshape", [x, d.constant(wanted)])
+
+
+def _transpose(d: Drawing) -> None:
+    x = d.value(2, 3, 4, 5)
+    permutation = [int(axis) for axis in d.rng.permutation(len(d.shapes[x]))]
+    own: dict[str, Any] = {"perm": permutation} if d.pick("perm", "given", "default") == "given" else {}
+    d.node("Transpose", [x], **own)
+
+
+def _resize(d: Drawing) -> None:
+    mode = d.pick("mode", "nearest", "linear", "cubic")
+    x = d.value(4) if mode == "cubic" else d.value(4, 4, 5)
+    shape = d.shapes[x]
+    coordinates = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"]
+    # ONNX Runtime's cubic ones are others, and its nearest pixels of the symmetric one break ties by another rounding
+    further = {"linear": ["half_pixel_symmetric", "tf_crop_and_resize"], "nearest": ["tf_crop_and_resize"], "cubic": []}[mode]
+    attributes: dict[str, Any] = {"mode": mode}
+    how = d.pick("coordinates", *coordinates, *further)
+    attributes["coordinate_transformation_mode"] = how
+    sizes = [int(d.one(size, 2 * size, max(1, size // 2), size + 1, 3)) for size in shape[2:]]
+    if mode == "nearest":
+        attributes["nearest_mode"] = d.pick("nearest_mode", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+    if mode != "nearest" and len(shape) == 4 and how in coordinates:
+        attributes["antialias"] = d.pick("antialias", 0, 1)
+        if mode == "cubic" or attributes["antialias"]:  # elsewhere ONNX Runtime refuses it
+            attributes["exclude_outside"] = d.pick("exclude_outside", 0, 1)
+    region = [d.constant(np.array([0, 0, *[0.1] * len(sizes), 1, 1, *[0.9] * len(sizes)], np.float32))]
+    if how == "tf_crop_and_resize":  # ONNX Runtime does not cut axes that keep their size
+        sizes = [size + (size == before) for size, before in zip(sizes, shape[2:], strict=True)]
+        attributes["extrapolation_value"] = d.pick("extrapolation_value", 0.0, 1.5)
+        d.node("Resize", [x, *region, "", d.constant([*shape[:2], *sizes])], **attributes)
+    elif d.pick("to", "sizes", "scales") == "scales":
+        scales = np.array([1, 1, *(d.one(0.5, 0.7, 1.0, 1.5, 2.0) for _ in sizes)], np.float32)
+        if all(int(size * scale) for size, scale in zip(shape, scales, strict=True)):
+            d.node("Resize", [x, "", d.constant(scales)], **attributes)
+    else:
+        d.node("Resize", [x, "", "", d.constant([*shape[:2], *sizes])], **attributes)
+
+
+def _recurrent(d: Drawing) -> None:
+    x = d.value(3)
+    _, batch, features = d.shapes[x]
+    gates, hidden = {"RNN": 1, "GRU": 3, "LSTM": 4}[d.op], int(d.one(1, 3, 8))
+    direction = d.pick("direction", "forward", "reverse", "bidirectional")
+    both = 2 if direction == "bidirectional" else 1
+    reads = [x, d.constant((both, gates * hidden, features)), d.constant((both, gates * hidden, hidden))]
+    reads.append(d.constant((both, 2 * gates * hidden)) if d.pick("bias", 0, 1) else "")
+    state = d.pick("states", "none", "given", "constant")
+    make = d.given if state == "given" else d.constant
+    reads += ["", *(make((both, batch, hidden)) for _ in range(2 if d.op == "LSTM" else 1))] if state != "none" else []
+    own: dict[str, Any] = {}
+    if d.op == "GRU":
+        own["linear_before_reset"] = d.pick("linear_before_reset", 0, 1)
+    if d.op == "RNN":
+        own["activations"] = [d.pick("activations", "Tanh", "Relu", "Sigmoid")] * both
+    if d.op == "LSTM" and d.pick("peepholes", 0, 1):
+        reads += [""] * (7 - len(reads)) + [d.constant((both, 3 * hidden))]
+    while not reads[-1]:
+        del reads[-1]
+    outputs = d.pick("outputs", 1, 2) if d.op != "LSTM" else d.pick("outputs", 1, 2, 3)
+    d.node(d.op, reads, outputs, hidden_size=hidden, direction=direction, **own)
+
+
+#: How each operator is drawn.
+DRAWN: Mapping[str, Callable[[Drawing], None]] = {
+    **dict.fromkeys(("Relu", "HardSwish", "Sigmoid", "Tanh", "Softplus", "Mish"), _unary()),
+    **dict.fromkeys(("Abs", "Neg", "Erf", "Selu", "Softsign"), _unary()),
+    "LeakyRelu": _unary(alpha=(0.01, 0.3)), "Elu": _unary(alpha=(1.0, 0.3)), "Gelu": _unary(approximate=("none", "tanh")),
+    "HardSigmoid": _unary(alpha=(0.2, 0.3), beta=(0.5, 0.4)), "Exp": _exp, "Clip": _clip, "Pow": _pow,
+    **dict.fromkeys(("Sqrt", "Log", "Reciprocal"), _of_positive),
+    **dict.fromkeys(("Add", "Mul", "Sub", "Div", "Min", "Max"), _pair), "PRelu": _prelu,
+    "Conv": _conv, "ConvTranspose": _deconv, "MaxPool": _pool, "AveragePool": _pool,
+    "GlobalAveragePool": _whole, "GlobalMaxPool": _whole, "LRN": _lrn, "BatchNormalization": _batch_norm,
+    "InstanceNormalization": _channel_norm, "GroupNormalization": _channel_norm, "LayerNormalization": _layer_norm,
+    "Softmax": _softmax, "LogSoftmax": _softmax, "Gemm": _gemm, "MatMul": _matmul,
+    **{f"Reduce{op}": _reduce for op in ("Max", "Min", "Mean", "Sum", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")},
+    "Concat": _concat, "Split": _split, "Slice": _slice, "Pad": _pad, "Gather": _gather, "Expand": _expand, "Tile": _tile,
+    "DepthToSpace": _blocks, "SpaceToDepth": _blocks, "Transpose": _transpose, "Resize": _resize,
+    **dict.fromkeys(("Flatten", "Unsqueeze", "Squeeze", "Reshape"), _reshape),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+}  # fmt: skip
+
+
+def drawn(seed: int, counts: Counter[str]) -> onnx.ModelProto:
+    """A random model; what it is made of is counted."""
+    rng = np.random.default_rng(seed)
+    d = Drawing(rng, counts)
+    while len(d.nodes) < _OPERATORS:
+        d.op = str(rng.choice(list(DRAWN)))
+        before = len(d.nodes)
+        DRAWN[d.op](d)
+        counts[d.op] += len(d.nodes) > before
+    return d.model()
