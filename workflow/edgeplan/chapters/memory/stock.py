@@ -77,8 +77,8 @@ def prepared(setting: str, model: Path, inputs: Inputs, folder: Path, threads: i
 def stock_job(setting: str, artefact: Artefact, inputs: Inputs, cores: Cores, runs: int, gate: str = "") -> StockJob:
     """A job that runs a model by a setting, on the processors that a plan computes on."""
     return StockJob(
-        setting=setting, artefact=artefact, inputs=inputs.shapes, types=inputs.types, threads=len(cores.compute), processors=cores.compute,
-        runs=runs, gate=gate,
+        setting=setting, artefact=artefact, inputs=inputs.shapes, types=inputs.types, threads=len(cores.compute),
+        processors=cores.compute, runs=runs, gate=gate,
     )  # fmt: skip
 
 

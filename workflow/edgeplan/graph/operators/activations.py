@@ -15,10 +15,6 @@ from edgeplan.graph.steps import PostOp, Setting
 FLOAT_MAX = 3.4028234663852886e38
 _SELU_ALPHA, _SELU_GAMMA = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
-_ERF_ENDS = 4.0
-#: Keeps a divisor from zero: sqrt(2) in single precision times no number of single precision is its opposite, rounded or not.
-_ERF_SHIFT = float.fromhex("0x1.6a09eap-100")
-
 
 def _clip(op: Operator) -> PostOp:
     low, high = op.number("min", -math.inf), op.number("max", math.inf)
