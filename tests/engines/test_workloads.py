@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeplan.chapters.cold_start.plan import read_model
-from edgeplan.errors import ModelError
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
@@ -65,15 +64,6 @@ _SMALL: Mapping[str, Callable[[], Workload]] = {
     "bert of one token": partial(bert, tokens=1, layers=2, width=24, heads=3, hidden=40, vocabulary=_VOCABULARY, batch=16),
     "lstm": partial(_LM, "lstm", "LSTM", batch=16),
     "gru": partial(_LM, "gru", "GRU", batch=16, tokens=3, layers=3),
-}
-#: What the package does not read or run yet, and how it says so.
-_LACKING = {
-    "vit": "Erf",
-    "gpt2": "no constant",
-    "bert": "Erf",
-    "bert of one token": "Erf",
-    "lstm": "no constant",
-    "gru": "GRU",
 }
 
 
@@ -232,7 +222,7 @@ def test_engines_know_the_forms_of_exporters_again(name: str, tmp_path: Path) ->
     assert "Erf" not in joined
 
 
-@pytest.mark.parametrize("name", [name for name in _SMALL if name not in _LACKING])
+@pytest.mark.parametrize("name", _SMALL)
 def test_the_runtime_computes_what_onnx_runtime_does_under_every_layout(dnnl: Dnnl, name: str, tmp_path: Path) -> None:
     workload = _SMALL[name]()
     path = _saved(lambda: workload, tmp_path / "model.onnx")
@@ -252,9 +242,3 @@ def test_the_runtime_computes_what_onnx_runtime_does_under_every_layout(dnnl: Dn
     assert graph_macs(loaded) == macs(workload)
     if isinstance(workload, Graph):  # of others the graph counts numbers and masks among the weights
         assert graph_parameters(loaded) == parameters(workload)
-
-
-@pytest.mark.parametrize("name", _LACKING)
-def test_what_the_package_lacks_is_told(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=_LACKING[name]):
-        read_model(_saved(_SMALL[name], tmp_path / "model.onnx"))

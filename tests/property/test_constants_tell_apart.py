@@ -125,7 +125,7 @@ def test_steps_that_differ_in_a_constant_have_other_rows(pair: tuple[str, tuple[
     signed = []
     for constant in both:
         lowered = lower(from_onnx(_model(kind, (constant, constant))))
-        creator = Creator(dnnl, lowered.shapes, activation_layouts(lowered, NCHW), {})
+        creator = Creator(dnnl, lowered.shapes, activation_layouts(lowered, NCHW), {}, lowered.types)
         signed.append([signature(creator, step) for step in lowered.steps])
     assert (signed[0] == signed[1]) == (both[0] == both[1])
 
