@@ -16,6 +16,7 @@ import typer.testing
 import edgeplan
 from edgeplan import api
 from edgeplan.cli import measure as cli_measure
+from edgeplan.cli import memory as cli_memory
 from edgeplan.cli import plan as cli_plan
 from edgeplan.cli import run as cli_run
 from edgeplan.cli.commands import app, predict
@@ -62,11 +63,12 @@ _PREPARATION = {"shape", "values", "batch"}
         (api.measure, cli_measure.measure, {}),
         (api.plan_cold_start, cli_plan.plan_cold_start, {}),
         (api.run, cli_run.run, {"plan": "folder", "inputs": "given"}),
+        (api.plan_memory, cli_memory.plan_memory, {}),
     ],
 )
 def test_functions_take_what_commands_take(function: object, command: object, renamed: dict[str, str]) -> None:
     takes, offers = (inspect.signature(f).parameters for f in (function, command))  # type: ignore[arg-type]
-    alone = _COMMANDS_ALONE | _PREPARATION | {"output" if command is cli_run.run else ""}
+    alone = _COMMANDS_ALONE | _PREPARATION | ({"output", "budgets"} if command is cli_run.run else set())
     assert ("preparation" in takes) == (set(offers) >= _PREPARATION)
     assert {renamed.get(name, name) for name in takes} - {"preparation"} == set(offers) - alone
     for name, parameter in takes.items():

@@ -43,12 +43,12 @@ def _cosh(path: Path) -> None:
     onnx.save(helper.make_model(helper.make_graph([node], "g", [values[0]], [values[1]])), path)
 
 
-def _softened(path: Path) -> None:
-    """A Resize that softens what it shrinks, which the runtime does not know; its latency can be predicted."""
-    scales = numpy_helper.from_array(np.array([1, 1, 0.5, 0.5], dtype=np.float32), "s")
-    node = helper.make_node("Resize", ["x", "", "s"], ["y"], name="odd", mode="linear", antialias=1)
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, size, size]) for n, size in (("x", 8), ("y", 4))]
-    body = helper.make_graph([node], "g", [values[0]], [values[1]], [scales])
+def _far_padding(path: Path) -> None:
+    """Padding by a number that no kernel of the runtime holds; its latency can be predicted."""
+    given = [numpy_helper.from_array(np.array([0] * 7 + [4]), "p"), numpy_helper.from_array(np.array(3e38, np.float32), "v")]
+    node = helper.make_node("Pad", ["x", "p", "v"], ["y"], name="odd")
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 8, size]) for n, size in (("x", 8), ("y", 12))]
+    body = helper.make_graph([node], "g", [values[0]], [values[1]], given)
     onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
 
 
@@ -156,7 +156,7 @@ def test_limits_that_are_none_are_refused_before_any_work(limit: str, tmp_path: 
     ("name", "content", "message"),
     [
         ("odd.onnx", _cosh, "Cosh"),
-        ("up.onnx", _softened, "'odd'"),
+        ("wide.onnx", _far_padding, "odd"),
         ("bad.onnx", b"no model at all" * 9, "but a text"),
         ("none.onnx", b"", "no model file"),
         ("new.onnx", model([conv()], [W], opset=99).SerializeToString(), "newer than"),

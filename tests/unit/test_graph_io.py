@@ -224,7 +224,7 @@ def _copied(graph: Graph, seed: int) -> onnx.ModelProto:
     """What `to_onnx` did before: everything made first, and put together by onnx's helpers, which copy."""
     nodes, initializers = [], []
     for op in graph.operators:
-        attributes, constants = _constant_inputs(op)
+        attributes, constants = _constant_inputs(op, OPSET)
         initializers += [numpy_helper.from_array(np.asarray(value), f"{op.name}.{key}") for key, value in constants if key]
         for name in op.weights:
             values = weight_values(graph.tensors[name], name.rsplit(".", 1)[-1], seed)

@@ -114,8 +114,8 @@ def test_halves_between_casts_are_said_to_be_so(tmp_path: Path) -> None:
     """As converters write them that keep the types of inputs and outputs."""
     nodes = [node("Cast", "x", "c", to=TensorProto.FLOAT16), node("Conv", "c w", "h"), node("Cast", "h", to=TensorProto.FLOAT)]
     model = made(nodes, IMAGE, {"w": values(5, 3, 3, 3).astype(np.float16)})
-    with pytest.raises(ModelError, match=r"^the model is of float16: export it in float32"):
-        load_onnx(write(model, tmp_path / "m.onnx"))
+    with pytest.raises(ModelError, match="float16"):
+        read_model(write(model, tmp_path / "m.onnx"))
 
 
 def test_a_mixed_model_names_the_odd_nodes(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_damaged_documents_are_refused(
 
 def test_another_format_version_is_named(dnnl: Dnnl, folder: Path) -> None:
     path = folder / "program.json"
-    path.write_text(path.read_text().replace('"format_version":4,', '"format_version":3,'))
+    path.write_text(path.read_text().replace('"format_version":5,', '"format_version":4,'))
     with pytest.raises(FormatError, match="format version"):
         ColdSession(dnnl, folder, threads=2)
 
@@ -291,7 +291,7 @@ def test_references_that_lead_out_of_the_tables_are_refused(folder: Path) -> Non
     document["body"]["tables_sha256"] = hashlib.sha256(forged.encode()).hexdigest()
     body = json.dumps(document["body"], separators=(",", ":"))
     digest = hashlib.sha256(body.encode()).hexdigest()
-    path.write_text(f'{{"format_version":4,"body_sha256":"{digest}","body":{body}}}\n{forged}')
+    path.write_text(f'{{"format_version":5,"body_sha256":"{digest}","body":{body}}}\n{forged}')
     program = read_linked(path)
     with pytest.raises(FormatError, match="calls what is not there"):
         _ = program.steps

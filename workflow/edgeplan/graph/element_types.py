@@ -26,12 +26,17 @@ def of_type(types: str) -> str:
     return f"the model is of {types}: {NEXT_STEP}"
 
 
+#: Numbers with a point that no kernel of the runtime is of.
+_OTHER_FLOATS = frozenset({"float16", "bfloat16", "float64"})
+
+
 def require_float32(graph: Graph, source: str) -> None:
-    """Refuse a model that is of another type as a whole.
+    """Refuse a model whose numbers are of another type as a whole; integers and truth values may stand beside any.
 
     Raises:
         ModelError: none of its numbers are float32.
     """
     names = (name for op in graph.operators for name in (*op.inputs, *op.outputs, *op.weights))
-    if types := whole_type(graph.tensors[name].dtype for name in names):
+    found = {graph.tensors[name].dtype for name in names} & {FLOAT32, *_OTHER_FLOATS}
+    if types := whole_type(found):
         raise ModelError(of_type(types), where=source, next_step=NEXT_STEP)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.element_types import FLOAT32, require_float32
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.activations import activation
 from edgeplan.graph.operators.compiled import compiled, lacks_kernel
@@ -66,6 +66,7 @@ def lower(graph: Graph) -> Lowered:
     Raises:
         ModelError: operators, or settings of them, that the runtime lacks; all are named in the one error.
     """
+    require_float32(graph, f"model {graph.name!r}")
     problems = [f"{op.name} ({op.op_type}): {found}" for op in graph.operators if (found := lacking(graph, op))]
     if problems:
         raise ModelError(

@@ -247,6 +247,7 @@ class Loader:
             self._load, self._inference = 0, self._inference + 1
         if not self._flight:
             self._loaded = self._passed
+            self._change.notify_all()
 
     def _ready(self) -> bool:
         """Whether the next piece may be read."""
