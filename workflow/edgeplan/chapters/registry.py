@@ -12,6 +12,7 @@ from edgeplan.chapters.base import DEVICES, Chapter, Stage
 _CHAPTERS = (
     "prediction",
     "cold_start",
+    "memory",
 )
 
 #: Every chapter by name.

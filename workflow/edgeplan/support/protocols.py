@@ -133,6 +133,17 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),
         "plan": Protocol("d26aa98db46a6227", (*_PLANNING, "chapters/cold_start/planners")),
         "runtime": Protocol("runtime/2", ("runtime", *_LOWERING), ("1897c2256586d160",)),
+        "memory": Protocol(
+            "memory/1",
+            (
+                *_files("runtime/streaming", "build", "program", "reader", "session", "worker", "library_pages"),
+                *_files("runtime", "ranges", "bands"),
+                *_files("profiling", "streaming"),
+                *_files("measurement/process", "memory_counters", "memory_group", "stock_memory"),
+                *_files("chapters/memory", "measuring", "plan", "stock"),
+                "planning/memory",
+            ),
+        ),
         "timeline": Protocol("timeline/1", ("chapters/cold_start/measuring/timeline.py",)),
         "cold/disk": Protocol("fa3e6948cb01cfb8", _COLD_RUN),
         "cold/onnxruntime": _started("onnxruntime", "d1fde67e447a6f2c"),

@@ -20,7 +20,7 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan, document, write_plan
 from edgeplan.planning.memory.planner import Mode, Planned, least, plan
@@ -167,6 +167,9 @@ class Planner:
         cores: of the runs.
         runs: inferences of a profile.
 
+    Attributes:
+        values: seeded inputs of all runs; inputs: the same in files.
+
     Raises:
         ModelError: the model cannot be read, or holds operators that the runtime lacks.
     """
@@ -182,7 +185,9 @@ class Planner:
         self.forms = tuple(Form(limit, regions) for regions in ladder for limit in LIMITS)
         self._programs: dict[Form, StreamProgram] = {}
         self._candidates: dict[Form, Candidate] = {}
-        self.inputs = _inputs(self.lowered, work)
+        shapes = {name: self.lowered.shapes[name] for name in self.lowered.inputs}
+        self.values = random_inputs(shapes, 0, self.lowered.types)
+        self.inputs = _written(self.values, work)
 
     def candidate(self, form: Form) -> Candidate:
         """The program of a form, profiled.
@@ -264,6 +269,15 @@ class Planner:
         """An inference with all weights in memory, no step cut."""
         return float(np.sum(self.candidate(self.forms[0]).profile.compute_ms))
 
+    def least_bytes(self) -> int:
+        """What the finest form needs at least, objects counted."""
+        return self.candidate(min(self.forms, key=self._least)).least_bytes()
+
+    def documented(self, candidate: Candidate, made: Planned) -> MemoryPlan:
+        """A plan as a document."""
+        names = tuple(step.name for step in candidate.program.steps), tuple(b.name for b in candidate.program.buffers)
+        return document(made, candidate.workload, candidate.reader, *names)
+
     def _does_not_fit(self, budget: int) -> InfeasibleError:
         candidate = self.candidate(min(self.forms, key=self._least))
         layout, objects = least(candidate.workload), candidate.profile.objects_bytes
@@ -324,8 +338,7 @@ class Planner:
         for _ in range(_ATTEMPTS):
             wanted = budget - excess
             candidate, made = self.best(wanted, mode)
-            names = tuple(step.name for step in candidate.program.steps), tuple(b.name for b in candidate.program.buffers)
-            plan_document = document(made, candidate.workload, candidate.reader, *names)
+            plan_document = self.documented(candidate, made)
             settings = self.settings(3, isolated=mode is Mode.isolated)
             run = run_apart(candidate.folder, self._threads, [plan_document.model_dump()], settings)
             if run.peak_over_idle <= budget:
@@ -413,11 +426,10 @@ def _swapped(building: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _inputs(lowered: Lowered, work: Path) -> Mapping[str, Path]:
-    """Seeded inputs in files."""
+def _written(values: Mapping[str, Array], work: Path) -> Mapping[str, Path]:
+    """Inputs in files."""
     found = {}
-    shapes = {name: lowered.shapes[name] for name in lowered.inputs}
-    for number, (name, value) in enumerate(random_inputs(shapes, 0, lowered.types).items()):
+    for number, (name, value) in enumerate(values.items()):
         found[name] = work / f"input-{number}.bin"
         found[name].write_bytes(np.ascontiguousarray(value).tobytes())
     return found

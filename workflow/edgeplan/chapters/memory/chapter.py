@@ -1,0 +1,56 @@
+"""The chapter on memory: what it measures and shows."""
+
+from __future__ import annotations
+
+from edgeplan.chapters.base import Chapter, Compared, Stage, Targets
+from edgeplan.chapters.memory.settings import Params
+
+_TARGETS = Targets("memory.devices")
+_MEASURED = "results/{device}/memory"
+_CHAPTERS = "results/{device}/chapters"
+_DOCUMENTS = {"runs": f"{_MEASURED}/runs.parquet", "environment_path": f"{_MEASURED}/environment.json"}
+
+MEMORY = Stage(
+    name="memory",
+    function="edgeplan.chapters.memory.stages.memory:measure_memory",
+    targets=_TARGETS,
+    params=("seed", "memory"),
+    inputs={"device": "config/devices/{device}.yaml"},
+    outputs=_DOCUMENTS,
+    paths={"work": "work/memory"},
+    rows="data/rows/{device}/memory",
+    renews=True,
+    all_cores=True,
+)
+MEMORY_TABLES = Stage(
+    name="memory_tables",
+    function="edgeplan.chapters.memory.stages.memory_tables:write_memory",
+    targets=_TARGETS,
+    inputs=_DOCUMENTS,
+    outputs={"metrics": f"{_CHAPTERS}/memory.json", "chapter": f"{_CHAPTERS}/memory.page.json"},
+    paths={"measured": _MEASURED},
+    writes=(f"{_MEASURED}/tables",),
+    plots=(f"{_MEASURED}/figures",),
+    shown=(f"{_MEASURED}/tables", f"{_MEASURED}/figures"),
+    cached=(f"{_CHAPTERS}/memory.page.json",),
+)
+
+CHAPTER = Chapter(
+    name="memory",
+    title="Models in a fraction of their memory",
+    paper="FlexNN (MobiCom 2024)",
+    settings=Params,
+    targets=_TARGETS,
+    stages=(MEMORY, MEMORY_TABLES),
+    tables="edgeplan.chapters.memory.evaluation.tables:MEMORY_TABLES",
+    figures="edgeplan.chapters.memory.evaluation.figures:MEMORY_FIGURES",
+    named_devices=(_TARGETS,),
+    compared=(
+        Compared(
+            "results/cpu-onednn/memory/tables/memory_least.csv",
+            "least peak that runs on cpu-onednn (MiB), by model",
+            "peak_mib",
+            "model",
+        ),
+    ),
+)

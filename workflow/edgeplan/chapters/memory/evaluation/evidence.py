@@ -1,0 +1,72 @@
+"""What the chapter on memory measured, and the parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+#: What shares are of.
+DEFAULT = "onnxruntime"
+OWN = "edgeplan"
+
+
+@dataclass(frozen=True)
+class MemoryEvidence:
+    """Rows of the stage `memory`; see `measuring.NUMBERS`.
+
+    Attributes:
+        device: name of the device.
+        runs: all rows.
+        environment: of the machine.
+    """
+
+    device: str
+    runs: pd.DataFrame
+    environment: Mapping[str, Any]
+
+    def _of(self, case: str) -> pd.DataFrame:
+        return self.runs[self.runs["case"] == case]
+
+    @cached_property
+    def stock(self) -> pd.DataFrame:
+        """Stock engines."""
+        return self._of("stock")
+
+    @cached_property
+    def budgets(self) -> pd.DataFrame:
+        """Plans for shares of what ONNX Runtime takes; those that do not fit have a reason and what is needed."""
+        return self._of("budget")
+
+    @cached_property
+    def planned(self) -> pd.DataFrame:
+        """All plans that ran, the least ones among them."""
+        both = self.runs[self.runs["case"].isin(["budget", "least"])]
+        return both[both["median_ms"].notna()]
+
+    @cached_property
+    def least(self) -> pd.DataFrame:
+        """The least peak of each model that runs, with `stock_peak` and `frugal_peak` beside it."""
+        stock = self.stock
+        default = stock[stock["setting"] == DEFAULT].set_index("model")["peak"]
+        frugal = stock[stock["setting"].str.endswith("frugal")].set_index("model")["peak"]
+        found = self._of("least").assign(stock_peak=lambda f: f["model"].map(default))
+        return found.assign(frugal_peak=lambda f: f["model"].map(frugal))
+
+    @cached_property
+    def slowed(self) -> pd.DataFrame:
+        """The model on a processor that is slower by waiting."""
+        return self._of("slowed")
+
+    @cached_property
+    def held(self) -> pd.DataFrame:
+        """A stock engine and our plan, held to as much memory."""
+        return self._of("held")
+
+    @cached_property
+    def switched(self) -> pd.DataFrame:
+        """Sessions that changed their budget."""
+        return self._of("switched")

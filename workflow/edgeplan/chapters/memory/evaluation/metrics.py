@@ -1,0 +1,151 @@
+"""The figures of merit of the chapter on memory: pure functions of the measured rows, the formula of each in its docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from edgeplan.chapters.memory.budget import MIB
+from edgeplan.chapters.memory.evaluation.evidence import OWN, MemoryEvidence
+from edgeplan.reporting.bars import Bar
+
+_NEAR = 1.1
+_TOLERANCE = 1e-4
+
+BARS = (
+    Bar("memory.peak_over_budget_max", "peak over its budget, largest", high=1.0),
+    Bar("memory.resnet152_reduction", "memory saved, ResNet-152", low=0.96, aim="0.975"),
+    Bar("memory.vgg19_reduction", "memory saved, VGG-19", low=0.95, aim="0.985"),
+    Bar("memory.phonelike_overhead", "latency gained on a slower processor", high=0.04, aim="0.02"),
+    Bar("memory.phonelike_stalls", "stalls there", high=0.02, aim="0.01"),
+    Bar("memory.points_within_10pct_of_bound", "budgets within 10 % of the bound", low=0.8, aim="0.95"),
+    Bar("memory.plan_gap_max", "plan over its bound, largest", high=0.02, aim="0.01"),
+    Bar("memory.replan_ms_max", "ms to plan again, largest", high=20, aim="10"),
+    Bar("memory.switch_pause_ms_max", "ms of a change of budget besides reading", high=100, aim="30"),
+    Bar("memory.cgroup_latency_ratio_max", "latency held to the budget over free, largest", high=1.15, aim="1.05"),
+    Bar("memory.cgroup_major_faults_max", "major faults there, most", high=0),
+    Bar("memory.cgroup_failcnt_max", "failed allocations there, most", high=0),
+    Bar("memory.speedup_vs_frugal_ort", "as fast as frugal ONNX Runtime in as much memory", low=2.0, aim="3"),
+    Bar("memory.runner_floor_mib", "MiB of the idle process", high=60, aim="47"),
+    Bar("memory.bands_models", "models whose least peak falls by bands", low=2, aim="3"),
+    Bar("memory.outputs_equal", "plans whose outputs are right", low=1.0),
+)
+
+
+def peak_over_budget_max(e: MemoryEvidence) -> float:
+    """Max over all plans that ran of peak / budget, all pages counted."""
+    return float((e.planned["peak"] / e.planned["budget"]).max())
+
+
+def reduction(model: str) -> Callable[[MemoryEvidence], float]:
+    """1 - least peak that runs / peak of ONNX Runtime by default, both over idle."""
+
+    def found(e: MemoryEvidence) -> float:
+        row = e.least[e.least["model"] == model].iloc[0]
+        return float(1 - row["peak"] / row["stock_peak"])
+
+    return found
+
+
+def phonelike_overhead(e: MemoryEvidence) -> float:
+    """Median over interleaved pairs of latency at the least peak / with all weights in memory - 1, both slowed alike."""
+    return float(e.slowed["median_ms"].iloc[0])
+
+
+def phonelike_stalls(e: MemoryEvidence) -> float:
+    """Time between steps there beyond that with all weights in memory, over the latency."""
+    return float(e.slowed["wait_ms"].iloc[0])
+
+
+def points_within_10pct_of_bound(e: MemoryEvidence) -> float:
+    """Share of budgets that are not proven too small whose latency is at most 1.1 times the bound of those minutes."""
+    possible = e.budgets[e.budgets["needed"].isna()]
+    return float((possible["median_ms"] <= _NEAR * possible["bound_ms"]).mean())
+
+
+def plan_gap_max(e: MemoryEvidence) -> float:
+    """Max over plans of predicted / bound - 1."""
+    return float((e.planned["predicted_ms"] / e.planned["plan_bound_ms"] - 1).max())
+
+
+def replan_ms_max(e: MemoryEvidence) -> float:
+    """Max over budgets of the time to plan again from the profile, in the planning process."""
+    return float(e.planned["replan_ms"].max())
+
+
+def switch_pause_ms_max(e: MemoryEvidence) -> float:
+    """Max over changes of the budget in a running session of the pause less bytes / bandwidth."""
+    return float(e.switched["pause_ms"].max())
+
+
+def cgroup_latency_ratio_max(e: MemoryEvidence) -> float:
+    """Max over plans of latency held to idle and the budget / latency without a limit."""
+    return float(e.planned["pause_ms"].max())
+
+
+def cgroup_major_faults_max(e: MemoryEvidence) -> float:
+    """Most major faults of a plan that was held to its budget."""
+    return float(e.planned.dropna(subset=["pause_ms"])["major_faults"].max())
+
+
+def cgroup_failcnt_max(e: MemoryEvidence) -> float:
+    """Most failed allocations of one."""
+    return float(e.planned.dropna(subset=["pause_ms"])["failures"].max())
+
+
+def speedup_vs_frugal_ort(e: MemoryEvidence) -> float:
+    """Latency of frugal ONNX Runtime / ours, both held to idle and as much."""
+    times = e.held.set_index("setting")["median_ms"]
+    own = times[OWN]
+    return float(times.drop(OWN).iloc[0] / own)
+
+
+def runner_floor_mib(e: MemoryEvidence) -> float:
+    """Resident memory of the process that runs plans, before it opens one; the largest seen."""
+    return float(e.planned["idle"].max() / MIB)
+
+
+def bands_models(e: MemoryEvidence) -> float:
+    """Models whose least peak is that of a program with bands."""
+    return float((e.least["bands"] > 0).sum())
+
+
+def outputs_equal(e: MemoryEvidence) -> float:
+    """Share of plans whose outputs are, bit by bit, those with all weights in memory, and ONNX Runtime's within 1e-4."""
+    right = (e.planned["equal"] == 1) & (e.planned["error"] <= _TOLERANCE)
+    return float(right.mean())
+
+
+_ALL: Mapping[str, Callable[[MemoryEvidence], float]] = MappingProxyType(
+    {
+        "peak_over_budget_max": peak_over_budget_max,
+        "resnet152_reduction": reduction("resnet152"),
+        "vgg19_reduction": reduction("vgg19"),
+        "phonelike_overhead": phonelike_overhead,
+        "phonelike_stalls": phonelike_stalls,
+        "points_within_10pct_of_bound": points_within_10pct_of_bound,
+        "plan_gap_max": plan_gap_max,
+        "replan_ms_max": replan_ms_max,
+        "switch_pause_ms_max": switch_pause_ms_max,
+        "cgroup_latency_ratio_max": cgroup_latency_ratio_max,
+        "cgroup_major_faults_max": cgroup_major_faults_max,
+        "cgroup_failcnt_max": cgroup_failcnt_max,
+        "speedup_vs_frugal_ort": speedup_vs_frugal_ort,
+        "runner_floor_mib": runner_floor_mib,
+        "bands_models": bands_models,
+        "outputs_equal": outputs_equal,
+    }
+)
+
+
+def memory_metrics(e: MemoryEvidence) -> dict[str, float]:
+    """All figures that were measured, by key."""
+    found = {}
+    for name, function in _ALL.items():
+        try:
+            value = function(e)
+        except (IndexError, KeyError):  # not measured
+            continue
+        if value == value:  # noqa: PLR0124  not a number: not measured
+            found[f"memory.{name}"] = value
+    return found

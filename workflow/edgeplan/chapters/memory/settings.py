@@ -1,0 +1,62 @@
+"""The `memory` section of params.yaml."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from edgeplan.chapters.base import ChapterParams, DeviceName, Section
+from edgeplan.engines.registry import SETTINGS
+from edgeplan.workloads.registry import WORKLOADS
+
+_Count = Annotated[int, Field(ge=1, le=1000)]
+_Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class MemorySettings(Section):
+    """What the chapter on memory measures.
+
+    Attributes:
+        devices: devices whose engine is the package's own runtime.
+        models: names of `workloads.registry.WORKLOADS`.
+        settings: stock settings to stand beside; the first is what shares are of. Those not installed say so in the tables.
+        shares: budgets, as shares of what the first setting takes.
+        threads: that compute; another processor reads.
+        runs: inferences of each plan and setting.
+        slowed_model: model that is slowed by waiting awake until it takes `slowed_ratio` times as long as reading, at the
+            least peak that it runs in; "" leaves it out.
+        slowed_pairs: interleaved pairs of it and of the same with all weights in memory.
+        limited_model, limited_mib: model and memory over idle that the frugal setting, the last one, is held to by the system
+            beside our plan; "" leaves it out.
+        lock_timeout_seconds: how long to wait while another process is measuring on this machine.
+    """
+
+    devices: Annotated[list[DeviceName], Field(min_length=1)]
+    models: Annotated[tuple[str, ...], Field(min_length=1)]
+    settings: Annotated[tuple[str, ...], Field(min_length=1)]
+    shares: Annotated[tuple[_Share, ...], Field(min_length=1)]
+    threads: _Count
+    runs: Annotated[int, Field(ge=2, le=1000)]
+    slowed_model: str = ""
+    slowed_ratio: Annotated[float, Field(gt=0, le=100)] = 3.0
+    slowed_pairs: _Count = 20
+    limited_model: str = ""
+    limited_mib: Annotated[float, Field(gt=0)] = 45.0
+    lock_timeout_seconds: Annotated[float, Field(ge=0)] = 600.0
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for what, names, known in (
+            ("model", [*self.models, *filter(None, (self.slowed_model, self.limited_model))], WORKLOADS),
+            ("setting", self.settings, SETTINGS),
+        ):
+            if unknown := [name for name in names if name not in known]:
+                raise ValueError(f"there is no {what} {unknown[0]!r}; known: {', '.join(known)}")
+        return self
+
+
+class Params(ChapterParams):
+    """What the chapter reads of params.yaml."""
+
+    memory: MemorySettings
