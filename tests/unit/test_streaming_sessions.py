@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from streamed_models import MODELS, Streamed, outputs_of, streamed
 
+from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import FormatError, InfeasibleError, InputError, ModelError
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.planner import Mode
-from edgeplan.reference import reference_outputs
 from edgeplan.runtime.bands import Region, banded, live_bytes, possible, recomputed, regions_by_peak
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.program import activation_layouts

@@ -153,7 +153,7 @@ def test_a_stage_is_built_before_what_reads_it() -> None:
 def test_only_measuring_stages_keep_rows() -> None:
     keeping = {name for name, stage in ALL.items() if any(path.startswith("data/rows/") for path in _outputs(stage))}
     assert keeping == {stage.name for stage in STAGES if stage.rows}
-    assert keeping == {"fusion", "sampling", "calibration", "truth", "unseen", "cold_start"}
+    assert keeping == {"fusion", "sampling", "calibration", "truth", "unseen", "cold_start", "memory"}
     for name in keeping:
         rows = next(out for out in ALL[name]["outs"] if isinstance(out, dict) and next(iter(out)).startswith("data/rows/"))
         assert list(rows.values()) == [{"cache": False, "persist": True}]
@@ -203,7 +203,8 @@ def test_one_stage_merges_the_figures_of_merit_of_a_target() -> None:
 def test_the_report_of_a_device_takes_in_the_chapters_that_are_about_it() -> None:
     both, one = (parts_of_report(device, VALUES) for device in ("cpu-onednn", "cpu-openvino"))
     folder = "results/cpu-onednn/chapters"
-    assert both == [f"{folder}/{name}" for name in ("prediction.json", "cold_start.json", "cold_start.page.json")]
+    wanted = ("prediction.json", *(f"{name}{end}" for name in ("cold_start", "memory") for end in (".json", ".page.json")))
+    assert both == [f"{folder}/{name}" for name in wanted]
     assert one == ["results/cpu-openvino/chapters/prediction.json"]
 
 

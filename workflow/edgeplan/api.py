@@ -427,7 +427,7 @@ def run(
     source = None
     if check:
         from edgeplan.chapters.cold_start.reference import model_of
-        from edgeplan.reference import reference_outputs
+        from edgeplan.engines.onnxruntime.reference import reference_outputs
 
         source = model_of(program, folder, None if model is None else Path(model))
     difference = None
@@ -487,8 +487,8 @@ def run_memory(
 
     from edgeplan.chapters.memory.budget import Budget
     from edgeplan.chapters.memory.inference import model_of, read_about, run_plan
+    from edgeplan.engines.onnxruntime.reference import reference_outputs
     from edgeplan.measurement.process.inputs import random_inputs, relative_error
-    from edgeplan.reference import reference_outputs
     from edgeplan.runtime.streaming.program import read_program
     from edgeplan.tensors import checked_inputs, read_inputs
 

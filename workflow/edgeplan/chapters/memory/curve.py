@@ -23,6 +23,8 @@ def write_curve(points: Sequence[tuple[int, float, float]], model: str, path: Pa
     axis.plot(budgets, [ms for _, ms, _ in points], color=PALETTE[0], marker="o", markersize=3, label="planned")
     axis.plot(budgets, [ms for _, _, ms in points], color=INK, linestyle="--", label="bound")
     axis.set_xscale("log")
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter("{x:g}")
     axis.set_ylim(bottom=0)
     name_axes(axis, "budget over idle (MiB)", "inference (ms)", model)
     legend(axis)

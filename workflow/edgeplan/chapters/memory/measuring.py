@@ -16,6 +16,7 @@ from edgeplan.chapters.memory import stock
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.plan import Cores, MemoryPlanned, Planner
 from edgeplan.chapters.memory.settings import MemorySettings
+from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.measurement.process.child import ColdRunError
 from edgeplan.measurement.process.inputs import relative_error
@@ -25,7 +26,6 @@ from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.planner import Mode
 from edgeplan.planning.memory.workload import Reader
 from edgeplan.profiling.streaming import StreamRun, StreamRunError, all_resident, answer, run_apart, workload_of
-from edgeplan.reference import reference_outputs
 from edgeplan.runtime.streaming.session import WEIGHTS_NAME
 
 #: Columns of a row that are numbers; sizes in bytes, times in milliseconds. What a case does not have is missing.

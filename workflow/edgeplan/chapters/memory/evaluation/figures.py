@@ -30,6 +30,8 @@ def latency_by_budget(e: MemoryEvidence) -> Any:
             style = {"color": PALETTE[place % len(PALETTE)], "marker": MARKERS[place % len(MARKERS)], "linestyle": ""}
             axis.plot([row["peak"] / MIB], [row["median_ms"]], label=row["setting"], **style)
         axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("{x:g}")
         axis.set_ylim(bottom=0)
         name_axes(axis, "peak over idle (MiB)", "inference (ms)", model)
     for axis in axes[len(models) :]:

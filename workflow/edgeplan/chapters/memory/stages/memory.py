@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from edgeplan.chapters.memory.plan import Cores
 from edgeplan.chapters.memory.settings import MemorySettings, Params
 from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import environment
+from edgeplan.errors import StoreError
+from edgeplan.measurement.bench import STORED_ROWS_ONLY
 from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.profiling.settings import cores_of
@@ -42,6 +45,7 @@ def measure_memory(params: Params, *, device: Path, rows: Path, work: Path, runs
         environment_path: where the state of the machine goes.
 
     Raises:
+        StoreError: nothing may be measured, and there are no rows.
         BusyError: another process is measuring on this machine, and did not end in time.
         EdgeplanError: of the planner and the runtime.
     """
@@ -51,11 +55,20 @@ def measure_memory(params: Params, *, device: Path, rows: Path, work: Path, runs
     for name in settings.models:
         key = _key(name, params.seed, settings)
         found = kept.get(key)
+        if found is None and os.environ.get(STORED_ROWS_ONLY):
+            log.warning("no rows of %s: it is left out, since nothing may be measured (%s)", name, STORED_ROWS_ONLY)
+            continue
         if found is None:
             found = _measured(name, params.seed, settings, device, work)
             kept.add(key, found)
         frames.append(found.assign(model=name))
     kept.merge()
+    if not frames:
+        raise StoreError(
+            "nothing may be measured, and there are no rows of any model",
+            where=str(rows),
+            next_step=f"unset {STORED_ROWS_ONLY} to measure here, or restore them: git checkout -- {rows}",
+        )
     table = pd.concat(frames, ignore_index=True)
     write_parquet(table[["model", *COLUMNS, _WHEN]], runs)
     latest = float(table[_WHEN].max())
