@@ -358,8 +358,8 @@ def plan_memory(
             size = int(wanted.share * peak_bytes(source, planner.cores))
         else:
             size = wanted.size
-        planner.beside_bytes = planner.idle_bytes if total else 0
-        made = planner.write(size - planner.beside_bytes, Mode(mode), out)
+        planner.beside_bytes = planner.idle_bytes if total and wanted is not None else 0
+        made = planner.write(size - planner.beside_bytes, Mode(mode), out, found=wanted is None)
         if curve is not None:
             from edgeplan.chapters.memory.curve import write_curve
 

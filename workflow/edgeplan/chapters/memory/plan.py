@@ -329,8 +329,14 @@ class Planner:
                 found.append((budget, best.predicted_ms, min(planned.lower_bound_ms for planned in made)))
         return found
 
-    def write(self, budget: int, mode: Mode, folder: Path) -> MemoryPlanned:
+    def write(self, budget: int, mode: Mode, folder: Path, *, found: bool = False) -> MemoryPlanned:
         """Plan, run, and write the folder: a plan whose run took more than the budget is made again with less.
+
+        Args:
+            budget: bytes over idle.
+            mode: what is planned for.
+            folder: of the plan.
+            found: nobody named the budget, `least_for` found it: it becomes what the run took where that is more.
 
         Raises:
             InfeasibleError: nothing fits.
@@ -344,6 +350,8 @@ class Planner:
             plan_document = document(made, candidate.workload, candidate.reader, *names)
             settings = self.settings(3, isolated=mode is Mode.isolated)
             run = run_apart(candidate.folder, self._threads, [plan_document.model_dump()], settings)
+            if found:  # by prediction, to the last page: another run may take some more
+                budget = max(budget, run.peak_over_idle + _SLACK_BYTES)
             if run.peak_over_idle <= budget:
                 self._put(candidate, plan_document, budget, folder)
                 return MemoryPlanned(folder, plan_document, candidate, budget, run)
