@@ -325,7 +325,7 @@ def plan_memory(
         EdgeplanError: see `edgeplan.chapters.memory.plan.Planner`.
     """
     from edgeplan.chapters.memory.budget import Budget
-    from edgeplan.chapters.memory.plan import planning
+    from edgeplan.chapters.memory.plan import planning, require_replaceable
     from edgeplan.chapters.memory.stock import peak_bytes
     from edgeplan.devices.config import load_device
     from edgeplan.graph.onnx.prepare import Preparation, prepare_file
@@ -333,7 +333,7 @@ def plan_memory(
     from edgeplan.profiling.settings import cores_of
     from edgeplan.writable import require_writable
 
-    slowdown = Budget.parsed(max_slowdown).share if max_slowdown else 0.0
+    slowdown = Budget.parsed(max_slowdown, "--max-slowdown").share if max_slowdown else 0.0
     if max_slowdown and not slowdown:
         raise ParamsError(f"{max_slowdown!r} is no share", where="--max-slowdown", next_step="give per cent, as in 5%")
     wanted = Budget.parsed(budget) if budget else None
@@ -349,6 +349,7 @@ def plan_memory(
     processors = cores_of(found).all
     out = Path(output)
     require_writable(out, instead="choose another folder with -o")
+    require_replaceable(out)
     source = prepare_file(Path(model), preparation or Preparation(), out.with_name(f"{out.name}.onnx"))
     with planning(source, threads or max(1, len(processors) - 1), processors, out) as planner:
         if wanted is None:
@@ -357,8 +358,8 @@ def plan_memory(
             size = int(wanted.share * peak_bytes(source, planner.cores))
         else:
             size = wanted.size
-        size -= planner.idle_bytes if total else 0
-        made = planner.write(size, Mode(mode), out)
+        planner.beside_bytes = planner.idle_bytes if total and wanted is not None else 0
+        made = planner.write(size - planner.beside_bytes, Mode(mode), out, found=wanted is None)
         if curve is not None:
             from edgeplan.chapters.memory.curve import write_curve
 
@@ -503,7 +504,7 @@ def run_memory(
         values = read_inputs(Path(inputs), program.inputs)
     else:
         values = checked_inputs(inputs, program.inputs)
-    parsed = [Budget.parsed(text) for text in budgets]
+    parsed = [Budget.parsed(text, "--budgets") for text in budgets]
     if any(not budget.size for budget in parsed):
         raise ParamsError("budgets of a run are sizes", where="--budgets", next_step="give them as in 300MB,100MB")
     source = model_of(about, None if model is None else Path(model)) if check else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from edgeplan.errors import ParamsError
 
 MIB = 1 << 20
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": MIB, "gib": 1 << 30}
+_MOST_BYTES, _MOST_SHARE = 1 << 50, 100.0  # whatever is above is a mistake
 _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([a-zA-Z]{0,3}|%)")
 
 
@@ -26,8 +26,12 @@ class Budget:
     share: float = 0.0
 
     @classmethod
-    def parsed(cls, text: str) -> Budget:
+    def parsed(cls, text: str, where: str = "--budget") -> Budget:
         """A budget as a user writes it: `64MB`, `64MiB`, `10%`.
+
+        Args:
+            text: what was written.
+            where: the option, for messages.
 
         Raises:
             ParamsError: it is none.
@@ -35,15 +39,15 @@ class Budget:
         match = _AMOUNT.fullmatch(text.strip())
         unit = match[2].lower() if match else ""
         number = float(match[1]) if match else 0.0
-        if match is None or (unit != "%" and unit not in _UNITS) or number <= 0 or not math.isfinite(number):
-            raise ParamsError(
-                f"{text!r} is no budget of memory",
-                where="--budget",
-                next_step="give bytes as in 64MB or 64MiB, or a share as in 10%",
-            )
-        if unit == "%":
+        if unit == "%" and 0 < number / 100 <= _MOST_SHARE:
             return cls(share=number / 100)
-        return cls(size=int(number * _UNITS[unit]))
+        if unit in _UNITS and 1 <= number * _UNITS[unit] <= _MOST_BYTES:
+            return cls(size=int(number * _UNITS[unit]))
+        raise ParamsError(
+            f"{text!r} is no budget of memory",
+            where=where,
+            next_step="give bytes as in 64MB or 64MiB, or a share as in 10%",
+        )
 
 
 def mib(size: float) -> str:

@@ -16,6 +16,7 @@ from edgeplan.chapters.memory.budget import mib
 from edgeplan.chapters.memory.plan import MODEL_NAME, PROFILE_NAME
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError, InfeasibleError, ModelError
+from edgeplan.measurement.process.page_cache import evict
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan, document, read_plan
 from edgeplan.planning.memory.planner import Mode, plan
@@ -94,8 +95,8 @@ class MemoryRun:
 
 
 def is_memory_plan(folder: Path) -> bool:
-    """Whether a folder holds a plan of this chapter."""
-    return (folder / WEIGHTS_NAME).is_file() and (folder / MODEL_NAME).is_file()
+    """Whether a folder holds a plan of this chapter, a damaged one included."""
+    return any((folder / name).is_file() for name in (WEIGHTS_NAME, MODEL_NAME, PROFILE_NAME))  # one may be missing
 
 
 def read_about(folder: Path) -> About:
@@ -129,6 +130,41 @@ def read_profile(folder: Path) -> StreamProfile:
         return StreamProfile.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise FormatError("the profile cannot be read", where=str(path), next_step=AGAIN) from error
+
+
+def require_whole(folder: Path, about: About) -> None:
+    """The weights are those that were written.
+
+    Raises:
+        ModelError: they are not, or cannot be read.
+    """
+    path = folder / WEIGHTS_NAME
+    try:
+        found = model_sha256([path])
+        evict([path])  # weights are read past the page cache
+    except OSError as error:
+        raise ModelError(f"cannot read the weights: {error.strerror}", where=str(path), next_step=AGAIN) from error
+    if found != about.weights_sha256:
+        raise ModelError("the weights are damaged: not those that were planned", where=str(path), next_step=AGAIN)
+
+
+def require_of(plan_document: MemoryPlan, program: StreamProgram, folder: Path) -> None:
+    """A plan is for a program: each step's weights and each buffer have the room that the program takes.
+
+    Raises:
+        FormatError: it is for another one.
+    """
+    wanted = (
+        tuple((step.name, step.weight_bytes) for step in program.steps),
+        tuple((b.name, b.size, b.lower, b.upper) for b in program.buffers),
+    )
+    p = plan_document
+    found = (
+        tuple(zip(p.steps, p.weight_bytes, strict=True)),
+        tuple(zip(p.tensors, p.tensor_bytes, p.tensor_lower, p.tensor_upper, strict=True)),
+    )
+    if wanted != found:
+        raise FormatError("the plan does not fit the program", where=str(folder / PLAN_NAME), next_step=AGAIN)
 
 
 def replanned(folder: Path, program: StreamProgram, profile: StreamProfile, budget: int, mode: Mode) -> MemoryPlan:
@@ -168,9 +204,11 @@ def run_plan(folder: Path, inputs: Mapping[str, Array], repeat: int, budgets: Se
     """
     about, profile, stored = read_about(folder), read_profile(folder), read_plan(folder / PLAN_NAME)
     mode = Mode(stored.mode)
+    require_whole(folder, about)
     phases: list[Phase] = []
     outputs: dict[str, bytes] = {}
     with open_session(folder, Dnnl(), processors=about.processors["reader"]) as session:
+        require_of(stored, session.program, folder)
         for number, budget in enumerate(budgets or (about.budget_bytes,)):
             begin = time.perf_counter()
             made = replanned(folder, session.program, profile, budget, mode) if budgets else stored

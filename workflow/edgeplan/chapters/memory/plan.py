@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 
 from edgeplan.chapters.memory.budget import MIB, mib
 from edgeplan.devices.machine import fingerprint
-from edgeplan.errors import InfeasibleError, ParamsError, UndecidedError
+from edgeplan.errors import InfeasibleError, ParamsError, StoreError, UndecidedError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
@@ -48,8 +49,11 @@ from edgeplan.support.files import write_json, write_text
 from edgeplan.writable import cannot_write
 
 PROFILE_NAME, MODEL_NAME = "profile.json", "model.json"
+_FILES = frozenset((PROGRAM_NAME, WEIGHTS_NAME, PLAN_NAME, PROFILE_NAME, MODEL_NAME))
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
 LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2)
+_WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
 _ATTEMPTS = 4  # to hold the budget in a run
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
 _SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
@@ -169,6 +173,7 @@ class Planner:
 
     Attributes:
         values: seeded inputs of all runs; inputs: the same in files.
+        beside_bytes: what users count to a budget beside it, the idle process or nothing: messages add it.
 
     Raises:
         ModelError: the model cannot be read, or holds operators that the runtime lacks.
@@ -188,6 +193,7 @@ class Planner:
         shapes = {name: self.lowered.shapes[name] for name in self.lowered.inputs}
         self.values = random_inputs(shapes, 0, self.lowered.types)
         self.inputs = _written(self.values, work)
+        self.beside_bytes = 0
 
     def candidate(self, form: Form) -> Candidate:
         """The program of a form, profiled.
@@ -282,11 +288,19 @@ class Planner:
         candidate = self.candidate(min(self.forms, key=self._least))
         layout, objects = least(candidate.workload), candidate.profile.objects_bytes
         enough = (layout.height or layout.lower_bound) + objects
-        proven = "proven for the finest slices and bands" if layout.proven else f"{mib(layout.lower_bound + objects)} proven"
+        proven = (
+            "proven for the finest slices and bands"
+            if layout.proven
+            else f"{mib(layout.lower_bound + objects + self.beside_bytes)} proven"
+        )
+        return self._too_small(budget, f"the least is {mib(enough + self.beside_bytes)}", enough, f" ({proven})")
+
+    def _too_small(self, budget: int, what: str, enough: int, why: str = "") -> InfeasibleError:
+        of = "for the process" if self.beside_bytes else "over idle"
         return InfeasibleError(
-            f"{mib(budget)} is not enough: the least is {mib(enough)} over idle ({proven})",
+            f"{mib(budget + self.beside_bytes)} is not enough: {what} {of}{why}",
             where="--budget",
-            next_step=f"give --budget {-(-enough // MIB)}MiB or more",
+            next_step=f"give --budget {-(-(enough + self.beside_bytes) // MIB)}MiB or more",
         )
 
     def least_for(self, slowdown: float, mode: Mode) -> int:
@@ -327,8 +341,14 @@ class Planner:
                 found.append((budget, best.predicted_ms, min(planned.lower_bound_ms for planned in made)))
         return found
 
-    def write(self, budget: int, mode: Mode, folder: Path) -> MemoryPlanned:
+    def write(self, budget: int, mode: Mode, folder: Path, *, found: bool = False) -> MemoryPlanned:
         """Plan, run, and write the folder: a plan whose run took more than the budget is made again with less.
+
+        Args:
+            budget: bytes over idle.
+            mode: what is planned for.
+            folder: of the plan.
+            found: nobody named the budget, `least_for` found it: it becomes what the run took where that is more.
 
         Raises:
             InfeasibleError: nothing fits.
@@ -341,31 +361,30 @@ class Planner:
             plan_document = self.documented(candidate, made)
             settings = self.settings(3, isolated=mode is Mode.isolated)
             run = run_apart(candidate.folder, self._threads, [plan_document.model_dump()], settings)
+            if found:  # by prediction, to the last page: another run may take some more
+                budget = max(budget, run.peak_over_idle + _SLACK_BYTES)
             if run.peak_over_idle <= budget:
                 self._put(candidate, plan_document, budget, folder)
                 return MemoryPlanned(folder, plan_document, candidate, budget, run)
             excess += run.peak_over_idle - budget + _SLACK_BYTES
-        raise InfeasibleError(
-            f"{mib(budget)} is not enough: runs take {mib(run.peak_over_idle)} over idle",
-            where="--budget",
-            next_step=f"give --budget {-(-run.peak_over_idle // MIB) + 1}MiB or more",
-        )
+        taken = run.peak_over_idle
+        raise self._too_small(budget, f"runs take {mib(taken + self.beside_bytes)}", taken + MIB)
 
     def _put(self, candidate: Candidate, plan_document: MemoryPlan, budget: int, folder: Path) -> None:
-        """The folder, built aside and renamed into place."""
+        """The folder, built aside and put in place at once: what ends this process leaves the old plan or the new one."""
         folder = folder.resolve()
+        require_replaceable(folder)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-            try:
+            with work_folder(folder.parent, _WORK_PREFIX) as work:
+                building = work / "plan"
+                building.mkdir()
                 for name in (PROGRAM_NAME, WEIGHTS_NAME):
                     _placed(candidate.folder / name, building / name)
                 write_plan(plan_document, building / PLAN_NAME)
                 write_text(building / PROFILE_NAME, candidate.profile.model_dump_json() + "\n")
                 write_json(building / MODEL_NAME, self._about(budget, candidate))
-                _swapped(building, folder)
-            finally:
-                shutil.rmtree(building, ignore_errors=True)
+                _put_in_place(building, folder)
         except OSError as error:
             raise cannot_write(error, folder) from error
 
@@ -415,15 +434,34 @@ def _placed(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _swapped(building: Path, folder: Path) -> None:
-    """Put a folder in the place of another, or of none."""
+def _put_in_place(building: Path, folder: Path) -> None:
+    """A folder in the place of another one, or of none; the other one is where the first one was. At no time there is none.
+
+    Raises:
+        OSError: the system refuses.
+    """
     if not folder.exists():
         building.rename(folder)
         return
-    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
-    folder.rename(old)
-    building.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    names = (_HERE, os.fsencode(building), _HERE, os.fsencode(folder))
+    if ctypes.CDLL(None, use_errno=True).renameat2(*names, _EXCHANGE):
+        number = ctypes.get_errno()
+        if number not in (errno.EINVAL, errno.ENOSYS):
+            raise OSError(number, os.strerror(number), str(folder))
+        folder.rename(building.with_name("old"))  # this file system exchanges nothing
+        building.rename(folder)
+
+
+def require_replaceable(folder: Path) -> None:
+    """A plan takes the place of the whole folder: of none, an empty one or an older plan.
+
+    Raises:
+        StoreError: it holds something else, which would be lost.
+    """
+    others = sorted({path.name for path in folder.iterdir()} - _FILES) if folder.is_dir() else []
+    if others:
+        what = f"the folder holds other things than a plan of memory: {others[0]!r}"
+        raise StoreError(what, where=str(folder), next_step="choose another folder with -o")
 
 
 def _written(values: Mapping[str, Array], work: Path) -> Mapping[str, Path]:
@@ -482,7 +520,7 @@ def planning(model: Path, threads: int, processors: Sequence[int], near: Path, w
     parent = near.resolve().parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        with machine_lock(wait_seconds), work_folder(parent, ".planning-") as folder:
+        with machine_lock(wait_seconds), work_folder(parent, _WORK_PREFIX) as folder:
             yield Planner(model, folder, threads, cores)
     except OSError as error:
         raise cannot_write(error, near) from error

@@ -67,8 +67,7 @@ def prepared(setting: str, model: Path, inputs: Inputs, folder: Path, threads: i
     Raises:
         ColdRunError: the setting cannot run it; its reason is in the message.
     """
-    job = {"setting": setting, "threads": threads, "model": model, "inputs": inputs.shapes}
-    found = prepare_offline(PrepareJob.model_validate({**job, "folder": folder}))
+    found = prepare_offline(PrepareJob(setting=setting, threads=threads, model=model, inputs=inputs.shapes, folder=folder))
     if found.artefact is None:
         raise ColdRunError(f"{setting} cannot run the model: {found.reason}", where=str(model), next_step="leave it out")
     return found.artefact

@@ -106,7 +106,7 @@ def memory_group() -> Iterator[MemoryGroup]:
         NoGroupError: there is no such controller, or this user may not use it.
     """
     version = 1 if (_ROOT_1 / "memory.limit_in_bytes").exists() or (_ROOT_1 / "cgroup.procs").exists() else 2
-    root = _ROOT_1 if version == 1 else _ROOT_2
+    root = _own(_ROOT_1) if version == 1 else _ROOT_2
     if version == 2 and "memory" not in _controllers(root):  # noqa: PLR2004
         raise NoGroupError("this system has no memory controller for cgroups")
     path = root / f"edgeplan-{os.getpid()}-{time.monotonic_ns()}"
@@ -123,6 +123,15 @@ def memory_group() -> Iterator[MemoryGroup]:
                 break
             except OSError:
                 time.sleep(0.05)
+
+
+def _own(root: Path) -> Path:
+    """This process's own group of version 1: a group within it stays under its limits. The root where it cannot be seen."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(",") and (found := root / path.lstrip("/")).is_dir():
+            return found
+    return root
 
 
 def _controllers(root: Path) -> Sequence[str]:

@@ -25,6 +25,7 @@ FORMAT = 1
 PROGRAM_NAME = "program.json"
 #: Where an operand lies, if in no buffer.
 WEIGHTS = -1
+_MOST_THREADS = 1024
 PAGE_BYTES = 4096  # segments begin at multiples of it, in the file and in memory: direct I/O needs that
 AGAIN = "plan the model again: edgeplan plan memory"
 
@@ -162,22 +163,55 @@ def from_json(text: str | bytes, where: Path) -> StreamProgram:
         found = json.loads(text)
         if found.pop("format") != FORMAT:
             raise FormatError("the program has another format", where=str(where), next_step=AGAIN)
-        return StreamProgram(
-            model=found["model"],
-            threads=found["threads"],
-            library=tuple(found["library"]),
-            kernels=tuple(_kernel(k) for k in found["kernels"]),
-            steps=tuple(_executed(s) for s in found["steps"]),
-            buffers=tuple(Buffer(**b) for b in found["buffers"]),
-            inputs=tuple(_border(b) for b in found["inputs"]),
-            outputs=tuple(_border(b) for b in found["outputs"]),
-            shapes={name: tuple(shape) for name, shape in found["shapes"].items()},
-            layouts=found["layouts"],
-            types=found["types"],
-            weights_bytes=found["weights_bytes"],
+        return _inside(
+            StreamProgram(
+                model=found["model"],
+                threads=found["threads"],
+                library=tuple(found["library"]),
+                kernels=tuple(_kernel(k) for k in found["kernels"]),
+                steps=tuple(_executed(s) for s in found["steps"]),
+                buffers=tuple(Buffer(**b) for b in found["buffers"]),
+                inputs=tuple(_border(b) for b in found["inputs"]),
+                outputs=tuple(_border(b) for b in found["outputs"]),
+                shapes={name: tuple(shape) for name, shape in found["shapes"].items()},
+                layouts=found["layouts"],
+                types=found["types"],
+                weights_bytes=found["weights_bytes"],
+            )
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FormatError(f"the program is damaged: {error}", where=str(where), next_step=AGAIN) from error
+
+
+def _inside(program: StreamProgram) -> StreamProgram:
+    """The same, if every number names something that there is and every address lies inside of it.
+
+    Raises:
+        ValueError: one does not.
+    """
+    if type(program.threads) is not int or not 1 <= program.threads <= _MOST_THREADS:
+        raise ValueError("threads")
+    for buffer in program.buffers:
+        if not (0 <= buffer.lower < buffer.upper <= len(program.steps) and buffer.size >= 0):
+            raise ValueError(f"buffer {buffer.name!r}")
+    for step in program.steps:
+        end = step.weights_at + step.weight_bytes
+        if not (0 <= step.kernel < len(program.kernels) and 0 <= step.weights_at <= end <= program.weights_bytes):
+            raise ValueError(f"step {step.name!r}")
+        for operand in (operand for call in step.calls for operand in call):
+            _require_in(operand, step.weight_bytes if operand.buffer == WEIGHTS else None, program, 0)
+    for border in (*program.inputs, *program.outputs):
+        _require_in(border.operand, None, program, border.size)
+    return program
+
+
+def _require_in(operand: Operand, size: int | None, program: StreamProgram, length: int) -> None:
+    if size is None:
+        if not 0 <= operand.buffer < len(program.buffers):
+            raise ValueError(f"buffer {operand.buffer}")
+        size = program.buffers[operand.buffer].size
+    if not 0 <= operand.offset <= operand.offset + length <= size:
+        raise ValueError(f"byte {operand.offset} of buffer {operand.buffer}")
 
 
 def _kernel(found: dict[str, Any]) -> Kernel:

@@ -1,0 +1,377 @@
+"""`edgeplan plan memory` and `edgeplan run` of its plans: what they do, what they refuse, what is left when they end early."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from streamed_models import plain_model, residual_model
+
+from edgeplan.api import plan_memory, run_memory
+from edgeplan.chapters.memory.budget import Budget
+from edgeplan.errors import FormatError, InfeasibleError, ModelError, ParamsError, StoreError
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.memory_group import Limited, NoGroupError, memory_group, run_limited
+from edgeplan.planning.memory.document import read_plan
+from edgeplan.profiling.streaming import RunSettings, StreamRun
+from edgeplan.runtime.dnnl import Dnnl
+
+Edgeplan = Callable[..., Any]
+_MIB = 1 << 20
+_ENOUGH = "64MiB"
+
+
+@pytest.fixture(scope="module")
+def place(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model and a plan of it."""
+    assert dnnl.info.version  # where the library is not there, what needs plans is skipped
+    folder = tmp_path_factory.mktemp("memory")
+    save_onnx(plain_model(), folder / "plain.onnx")
+    plan_memory(folder / "plain.onnx", folder / "plan", _ENOUGH)
+    return folder
+
+
+@pytest.fixture
+def plan(place: Path, tmp_path: Path) -> Path:
+    """A copy of the plan, to be damaged."""
+    return Path(shutil.copytree(place / "plan", tmp_path / "plan"))
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _peak(out: str) -> float:
+    found = re.search(r"measured peak\s+([\d.]+) MiB", out)
+    assert found, out
+    return float(found[1])
+
+
+@pytest.mark.usefixtures("dnnl")
+def test_plan_and_run_by_commands(edgeplan: Edgeplan, tmp_path: Path) -> None:
+    save_onnx(residual_model(), tmp_path / "net.onnx")
+    made = edgeplan("plan", "memory", "net.onnx", "--budget", "20MiB", "-o", "plan", folder=tmp_path)
+    assert made.code == 0, made.err
+    assert 0 < _peak(made.out) <= 20
+    assert "budget          20.00 MiB over the idle process" in made.out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.onnx", "plan"]
+
+    given_file, output = tmp_path / "x.npz", tmp_path / "y.npz"
+    np.savez(given_file, input=np.random.default_rng(3).random((1, 3, 37, 29), dtype=np.float32))
+    ran = edgeplan("run", "plan", "-i", "x.npz", "-o", "y.npz", "--check", "--repeat", "3", folder=tmp_path)
+    assert ran.code == 0, ran.err
+    assert "(median of 3, least" in ran.out
+    difference = re.search(r"largest difference from ONNX Runtime: (\S+)", ran.out)
+    assert difference
+    assert float(difference[1]) < 1e-5
+    with np.load(output) as found:
+        assert [value.shape for value in found.values()] == [(1, 10)]
+    assert given_file.is_file()
+
+
+def test_budgets_follow_each_other_in_one_session(edgeplan: Edgeplan, place: Path) -> None:
+    least = _least(place / "plan")
+    budgets = [f"{_MIB * 64}", f"{least}B", "30MB"]
+    ran = edgeplan("run", str(place / "plan"), "--budgets", ",".join(budgets), "--repeat", "2", "--check")
+    assert ran.code == 0, ran.err
+    lines = [line for line in ran.out.splitlines() if "planned in" in line]
+    assert [line.split(" MiB:")[0] for line in lines] == ["64.0", f"{least / _MIB:.1f}", "28.6"]
+    read = [float(line.split(" MiB read")[0].split()[-1]) for line in lines]
+    assert read[0] == read[2] == 0  # all stays in memory
+    assert read[1] > 0
+
+
+def _least(plan: Path) -> int:
+    """The least budget that a plan's slices can be run by, as the message says it."""
+    with pytest.raises(InfeasibleError, match="the least is") as told:
+        run_memory(plan, budgets=["1"])
+    found = re.search(r"the least is ([\d.]+) MiB", told.value.what)
+    assert found
+    assert "edgeplan plan memory" in (told.value.next_step or "")
+    return round((float(found[1]) + 0.01) * _MIB)
+
+
+def test_a_share_is_of_what_onnx_runtime_takes(edgeplan: Edgeplan, place: Path, tmp_path: Path) -> None:
+    made = edgeplan("plan", "memory", str(place / "plain.onnx"), "-b", "300%", "-o", str(tmp_path / "plan"))
+    assert made.code == 0, made.err
+    budget = json.loads((tmp_path / "plan/model.json").read_text())["budget_bytes"]
+    assert 3 * _MIB < budget < 300 * _MIB
+    assert _peak(made.out) * _MIB <= budget + _MIB / 100
+
+
+def test_the_least_budget_for_a_slowdown_and_a_curve(edgeplan: Edgeplan, place: Path, tmp_path: Path) -> None:
+    folder, curve = tmp_path / "plan", tmp_path / "curve.svg"
+    arguments = ("plan", "memory", str(place / "plain.onnx"), "-o", str(folder), "--curve", str(curve))
+    made = edgeplan(*arguments, "--max-slowdown", "900%")
+    assert made.code == 0, made.err
+    found = read_plan(folder / "plan.json")
+    assert found.loaded_bytes > 0  # less than all weights stay
+    budget = json.loads((folder / "model.json").read_text())["budget_bytes"]
+    assert _peak(made.out) * _MIB <= budget + _MIB / 100
+    svg = curve.read_text()
+    assert svg.startswith(("<?xml", "<svg"))
+    assert "bound" in svg
+    assert "planned" in svg
+    assert "nan" not in svg
+    assert edgeplan("run", str(folder), "--check").code == 0
+
+
+def test_a_total_counts_the_idle_process(edgeplan: Edgeplan, place: Path, tmp_path: Path) -> None:
+    arguments = ("plan", "memory", str(place / "plain.onnx"), "--total", "--mode", "isolated", "-o", str(tmp_path / "plan"))
+    made = edgeplan(*arguments, "-b", "100MiB")
+    assert made.code == 0, made.err
+    found = re.search(r"budget\s+([\d.]+) MiB over the idle process \(([\d.]+) MiB\)", made.out)
+    assert found
+    assert float(found[1]) + float(found[2]) == pytest.approx(100, abs=0.1)
+    before = _contents(tmp_path / "plan")
+    small = edgeplan(*arguments, "-b", "1MiB")
+    assert small.code == InfeasibleError.exit_code
+    assert small.err.startswith("error: 1.00 MiB is not enough: the least is ")
+    again = re.search(r"give --budget (\d+)MiB or more", small.err)
+    assert again
+    assert int(again[1]) > float(found[2])  # as users count it
+    assert _contents(tmp_path / "plan") == before
+
+
+@pytest.mark.parametrize(
+    "text", ["-3MB", "abc", "0", "0MB", "0.0001", "1e400MB", "999999999999999GB", "0%", "10 per cent", "%", "nan"]
+)
+def test_what_is_no_budget_is_refused(edgeplan: Edgeplan, place: Path, tmp_path: Path, text: str) -> None:
+    model, out = str(place / "plain.onnx"), tmp_path / "plan"
+    for option, arguments in (
+        ("--budget", ("plan", "memory", model, "-o", str(out))),
+        ("--max-slowdown", ("plan", "memory", model, "-o", str(out))),
+        ("--budgets", ("run", str(place / "plan"))),
+    ):
+        found = edgeplan(*arguments, f"{option}={text}")
+        assert found.code == ParamsError.exit_code, found.err
+        assert f"where: {option}" in found.err
+        assert repr(text) in found.err
+        assert "as in" in found.err
+        assert not out.exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--budget", "64MB", "--max-slowdown", "5%"]])
+def test_a_plan_is_for_a_budget_or_a_slowdown(edgeplan: Edgeplan, place: Path, tmp_path: Path, options: list[str]) -> None:
+    found = edgeplan("plan", "memory", str(place / "plain.onnx"), "-o", str(tmp_path / "plan"), *options)
+    assert found.code == ParamsError.exit_code
+    assert "--budget, --max-slowdown" in found.err
+
+
+def test_too_small_a_budget_says_which_is_enough(edgeplan: Edgeplan, place: Path, tmp_path: Path) -> None:
+    arguments = ("plan", "memory", str(place / "plain.onnx"), "-o", str(tmp_path / "plan"), "--budget")
+    found = edgeplan(*arguments, "2MB")
+    assert found.code == InfeasibleError.exit_code
+    assert found.err.startswith("error: 1.91 MiB is not enough: the least is ")
+    again = re.search(r"give --budget (\d+MiB) or more", found.err)
+    assert again
+    enough = edgeplan(*arguments, f"{int(again[1][:-3]) + 1}MiB")  # a page more or less from run to run
+    assert enough.code == 0, enough.err
+
+
+def test_options_of_cold_starts_are_refused(edgeplan: Edgeplan, place: Path) -> None:
+    found = edgeplan("run", str(place / "plan"), "--cold")
+    assert found.code == ParamsError.exit_code
+    assert "--cold" in found.err
+    shares = edgeplan("run", str(place / "plan"), "--budgets", "10%")
+    assert shares.code == ParamsError.exit_code
+    assert "as in 300MB" in shares.err
+
+
+def _changed(path: Path, change: Callable[[Any], object]) -> None:
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def _refused(edgeplan: Edgeplan, plan: Path, error: type[FormatError | ModelError], name: str) -> str:
+    found = edgeplan("run", str(plan))
+    assert found.code == error.exit_code, found.out + found.err
+    assert str(plan if not name else plan / name) in found.err
+    assert "edgeplan plan memory" in found.err
+    return found.err
+
+
+def test_a_plan_of_another_machine_is_refused(edgeplan: Edgeplan, plan: Path) -> None:
+    _changed(plan / "model.json", lambda d: d.update(machine="0" * 12))
+    assert "another machine" in _refused(edgeplan, plan, FormatError, "")
+
+
+def test_a_plan_for_another_library_is_refused(edgeplan: Edgeplan, plan: Path) -> None:
+    _changed(plan / "program.json", lambda d: d["library"].__setitem__(0, "0.0"))
+    found = edgeplan("run", str(plan))
+    assert found.code == FormatError.exit_code
+    assert "for oneDNN 0.0" in found.err
+    assert "edgeplan plan memory" in found.err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.update(format=99),
+        lambda d: d.pop("steps"),
+        lambda d: d["steps"][0].update(kernel=10**6),
+        lambda d: d["steps"][0].update(kernel=-1),
+        lambda d: d["steps"][0].update(weights_at=1 << 40),
+        lambda d: d["steps"][0]["calls"][0][0].update(buffer=10**6),
+        lambda d: d["steps"][0]["calls"][0][0].update(offset=-4096),
+        lambda d: d["inputs"][0]["operand"].update(offset=1 << 40),
+        lambda d: d["outputs"][0].update(shape=[1, 1 << 20]),
+        lambda d: d["buffers"][0].update(size=-1),
+        lambda d: d.update(threads=0),
+        lambda d: d.update(threads="two"),
+        lambda d: d["inputs"][0].update(dtype="float17"),
+    ],
+)  # fmt: skip
+def test_a_damaged_program_is_refused(edgeplan: Edgeplan, plan: Path, change: Callable[[Any], object]) -> None:
+    _changed(plan / "program.json", change)
+    _refused(edgeplan, plan, FormatError, "program.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.update(format_version=99),
+        lambda d: d.pop("after"),
+        lambda d: d["tensor_offset"].__setitem__(0, 1 << 40),
+        lambda d: d["tensor_bytes"].__setitem__(0, 1),
+        lambda d: d["steps"].__setitem__(0, "another"),
+        lambda d: d.update(mode="sideways"),
+    ],
+)
+def test_a_damaged_plan_is_refused(edgeplan: Edgeplan, plan: Path, change: Callable[[Any], object]) -> None:
+    _changed(plan / "plan.json", change)
+    _refused(edgeplan, plan, FormatError, "plan.json")
+
+
+@pytest.mark.parametrize("name", ["plan.json", "program.json", "profile.json", "model.json"])
+@pytest.mark.parametrize("content", [None, b"", b"{", b"\xff\xfe", b"[]", b"null"])
+def test_a_missing_or_broken_file_is_named(edgeplan: Edgeplan, plan: Path, name: str, content: bytes | None) -> None:
+    if content is None:
+        (plan / name).unlink()
+    else:
+        (plan / name).write_bytes(content)
+    _refused(edgeplan, plan, FormatError, name)
+
+
+def test_damaged_weights_are_refused(edgeplan: Edgeplan, plan: Path) -> None:
+    weights = plan / "weights.bin"
+    whole = weights.read_bytes()
+    for broken in (whole[:-4096], b"", bytes([whole[0] ^ 1]) + whole[1:], whole + bytes(4096)):
+        weights.write_bytes(broken)
+        _refused(edgeplan, plan, ModelError, "weights.bin")
+    weights.unlink()
+    _refused(edgeplan, plan, ModelError, "weights.bin")
+    weights.write_bytes(whole)
+    assert edgeplan("run", str(plan)).code == 0
+
+
+def test_the_model_may_move_but_not_change(edgeplan: Edgeplan, plan: Path, place: Path, tmp_path: Path) -> None:
+    _changed(plan / "model.json", lambda d: d.update(model=str(tmp_path / "gone.onnx")))
+    gone = edgeplan("run", str(plan), "--check")
+    assert gone.code == ModelError.exit_code
+    assert "--model" in gone.err
+    assert edgeplan("run", str(plan), "--check", "--model", str(place / "plain.onnx")).code == 0
+    other = save_onnx(residual_model(), tmp_path / "other.onnx")
+    assert edgeplan("run", str(plan), "--check", "--model", str(other)).code == ModelError.exit_code
+
+
+def test_a_folder_with_other_things_is_not_replaced(edgeplan: Edgeplan, place: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    found = edgeplan("plan", "memory", str(place / "plain.onnx"), "-b", _ENOUGH, "-o", str(tmp_path))
+    assert found.code == StoreError.exit_code
+    assert "thesis.tex" in found.err
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def _planning(model: Path, out: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "edgeplan", "plan", "memory", str(model), "-b", "40MiB", "-o", str(out)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def test_a_killed_planning_leaves_the_old_plan_and_the_next_one_cleans(edgeplan: Edgeplan, plan: Path, place: Path) -> None:
+    before, folder = _contents(plan), plan.parent
+    process = _planning(place / "plain.onnx", plan)
+    try:
+        deadline = time.monotonic() + 60
+        while not list(folder.glob(".planning-*/form-*/program.json")):
+            assert process.poll() is None, "it ended before it was killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+    assert _contents(plan) == before
+    assert list(folder.glob(".planning-*"))
+    assert edgeplan("run", str(plan), "--check").code == 0
+    again = edgeplan("plan", "memory", str(place / "plain.onnx"), "-b", "40MiB", "-o", str(plan))
+    assert again.code == 0, again.err
+    assert [path.name for path in folder.iterdir()] == ["plan"]
+    assert json.loads((plan / "model.json").read_text())["budget_bytes"] == 40 * _MIB
+    assert edgeplan("run", str(plan), "--check").code == 0
+
+
+@given(
+    st.text(max_size=12) | st.from_regex(r"\s*-?[0-9]{1,18}(\.[0-9]{0,8})?(e[0-9]+)?\s*([kmgKMG]?i?[bB]?|%)", fullmatch=True)
+)
+def test_what_is_parsed_is_one_finite_positive_amount(text: str) -> None:
+    try:
+        found = Budget.parsed(text)
+    except ParamsError:
+        assert not re.fullmatch(r"\s*[1-9][0-9]{0,4}\s*([kmg]?i?b|)\s*", text, re.IGNORECASE | re.ASCII)
+        return
+    assert (found.size > 0) != (found.share > 0)
+    assert 0 <= found.size <= 1 << 50
+    assert 0 <= found.share <= 100
+
+
+@given(st.integers(1, 10**6), st.sampled_from(["", "B", "kB", "MB", "GB", "KiB", "MiB", "GiB"]), st.sampled_from(["", " "]))
+def test_units_are_what_they_are_called(number: int, unit: str, space: str) -> None:
+    power = "BKMG".index((unit or "B").upper()[0])
+    assert Budget.parsed(f"{number}{space}{unit}") == Budget(size=number * (1024 if "i" in unit else 1000) ** power)
+
+
+def _group() -> None:
+    """Skips where there is no memory cgroup."""
+    try:
+        with memory_group():
+            pass
+    except NoGroupError as error:
+        pytest.skip(str(error))
+
+
+def _limited(plan: Path, tmp_path: Path, budget: int) -> Limited:
+    (tmp_path / "input").write_bytes(bytes(4 * 3 * 32 * 32))
+    document, gate = read_plan(plan / "plan.json").model_dump(), tmp_path / "gate"
+    job = RunSettings({"input": tmp_path / "input"}, runs=3, isolated=False).job(plan, 1, [document])
+    return run_limited("edgeplan.runtime.streaming.worker", json.dumps({**job, "gate": str(gate)}).encode(), gate, budget)
+
+
+def test_a_plan_lives_in_its_budget_as_the_system_counts(plan: Path, tmp_path: Path) -> None:
+    _group()
+    budget = json.loads((plan / "model.json").read_text())["budget_bytes"]
+    found = _limited(plan, tmp_path, budget)
+    assert found.code == 0, found.stderr
+    assert 0 < found.peak_bytes <= found.limit_bytes <= found.idle_bytes + budget
+    assert len(StreamRun.model_validate_json(found.stdout).phases[0].run_ms) == 3
+
+
+def test_a_process_that_takes_more_than_its_limit_is_ended(plan: Path, tmp_path: Path) -> None:
+    _group()
+    found = _limited(plan, tmp_path, 256 << 10)
+    assert found.code == -signal.SIGKILL
+    assert found.failures > 0
+    assert not found.stdout
