@@ -162,6 +162,8 @@ _COPIES: Mapping[str, Form] = {
     "pad by a number": one("Pad", "x p v", constants={"p": [0, 1, 1, 2, 0, 0, 3, 0], "v": 1.5}),
     "pad by reflection": one("Pad", "x p", mode="reflect", constants={"p": [0, 0, 2, 3, 0, 0, 1, 4]}),
     "pad by edges": one("Pad", "x p", mode="edge", constants={"p": [0, 0, 2, 3, 0, 0, 1, 4]}),
+    "pad of a long axis by reflection": one("Pad", "x p", {"x": (1, 3000)}, mode="reflect", constants={"p": [0, 7, 0, 9]}),
+    "pad of a long axis by zeros": one("Pad", "x p", {"x": (2, 3000, 2)}, constants={"p": [0, 7, 0, 0, 9, 0]}),
     "pad cuts": one("Pad", "x p", constants={"p": [0, 0, -1, 2, 0, 0, -2, 0]}),
     "pad of some axes": one("Pad", "x p - a", opset=18, constants={"p": [1, 2], "a": [3]}),
     "pad as of opset 10": one("Pad", opset=10, pads=[0, 0, 1, 2, 0, 0, 3, 0], value=0.5),
