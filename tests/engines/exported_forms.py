@@ -478,6 +478,8 @@ _COMPILED: Mapping[str, Form] = {
     "integers sliced": _typed(
         one("Slice", "x s e a p", constants={"s": [-1, 1], "e": [-_BIG, 5], "a": [3, 1], "p": [-2, 1]}), x=_INT, y=_INT
     ),
+    "integers at one place": _typed(one("Gather", "x i", constants={"i": np.array(-1)}, axis=2), x=_LONG, y=_LONG),
+    "integers at places far apart": _typed(one("Gather", "x i", constants={"i": [5, 3, 1]}, axis=1), x=_INT, y=_INT),
     "token ids and a mask": Form(
         (
             node("Gather", "table ids", "e", "embedded"),
