@@ -162,6 +162,8 @@ _COPIES: Mapping[str, Form] = {
     "pad by a number": one("Pad", "x p v", constants={"p": [0, 1, 1, 2, 0, 0, 3, 0], "v": 1.5}),
     "pad by reflection": one("Pad", "x p", mode="reflect", constants={"p": [0, 0, 2, 3, 0, 0, 1, 4]}),
     "pad by edges": one("Pad", "x p", mode="edge", constants={"p": [0, 0, 2, 3, 0, 0, 1, 4]}),
+    "pad of a long axis by reflection": one("Pad", "x p", {"x": (1, 3000)}, mode="reflect", constants={"p": [0, 7, 0, 9]}),
+    "pad of a long axis by zeros": one("Pad", "x p", {"x": (2, 3000, 2)}, constants={"p": [0, 7, 0, 0, 9, 0]}),
     "pad cuts": one("Pad", "x p", constants={"p": [0, 0, -1, 2, 0, 0, -2, 0]}),
     "pad of some axes": one("Pad", "x p - a", opset=18, constants={"p": [1, 2], "a": [3]}),
     "pad as of opset 10": one("Pad", opset=10, pads=[0, 0, 1, 2, 0, 0, 3, 0], value=0.5),
@@ -476,6 +478,8 @@ _COMPILED: Mapping[str, Form] = {
     "integers sliced": _typed(
         one("Slice", "x s e a p", constants={"s": [-1, 1], "e": [-_BIG, 5], "a": [3, 1], "p": [-2, 1]}), x=_INT, y=_INT
     ),
+    "integers at one place": _typed(one("Gather", "x i", constants={"i": np.array(-1)}, axis=2), x=_LONG, y=_LONG),
+    "integers at places far apart": _typed(one("Gather", "x i", constants={"i": [5, 3, 1]}, axis=1), x=_INT, y=_INT),
     "token ids and a mask": Form(
         (
             node("Gather", "table ids", "e", "embedded"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from edgeplan.graph.ir import Operator, Shape
@@ -10,6 +11,8 @@ from edgeplan.graph.steps import Setting
 
 #: Ends the names of activations between the steps of one operator.
 INNER = ":inner"
+#: Elements of a matrix that picks places along an axis, where they are not copied instead.
+_LARGEST_PICK = 1 << 20
 
 
 class Part(NamedTuple):
@@ -96,8 +99,22 @@ class Chain:
         return self.step("transpose", [tensor], tuple(shape[axis] for axis in permutation), {"permutation": permutation})
 
     def picked(self, tensor: str, axis: int, places: tuple[int, ...]) -> str:
-        """An activation with some of the places along an axis, in any order and as often as wanted; -1: zero."""
-        return self.mixed(tensor, axis, len(places), {"form": "pick", "places": places})
+        """An activation with some of the places along an axis, in any order and as often as wanted; -1: zero.
+
+        Along a long axis, places that lie side by side are copied as a block, and those around them picked by themselves.
+        """
+        start, stop = _longest_run(places) if self._shapes[tensor][axis] * len(places) > _LARGEST_PICK else (0, 0)
+        if stop - start < len(places) / 2 or stop - start == len(places):
+            return self.mixed(tensor, axis, len(places), {"form": "pick", "places": places})
+        pieces = []
+        for part_ in filter(None, (places[:start], places[start:stop], places[stop:])):
+            held = [place for place in part_ if place >= 0] or [0]
+            first, count = min(held), max(held) + 1 - min(held)
+            piece = tensor if count == self._shapes[tensor][axis] else self.cut(tensor, axis, first, count)
+            shifted = tuple(place - first if place >= 0 else -1 for place in part_)
+            pieces.append(piece if shifted == tuple(range(count)) else self.picked(piece, axis, shifted))
+        shape = self._shapes[tensor]
+        return self.step("concat", pieces, (*shape[:axis], len(places), *shape[axis + 1 :]), {"axis": axis})
 
     def repeated(self, tensor: str, out: Shape) -> str:
         """An activation in a shape whose sizes are multiples of its own, repeated along these axes."""
@@ -120,6 +137,13 @@ class Chain:
             tensor = self.step("reshape", [tensor], self._shapes[self._output])
         last = self._parts.pop()
         return (*self._parts, last._replace(outputs=[self._output]))
+
+
+def _longest_run(places: Sequence[int]) -> tuple[int, int]:
+    """Where the longest stretch of neighbours begins, and where it ends."""
+    breaks = [i for i in range(1, len(places)) if places[i - 1] < 0 or places[i] != places[i - 1] + 1]
+    ends = [0, *breaks, len(places)]
+    return max(pairwise(ends), key=lambda run: run[1] - run[0])
 
 
 def _product(sizes: Shape) -> int:

@@ -7,6 +7,7 @@ What an operator is computed by is a kernel's name (`runtime.kernels.registry`) 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from types import MappingProxyType
 
 from edgeplan.graph import blocks
@@ -87,7 +88,7 @@ def _where(graph: Graph, op: Operator) -> _Found:
 
 def _gather(graph: Graph, op: Operator) -> _Found:
     if "indices" in op.attributes:
-        return None
+        return _gathered_evenly(graph, op)
     data, indices = (graph.tensors[name] for name in op.operands)
     if data.dtype not in _KNOWN:
         return None
@@ -126,6 +127,18 @@ def _copied(graph: Graph, op: Operator, strides: tuple[int, ...], start: int = 0
         return None
     ways = (strides, blocks.dense(out.shape))
     return f"copied_{_moved(out.dtype)}", blocks.strided(out.shape, ways, (out.dtype, out.dtype), (start, 0))
+
+
+def _gathered_evenly(graph: Graph, op: Operator) -> _Found:
+    """Constant places that are one, or lie at equal distances."""
+    shape, strides = graph.shape(op.operands[0]), blocks.dense(graph.shape(op.operands[0]))
+    axis, more = axis_of(op, len(shape), 0), len(graph.shape(op.outputs[0])) - len(shape)
+    places = [place % shape[axis] for place in op.integers("indices", ())]
+    apart = places[1] - places[0] if len(places) > 1 else 0
+    if more > 0 or any(after - before != apart for before, after in pairwise(places)):
+        return None
+    along = (apart * strides[axis],) if more == 0 else ()
+    return _copied(graph, op, (*strides[:axis], *along, *strides[axis + 1 :]), places[0] * strides[axis])
 
 
 def _transposed(graph: Graph, op: Operator) -> _Found:
