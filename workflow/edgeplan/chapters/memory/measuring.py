@@ -122,7 +122,8 @@ def _ran(subject: Subject, planner: Planner, made: MemoryPlanned) -> dict[str, A
     files = {border.name: subject.work / f"out-{k}.bin" for k, border in enumerate(candidate.program.outputs)}
     settings = replace(planner.settings(subject.settings.runs), outputs=files, steps=True, bandwidth_passes=3)
     beside = run_apart(candidate.folder, subject.settings.threads, [all_resident(candidate.program)], settings)
-    found = run_apart(made.folder, subject.settings.threads, [plan.model_dump()], settings)
+    alone = replace(settings, steps=False)  # to keep their times takes memory
+    found = run_apart(made.folder, subject.settings.threads, [plan.model_dump()], alone)
     outputs = [np.fromfile(files[border.name], border.dtype).reshape(border.shape) for border in candidate.program.outputs]
     phase, wide = found.phases[0], beside.phases[0]
     rate = statistics.median([*found.bytes_per_ms, *beside.bytes_per_ms])

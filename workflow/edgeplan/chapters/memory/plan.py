@@ -55,6 +55,7 @@ LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
 _ATTEMPTS = 4  # to hold the budget in a run
+_SPARE_BYTES = 64 << 10  # of a budget: runs differ by some pages
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
 _SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
 _NEAR = 0.02  # a plan as near to the fastest is not improved by other forms
@@ -354,7 +355,7 @@ class Planner:
             InfeasibleError: nothing fits.
             StoreError: the folder cannot be written; a plan that was there before still works.
         """
-        wanted, excess = budget, 0
+        wanted, excess = budget, _SPARE_BYTES
         for _ in range(_ATTEMPTS):
             wanted = budget - excess
             candidate, made = self.best(wanted, mode)
