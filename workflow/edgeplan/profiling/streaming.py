@@ -15,10 +15,13 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgeplan.errors import EdgeplanError
+from edgeplan.measurement.process.job import Resident
 from edgeplan.planning.layout import greedy
 from edgeplan.planning.layout.buffers import Buffers, buffers
 from edgeplan.planning.layout.parts import graph
-from edgeplan.planning.memory.workload import Workload
+from edgeplan.planning.memory.document import MemoryPlan, document
+from edgeplan.planning.memory.planner import Planned
+from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
 from edgeplan.support.subprocesses import ending, environment
@@ -35,16 +38,6 @@ class StreamRunError(EdgeplanError):
 
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Resident(_Document):
-    """Resident memory, bytes: all, the peak so far, and the parts."""
-
-    rss: _Bytes
-    peak: _Bytes
-    anonymous: _Bytes
-    file: _Bytes
-    shared: _Bytes
 
 
 class Phase(_Document):
@@ -237,8 +230,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
 def all_resident(program: StreamProgram) -> dict[str, Any]:
     """A schedule that keeps all weights in memory, above activations and scratch."""
     buffers = buffers_of(program)
-    layouts = [greedy.first_fit(graph(buffers), buffers, order) for order in greedy.orders(buffers).values()]
-    lowest = min(layouts, key=lambda offsets: int((offsets + buffers.size).max(initial=0)))
+    lowest = greedy.lowest(graph(buffers), buffers)
     at = -(-int((lowest + buffers.size).max(initial=0)) // PAGE_BYTES) * PAGE_BYTES
     offsets = []
     for step in program.steps:
@@ -270,3 +262,9 @@ def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload
     """
     weights = np.array([step.weight_bytes for step in program.steps], dtype=np.int64)
     return Workload(np.array(compute_ms, dtype=np.float64), weights, buffers_of(program), PAGE_BYTES)
+
+
+def plan_document(program: StreamProgram, workload: Workload, reader: Reader, made: Planned) -> MemoryPlan:
+    """A plan of a program as a document, with the names of its steps and buffers."""
+    names = tuple(step.name for step in program.steps), tuple(buffer.name for buffer in program.buffers)
+    return document(made, workload, reader, *names)

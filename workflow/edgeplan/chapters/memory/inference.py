@@ -18,10 +18,10 @@ from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError, InfeasibleError, ModelError
 from edgeplan.measurement.process.page_cache import evict
 from edgeplan.planning.memory import bounds
-from edgeplan.planning.memory.document import MemoryPlan, document, read_plan
+from edgeplan.planning.memory.document import MemoryPlan, read_plan
 from edgeplan.planning.memory.planner import Mode, plan
 from edgeplan.planning.memory.workload import Reader
-from edgeplan.profiling.streaming import StreamProfile, workload_of
+from edgeplan.profiling.streaming import StreamProfile, plan_document, workload_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import files_of, model_sha256
 from edgeplan.runtime.streaming.program import AGAIN, StreamProgram
@@ -184,8 +184,7 @@ def replanned(folder: Path, program: StreamProgram, profile: StreamProfile, budg
             next_step="give more, or plan the model again with finer slices: edgeplan plan memory",
         )
     made = plan(workload, reader, budget - profile.objects_bytes, mode)
-    names = tuple(step.name for step in program.steps), tuple(buffer.name for buffer in program.buffers)
-    return document(made, workload, reader, *names)
+    return plan_document(program, workload, reader, made)
 
 
 def run_plan(folder: Path, inputs: Mapping[str, Array], repeat: int, budgets: Sequence[int] = ()) -> MemoryRun:

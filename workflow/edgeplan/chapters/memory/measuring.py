@@ -18,10 +18,11 @@ from edgeplan.chapters.memory.plan import Cores, MemoryPlanned, Planner
 from edgeplan.chapters.memory.settings import MemorySettings
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, InfeasibleError
-from edgeplan.measurement.process.child import ColdRunError
+from edgeplan.measurement.process.child import ColdRunError, answered
 from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_limited
 from edgeplan.measurement.process.page_cache import evict
+from edgeplan.measurement.process.stock_memory import StockResult
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.planner import Mode
 from edgeplan.planning.memory.workload import Reader
@@ -148,7 +149,7 @@ def _ran(subject: Subject, planner: Planner, made: MemoryPlanned) -> dict[str, A
 
 
 def _limited(subject: Subject, planner: Planner, made: MemoryPlanned, outside_ms: Sequence[float]) -> dict[str, Any]:
-    """The same, held to idle and the budget; `pause_ms` is its median time here."""
+    """The same, held to idle and the budget; `pause_ms` is here its median time over that outside."""
     gate = subject.work / f"gate-{made.budget}"
     gate.unlink(missing_ok=True)
     settings = planner.settings(subject.settings.runs)
@@ -218,7 +219,7 @@ def _held(subject: Subject, planner: Planner) -> Iterator[dict[str, Any]]:
         evict(artefact.files)
         job = stock.stock_job(setting, artefact, inputs, subject.cores, subject.settings.runs, str(gate))
         held = run_limited(stock.MODULE, job.model_dump_json().encode(), gate, budget)
-        found = stock.answer(setting, held.code, held.stdout, held.stderr)
+        found = answered(StockResult, setting, held.code, held.stdout, held.stderr)
         yield row | {
             "median_ms": statistics.median(found.run_ms[1:]), "major_faults": found.major_faults, "failures": held.failures,
         }  # fmt: skip

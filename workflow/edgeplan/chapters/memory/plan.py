@@ -23,7 +23,7 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.planning.memory import bounds
-from edgeplan.planning.memory.document import MemoryPlan, document, write_plan
+from edgeplan.planning.memory.document import MemoryPlan, write_plan
 from edgeplan.planning.memory.planner import Mode, Planned, least, plan
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.profiling.forms import require_exact
@@ -31,6 +31,7 @@ from edgeplan.profiling.streaming import (
     RunSettings,
     StreamProfile,
     StreamRun,
+    plan_document,
     profile_program,
     run_apart,
     workload_of,
@@ -130,17 +131,22 @@ class Candidate:
         """What weights are read with."""
         return Reader(self.profile.bytes_per_ms, self.profile.lanes)
 
+    @property
+    def objects_bytes(self) -> int:
+        """What running takes besides the arena, and pages by which runs differ."""
+        return self.profile.objects_bytes + _SPARE_BYTES
+
     def planned(self, budget: int, mode: Mode) -> Planned:
         """A plan whose arena leaves room for what running takes besides.
 
         Raises:
             InfeasibleError: it does not fit.
         """
-        return plan(self.workload, self.reader, budget - self.profile.objects_bytes, mode)
+        return plan(self.workload, self.reader, budget - self.objects_bytes, mode)
 
     def least_bytes(self) -> int:
         """Less than this is not enough, objects counted."""
-        return bounds.least_bytes(self.workload) + self.profile.objects_bytes
+        return bounds.least_bytes(self.workload) + self.objects_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,12 +288,11 @@ class Planner:
 
     def documented(self, candidate: Candidate, made: Planned) -> MemoryPlan:
         """A plan as a document."""
-        names = tuple(step.name for step in candidate.program.steps), tuple(b.name for b in candidate.program.buffers)
-        return document(made, candidate.workload, candidate.reader, *names)
+        return plan_document(candidate.program, candidate.workload, candidate.reader, made)
 
     def _does_not_fit(self, budget: int) -> InfeasibleError:
         candidate = self.candidate(min(self.forms, key=self._least))
-        layout, objects = least(candidate.workload), candidate.profile.objects_bytes
+        layout, objects = least(candidate.workload), candidate.objects_bytes
         enough = (layout.height or layout.lower_bound) + objects
         proven = (
             "proven for the finest slices and bands"
@@ -355,7 +360,7 @@ class Planner:
             InfeasibleError: nothing fits.
             StoreError: the folder cannot be written; a plan that was there before still works.
         """
-        wanted, excess = budget, _SPARE_BYTES
+        wanted, excess = budget, 0
         for _ in range(_ATTEMPTS):
             wanted = budget - excess
             candidate, made = self.best(wanted, mode)
@@ -406,7 +411,7 @@ class Planner:
 def all_bytes(candidate: Candidate) -> int:
     """Bytes with all weights in memory, objects counted."""
     weights = int(candidate.workload.weight_bytes.sum())
-    return weights + int(candidate.workload.live_bytes.max()) + candidate.profile.objects_bytes
+    return weights + int(candidate.workload.live_bytes.max()) + candidate.objects_bytes
 
 
 def _least_within(candidate: Candidate, target_ms: float, mode: Mode) -> int | None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.onnx.read import load_onnx
-from edgeplan.measurement.process.child import ColdRunError, prepare_offline
+from edgeplan.measurement.process.child import ColdRunError, prepare_offline, work_apart
 from edgeplan.measurement.process.job import Artefact, PrepareJob
-from edgeplan.measurement.process.stock_memory import StockJob, StockResult, parsed
-from edgeplan.support.subprocesses import ending, environment
+from edgeplan.measurement.process.stock_memory import StockJob, StockResult
 
 if TYPE_CHECKING:
     from edgeplan.chapters.memory.plan import Cores
@@ -87,28 +82,4 @@ def run_stock(job: StockJob) -> StockResult:
     Raises:
         ColdRunError: the process failed.
     """
-    command = [sys.executable, "-m", MODULE]
-    done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
-        command,
-        input=job.model_dump_json().encode(),
-        capture_output=True,
-        timeout=_TIMEOUT_SECONDS,
-        env=environment(),
-        check=False,
-    )
-    return answer(job.setting, done.returncode, done.stdout, done.stderr)
-
-
-def answer(setting: str, code: int, stdout: bytes, stderr: bytes) -> StockResult:
-    """What such a process answered.
-
-    Raises:
-        ColdRunError: it failed, or answered nonsense.
-    """
-    said = " ".join(stderr.decode(errors="replace").strip().splitlines()[-_STDERR_LINES:])
-    if code != 0:
-        raise ColdRunError(f"{setting}: the process {ending(code)}: {said}", next_step="leave the setting out")
-    try:
-        return parsed(stdout)
-    except (ValueError, ValidationError) as error:
-        raise ColdRunError(f"{setting}: the process answered nonsense: {said}", next_step="leave the setting out") from error
+    return work_apart(MODULE, job, StockResult, job.setting, _TIMEOUT_SECONDS)

@@ -17,7 +17,7 @@ from edgeplan.support.subprocesses import ending, environment
 
 __all__ = ["ColdRunError", "Forks", "environment", "prepare_offline", "run_cold"]
 
-_Result = TypeVar("_Result", PrepareResult, RunResult, OnceResult)
+Result = TypeVar("Result", bound=BaseModel)
 _STDERR_LINES = 6
 
 
@@ -51,8 +51,24 @@ def prepare_offline(job: PrepareJob, timeout_seconds: float = 900.0) -> PrepareR
     return _work(job, PrepareResult, f"preparing {job.setting} for {job.model.name}", timeout_seconds)
 
 
-def _work(job: BaseModel, result: type[_Result], what: str, timeout_seconds: float) -> _Result:
-    command = [sys.executable, "-m", "edgeplan.measurement.process.worker"]
+def _work(job: BaseModel, result: type[Result], what: str, timeout_seconds: float) -> Result:
+    return work_apart("edgeplan.measurement.process.worker", job, result, what, timeout_seconds)
+
+
+def work_apart(module: str, job: BaseModel, result: type[Result], what: str, timeout_seconds: float) -> Result:
+    """Have a module of this package do a job in a process of its own: the job on stdin, the result on stdout.
+
+    Args:
+        module: its name.
+        job: the document that it reads.
+        result: the document that it answers with.
+        what: is done, for messages.
+        timeout_seconds: for the process.
+
+    Raises:
+        ColdRunError: the process crashed, hung or answered nonsense; its last words on stderr are in the message.
+    """
+    command = [sys.executable, "-m", module]
     try:
         done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
             command,
@@ -67,16 +83,25 @@ def _work(job: BaseModel, result: type[_Result], what: str, timeout_seconds: flo
             f"{what}: no result within {timeout_seconds:g} s{_last_words(error.stderr)}",
             next_step="raise the time limit, or leave the setting out",
         ) from error
-    if done.returncode != 0:
+    return answered(result, what, done.returncode, done.stdout, done.stderr)
+
+
+def answered(result: type[Result], what: str, code: int, stdout: bytes, stderr: bytes) -> Result:
+    """What such a process answered.
+
+    Raises:
+        ColdRunError: it failed, or answered nonsense.
+    """
+    if code != 0:
         raise ColdRunError(
-            f"{what}: the process {ending(done.returncode)}{_last_words(done.stderr)}",
+            f"{what}: the process {ending(code)}{_last_words(stderr)}",
             next_step="leave the setting out, or correct what its engine complains of",
         )
     try:
-        return result.model_validate_json(done.stdout)
+        return result.model_validate_json(stdout)
     except ValidationError as error:
         raise ColdRunError(
-            f"{what}: the answer does not fit its schema: {error.errors()[0]['msg']}{_last_words(done.stderr)}",
+            f"{what}: the answer does not fit its schema: {error.errors()[0]['msg']}{_last_words(stderr)}",
             next_step="this is a mistake in the setting's code: run its tests",
         ) from error
 
@@ -123,7 +148,7 @@ class Forks:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, env=environment()
             )
 
-    def _ask(self, job: BaseModel, result: type[_Result]) -> _Result:
+    def _ask(self, job: BaseModel, result: type[Result]) -> Result:
         self.open()
         assert self._process is not None  # noqa: S101  it was started
         assert self._process.stdin is not None  # noqa: S101  it is a pipe

@@ -104,6 +104,16 @@ class OnceResult(_Document):
     time_ms: float
 
 
+class Resident(_Document):
+    """Resident memory, bytes: all, the peak so far, and the parts."""
+
+    rss: Annotated[int, Field(ge=0)]
+    peak: Annotated[int, Field(ge=0)]
+    anonymous: Annotated[int, Field(ge=0)]
+    file: Annotated[int, Field(ge=0)]
+    shared: Annotated[int, Field(ge=0)]
+
+
 class Artefact(_Document):
     """What a setting loads for one model.
 

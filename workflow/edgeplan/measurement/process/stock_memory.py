@@ -6,7 +6,6 @@ JSON on stdin, JSON on stdout. Idle is the process with the engine's library loa
 from __future__ import annotations
 
 import gc
-import json
 import os
 import resource
 import sys
@@ -19,10 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.engines.registry import setting
 from edgeplan.measurement.process.inputs import digest, random_inputs
-from edgeplan.measurement.process.job import Artefact, Dimension, Name
+from edgeplan.measurement.process.job import Artefact, Dimension, Name, Resident
 from edgeplan.measurement.process.memory_counters import reset_peak, resident, wait_at
-
-_Bytes = Annotated[int, Field(ge=0)]
 
 
 class _Document(BaseModel):
@@ -56,16 +53,6 @@ class StockJob(_Document):
     runs: Annotated[int, Field(ge=1, le=1000)] = 5
     gate: str = ""
     save_outputs: Path | None = None
-
-
-class Resident(_Document):
-    """Resident memory, bytes: all, the peak so far, and the parts."""
-
-    rss: _Bytes
-    peak: _Bytes
-    anonymous: _Bytes
-    file: _Bytes
-    shared: _Bytes
 
 
 class StockResult(_Document):
@@ -140,11 +127,6 @@ def run(job: StockJob) -> StockResult:
         idle=idle, peak=peak, open_ms=opened_ms, run_ms=tuple(times), major_faults=major, cpu_ms=cpu * 1e3,
         digest=digest(outputs), version=baseline.version(),
     )  # fmt: skip
-
-
-def parsed(text: bytes) -> StockResult:
-    """A result from what the process printed."""
-    return StockResult.model_validate(json.loads(text))
 
 
 if __name__ == "__main__":

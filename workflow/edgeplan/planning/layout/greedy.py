@@ -28,6 +28,12 @@ def first_fit(graph: Graph, part: Buffers, order: Ints) -> Ints:
     return _first_fit(graph.pointer, graph.neighbour, part.size, part.alignment, order)
 
 
+def lowest(graph: Graph, part: Buffers) -> Ints:
+    """Offsets by placing in the order that gives the lowest layout."""
+    found = [first_fit(graph, part, order) for order in orders(part).values()]
+    return min(found, key=lambda offsets: int((offsets + part.size).max(initial=0)))
+
+
 @compiled
 def _first_fit(pointer: Ints, neighbour: Indices, size: Ints, alignment: Ints, order: Ints) -> Ints:
     n = len(size)

@@ -120,9 +120,7 @@ def _tensor_layouts(workload: Workload, budget: int) -> Iterator[Ints]:
     if not len(tensors):
         yield np.zeros(0, dtype=np.int64)
         return
-    network = graph(tensors)
-    found = [greedy.first_fit(network, tensors, order) for order in greedy.orders(tensors).values()]
-    lowest = min(found, key=lambda offsets: int((offsets + tensors.size).max()))
+    lowest = greedy.lowest(graph(tensors), tensors)
     if int((lowest + tensors.size).max()) <= budget:
         yield lowest
     if (ends := algorithm1.at_both_ends(workload, budget)) is not None:
