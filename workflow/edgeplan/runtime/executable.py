@@ -95,12 +95,13 @@ class Executable:
         dnnl: the library.
         program: what to run.
         folder: where the model file lies.
+        arena: memory for activations, of at least `program.arena_bytes`; None: its own.
 
     Raises:
         ModelError: a file of weights cannot be opened.
     """
 
-    def __init__(self, dnnl: Dnnl, program: Program, folder: Path) -> None:
+    def __init__(self, dnnl: Dnnl, program: Program, folder: Path, arena: Buffer | None = None) -> None:
         self.dnnl, self.program = dnnl, program
         self.creator = Creator(dnnl, program.shapes, program.layouts, program.offsets, program.types)
         self._files: dict[str, int] = {}
@@ -112,8 +113,10 @@ class Executable:
             raise ModelError(
                 f"cannot open the weights: {error.strerror}", where=str(folder / file), next_step="check the path"
             ) from error
-        arena = np.frombuffer(mmap.mmap(-1, max(1, program.arena_bytes)), np.uint8)
-        self.arena = Buffer(arena, arena.ctypes.data)
+        if arena is None:
+            data = np.frombuffer(mmap.mmap(-1, max(1, program.arena_bytes)), np.uint8)
+            arena = Buffer(data, data.ctypes.data)
+        self.arena = arena
 
     def close(self) -> None:
         """Close the files. The arena lives as long as something points to it."""

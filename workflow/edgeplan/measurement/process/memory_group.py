@@ -37,7 +37,7 @@ class Limited:
     Attributes:
         code: exit code; negative: the signal that ended it (9: out of memory).
         stdout, stderr: what it said.
-        idle_bytes: what the group used when the process was idle.
+        idle_bytes: what the group used when the process was idle, without what can be dropped.
         limit_bytes: that it was held to.
         peak_bytes: the most that it used.
         failures: how often an allocation hit the limit.
@@ -83,19 +83,20 @@ class MemoryGroup:
         """Take in a process."""
         (self._path / "cgroup.procs").write_text(str(process))
 
-    def limit(self, budget: int) -> int:
-        """Limit the group to what it uses now, without what can be dropped, and a budget more. Returns the limit."""
+    def limit(self, budget: int) -> tuple[int, int]:
+        """Limit the group to what it uses now, without what can be dropped, and a budget more: the use, and the limit."""
         if self._version == 1:
             with contextlib.suppress(OSError):
                 (self._path / "memory.force_empty").write_text("0")
         else:
             with contextlib.suppress(OSError):
                 (self._path / "memory.reclaim").write_text("1G")
-        limit = (self.usage + budget) // _PAGE_BYTES * _PAGE_BYTES
+        idle = self.usage
+        limit = (idle + budget) // _PAGE_BYTES * _PAGE_BYTES
         self._file("memory.limit_in_bytes", "memory.max").write_text(str(limit))
         with contextlib.suppress(OSError):
             self._file("memory.max_usage_in_bytes", "memory.peak").write_text("0")
-        return limit
+        return idle, limit
 
 
 @contextlib.contextmanager
@@ -177,8 +178,7 @@ def run_limited(module: str, job_with_gate: bytes, gate: Path, budget: int, time
             process.stdin.write(b"\n" + job_with_gate)
             process.stdin.close()
             _await_ready(process, errors.fileno())
-            idle = group.usage
-            limit = group.limit(budget)
+            idle, limit = group.limit(budget)
             gate.touch()
             code = process.wait()
             found = group.peak, group.failures

@@ -1,0 +1,1 @@
+"""Processors that run steps of one program side by side, on memory that they share."""
