@@ -12,8 +12,9 @@ from typing import Protocol
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl import convolutions
+from edgeplan.opencl import convolutions, pointwise
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch
+from edgeplan.opencl.spaces import refusal_of
 
 Shapes = Mapping[str, Shape]
 Layouts = Mapping[str, str]
@@ -28,7 +29,10 @@ class Maker(Protocol):
 
 #: Kind of step -> (why a step is refused or "", its kernels).
 KINDS: Mapping[str, tuple[Callable[[Step, Shapes, Layouts, DeviceNumbers], str], Maker]] = MappingProxyType(
-    {"conv": (convolutions.refusal, convolutions.dispatch)}
+    {
+        "conv": (convolutions.refusal, convolutions.dispatch),
+        **dict.fromkeys(("eltwise", "binary", "scale"), (refusal_of(pointwise.dispatch), pointwise.dispatch)),
+    }
 )
 
 

@@ -46,7 +46,19 @@ def _conv_direct(sizes: Mapping[str, int], weight: Array, bias: Array | None, fo
     target[:] = padded.reshape(out // columns, columns, inner, height * width).transpose(0, 3, 2, 1)
 
 
+def _as_it_is(_sizes: Mapping[str, int], weight: Array, _bias: Array | None, found: Array) -> None:
+    """Any shape, row-major."""
+    found[: weight.size] = weight.ravel()
+
+
+def _by_channel(_sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
+    """A factor and a summand of each channel: (C,) both, each padded to whole blocks."""
+    for start, values in ((0, weight), (len(found) // 2, bias)):
+        if values is not None:
+            found[start : start + values.size] = values.ravel()
+
+
 #: Transform -> (sizes, weight, bias, buffer of zeros to fill).
 TRANSFORMS: Mapping[str, Callable[[Mapping[str, int], Array, Array | None, Array], None]] = MappingProxyType(
-    {"conv_direct": _conv_direct}
+    {"conv_direct": _conv_direct, "as_it_is": _as_it_is, "by_channel": _by_channel}
 )
