@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from edgeplan.graph.ir import Shape
+from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import post_ops
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Packing, Place, Work
@@ -15,8 +15,12 @@ from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
 #: Vector -> pixels and vectors of channels of a work item's tile: as many sums as registers hold beside the factors.
 TILES: Mapping[int, tuple[int, int]] = MappingProxyType({4: (3, 4), 8: (6, 2), 16: (12, 2)})
+#: Of the input, which all channels of the output are computed from before the next is read.
+CHUNK_BYTES = int(__import__("os").environ.get("CHUNK",1 << 15))
 #: Work items of a group along pixels.
-GROUP_PIXELS = 1
+GROUP_PIXELS = int(__import__("os").environ.get("GP",1))
+#: Pixels along a side of what F(4 x 4, 3 x 3) computes at once.
+WINOGRAD_TILE = 4
 _IMAGE_RANK = 4
 
 
@@ -87,20 +91,101 @@ def convolution(step: Step, shapes: Mapping[str, Shape]) -> Convolution:
 def dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> Dispatch:
     """The kernels of a convolution that `refusal` lets pass."""
     del layouts
-    return _direct(step, shapes, convolution(step, shapes), numbers)
+    c = convolution(step, shapes)
+    if _is_winograd(c):
+        return _winograd(step, shapes, c, numbers)
+    return _direct(step, shapes, c, numbers)
+
+
+def _is_winograd(c: Convolution) -> bool:
+    plain = c.kernel == (3, 3) and c.strides == c.dilations == (1, 1) and c.groups == 1
+    return plain and __import__("os").environ.get("WINO","1")=="1"
+
+
+def _winograd(step: Step, shapes: Mapping[str, Shape], c: Convolution, numbers: DeviceNumbers) -> Dispatch:
+    rows, vectors = TILES[numbers.vector]
+    rows = int(__import__("os").environ.get("WR",rows))
+    columns, block = vectors * numbers.vector, numbers.block
+    tiles, in_blocks = -(-c.channels_out // columns), -(-c.channels_in // block)
+    down, across = (-(-size // WINOGRAD_TILE) for size in c.size_out)
+    places, groups = down * across, -(-down * across // rows)
+    elements = (WINOGRAD_TILE + 2) ** 2
+    products = elements * groups * rows * in_blocks * block
+    shared = ("conv_winograd", (("B", block), ("V", numbers.vector), ("R", rows), ("N", vectors)))
+    source, defines = shared
+    one = (1, 1)
+    launches = (
+        Launch(
+            source,
+            "winograd_input",
+            defines,
+            (groups * rows, in_blocks * block // numbers.vector),
+            one,
+            (Memory.arena, Memory.workspace, Place("input:0"), *c.size_in, in_blocks, across, places, groups, *c.pads),
+        ),
+        Launch(
+            source,
+            "winograd_product",
+            defines,
+            (groups, tiles, elements),
+            (*one, 1),
+            (Memory.weights, Memory.workspace, in_blocks, tiles, groups, products),
+        ),
+        Launch(
+            source,
+            "winograd_output",
+            defines,
+            (places, -(-c.channels_out // block) * block // numbers.vector),
+            one,
+            (
+                Memory.arena,
+                Memory.weights,
+                Memory.workspace,
+                Place("output"),
+                *c.size_out,
+                c.channels_out,
+                across,
+                places,
+                tiles,
+                groups,
+                products,
+                *post_ops.arguments(step, shapes),
+            ),
+        ),
+    )
+    return Dispatch(
+        "conv.winograd",
+        launches,
+        (rows, columns),
+        Work(
+            c.pixels,
+            c.channels_out,
+            groups * rows * WINOGRAD_TILE**2,
+            tiles * columns,
+            elements / WINOGRAD_TILE**2 * in_blocks * block,
+        ),
+        numbers.units,
+        Packing(
+            "conv_winograd",
+            tiles * columns * (1 + elements * in_blocks * block),
+            MappingProxyType({"block": block, "columns": columns}),
+        ),
+        products + elements * groups * rows * tiles * columns,
+    )
 
 
 def _direct(step: Step, shapes: Mapping[str, Shape], c: Convolution, numbers: DeviceNumbers) -> Dispatch:
     rows, vectors = TILES[numbers.vector]
     columns, block = vectors * numbers.vector, numbers.block
     tiles, in_blocks = -(-c.channels_out // columns), -(-(c.channels_in // c.groups) // block)
-    items = _rounded(-(-c.pixels // rows), GROUP_PIXELS)
+    read = rows * math.prod(c.strides) * in_blocks * block * BYTES_PER_ELEMENT["float32"]
+    items, chunks = _chunks(-(-c.pixels // rows), read)
     launch = Launch(
         "conv_direct",
         "conv_direct",
         (("B", block), ("V", numbers.vector), ("R", rows), ("N", vectors)),
-        (items, tiles),
-        (GROUP_PIXELS, 1),
+        (items, tiles, chunks),
+        (GROUP_PIXELS, 1, 1),
         (
             Memory.arena,
             Memory.weights,
@@ -125,10 +210,21 @@ def _direct(step: Step, shapes: Mapping[str, Shape], c: Convolution, numbers: De
         "conv.direct",
         (launch,),
         (rows, columns),
-        Work(c.pixels, c.channels_out, items * rows, tiles * columns, math.prod(c.kernel) * in_blocks * block),
+        Work(c.pixels, c.channels_out, items * chunks * rows, tiles * columns, math.prod(c.kernel) * in_blocks * block),
         numbers.units,
         Packing("conv_direct", elements, MappingProxyType({"block": block, "columns": columns})),
     )
+
+
+def _chunks(items: int, read: int) -> tuple[int, int]:
+    """Work items along pixels as so many in each of so many chunks; what a chunk reads stays in the cache for all channels.
+
+    Args:
+        items: along pixels.
+        read: bytes of the input that one reads.
+    """
+    chunks = -(-items * read // CHUNK_BYTES)
+    return _rounded(-(-items // chunks), GROUP_PIXELS), chunks
 
 
 def _rounded(count: int, unit: int) -> int:

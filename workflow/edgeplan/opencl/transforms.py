@@ -46,7 +46,25 @@ def _conv_direct(sizes: Mapping[str, int], weight: Array, bias: Array | None, fo
     target[:] = padded.reshape(out // columns, columns, inner, height * width).transpose(0, 3, 2, 1)
 
 
+#: G of F(4 x 4, 3 x 3) at the points 0, 1, -1, 2, -2 and infinity.
+_WINOGRAD = np.array(
+    [[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]]
+)
+
+
+def _conv_winograd(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
+    """From (O, I, 3, 3) to bias [tiles][T] and, of G w G', [36][tiles][I][T]."""
+    columns = sizes["columns"]
+    padded = _padded(_padded(weight, 1, sizes["block"]), 0, columns)
+    out, inner = padded.shape[:2]
+    if bias is not None:
+        found[: len(bias)] = bias
+    both = np.kron(_WINOGRAD, _WINOGRAD).astype(np.float32)
+    target = found[out:].reshape(len(both), out // columns, inner, columns)
+    target[:] = (both @ padded.reshape(-1, 9).T).reshape(-1, out // columns, columns, inner).transpose(0, 1, 3, 2)
+
+
 #: Transform -> (sizes, weight, bias, buffer of zeros to fill).
 TRANSFORMS: Mapping[str, Callable[[Mapping[str, int], Array, Array | None, Array], None]] = MappingProxyType(
-    {"conv_direct": _conv_direct}
+    {"conv_direct": _conv_direct, "conv_winograd": _conv_winograd}
 )

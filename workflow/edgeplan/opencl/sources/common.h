@@ -29,6 +29,8 @@ typedef struct {
     int kinds;
     float alpha[4], beta[4];
     int operand[4];
+    int bounds, sums; /* from here on: set by `bounding` */
+    float low, high;
 } posts_t;
 
 FLOATV eltwise(int kind, FLOATV x, float alpha, float beta)
@@ -74,6 +76,16 @@ FLOATV after(const posts_t *posts, __global const float *arena, FLOATV x, int pl
     return x;
 }
 
+/* Find out whether the post-operations are at most a sum, then a RELU without slope or a CLIP: those take two instructions. */
+void bounding(posts_t *posts)
+{
+    int sums = (posts->kinds & 255) == ADD_SAME, kind = sums ? posts->kinds >> 8 : posts->kinds;
+    posts->sums = sums;
+    posts->low = kind == CLIP ? posts->alpha[sums] : kind == RELU ? 0.0f : -INFINITY;
+    posts->high = kind == CLIP ? posts->beta[sums] : INFINITY;
+    posts->bounds = kind == 0 || kind == CLIP || (kind == RELU && posts->alpha[sums] == 0.0f);
+}
+
 /* The first `count` of the values; zero behind them. */
 FLOATV first(FLOATV x, int count)
 {
@@ -91,6 +103,32 @@ void write_blocked(
     if (channel >= (channels + B - 1) / B * B)
         return;
     int place = (channel / B * size + pixel) * B + channel % B;
-    x = after(posts, arena, x, place, channel);
-    VSTORE(channel + V > channels ? first(x, channels - channel) : x, arena + output + place);
+    if (posts->bounds && channel + V <= channels) {
+        if (posts->sums)
+            x += VLOAD(arena + posts->operand[0] + place);
+        x = min(max(x, posts->low), posts->high);
+    } else {
+        x = first(after(posts, arena, x, place, channel), channels - channel);
+    }
+    VSTORE(x, arena + output + place);
 }
+
+/* Write R pixels of N vectors of channels: in registers where post-operations are bounds and no channel is padding. */
+#define WRITE_BLOCKED(posts, arena, output, values, pixel, size, channel, channels) \
+    if (posts.bounds && pixel + R <= size && channel + T <= channels) { \
+        _Pragma("unroll") for (int r_ = 0; r_ < R; ++r_) \
+            _Pragma("unroll") for (int n_ = 0; n_ < N; ++n_) { \
+                int channel_ = channel + n_ * V, place_ = (channel_ / B * size + pixel + r_) * B + channel_ % B; \
+                FLOATV value_ = values[r_][n_]; \
+                if (posts.sums) \
+                    value_ += VLOAD(arena + posts.operand[0] + place_); \
+                VSTORE(min(max(value_, posts.low), posts.high), arena + output + place_); \
+            } \
+    } else { \
+        FLOATV kept_[R][N]; \
+        _Pragma("unroll") for (int r_ = 0; r_ < R; ++r_) \
+            _Pragma("unroll") for (int n_ = 0; n_ < N; ++n_) kept_[r_][n_] = values[r_][n_]; \
+        for (int r_ = 0; r_ < R && pixel + r_ < size; ++r_) \
+            for (int n_ = 0; n_ < N; ++n_) \
+                write_blocked(&posts, arena, output, kept_[r_][n_], pixel + r_, size, channel + n_ * V, channels); \
+    }
