@@ -59,8 +59,19 @@ FLOATV eltwise(int kind, FLOATV x, float alpha, float beta)
     return x;
 }
 
-/* The post-operations on values whose first lies at `place` of the output and is of channel (or column) `channel`. */
-FLOATV after(const posts_t *posts, __global const float *arena, FLOATV x, int place, int channel)
+/* The first `count` values in memory; zero behind them, where nothing may be read. */
+FLOATV load_first(__global const float *from, int count)
+{
+    if (count >= V)
+        return VLOAD(from);
+    float values[V];
+    for (int i = 0; i < V; ++i)
+        values[i] = i < count ? from[i] : 0.0f;
+    return VLOAD(values);
+}
+
+/* The post-operations on `count` values whose first lies at `place` of the output and is of channel (or column) `channel`. */
+FLOATV after(const posts_t *posts, __global const float *arena, FLOATV x, int place, int channel, int count)
 {
     for (int i = 0; i < 4; ++i) {
         int kind = (posts->kinds >> 8 * i) & 255;
@@ -69,7 +80,7 @@ FLOATV after(const posts_t *posts, __global const float *arena, FLOATV x, int pl
         if (kind < ADD_SAME) {
             x = eltwise(kind, x, posts->alpha[i], posts->beta[i]);
         } else {
-            FLOATV other = VLOAD(arena + posts->operand[i] + (kind < ADD_CHANNEL ? place : channel));
+            FLOATV other = load_first(arena + posts->operand[i] + (kind < ADD_CHANNEL ? place : channel), count);
             x = kind == ADD_SAME || kind == ADD_CHANNEL ? x + other : x * other;
         }
     }
@@ -108,27 +119,36 @@ void write_blocked(
             x += VLOAD(arena + posts->operand[0] + place);
         x = min(max(x, posts->low), posts->high);
     } else {
-        x = first(after(posts, arena, x, place, channel), channels - channel);
+        x = first(after(posts, arena, x, place, channel, channels - channel), channels - channel);
     }
     VSTORE(x, arena + output + place);
 }
 
-/* Write R pixels of N vectors of channels: in registers where post-operations are bounds and no channel is padding. */
-#define WRITE_BLOCKED(posts, arena, output, values, pixel, size, channel, channels) \
-    if (posts.bounds && pixel + R <= size && channel + T <= channels) { \
-        _Pragma("unroll") for (int r_ = 0; r_ < R; ++r_) \
-            _Pragma("unroll") for (int n_ = 0; n_ < N; ++n_) { \
-                int channel_ = channel + n_ * V, place_ = (channel_ / B * size + pixel + r_) * B + channel_ % B; \
-                FLOATV value_ = values[r_][n_]; \
-                if (posts.sums) \
-                    value_ += VLOAD(arena + posts.operand[0] + place_); \
-                VSTORE(min(max(value_, posts.low), posts.high), arena + output + place_); \
-            } \
-    } else { \
-        FLOATV kept_[R][N]; \
-        _Pragma("unroll") for (int r_ = 0; r_ < R; ++r_) \
-            _Pragma("unroll") for (int n_ = 0; n_ < N; ++n_) kept_[r_][n_] = values[r_][n_]; \
-        for (int r_ = 0; r_ < R && pixel + r_ < size; ++r_) \
-            for (int n_ = 0; n_ < N; ++n_) \
-                write_blocked(&posts, arena, output, kept_[r_][n_], pixel + r_, size, channel + n_ * V, channels); \
+/* Write `count` of R pixels of N vectors of channels: in registers where post-operations are bounds and no channel is padding. */
+void write_tile(
+    const posts_t *posts, __global float *arena, int output, FLOATV (*values)[N], int pixel, int count, int size, int channel,
+    int channels)
+{
+    if (posts->bounds && count >= R && channel + T <= channels) {
+#pragma unroll
+        for (int r = 0; r < R; ++r)
+#pragma unroll
+            for (int n = 0; n < N; ++n) {
+                int of = channel + n * V, place = (of / B * size + pixel + r) * B + of % B;
+                FLOATV x = values[r][n];
+                if (posts->sums)
+                    x += VLOAD(arena + posts->operand[0] + place);
+                VSTORE(min(max(x, posts->low), posts->high), arena + output + place);
+            }
+        return;
     }
+    FLOATV kept[R][N];
+#pragma unroll
+    for (int r = 0; r < R; ++r)
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+            kept[r][n] = values[r][n];
+    for (int r = 0; r < R && r < count; ++r)
+        for (int n = 0; n < N; ++n)
+            write_blocked(posts, arena, output, kept[r][n], pixel + r, size, channel + n * V, channels);
+}

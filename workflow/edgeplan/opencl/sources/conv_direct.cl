@@ -62,5 +62,5 @@ __kernel void conv_direct(
         }
     posts_t given = POSTS_GIVEN;
     bounding(&given);
-    WRITE_BLOCKED(given, arena, output, sum, first_pixel, pixels, tile * T, channels)
+    write_tile(&given, arena, output, sum, first_pixel, pixels - first_pixel, pixels, tile * T, channels);
 }
