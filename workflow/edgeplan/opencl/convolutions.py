@@ -12,7 +12,7 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import post_ops
 from edgeplan.opencl.launch import Argument, DeviceNumbers, Dispatch, Launch, Memory, Packing, Place, Work
-from edgeplan.opencl.tiles import TILES, WINOGRAD_TILES, ceil, chunks, defines
+from edgeplan.opencl.tiles import DEPTHWISE_ROWS, TILES, WINOGRAD_TILES, ceil, chunks, defines
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
 #: Pixels along a side of what F(4 x 4, 3 x 3) computes at once, from (4 + 2) squared places.
@@ -185,19 +185,19 @@ def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch
         (rows, columns),
         Work(c.pixels, c.channels_out, c.size_out[0] * items * rows, tiles * columns, inner),
         numbers.units,
-        _packing("conv_first", tiles * columns * (1 + inner), columns=columns),
+        _packing("conv_first", numbers.block + tiles * columns * (1 + inner), block=numbers.block, columns=columns),
     )
 
 
 def _depthwise(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
-    rows, block = TILES[numbers.vector][0], numbers.block
+    rows, block = DEPTHWISE_ROWS, numbers.block
     items, blocks = ceil(c.size_out[1], rows), ceil(c.channels_out, block)
     launch = Launch(
         "conv_depthwise",
         "conv_depthwise",
         defines(block, numbers.vector, (rows, 1)),
-        (items, c.size_out[0], blocks * block // numbers.vector),
-        (1, 1, 1),
+        (c.size_out[0], blocks * block // numbers.vector),
+        (1, 1),
         (
             Memory.arena,
             Memory.weights,
@@ -218,7 +218,7 @@ def _depthwise(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Disp
         (rows, numbers.vector),
         Work(c.pixels, c.channels_out, c.size_out[0] * items * rows, blocks * block, c.window),
         numbers.units,
-        _packing("conv_depthwise", blocks * block * (1 + c.window), block=block),
+        _packing("conv_first", block + blocks * block * (1 + c.window), block=block, columns=block),
     )
 
 

@@ -17,6 +17,8 @@ TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (3, 4), 8: (6, 2), 16: (
 WINOGRAD_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (4, 4), 8: (4, 2), 16: (8, 2)})
 #: Of a product of one row: enough sums that none waits for the one before it.
 ROW_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (1, 8), 8: (1, 4), 16: (1, 4)})
+#: Pixels of a row of a depthwise convolution: a divisor of the rows of most networks.
+DEPTHWISE_ROWS: Final = 7
 #: Of the input, from which all channels of the output are computed before the next such chunk is read: half a cache of level 1
 #: is left to weights.
 CHUNK_BYTES: Final = 1 << 15

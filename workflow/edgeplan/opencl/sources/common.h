@@ -124,8 +124,9 @@ void write_blocked(
     VSTORE(x, arena + output + place);
 }
 
-/* Write `count` of R pixels of N vectors of channels: in registers where post-operations are bounds and no channel is padding. */
-void write_tile(
+/* Write `count` of R pixels of N vectors of channels: in registers where post-operations are bounds and no channel is padding.
+   Inlined, since what is passed by address does not stay in registers. */
+__attribute__((always_inline)) void write_tile(
     const posts_t *posts, __global float *arena, int output, FLOATV (*values)[N], int pixel, int count, int size, int channel,
     int channels)
 {
