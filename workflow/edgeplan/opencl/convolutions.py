@@ -118,12 +118,12 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatc
     tile, block = TILES[numbers.vector], numbers.block
     rows, columns = tile[0], tile[1] * numbers.vector
     tiles, in_blocks = ceil(c.channels_out, columns), ceil(c.channels_in // c.groups, block)
-    items, count = chunks(ceil(c.pixels, rows), rows * math.prod(c.strides) * in_blocks * block)
+    chunked = chunks(ceil(c.pixels, rows), rows * math.prod(c.strides) * in_blocks * block, numbers.vector)
     launch = Launch(
         "conv_direct",
         "conv_direct",
         defines(block, numbers.vector, tile),
-        (items, tiles, count),
+        (chunked.items, tiles, chunked.count),
         (1, 1, 1),
         (
             Memory.arena,
@@ -134,6 +134,7 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatc
             in_blocks,
             c.size_out[1],
             c.pixels,
+            chunked.run,
             c.channels_out,
             tiles,
             tiles // c.groups,
@@ -147,7 +148,7 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatc
         "conv.direct",
         (launch,),
         (rows, columns),
-        Work(c.pixels, c.channels_out, items * count * rows, tiles * columns, inner),
+        Work(c.pixels, c.channels_out, chunked.tiles * rows, tiles * columns, inner),
         numbers.units,
         _packing("conv_direct", block + tiles * columns * (1 + inner), block=block, columns=columns),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -19,9 +20,10 @@ WINOGRAD_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (4, 4), 8: (4, 
 ROW_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (1, 8), 8: (1, 4), 16: (1, 4)})
 #: Pixels of a row of a depthwise convolution: a divisor of the rows of most networks.
 DEPTHWISE_ROWS: Final = 7
-#: Of the input, from which all channels of the output are computed before the next such chunk is read: half a cache of level 1
-#: is left to weights.
-CHUNK_BYTES: Final = 1 << 15
+#: Of the input, from which all channels of the output are computed before the next such chunk is read.
+CHUNK_BYTES: Final = 1 << 16
+#: Vectors from this width on are those of CPUs, where a work item does all of a chunk: it costs as much as 50 products to begin.
+CPU_VECTOR: Final = 8
 
 
 def defines(block: int, vector: int, tile: Tile) -> tuple[tuple[str, int], ...]:
@@ -30,15 +32,37 @@ def defines(block: int, vector: int, tile: Tile) -> tuple[tuple[str, int], ...]:
     return ("B", block), ("V", vector), ("R", rows), ("N", vectors)
 
 
-def chunks(items: int, elements: int) -> tuple[int, int]:
-    """Work items along pixels or rows, as so many in each of so many chunks.
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Tiles of pixels as work items.
+
+    Attributes:
+        count: chunks.
+        items: work items of a chunk.
+        run: tiles of an item, one after the other.
+    """
+
+    count: int
+    items: int
+    run: int
+
+    @property
+    def tiles(self) -> int:
+        """In all, those behind the last pixel among them."""
+        return self.count * self.items * self.run
+
+
+def chunks(tiles: int, elements: int, vector: int) -> Chunks:
+    """Tiles of pixels in chunks whose input stays in a cache.
 
     Args:
-        items: in all, at least.
+        tiles: how many.
         elements: of the input that one reads.
+        vector: floats of a vector.
     """
-    count = ceil(items * elements * BYTES_PER_ELEMENT["float32"], CHUNK_BYTES)
-    return ceil(items, count), count
+    count = ceil(tiles * elements * BYTES_PER_ELEMENT["float32"], CHUNK_BYTES)
+    each = ceil(tiles, count)
+    return Chunks(count, 1, each) if vector >= CPU_VECTOR else Chunks(count, each, 1)
 
 
 def ceil(count: int, unit: int) -> int:

@@ -13,6 +13,13 @@
 #define AS_INTV JOIN(as_int, V)
 #define T (N * V)
 
+/* What is read soon: planes of channels lie too far apart for a CPU to foresee. */
+#if defined(__x86_64__) || defined(__aarch64__)
+#define SOON(from) __builtin_prefetch((const void *)(size_t)(from))
+#else
+#define SOON(from)
+#endif
+
 /* Post-operations: the codes of edgeplan.opencl.post_ops, eight bits each, the first lowest; 0 ends them. */
 enum {
     RELU = 1, CLIP, LOGISTIC, HARDSWISH, HARDSIGMOID, SWISH, TANH, ELU, LINEAR, SQUARE, ABS, SQRT, EXP, LOG, POW, GELU_TANH,
