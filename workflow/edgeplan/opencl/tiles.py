@@ -12,8 +12,10 @@ from edgeplan.graph.ir import BYTES_PER_ELEMENT
 Tile = tuple[int, int]
 
 #: Vector -> rows (or pixels) and vectors of columns (or channels) of a work item: as many sums as registers hold beside the
-#: factors, so 12 of 16 with AVX2.
+#: factors, so 12 of 16 with AVX2. Also of a linear step.
 TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (3, 4), 8: (6, 2), 16: (12, 2)})
+#: Of a direct convolution whose channels fill these better.
+WIDE_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (2, 6), 8: (4, 3), 16: (8, 3)})
 #: Of the products of a Winograd convolution, whose rows are few.
 WINOGRAD_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (4, 4), 8: (4, 2), 16: (8, 2)})
 #: Of a product of one row: enough sums that none waits for the one before it.
@@ -24,6 +26,11 @@ DEPTHWISE_ROWS: Final = 7
 CHUNK_BYTES: Final = 1 << 16
 #: Vectors from this width on are those of CPUs, where a work item does all of a chunk: it costs as much as 50 products to begin.
 CPU_VECTOR: Final = 8
+
+
+def direct_tile(channels: int, vector: int) -> Tile:
+    """The tile of a direct convolution: whichever pads the channels of a group less."""
+    return min(TILES[vector], WIDE_TILES[vector], key=lambda tile: ceil(channels, tile[1] * vector) * tile[1])
 
 
 def defines(block: int, vector: int, tile: Tile) -> tuple[tuple[str, int], ...]:
