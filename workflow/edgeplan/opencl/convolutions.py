@@ -12,7 +12,7 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import post_ops
 from edgeplan.opencl.launch import Argument, DeviceNumbers, Dispatch, Launch, Memory, Packing, Place, Work
-from edgeplan.opencl.tiles import DEPTHWISE_ROWS, TILES, WINOGRAD_TILES, ceil, chunks, defines, direct_tile
+from edgeplan.opencl.tiles import DEPTHWISE_ROWS, TILES, WINOGRAD_TILES, ceil, chunks, defines, direct_tile, grouped
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
 #: Pixels along a side of what F(4 x 4, 3 x 3) computes at once, from (4 + 2) squared places.
@@ -133,8 +133,7 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatc
         "conv_direct",
         "conv_direct",
         defines(block, numbers.vector, tile),
-        (chunked.items, tiles, chunked.count),
-        (1, 1, 1),
+        *grouped((chunked.items, tiles, chunked.count), numbers),
         (
             Memory.arena,
             Memory.weights,
@@ -172,8 +171,7 @@ def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch
         "conv_first",
         "conv_first",
         defines(numbers.block, numbers.vector, tile),
-        (items, tiles, c.size_out[0]),
-        (1, 1, 1),
+        *grouped((items, tiles, c.size_out[0]), numbers),
         (
             Memory.arena,
             Memory.weights,
@@ -207,8 +205,7 @@ def _depthwise(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Disp
         "conv_depthwise",
         "conv_depthwise",
         defines(block, numbers.vector, (rows, 1)),
-        (c.size_out[0], blocks * block // numbers.vector),
-        (1, 1),
+        *grouped((c.size_out[0], blocks * block // numbers.vector), numbers),
         (
             Memory.arena,
             Memory.weights,
@@ -244,7 +241,7 @@ def _winograd(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispa
 
     def launch(kernel: str, size: tuple[int, ...], *arguments: Argument) -> Launch:
         macros = defines(block, numbers.vector, tile)
-        return Launch("conv_winograd", kernel, macros, size, (1,) * len(size), arguments)
+        return Launch("conv_winograd", kernel, macros, *grouped(size, numbers), arguments)
 
     given = (in_blocks, across, places, groups, *c.pads)
     before = (Memory.arena, Memory.workspace, Place("input:0"), *c.size_in, *given)

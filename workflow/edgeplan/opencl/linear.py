@@ -10,7 +10,7 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import post_ops
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Packing, Place, Work
-from edgeplan.opencl.tiles import ROW_TILES, TILES, ceil, defines
+from edgeplan.opencl.tiles import ROW_TILES, TILES, ceil, defines, grouped
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
 _IMAGE_RANK = 4
@@ -58,8 +58,7 @@ def dispatch(
         "linear",
         "linear",
         defines(numbers.block, numbers.vector, tile),
-        (items, tiles),
-        (1, 1),
+        *grouped((items, tiles), numbers),
         (
             Memory.arena,
             Memory.weights,

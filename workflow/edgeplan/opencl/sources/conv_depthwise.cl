@@ -14,6 +14,8 @@ __kernel void conv_depthwise(
     int dilation_x, int pad_y, int pad_x, POSTS_PARAMETERS)
 {
     int out_y = get_global_id(0), channel = get_global_id(1) * V, block = channel / B;
+    if (out_y >= out_height || block >= blocks)
+        return;
     int top = out_y * stride_y - pad_y;
     __global const float *from = arena + input + block * in_height * in_width * B + channel % B;
     __global const float *w = weights + B + blocks * B + block * kernel_height * kernel_width * B + channel % B;

@@ -7,6 +7,8 @@ __kernel void conv_direct(
 {
     int begin = (get_global_id(2) * get_global_size(0) + get_global_id(0)) * run * R, end = min(begin + run * R, pixels);
     int tile = get_global_id(1), plane = in_height * in_width * B;
+    if (tile >= tiles)
+        return;
     __global const float *from = arena + input + tile / tiles_of_group * in_blocks * plane;
     __global const float *bias = weights + B + tile * T;
     __global const float *first_w = weights + B + tiles * T + tile * kernel_height * kernel_width * in_blocks * B * T;

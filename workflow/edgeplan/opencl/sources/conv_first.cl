@@ -17,7 +17,7 @@ __kernel void conv_first(
     int dilation_y, int dilation_x, int pad_y, int pad_x, POSTS_PARAMETERS)
 {
     int out_x = get_global_id(0) * R, tile = get_global_id(1), out_y = get_global_id(2);
-    if (out_x >= out_width)
+    if (out_x >= out_width || tile >= tiles)
         return;
     __global const float *w = weights + B + tiles * T + tile * in_channels * kernel_height * kernel_width * T;
     FLOATV sum[R][N];

@@ -21,7 +21,7 @@ __kernel void winograd_input(
     int places, int groups, int pad_y, int pad_x)
 {
     int place = get_global_id(0), channel = get_global_id(1) * V, block = channel / B;
-    if (place >= groups * R)
+    if (place >= groups * R || block >= in_blocks)
         return;
     int y = place / across * 4 - pad_y, x = place % across * 4 - pad_x;
     __global const float *from = arena + input + block * height * width * B + channel % B;
@@ -50,7 +50,7 @@ __kernel void winograd_product(
     __global const float *weights, __global float *workspace, int in_blocks, int tiles, int groups, int products)
 {
     int group = get_global_id(0), tile = get_global_id(1), element = get_global_id(2);
-    if (group >= groups)
+    if (group >= groups || tile >= tiles)
         return;
     __global const float *at = workspace + (element * groups + group) * in_blocks * R * B;
     __global const float *w = weights + tiles * T + (element * tiles + tile) * in_blocks * B * T;
@@ -96,7 +96,7 @@ __kernel void winograd_output(
     int channels, int across, int places, int tiles, int groups, int products, POSTS_PARAMETERS)
 {
     int place = get_global_id(0), channel = get_global_id(1) * V;
-    if (place >= places)
+    if (place >= places || channel >= (channels + B - 1) / B * B)
         return;
     __global const float *from = workspace + products + (channel / T * groups * R + place) * T + channel % T;
     int stride = tiles * groups * R * T;

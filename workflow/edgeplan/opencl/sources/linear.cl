@@ -5,7 +5,7 @@ __kernel void linear(
     int tiles, POSTS_PARAMETERS)
 {
     int first_row = get_global_id(0) * R, tile = get_global_id(1);
-    if (first_row >= rows)
+    if (first_row >= rows || tile >= tiles)
         return;
     __global const float *at[R], *w = weights + tiles * T + tile * inner * T;
     FLOATV sum[R][N];
