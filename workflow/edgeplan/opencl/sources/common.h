@@ -13,11 +13,11 @@
 #define AS_INTV JOIN(as_int, V)
 #define T (N * V)
 
-/* What is read soon: planes of channels lie too far apart for a CPU to foresee. */
+/* What is read soon, into the first cache (3) or the second (2): planes of channels lie too far apart for a CPU to foresee. */
 #if defined(__x86_64__) || defined(__aarch64__)
-#define SOON(from) __builtin_prefetch((const void *)(size_t)(from))
+#define SOON(from, cache) __builtin_prefetch((const void *)(size_t)(from), 0, cache)
 #else
-#define SOON(from)
+#define SOON(from, cache)
 #endif
 
 /* Post-operations: the codes of edgeplan.opencl.post_ops, eight bits each, the first lowest; 0 ends them. */

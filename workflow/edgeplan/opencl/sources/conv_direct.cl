@@ -48,7 +48,7 @@ __kernel void conv_direct(
                 for (int block = 0; block < in_blocks; ++block) {
 #pragma unroll
                     for (int r = 0; r < R; r += 2)
-                        SOON(at[r] + step[r]);
+                        SOON(at[r] + step[r], 3);
                     for (int i = 0; i < B; ++i, k += T) {
                         FLOATV factor[N];
 #pragma unroll

@@ -60,7 +60,10 @@ __kernel void winograd_product(
 #pragma unroll
         for (int n = 0; n < N; ++n)
             sum[r][n] = 0.0f;
-    for (int block = 0; block < in_blocks; ++block, at += R * B)
+    for (int block = 0; block < in_blocks; ++block, at += R * B) {
+        if (block % groups == group) /* items of all groups, which run one after the other, fetch the next tile's weights */
+            for (int place = 0; place < B * T; place += 16)
+                SOON(w + in_blocks * B * T + place, 2);
         for (int i = 0; i < B; ++i, w += T) {
             FLOATV factor[N];
 #pragma unroll
@@ -74,6 +77,7 @@ __kernel void winograd_product(
                     sum[r][n] += x * factor[n];
             }
         }
+    }
     __global float *to = workspace + products + ((element * tiles + tile) * groups + group) * R * T;
 #pragma unroll
     for (int r = 0; r < R; ++r)
