@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -41,7 +42,9 @@ def _program(source: str, defines: tuple[tuple[str, int], ...]) -> Any:
     folder = files("edgeplan.opencl") / "sources"
     text = (folder / "common.h").read_text() + (folder / f"{source}.cl").read_text()
     options = ["-cl-std=CL1.2", *(f"-D{key}={value}" for key, value in defines)]
-    return cl.Program(_queue().context, text).build(options, cache_dir=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cl.CompilerWarning)  # of registers wider than this CPU's
+        return cl.Program(_queue().context, text).build(options, cache_dir=False)
 
 
 def to_blocked(values: Array, block: int) -> Array:

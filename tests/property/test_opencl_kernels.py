@@ -23,12 +23,9 @@ from edgeplan.runtime.layouts import BLOCKED, NCHW
 
 _SETTINGS = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _CPU = DeviceNumbers(units=1, vector=8, block=8, work_group=4096)
-_OTHERS = (
-    DeviceNumbers(units=4, vector=4, block=8, work_group=256),
-    DeviceNumbers(units=4, vector=4, block=16, work_group=16),
-    DeviceNumbers(units=1, vector=8, block=16, work_group=4096),
-    DeviceNumbers(units=1, vector=16, block=16, work_group=4096),
-)
+_PHONE = DeviceNumbers(units=4, vector=4, block=8, work_group=256)  # its work items come in groups
+_WIDE = DeviceNumbers(units=1, vector=16, block=16, work_group=4096)
+_PARTS = DeviceNumbers(units=1, vector=4, block=16, work_group=16)  # a block is no whole number of tiles
 _POSTS = (
     (),
     (PostOp("eltwise", "relu"),),
@@ -191,24 +188,28 @@ def test_winograd(size: tuple[int, int], pads: tuple[int, int], inner: int, out:
     assert implementation == ("conv.winograd" if useful >= convolutions.WINOGRAD_USEFUL else "conv.direct")
 
 
-@pytest.mark.parametrize("numbers", _OTHERS, ids=lambda n: f"vector {n.vector} block {n.block}")
+@pytest.mark.parametrize("numbers", [_PHONE, _WIDE, _PARTS], ids=lambda n: f"vector {n.vector} block {n.block}")
 def test_other_vectors(numbers: DeviceNumbers) -> None:
     same = {**_THREE, "pads_before": (1, 1), "pads_after": (1, 1)}
     posts = _POSTS[4]
     wino = _check_convolution(same, (1, 37, 13, 11), (41, 37, 3, 3), posts, numbers=numbers)
     direct = _check_convolution({**same, "strides": (2, 1)}, (1, 37, 13, 11), (75, 37, 3, 3), posts, numbers=numbers)
-    first = _check_convolution(same, (1, 3, 13, 11), (41, 3, 3, 3), posts, NCHW, numbers)
-    each = _check_convolution({**same, "groups": 21}, (1, 21, 13, 11), (21, 1, 3, 3), posts, numbers=numbers)
-    grouped = _check_convolution({**same, "groups": 2}, (1, 64, 9, 9), (96, 32, 3, 3), posts, numbers=numbers)
-    assert (wino, direct, first, each, grouped) == (
-        "conv.winograd",
-        "conv.direct",
-        "conv.first",
-        "conv.depthwise",
-        "conv.direct",
-    )
+    assert (wino, direct) == ("conv.winograd", "conv.direct")
+
+
+def test_groups_of_work_items() -> None:
+    same = {**_THREE, "pads_before": (1, 1), "pads_after": (1, 1)}
+    first = _check_convolution(same, (1, 3, 13, 11), (41, 3, 3, 3), _POSTS[4], NCHW, _PHONE)
+    each = _check_convolution({**same, "groups": 21}, (1, 21, 13, 11), (21, 1, 3, 3), _POSTS[4], numbers=_PHONE)
+    assert (first, each) == ("conv.first", "conv.depthwise")
     for rows in (1, 5, 70):
-        _check_linear(rows, 37, 53, (PostOp("eltwise", "relu"),), numbers=numbers)
+        _check_linear(rows, 37, 53, (PostOp("eltwise", "relu"),), numbers=_PHONE)
+
+
+@pytest.mark.parametrize("out", [96, 64])
+def test_grouped_channels(out: int) -> None:
+    settings = {**_THREE, "groups": 2, "pads_before": (1, 1), "pads_after": (1, 1)}
+    assert _check_convolution(settings, (1, 64, 9, 9), (out, 32, 3, 3)) == "conv.direct"
 
 
 def _check_linear(
@@ -263,8 +264,8 @@ def test_linear_flattens_images(layout: str, channels: int) -> None:
 def test_post_operations(algorithm: str) -> None:
     """Of the squares of sums, since some are of positive values only; and of some below zero."""
     alpha, beta = {"clip": (-0.5, 1.5), "pow": (2.0, 1.5)}.get(algorithm, (0.5, 0.25))
-    below = PostOp("eltwise", "linear", 1.0, 0.0 if algorithm in ("sqrt", "log", "pow") else -0.5)
-    posts = (PostOp("eltwise", "square"), below, PostOp("eltwise", algorithm, alpha, beta))
+    around = PostOp("eltwise", "linear", 0.1, 0.5 if algorithm in ("sqrt", "log", "pow") else -0.5)
+    posts = (PostOp("eltwise", "square"), around, PostOp("eltwise", algorithm, alpha, beta))
     settings = {**_THREE, "strides": (2, 2), "pads_before": (1, 1), "pads_after": (1, 1)}
     _check_convolution(settings, (1, 1, 9, 9), (13, 1, 3, 3), posts)
 
