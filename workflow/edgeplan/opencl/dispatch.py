@@ -12,7 +12,7 @@ from typing import Protocol
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl import convolutions, pointwise
+from edgeplan.opencl import convolutions, copies, pointwise, windows
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch
 from edgeplan.opencl.spaces import refusal_of
 
@@ -32,6 +32,15 @@ KINDS: Mapping[str, tuple[Callable[[Step, Shapes, Layouts, DeviceNumbers], str],
     {
         "conv": (convolutions.refusal, convolutions.dispatch),
         **dict.fromkeys(("eltwise", "binary", "scale"), (refusal_of(pointwise.dispatch), pointwise.dispatch)),
+        "concat": (refusal_of(copies.concat), copies.concat),
+        "split": (refusal_of(copies.split), copies.split),
+        "shuffle": (refusal_of(copies.shuffle), copies.shuffle),
+        "reshape": (refusal_of(copies.reshape), copies.reshape),
+        "transpose": (refusal_of(copies.transpose), copies.transpose),
+        "pool": (refusal_of(windows.pool), windows.pool),
+        "lrn": (refusal_of(windows.lrn), windows.lrn),
+        "resize": (refusal_of(windows.resize), windows.resize),
+        "softmax": (refusal_of(windows.softmax), windows.softmax),
     }
 )
 

@@ -19,6 +19,8 @@ from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes, size_bytes
 GROUP = 32
 _RANK = 4
 _FLOAT_BYTES = 4
+Shapes = Mapping[str, Shape]
+Layouts = Mapping[str, str]
 #: Of a block of lanes, a row, a pixel and a lane, in elements.
 Strides = tuple[int, int, int, int]
 
@@ -88,7 +90,7 @@ def dispatched(implementation: str, space: Space, launches: Sequence[Launch], nu
     return Dispatch(implementation, tuple(launches), (1, numbers.block), space.work(last, numbers.block, work), numbers.units)
 
 
-def activation(step: Step, role: str, shapes: Mapping[str, Shape], layouts: Mapping[str, str], extra: int = 0) -> Tensor:
+def activation(step: Step, role: str, shapes: Shapes, layouts: Layouts, extra: int = 0) -> Tensor:
     """An activation of a step by its role (see `Place`), an output by `output` or `output:1`."""
     kind, _, number = role.partition(":")
     index = int(number or 0)
@@ -121,11 +123,12 @@ def walked(out: Tensor, others: Sequence[tuple[Shape, str]], block: int) -> tupl
     if any(is_blocked(one, block) for one in tensors):
         if any(len(one.shape) != _RANK or one.shape[0] != 1 for one in tensors):
             raise LackingError("operands of other ranks beside images in blocks, or a batch")
-        return _image(out, [_image_strides(one, out.shape, block) for one in tensors], block)
-    return _rows(out.shape, [_plain_strides(one.shape, out.shape) for one in tensors], block)
+        return _image(out, [image_strides(one, out.shape, block) for one in tensors], block)
+    return rows(out.shape, [plain_strides(one.shape, out.shape) for one in tensors], block)
 
 
-def _image_strides(tensor: Tensor, out: Shape, block: int) -> Strides:
+def image_strides(tensor: Tensor, out: Shape, block: int) -> Strides:
+    """Of an image, in blocks or not, that is broadcast to a shape."""
     _, channels, height, width = tensor.shape
     if is_blocked(tensor, block):
         steps = (height * width * block, width * block, block, 1)
@@ -147,15 +150,20 @@ def _image(out: Tensor, strides: list[Strides], block: int) -> tuple[Space, list
     return Space(-(-channels // block), height, width, channels, is_blocked(out, block)), strides
 
 
-def _plain_strides(shape: Shape, out: Shape) -> list[int]:
+def plain_strides(shape: Shape, out: Shape) -> list[int]:
+    """Of the axes of a row-major tensor that is broadcast to a shape."""
     raised = (1,) * (len(out) - len(shape)) + tuple(shape)
     if len(raised) != len(out):
         raise LackingError(f"an operand {shape} of an output {out}")
     return [0 if size == 1 else math.prod(raised[axis + 1 :]) for axis, size in enumerate(raised)]
 
 
-def _rows(out: Shape, strides: list[list[int]], block: int) -> tuple[Space, list[Strides]]:
-    """Axes that follow each other in all tensors are one."""
+def rows(out: Shape, strides: list[list[int]], block: int) -> tuple[Space, list[Strides]]:
+    """The space of a row-major output, and of tensors with these strides of each axis; axes that follow each other are one.
+
+    Raises:
+        LackingError: there are more axes than kernels have.
+    """
     axes = [(size, tuple(one[axis] for one in strides)) for axis, size in enumerate(out) if size > 1]
     merged: list[tuple[int, tuple[int, ...]]] = []
     for size, steps in axes:
@@ -166,12 +174,11 @@ def _rows(out: Shape, strides: list[list[int]], block: int) -> tuple[Space, list
     if len(merged) > 3:  # noqa: PLR2004  rows, pixels, lanes
         raise LackingError(f"an output {out} with operands that are broadcast along several axes")
     none = (0,) * len(strides)
-    (height, rows), (width, pixels), (lanes, each) = [(1, none)] * (3 - len(merged)) + merged
-    found = [(block * lane, row, pixel, lane) for row, pixel, lane in zip(rows, pixels, each, strict=True)]
+    (height, lines), (width, pixels), (lanes, each) = [(1, none)] * (3 - len(merged)) + merged
+    found = [(block * lane, row, pixel, lane) for row, pixel, lane in zip(lines, pixels, each, strict=True)]
     return Space(-(-lanes // block), height, width, lanes, padded=False), found
 
 
-Shapes, Layouts = Mapping[str, Shape], Mapping[str, str]
 Maker = Callable[[Step, Shapes, Layouts, DeviceNumbers], Dispatch]
 
 
