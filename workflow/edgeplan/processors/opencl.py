@@ -35,6 +35,7 @@ _FLOAT_BYTES = 4
 #: Looks by which the speed of a polling kernel is taken, and the most of them that a kernel is ever asked for.
 _CALIBRATION_LOOKS, _MOST_LOOKS = 200_000, 1 << 40
 _NS_PER_S = 1e9
+_CLOCK_TRIES = 20
 #: Kernels of counters that are kept with their arguments set.
 _MOST_COUNTER_KERNELS = 4096
 
@@ -64,7 +65,7 @@ class OpenclProcessor(Processor):
     Args:
         options: which device, and how it is used.
         block: channels of a block of the layout `blocked16` on this machine (`dnnl.info.block`).
-        profiling: whether the device notes when kernels start and end (`Event.profile` of what `enqueue_timed` gives).
+        profiling: whether the device notes when kernels start and end (`spans`).
 
     Raises:
         DeviceError: there is no such device, or it cannot build the kernels that are always needed.
@@ -84,6 +85,8 @@ class OpenclProcessor(Processor):
         self._tried: set[int] = set()
         self._counter_kernels: dict[tuple[str, int, int], _Command] = {}
         self._waiter: _Waiter | None = None
+        self._profiling, self._ahead_ns = profiling, 0
+        self._timed: list[tuple[Any, ...]] = []
         try:
             self._context = cl.Context([self.device])
             properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
@@ -96,6 +99,8 @@ class OpenclProcessor(Processor):
         self._looks = 1
         if self._capabilities.atomics:
             self._calibrate()
+        if profiling:
+            self._align_clocks()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -130,6 +135,14 @@ class OpenclProcessor(Processor):
         memories = self._memories_of(executable, index, found)
         commands = tuple(self._command(program, step, launch, memories) for launch in found.launches)
         return Kernel(found.implementation, commands, found.features())
+
+    def empty(self) -> Kernel:
+        """A kernel of one work item.
+
+        Raises:
+            DeviceError: the driver cannot build it.
+        """
+        return Kernel("empty", (_Command(self._programs.kernel(variant("empty", ()), "empty"), (1,), (1,)),))
 
     def _try_all(self, executable: Executable, found: Dispatch) -> None:
         if id(executable) in self._tried:
@@ -299,8 +312,37 @@ class OpenclProcessor(Processor):
         Raises:
             DeviceError: the driver refuses it.
         """
-        for command in self._commands(kernel):
-            self._launch(command)
+        events = self.enqueue_timed(kernel)
+        if self._profiling:
+            self._timed.append(events)
+
+    def spans(self) -> Sequence[tuple[int, int]]:
+        """When kernels ran, if the processor was made with `profiling`.
+
+        Raises:
+            DeviceError: the device does not tell.
+        """
+        timed, self._timed = self._timed, []
+        found: list[tuple[int, int]] = []
+        try:
+            for events in timed:
+                last = found[-1][1] if found else 0  # what launches nothing takes no time
+                times = [int(time) + self._ahead_ns for e in events for time in (e.profile.start, e.profile.end)]
+                found.append((times[0], times[-1]) if times else (last, last))
+        except self._cl.Error as error:
+            raise self._failed("the device does not tell when kernels ran", error) from error
+        return found
+
+    def _align_clocks(self) -> None:
+        """How far the host's clock is ahead of the device's, which notes when the host enqueues: the tightest of some tries."""
+        empty, width = self.empty(), 1 << 62
+        for _ in range(_CLOCK_TRIES):
+            before = time.perf_counter_ns()
+            (event,) = self.enqueue_timed(empty)
+            after = time.perf_counter_ns()
+            self.finish()
+            if after - before < width:
+                width, self._ahead_ns = after - before, (before + after) // 2 - int(event.profile.queued)
 
     def enqueue_timed(self, kernel: Kernel) -> tuple[Any, ...]:
         """As `enqueue`; the event of each launch.
