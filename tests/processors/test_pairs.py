@@ -10,9 +10,9 @@ from time import monotonic
 import numpy as np
 import onnxruntime as ort
 import pytest
-from doubles import QueueProcessor
 from models import FAMILIES, drawn, saved
 
+from doubles import QueueProcessor
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.ir import Graph
