@@ -199,7 +199,8 @@ def test_a_sum_waits_for_those_who_read_what_it_writes_over() -> None:
     b = GraphBuilder("sum", (1, 16, 6, 6))
     x = b.conv(b.input, 16, 1)
     pooled = b.maxpool(x, 3, 1, 1)
-    graph = b.build(b.relu(b.relu(b.add(b.conv(b.maxpool(b.input, 3, 1, 1), 16, 1), x))), b.relu(pooled))
+    summed = b.relu(b.add(b.conv(b.maxpool(b.input, 3, 1, 1), 16, 1), x))
+    graph = b.build(b.maxpool(summed, 3, 1, 1), b.relu(pooled))
     lowered = lower(graph)
     summing = next(k for k, step in enumerate(lowered.steps) if any(p.kind == "sum" for p in step.post_ops))
     reading = next(
