@@ -36,6 +36,7 @@ _FLOAT_BYTES = 4
 #: Looks by which the speed of a polling kernel is taken, and the most of them that a kernel is ever asked for.
 _CALIBRATION_LOOKS, _MOST_LOOKS = 200_000, 1 << 40
 _NS_PER_S = 1e9
+_CLOCK_TRIES = 20
 #: Kernels of counters that are kept with their arguments set.
 _MOST_COUNTER_KERNELS = 4096
 
@@ -65,7 +66,7 @@ class OpenclProcessor(Processor):
     Args:
         options: which device, and how it is used.
         block: channels of a block of the layout `blocked16` on this machine (`dnnl.info.block`).
-        profiling: whether the device notes when kernels start and end (`Event.profile` of what `enqueue_timed` gives).
+        profiling: whether the device notes when kernels start and end (`spans`).
 
     Raises:
         DeviceError: there is no such device, or it cannot build the kernels that are always needed.
@@ -83,8 +84,10 @@ class OpenclProcessor(Processor):
         self._workspace: Any = None
         self._run_once: set[tuple[Variant, str, tuple[int, ...]]] = set()
         self._tried: set[int] = set()
-        self._counter_kernels: dict[tuple[str, int, int], _Command] = {}
+        self._counter_kernels: dict[tuple[object, ...], _Command] = {}
         self._waiter: _Waiter | None = None
+        self._profiling, self._ahead_ns = profiling, 0
+        self._timed: list[tuple[Any, ...]] = []
         try:
             self._context = cl.Context([self.device])
             properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
@@ -97,6 +100,8 @@ class OpenclProcessor(Processor):
         self._looks = 1
         if self._capabilities.atomics:
             self._calibrate()
+        if profiling:
+            self._align_clocks()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -126,11 +131,20 @@ class OpenclProcessor(Processor):
             return Kernel("reshape.view", ())
         if any(tensor in program.types for tensor in (*step.reads, *step.outputs)):
             raise ModelError("values that are not of float32", where=f"step {step.name!r}", next_step="leave it to the CPU")
-        found = dispatcher.dispatch(step, program.shapes, program.layouts, self.numbers)
+        leading = step.sizes("written")[2] if step.kind == "fc" and "written" in step.settings else 0
+        found = dispatcher.dispatch(step, program.shapes, program.layouts, self.numbers, leading=leading)
         self._try_all(executable, found)
         memories = self._memories_of(executable, index, found)
         commands = tuple(self._command(program, step, launch, memories) for launch in found.launches)
         return Kernel(found.implementation, commands, found.features())
+
+    def empty(self) -> Kernel:
+        """A kernel of one work item.
+
+        Raises:
+            DeviceError: the driver cannot build it.
+        """
+        return Kernel("empty", (_Command(self._programs.kernel(variant("empty", ()), "empty"), (1,), (1,)),))
 
     def _try_all(self, executable: Executable, found: Dispatch) -> None:
         if id(executable) in self._tried:
@@ -233,6 +247,10 @@ class OpenclProcessor(Processor):
         data = cl.svm_empty(self._context, flags, size, np.uint8, alignment=ALIGNMENT)
         return _Allocation(data, cl.SVM(data))
 
+    def free(self, buffer: Buffer) -> None:
+        """Let go of memory; what was mapped of it stays so until all is given."""
+        self._memories = [memory for memory in self._memories if memory.data.ctypes.data != buffer.address]
+
     def _argument(self, buffer: Buffer) -> Any:
         for memory in self._memories:
             if memory.data.ctypes.data == buffer.address:
@@ -297,8 +315,37 @@ class OpenclProcessor(Processor):
         Raises:
             DeviceError: the driver refuses it.
         """
-        for command in self._commands(kernel):
-            self._launch(command)
+        events = self.enqueue_timed(kernel)
+        if self._profiling:
+            self._timed.append(events)
+
+    def spans(self) -> Sequence[tuple[int, int]]:
+        """When kernels ran, if the processor was made with `profiling`.
+
+        Raises:
+            DeviceError: the device does not tell.
+        """
+        timed, self._timed = self._timed, []
+        found: list[tuple[int, int]] = []
+        try:
+            for events in timed:
+                last = found[-1][1] if found else 0  # what launches nothing takes no time
+                times = [int(time) + self._ahead_ns for e in events for time in (e.profile.start, e.profile.end)]
+                found.append((times[0], times[-1]) if times else (last, last))
+        except self._cl.Error as error:
+            raise self._failed("the device does not tell when kernels ran", error) from error
+        return found
+
+    def _align_clocks(self) -> None:
+        """How far the host's clock is ahead of the device's, which notes when the host enqueues: the tightest of some tries."""
+        empty, width = self.empty(), 1 << 62
+        for _ in range(_CLOCK_TRIES):
+            before = time.perf_counter_ns()
+            (event,) = self.enqueue_timed(empty)
+            after = time.perf_counter_ns()
+            self.finish()
+            if after - before < width:
+                width, self._ahead_ns = after - before, (before + after) // 2 - int(event.profile.queued)
 
     def enqueue_timed(self, kernel: Kernel) -> tuple[Any, ...]:
         """As `enqueue`; the event of each launch.
@@ -375,7 +422,7 @@ class OpenclProcessor(Processor):
         Raises:
             DeviceError: the device does not see the host's stores while it runs.
         """
-        self._launch(self._counter_command("wait_for", counter_address, value))
+        self._launch(self._counter_command("wait_for", (counter_address, value)))
 
     def enqueue_signal(self, counter_address: int, value: int) -> None:
         """Have the queue store a value in a counter once all that was enqueued before has run.
@@ -383,15 +430,24 @@ class OpenclProcessor(Processor):
         Raises:
             DeviceError: the host does not see the device's stores while it runs.
         """
-        self._launch(self._counter_command("set_counter", counter_address, value))
+        self._launch(self._counter_command("set_counter", (counter_address, value)))
+
+    def enqueue_hand_over(self, own_address: int, own_value: int, other_address: int, other_value: int) -> None:
+        """See `Processor`: one launch.
+
+        Raises:
+            DeviceError: the device and the host do not see each other's stores while they run.
+        """
+        self._launch(self._counter_command("hand_over", (own_address, own_value), (other_address, other_value)))
 
     def give_up(self) -> None:
         """End all waits of kernels for counters now; `finish` then raises."""
         if self._control is not None:
             self._control.tensor(0, (1,), "int32")[0] = 1
 
-    def _counter_command(self, name: str, address: int, value: int) -> _Command:
-        key = (name, address, value)
+    def _counter_command(self, name: str, *counters: tuple[int, int]) -> _Command:
+        """A kernel of `poll.cl`; counters are addresses and values."""
+        key = (name, *counters)
         if key in self._counter_kernels:
             return self._counter_kernels[key]
         if self._control is None:
@@ -402,8 +458,8 @@ class OpenclProcessor(Processor):
             )
         cl = self._cl
         kernel = self._programs.kernel(variant("poll", ()), name)
-        given: list[Any] = [cl.SVM(self._word(address)), np.int32(value)]
-        if name == "wait_for":
+        given: list[Any] = [a for address, value in counters for a in (cl.SVM(self._word(address)), np.int32(value))]
+        if name != "set_counter":
             given += [np.int64(self._looks), cl.SVM(self._control.data[:_FLOAT_BYTES])]
         kernel.set_args(*given)
         command = _Command(kernel, (1,), (1,), tuple(given))
