@@ -158,7 +158,8 @@ class Executable:
         values = {}
         for role, at, count in (piece for read in reads for piece in read.pieces if piece[0]):
             name = step.weights[role]
-            found = values_of(buffer.data[at : at + count], program.weights[name].stride, program.weights[name].dtype)
+            place = program.weights[name]
+            found = values_of(buffer.data[at : at + count], place.stride, place.dtype, place.rows)
             values[role] = found.reshape(program.shapes[name])
         return values
 
