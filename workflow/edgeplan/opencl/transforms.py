@@ -46,7 +46,55 @@ def _conv_direct(sizes: Mapping[str, int], weight: Array, bias: Array | None, fo
     target[:] = padded.reshape(out // columns, columns, inner, height * width).transpose(0, 3, 2, 1)
 
 
+#: G of F(4 x 4, 3 x 3) at the points 0, 1, -1, 2, -2 and infinity.
+_WINOGRAD = np.array(
+    [[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]]
+)
+
+
+def _conv_winograd(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
+    """From (O, I, 3, 3) to bias [tiles][T] and, of G w G', [36][tiles][I][T]."""
+    columns = sizes["columns"]
+    padded = _padded(_padded(weight, 1, sizes["block"]), 0, columns)
+    out, inner = padded.shape[:2]
+    if bias is not None:
+        found[: len(bias)] = bias
+    both = np.kron(_WINOGRAD, _WINOGRAD).astype(np.float32)
+    target = found[out:].reshape(len(both), out // columns, inner, columns)
+    target[:] = (both @ padded.reshape(-1, 9).T).reshape(-1, out // columns, columns, inner).transpose(0, 1, 3, 2)
+
+
+def _conv_first(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
+    """From (O, I, window) to bias [tiles][T] and [tiles][I][window][T]."""
+    columns = sizes["columns"]
+    padded = _padded(weight.reshape(len(weight), -1), 0, columns)
+    if bias is not None:
+        found[: len(bias)] = bias
+    found[len(padded) :].reshape(-1, padded.shape[1], columns)[:] = padded.reshape(-1, columns, padded.shape[1]).swapaxes(1, 2)
+
+
+def _conv_depthwise(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
+    """From (C, 1, window) to bias [channels] and [blocks][window][B]."""
+    _conv_first({"columns": sizes["block"]}, weight, bias, found)
+
+
+def _linear(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
+    """From (K, columns), or (columns, K) if transposed, to bias [tiles][T] and [tiles][K][T]; K in the order of the input."""
+    width, channels, pixels, block = (sizes[key] for key in ("columns", "channels", "pixels", "block"))
+    matrix = weight if sizes["transposed"] else weight.T
+    columns = len(matrix)
+    split = _padded(matrix.reshape(columns, channels, pixels), 1, block)
+    ordered = split.reshape(columns, -1, block, pixels).swapaxes(2, 3).reshape(columns, -1)
+    _conv_first({"columns": width}, ordered, bias, found)
+
+
 #: Transform -> (sizes, weight, bias, buffer of zeros to fill).
 TRANSFORMS: Mapping[str, Callable[[Mapping[str, int], Array, Array | None, Array], None]] = MappingProxyType(
-    {"conv_direct": _conv_direct}
+    {
+        "conv_direct": _conv_direct,
+        "conv_winograd": _conv_winograd,
+        "conv_first": _conv_first,
+        "conv_depthwise": _conv_depthwise,
+        "linear": _linear,
+    }
 )

@@ -5,7 +5,8 @@ __kernel void conv_direct(
     int out_width, int pixels, int channels, int tiles, int tiles_of_group, int kernel_height, int kernel_width,
     int stride_y, int stride_x, int dilation_y, int dilation_x, int pad_y, int pad_x, POSTS_PARAMETERS)
 {
-    int first_pixel = get_global_id(0) * R, tile = get_global_id(1), plane = in_height * in_width * B;
+    int first_pixel = (get_global_id(2) * get_global_size(0) + get_global_id(0)) * R;
+    int tile = get_global_id(1), plane = in_height * in_width * B;
     if (first_pixel >= pixels)
         return;
     __global const float *from = arena + input + tile / tiles_of_group * in_blocks * plane;
@@ -13,11 +14,14 @@ __kernel void conv_direct(
     __global const float *w = weights + B + tiles * T + tile * kernel_height * kernel_width * in_blocks * B * T;
     int top[R], left[R];
     FLOATV sum[R][N];
+    int y = first_pixel / out_width, x = first_pixel - y * out_width;
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-        int pixel = min(first_pixel + r, pixels - 1), y = pixel / out_width;
         top[r] = y * stride_y - pad_y;
-        left[r] = (pixel - y * out_width) * stride_x - pad_x;
+        left[r] = x * stride_x - pad_x;
+        int wraps = ++x == out_width;
+        x = wraps ? 0 : x;
+        y += wraps;
 #pragma unroll
         for (int n = 0; n < N; ++n)
             sum[r][n] = VLOAD(bias + n * V);
@@ -56,14 +60,7 @@ __kernel void conv_direct(
                     at[r] += step[r];
             }
         }
-    const posts_t after_all = POSTS_GIVEN;
-    FLOATV done[R][N];
-#pragma unroll
-    for (int r = 0; r < R; ++r)
-#pragma unroll
-        for (int n = 0; n < N; ++n)
-            done[r][n] = sum[r][n];
-    for (int r = 0; r < R && first_pixel + r < pixels; ++r)
-        for (int n = 0; n < N; ++n)
-            write_blocked(&after_all, arena, output, done[r][n], first_pixel + r, pixels, tile * T + n * V, channels);
+    posts_t given = POSTS_GIVEN;
+    bounding(&given);
+    write_tile(&given, arena, output, sum, first_pixel, pixels - first_pixel, pixels, tile * T, channels);
 }
