@@ -255,9 +255,7 @@ def _winograd(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispa
             _WINOGRAD_PLACES / WINOGRAD_TILE**2 * in_blocks * block,
         ),
         numbers.units,
-        _packing(
-            "conv_winograd", tiles * columns * (1 + _WINOGRAD_PLACES * in_blocks * block), block=block, columns=columns
-        ),
+        _packing("conv_winograd", tiles * columns * (1 + _WINOGRAD_PLACES * in_blocks * block), block=block, columns=columns),
         inputs + _WINOGRAD_PLACES * groups * rows * tiles * columns,
     )
 

@@ -48,7 +48,14 @@ def _conv_direct(sizes: Mapping[str, int], weight: Array, bias: Array | None, fo
 
 #: G of F(4 x 4, 3 x 3) at the points 0, 1, -1, 2, -2 and infinity.
 _WINOGRAD = np.array(
-    [[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]]
+    [
+        [1 / 4, 0, 0],
+        [-1 / 6, -1 / 6, -1 / 6],
+        [-1 / 6, 1 / 6, -1 / 6],
+        [1 / 24, 1 / 12, 1 / 6],
+        [1 / 24, -1 / 12, 1 / 6],
+        [0, 0, 1],
+    ]
 )
 
 
@@ -88,6 +95,18 @@ def _linear(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: 
     _conv_first({"columns": width}, ordered, bias, found)
 
 
+def _as_it_is(_sizes: Mapping[str, int], weight: Array, _bias: Array | None, found: Array) -> None:
+    """Any shape, row-major."""
+    found[: weight.size] = weight.ravel()
+
+
+def _by_channel(_sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
+    """A factor and a summand of each channel: (C,) both, each padded to whole blocks."""
+    for start, values in ((0, weight), (len(found) // 2, bias)):
+        if values is not None:
+            found[start : start + values.size] = values.ravel()
+
+
 #: Transform -> (sizes, weight, bias, buffer of zeros to fill).
 TRANSFORMS: Mapping[str, Callable[[Mapping[str, int], Array, Array | None, Array], None]] = MappingProxyType(
     {
@@ -96,5 +115,7 @@ TRANSFORMS: Mapping[str, Callable[[Mapping[str, int], Array, Array | None, Array
         "conv_first": _conv_first,
         "conv_depthwise": _conv_depthwise,
         "linear": _linear,
+        "as_it_is": _as_it_is,
+        "by_channel": _by_channel,
     }
 )
