@@ -231,6 +231,10 @@ class OpenclProcessor(Processor):
         data = cl.svm_empty(self._context, flags, size, np.uint8, alignment=ALIGNMENT)
         return _Allocation(data, cl.SVM(data))
 
+    def free(self, buffer: Buffer) -> None:
+        """Let go of memory; what was mapped of it stays so until all is given."""
+        self._memories = [memory for memory in self._memories if memory.data.ctypes.data != buffer.address]
+
     def _argument(self, buffer: Buffer) -> Any:
         for memory in self._memories:
             if memory.data.ctypes.data == buffer.address:
