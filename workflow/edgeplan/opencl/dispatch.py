@@ -13,27 +13,33 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import convolutions, copies, linear, pointwise, windows
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch
-from edgeplan.opencl.spaces import refusal_of
+from edgeplan.opencl.spaces import Maker, refusal_of
 
 Shapes = Mapping[str, Shape]
 Layouts = Mapping[str, str]
 
 
+#: Makers that say themselves what they lack.
+_OTHERS: Mapping[str, Maker] = MappingProxyType(
+    {
+        **dict.fromkeys(("eltwise", "binary", "scale"), pointwise.dispatch),
+        "concat": copies.concat,
+        "split": copies.split,
+        "shuffle": copies.shuffle,
+        "reshape": copies.reshape,
+        "transpose": copies.transpose,
+        "pool": windows.pool,
+        "lrn": windows.lrn,
+        "resize": windows.resize,
+        "softmax": windows.softmax,
+    }
+)
 #: Kind of step -> (why a step is refused or "", its kernels).
 KINDS: Mapping[str, tuple[Callable[[Step, Shapes, Layouts, DeviceNumbers], str], Callable[..., Dispatch]]] = MappingProxyType(
     {
         "conv": (convolutions.refusal, convolutions.dispatch),
         "fc": (linear.refusal, linear.dispatch),
-        **dict.fromkeys(("eltwise", "binary", "scale"), (refusal_of(pointwise.dispatch), pointwise.dispatch)),
-        "concat": (refusal_of(copies.concat), copies.concat),
-        "split": (refusal_of(copies.split), copies.split),
-        "shuffle": (refusal_of(copies.shuffle), copies.shuffle),
-        "reshape": (refusal_of(copies.reshape), copies.reshape),
-        "transpose": (refusal_of(copies.transpose), copies.transpose),
-        "pool": (refusal_of(windows.pool), windows.pool),
-        "lrn": (refusal_of(windows.lrn), windows.lrn),
-        "resize": (refusal_of(windows.resize), windows.resize),
-        "softmax": (refusal_of(windows.softmax), windows.softmax),
+        **{kind: (refusal_of(maker), maker) for kind, maker in _OTHERS.items()},
     }
 )
 

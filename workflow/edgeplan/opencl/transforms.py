@@ -46,6 +46,18 @@ def _conv_direct(sizes: Mapping[str, int], weight: Array, bias: Array | None, fo
     target[:] = padded.reshape(out // columns, columns, inner, height * width).transpose(0, 3, 2, 1)
 
 
+def _as_it_is(_sizes: Mapping[str, int], weight: Array, _bias: Array | None, found: Array) -> None:
+    """Any shape, row-major."""
+    found[: weight.size] = weight.ravel()
+
+
+def _by_channel(_sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
+    """A factor and a summand of each channel: (C,) both, each padded to whole blocks."""
+    for start, values in ((0, weight), (len(found) // 2, bias)):
+        if values is not None:
+            found[start : start + values.size] = values.ravel()
+
+
 #: G of F(4 x 4, 3 x 3) at the points 0, 1, -1, 2, -2 and infinity.
 _WINOGRAD = np.array(
     [
@@ -93,18 +105,6 @@ def _linear(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: 
     split = _padded(matrix.reshape(columns, channels, pixels), 1, block)
     ordered = split.reshape(columns, -1, block, pixels).swapaxes(2, 3).reshape(columns, -1)
     _conv_first({"columns": width}, ordered, bias, found)
-
-
-def _as_it_is(_sizes: Mapping[str, int], weight: Array, _bias: Array | None, found: Array) -> None:
-    """Any shape, row-major."""
-    found[: weight.size] = weight.ravel()
-
-
-def _by_channel(_sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
-    """A factor and a summand of each channel: (C,) both, each padded to whole blocks."""
-    for start, values in ((0, weight), (len(found) // 2, bias)):
-        if values is not None:
-            found[start : start + values.size] = values.ravel()
 
 
 #: Transform -> (sizes, weight, bias, buffer of zeros to fill).

@@ -30,6 +30,7 @@ _SPREAD = 0.05
 _FLOAT_BYTES = 4
 _ALIGNMENT = 4096
 _WARM_RUNS = 1
+_FENCE_LAYER = Layer.linear(1, 64, 16)
 _US = 1e3
 
 
@@ -46,6 +47,9 @@ class Place:
         if self.channels == 0:
             return Lane.gpu
         return Lane.cpu if self.channels >= self.layer.outputs else Split(self.channels)
+
+
+_FENCE = Place(_FENCE_LAYER, _FENCE_LAYER.outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +118,25 @@ def timed(
 
     Args:
         pair: the processors.
-        places: layers in order. Whole layers of the GPU come last, so that the CPU sees the end of each split.
+        places: layers.
         folder: with the pool.
         runs: that count.
         cpu: in place of the pair's.
         synchronisation: in place of the pair's.
         start: bytes of the pool to begin at.
     """
-    order = sorted(range(len(places)), key=lambda k: places[k].channels == 0)
-    chosen = [places[k] for k in order]
+    fenced = [*places, _FENCE]  # behind the splits, so that the CPU sees the end of each
+    order = sorted(range(len(fenced)), key=lambda k: (_rank(fenced[k]), k != len(places), k))
+    chosen = [fenced[k] for k in order]
     steps = lowered("chain", [place.layer for place in chosen])
-    return _times(pair, steps, layouts([p.layer for p in chosen]), [p.assignment for p in chosen], order, folder, runs,
-                  cpu or pair.cpu, synchronisation or pair.synchronisation, start)  # fmt: skip
+    found = _times(pair, steps, layouts([p.layer for p in chosen]), [p.assignment for p in chosen], order, folder, runs,
+                   cpu or pair.cpu, synchronisation or pair.synchronisation, start)  # fmt: skip
+    return ChainTimes(found.us[:, :-1], found.implementations[:-1])
+
+
+def _rank(place: Place) -> int:
+    """Splits come first, then the CPU's layers, then the GPU's."""
+    return 0 if isinstance(place.assignment, Split) else 1 + place.assignment
 
 
 def timed_steps(pair: Opened, steps: Lowered, where: Mapping[str, str], lane: Lane, folder: Path, runs: int) -> ChainTimes:
@@ -170,16 +181,6 @@ def _spans(times: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64], origin: n
     """Time of each step of one run, in ns."""
     begin, end = np.full((2, count), -1, np.int64), np.full((2, count), -1, np.int64)
     begin[lanes, origin], end[lanes, origin] = times.T
-    split = (begin[0] >= 0) & _on(lanes, origin, count)
-    own = np.where(begin[0] >= 0, end[0] - begin[0], end[1] - begin[1]).astype(np.float64)
-    following = np.append(begin[0, 1:], -1)
-    last = max(int(times.max()), 0)
-    following = np.where(following >= 0, following, last)
-    return np.where(split, following - begin[0], own)
-
-
-def _on(lanes: npt.NDArray[np.int64], origin: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.bool_]:
-    """Steps with a part on the GPU."""
-    found = np.zeros(count, np.bool_)
-    found[origin[lanes == Lane.gpu]] = True
-    return found
+    on = [np.isin(np.arange(count), origin[lanes == lane]) for lane in Lane]
+    own = np.where(on[0], end[0] - begin[0], end[1] - begin[1]).astype(np.float64)
+    return np.where(on[0] & on[1], np.append(begin[0, 1:], -1) - begin[0], own)
