@@ -33,7 +33,7 @@ class QueueProcessor(Processor):
         limit_seconds: of waits.
     """
 
-    def __init__(  # noqa: PLR0913  what can go wrong, each by name
+    def __init__(
         self,
         *,
         sharing: Sharing = Sharing.fine,
@@ -62,6 +62,7 @@ class QueueProcessor(Processor):
         return self._capabilities
 
     def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:
+        del layouts
         return "values that are not of float32" if any(t in lowered.types for t in (*step.reads, *step.outputs)) else ""
 
     def allocate(self, size: int) -> Buffer:
@@ -87,8 +88,11 @@ class QueueProcessor(Processor):
         choices = (*program.choices[:index], choice, *program.choices[index + 1 :])
         own = replace(program, scratch_offset=at, arena_bytes=at + created.scratch_bytes, choices=choices)
         mine = copy.copy(executable)
-        mine.program = own
+        mine.dnnl, mine.creator, mine.program = self._dnnl, creator, own
         return Kernel(choice.name, (mine.prepare(index, Worker(self._dnnl)), scratch))
+
+    def empty(self) -> Kernel:
+        return Kernel("empty", (Prepared((), (), ()), None))
 
     def enqueue(self, kernel: Kernel) -> None:
         assert isinstance(kernel.handle, tuple)

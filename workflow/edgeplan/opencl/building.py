@@ -22,8 +22,8 @@ from edgeplan.opencl.platforms import OpenclOptions, describe, find_device, pyop
 from edgeplan.support.files import state_folder
 
 _SOURCES = Path(__file__).with_name("sources")
-#: The language of kernels that need atomics that other processors see; the others are of 1.2, which every device has.
-_STANDARD = {"poll": "CL3.0"}
+#: The language of kernels that stand alone: atomics that other processors see need 3.0. The others are of 1.2.
+_STANDARD = {"poll": "CL3.0", "empty": "CL1.2"}
 _TIMEOUT_SECONDS = 600.0
 
 

@@ -101,6 +101,14 @@ class Processor(ABC):
         """
 
     @abstractmethod
+    def empty(self) -> Kernel:
+        """A kernel that does nothing: what handing over costs is measured with it.
+
+        Raises:
+            DeviceError: the kernel cannot be made.
+        """
+
+    @abstractmethod
     def enqueue(self, kernel: Kernel) -> None:
         """Run a kernel after all that were enqueued before. It may have run when this returns, or not.
 

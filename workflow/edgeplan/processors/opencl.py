@@ -35,7 +35,7 @@ _FLOAT_BYTES = 4
 #: Looks by which the speed of a polling kernel is taken, and the most of them that a kernel is ever asked for.
 _CALIBRATION_LOOKS, _MOST_LOOKS = 200_000, 1 << 40
 _NS_PER_S = 1e9
-_CLOCK_LOOKS = 20  # to find how far the device's clock is from the host's
+_CLOCK_TRIES = 20
 #: Kernels of counters that are kept with their arguments set.
 _MOST_COUNTER_KERNELS = 4096
 
@@ -65,8 +65,7 @@ class OpenclProcessor(Processor):
     Args:
         options: which device, and how it is used.
         block: channels of a block of the layout `blocked16` on this machine (`dnnl.info.block`).
-        profiling: whether the device notes when kernels start and end (`spans`, and `Event.profile` of what `enqueue_timed`
-            gives).
+        profiling: whether the device notes when kernels start and end (`spans`).
 
     Raises:
         DeviceError: there is no such device, or it cannot build the kernels that are always needed.
@@ -86,6 +85,8 @@ class OpenclProcessor(Processor):
         self._tried: set[int] = set()
         self._counter_kernels: dict[tuple[str, int, int], _Command] = {}
         self._waiter: _Waiter | None = None
+        self._profiling, self._ahead_ns = profiling, 0
+        self._timed: list[tuple[Any, ...]] = []
         try:
             self._context = cl.Context([self.device])
             properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
@@ -93,15 +94,13 @@ class OpenclProcessor(Processor):
         except cl.Error as error:
             raise self._failed("cannot open the device", error) from error
         self._programs = Programs(self._context, options)
-        self._profiling, self._behind_ns = profiling, 0
-        self._events: list[tuple[Any, ...]] = []
         self._waiter = _Waiter()
         self._control: Buffer | None = None
         self._looks = 1
         if self._capabilities.atomics:
             self._calibrate()
         if profiling:
-            self._behind_ns = self._clock_offset()
+            self._align_clocks()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -136,6 +135,14 @@ class OpenclProcessor(Processor):
         memories = self._memories_of(executable, index, found)
         commands = tuple(self._command(program, step, launch, memories) for launch in found.launches)
         return Kernel(found.implementation, commands, found.features())
+
+    def empty(self) -> Kernel:
+        """A kernel of one work item.
+
+        Raises:
+            DeviceError: the driver cannot build it.
+        """
+        return Kernel("empty", (_Command(self._programs.kernel(variant("empty", ()), "empty"), (1,), (1,)),))
 
     def _try_all(self, executable: Executable, found: Dispatch) -> None:
         if id(executable) in self._tried:
@@ -305,9 +312,37 @@ class OpenclProcessor(Processor):
         Raises:
             DeviceError: the driver refuses it.
         """
-        events = tuple(self._launch(command) for command in self._commands(kernel))
+        events = self.enqueue_timed(kernel)
         if self._profiling:
-            self._events.append(events)
+            self._timed.append(events)
+
+    def spans(self) -> Sequence[tuple[int, int]]:
+        """When kernels ran, if the processor was made with `profiling`.
+
+        Raises:
+            DeviceError: the device does not tell.
+        """
+        timed, self._timed = self._timed, []
+        found: list[tuple[int, int]] = []
+        try:
+            for events in timed:
+                last = found[-1][1] if found else 0  # what launches nothing takes no time
+                times = [int(time) + self._ahead_ns for e in events for time in (e.profile.start, e.profile.end)]
+                found.append((times[0], times[-1]) if times else (last, last))
+        except self._cl.Error as error:
+            raise self._failed("the device does not tell when kernels ran", error) from error
+        return found
+
+    def _align_clocks(self) -> None:
+        """How far the host's clock is ahead of the device's, which notes when the host enqueues: the tightest of some tries."""
+        empty, width = self.empty(), 1 << 62
+        for _ in range(_CLOCK_TRIES):
+            before = time.perf_counter_ns()
+            (event,) = self.enqueue_timed(empty)
+            after = time.perf_counter_ns()
+            self.finish()
+            if after - before < width:
+                width, self._ahead_ns = after - before, (before + after) // 2 - int(event.profile.queued)
 
     def enqueue_timed(self, kernel: Kernel) -> tuple[Any, ...]:
         """As `enqueue`; the event of each launch.
@@ -350,40 +385,6 @@ class OpenclProcessor(Processor):
                 next_step="run again; if it stays so, install another version of the driver",
             )
         self._check_waits()
-
-    def spans(self) -> Sequence[tuple[int, int]]:
-        """When each kernel of `enqueue` began and ended since this was asked last; nothing without `profiling`.
-
-        Durations are the device's; its clock is set by the host's to some microseconds.
-
-        Raises:
-            DeviceError: the device does not tell.
-        """
-        events, self._events = self._events, []
-        found: list[tuple[int, int]] = []
-        last = 0
-        try:
-            for launched in events:
-                begin = launched[0].profile.start + self._behind_ns if launched else last
-                last = launched[-1].profile.end + self._behind_ns if launched else last
-                found.append((begin, last))
-        except self._cl.Error as error:
-            raise self._failed("the device does not tell when kernels ran", error) from error
-        return found
-
-    def _clock_offset(self) -> int:
-        """What to add to the device's clock: between what a few markers allow."""
-        low, high = -(1 << 62), 1 << 62
-        try:
-            for _ in range(_CLOCK_LOOKS):
-                before = time.perf_counter_ns()
-                event = self._cl.enqueue_marker(self._queue)
-                event.wait()
-                after = time.perf_counter_ns()
-                low, high = max(low, before - event.profile.start), min(high, after - event.profile.end)
-        except self._cl.Error as error:
-            raise self._failed("the device does not tell when kernels ran", error) from error
-        return (low + high) // 2
 
     def marker(self) -> Any:
         """An event that has happened when all that was enqueued before has run. What it waits for is begun."""

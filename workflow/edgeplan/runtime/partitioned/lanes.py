@@ -30,13 +30,13 @@ class Item:
     Attributes:
         lane: where it runs.
         needed: how many items of the other lane must be done before.
-        kernel: what runs; None: nothing.
+        kernel: what runs.
         name: of the sub-step.
     """
 
     lane: int
     needed: int
-    kernel: Kernel | None
+    kernel: Kernel
     name: str = ""
 
 
@@ -102,8 +102,7 @@ class EventLanes(Lanes):
                 if not given:
                     gpu.give()
                     given = True
-                if item.kernel is not None:
-                    gpu.enqueue(item.kernel)
+                gpu.enqueue(item.kernel)
                 gpu.flush()
                 queued += 1
                 continue
@@ -114,8 +113,7 @@ class EventLanes(Lanes):
                 gpu.take()
                 given = False
             self.spans[number, 0] = time.perf_counter_ns()
-            if item.kernel is not None:
-                self.cpu.enqueue(item.kernel)
+            self.cpu.enqueue(item.kernel)
             self.spans[number, 1] = time.perf_counter_ns()
             number += 1
         gpu.finish()
@@ -133,8 +131,7 @@ class PollingLanes(Lanes):
         at = 0
         for k in self.on[_CPU]:
             item = self.items[k]
-            if item.kernel is not None:
-                calls.append(cpu_kernel(item.kernel).table())
+            calls.append(cpu_kernel(item.kernel).table())
             rows.append((item.needed, at, at := sum(map(len, calls))))
         self._rows = np.array(rows, np.int64).reshape(-1, partner.COLUMNS)
         self._calls = np.concatenate(calls)
@@ -168,8 +165,7 @@ class PollingLanes(Lanes):
             if item.needed > awaited:
                 gpu.enqueue_wait(own, item.needed)
                 awaited = item.needed
-            if item.kernel is not None:
-                gpu.enqueue(item.kernel)
+            gpu.enqueue(item.kernel)
             gpu.enqueue_signal(other, number)
         gpu.flush()
 

@@ -47,6 +47,11 @@ def synchronisation_of(cpu: Processor, gpu: Processor) -> tuple[Synchronisation,
     return Synchronisation.polling, "memory is shared while kernels run, and no core computes for both"
 
 
+def cannot_poll(why: str, where: str) -> DeviceError:
+    """The error where polling was asked for and cannot be."""
+    return DeviceError(f"the pair cannot poll: {why}", where=where, next_step="synchronise by events")
+
+
 class PairSession:
     """A partition on two processors. It is used from the thread that made the processors, and closed before they are.
 
@@ -77,8 +82,8 @@ class PairSession:
         limit_seconds: float = LIMIT_SECONDS,
     ) -> None:
         best, why = synchronisation_of(cpu, gpu)
-        if synchronisation == Synchronisation.polling and best != synchronisation:
-            raise DeviceError(f"the pair cannot poll: {why}", where=partitioned.lowered.name, next_step="synchronise by events")
+        if synchronisation == Synchronisation.polling != best:
+            raise cannot_poll(why, partitioned.lowered.name)
         self.synchronisation = synchronisation or best
         self.partitioned, self._gpu = partitioned, gpu
         self._failed = self._closed = False
