@@ -24,8 +24,8 @@ from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, partit
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 
 Floats = npt.NDArray[np.float64]
-_POOL, _CARRIER = "pool.bin", "carrier.onnx"
-_POOL_ELEMENTS = 48 << 20
+_POOL, _POSITIVE, _CARRIER = "pool.bin", "positive.bin", "carrier.onnx"
+_POOL_ELEMENTS, _POSITIVE_ELEMENTS = 48 << 20, 1 << 16
 _SPREAD = 0.05
 _FLOAT_BYTES = 4
 _ALIGNMENT = 4096
@@ -67,12 +67,13 @@ class ChainTimes:
 
 
 def write_pool(folder: Path) -> None:
-    """The file that all weights are parts of."""
+    """The file that all weights are parts of, and one for variances, which are positive."""
     path = folder / _POOL
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         rng = np.random.default_rng(0)
         with path.open("wb") as file:
+            (folder / _POSITIVE).write_bytes((rng.random(_POSITIVE_ELEMENTS, dtype=np.float32) + np.float32(0.5)).tobytes())
             for _ in range(16):
                 values = rng.random(_POOL_ELEMENTS // 16, dtype=np.float32)
                 file.write(((values - np.float32(0.5)) * np.float32(2 * _SPREAD)).tobytes())
@@ -89,13 +90,14 @@ def write_carrier(steps: Lowered, folder: Path, start: int = 0) -> Path:
     graph = onnx.GraphProto(name=steps.name)
     size, at = _FLOAT_BYTES * _POOL_ELEMENTS, start
     for step in steps.steps:
-        for name in step.weights.values():
+        for role, name in step.weights.items():
             shape = steps.shapes[name]
             length = _FLOAT_BYTES * int(np.prod(shape))
             at = at if at + length <= size else 0
+            file, offset = (_POSITIVE, 0) if role == "bn_variance" else (_POOL, at)
             tensor = onnx.TensorProto(name=name, dims=shape, data_type=onnx.TensorProto.FLOAT)
             tensor.data_location = onnx.TensorProto.EXTERNAL
-            for key, value in (("location", _POOL), ("offset", at), ("length", length)):
+            for key, value in (("location", file), ("offset", offset), ("length", length)):
                 tensor.external_data.add(key=key, value=str(value))
             graph.initializer.append(tensor)
             at += -(-length // _ALIGNMENT) * _ALIGNMENT
