@@ -71,7 +71,7 @@ class Space:
         size = [self.width, self.height, self.blocks]
         size[0 if wide else 2] = _rounded(size[0 if wide else 2])
         group = (GROUP, 1, 1) if wide else (1, 1, GROUP)
-        defines = (("B", numbers.block), ("V", numbers.vector))
+        defines = (("B", numbers.block), ("V", numbers.vector), ("R", 1), ("N", 1))
         return Launch(source, kernel, defines, tuple(size), group, tuple(arguments))
 
     def work(self, launch: Launch, block: int, multiplications: float) -> Work:

@@ -139,7 +139,7 @@ class _OpenclProfiledSession(_OpenclSession, ProfiledSession):
 
     def __init__(self, loaded: _Loaded, graph: Graph) -> None:
         super().__init__(loaded, graph)
-        self._nodes, self._columns = _nodes(loaded)
+        self._nodes, self._columns = _nodes(loaded, graph)
         self._runs: list[list[int]] = []
 
     def run(self) -> None:
@@ -159,11 +159,12 @@ def _nanoseconds(event: Any) -> int:
     return int(event.profile.end - event.profile.start)
 
 
-def _nodes(loaded: _Loaded) -> tuple[tuple[EngineNode, ...], list[int]]:
+def _nodes(loaded: _Loaded, graph: Graph) -> tuple[tuple[EngineNode, ...], list[int]]:
     """The executed nodes, and the step that each is. A view, for which nothing runs, is none."""
     nodes: list[EngineNode] = []
     columns: list[int] = []
     program = loaded.program
+    producers = {tensor: step for step in program.steps for tensor in step.outputs}
     for index, (step, ready) in enumerate(zip(program.steps, loaded.steps, strict=True)):
         if isinstance(ready, Kernel):
             if ready.handle == ():
@@ -173,8 +174,10 @@ def _nodes(loaded: _Loaded) -> tuple[tuple[EngineNode, ...], list[int]]:
             if not ready.calls:
                 continue
             implementation = f"host.{program.choices[index].kernel}"
-        layouts = [program.layouts[t] for t in (step.inputs[0], step.outputs[0])] if step.inputs else ["", ""]
+        layouts = [program.layouts[tensors[0]] if tensors else "" for tensors in (step.inputs, step.outputs)]
         tensor = "" if step.members else step.inputs[0]
+        while tensor and tensor not in graph.tensors:  # between the steps of one operator
+            tensor = producers[tensor].inputs[0]
         nodes.append(EngineNode(step.name, step.kind, implementation, step.members, tensor, *layouts))
         columns.append(index)
     return tuple(nodes), columns
