@@ -9,8 +9,8 @@ _MEASURED = "results/{pair}/partition"
 _CHAPTERS = "results/{pair}/chapters"
 _FRAMES = ("samples", "layers", "models", "handshakes", "curves")
 _DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
-    "errors": f"{_MEASURED}/predictors/errors.parquet",
-    "importance": f"{_MEASURED}/predictors/importance.parquet",
+    "errors": f"{_MEASURED}/errors.parquet",
+    "importance": f"{_MEASURED}/importance.parquet",
     "environment_path": f"{_MEASURED}/environment.json",
 }
 
@@ -25,6 +25,7 @@ PARTITION = Stage(
     rows="data/rows/{pair}/partition",
     reads=("config/devices",),
     writes=(f"{_MEASURED}/predictors",),
+    cached=(f"{_MEASURED}/predictors",),
     renews=True,
     all_cores=True,
 )

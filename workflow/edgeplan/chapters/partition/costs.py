@@ -10,11 +10,13 @@ from typing import Any
 from edgeplan.chapters.partition.choosing import predicted
 from edgeplan.chapters.partition.layers import Layer, layer_of
 from edgeplan.chapters.partition.learning.predictors import CPU, GPU, OURS, PairPredictors, refused
+from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl.dispatch import refusal
 from edgeplan.planning.partition.costs import SPLIT, Costs
 from edgeplan.planning.partition.document import parse_costs
 from edgeplan.planning.partition.plan import PartitionPlan
+from edgeplan.runtime.layouts import NCHW, same_bytes
 from edgeplan.runtime.partitioned.program import Assignment, Lane, Split
 from edgeplan.runtime.ranges import channels_of, why_not_split
 
@@ -84,6 +86,8 @@ def _operator(
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """Options of a step, and the CPU's channels of each."""
     layer, numbers = layer_of(step, lowered.shapes), predictors.numbers
+    if step.kind == "reshape" and _is_view(step, lowered, layouts, numbers.block):
+        return {"options": [{"on": "cpu", "cpu_ms": 0.0}, {"on": "gpu", "gpu_ms": 0.0}], "unsplittable": "a view"}, (1, 0)
     lacking = refusal(step, lowered.shapes, layouts, numbers)
     if layer is None or (not lacking and refused(layer, numbers)):
         options = [{"on": "cpu", "cpu_ms": predictors.other_us(CPU, step, lowered.shapes) / _US}]
@@ -93,6 +97,11 @@ def _operator(
         return entry, (1, 0)[: len(options)]
     why = why_not_split(lowered, layouts, numbers.block, step) or (f"the GPU has no kernel of it: {lacking}" if lacking else "")
     return _layer(layer, channels_of(lowered, step), predictors, variant, why=why, on_gpu=not lacking)
+
+
+def _is_view(step: Step, lowered: Lowered, layouts: Mapping[str, str], block: int) -> bool:
+    """Whether nothing is moved."""
+    return all(same_bytes(lowered.shapes[t], layouts[t], NCHW, block) for t in (step.inputs[0], step.outputs[0]))
 
 
 def _layer(
@@ -119,8 +128,6 @@ def assignments(plan: PartitionPlan, lowered: Lowered) -> tuple[Assignment, ...]
     Raises:
         ModelError: the plan is of other steps.
     """
-    from edgeplan.errors import ModelError  # noqa: PLC0415
-
     names = [step.name for step in lowered.steps]
     if [step.name for step in plan.steps] != names:
         raise ModelError("the plan is of other steps than the model has", where=lowered.name, next_step="plan the model again")

@@ -41,15 +41,21 @@ BARS = (
 
 def gain_share(speedups: pd.DataFrame, way: str) -> float:
     """Sum over layers of (speedup - 1) / sum of (the search's - 1), both over the faster single processor."""
-    both = speedups[[way, SEARCH]].dropna()
-    return float((both[way] - 1).sum() / (both[SEARCH] - 1).sum())
+    own, searched = _both(speedups, way)
+    return float((own - 1).sum() / (searched - 1).sum())
 
 
 def mean_share(speedups: pd.DataFrame, way: str) -> float:
     """Mean over layers whose search gains at least 5 % of (speedup - 1) / (the search's - 1)."""
-    worth = speedups[[way, SEARCH]].dropna()
-    worth = worth[worth[SEARCH] >= WORTH]
-    return float(((worth[way] - 1) / (worth[SEARCH] - 1)).mean())
+    own, searched = _both(speedups, way)
+    worth = searched >= WORTH
+    return float(((own[worth] - 1) / (searched[worth] - 1)).mean())
+
+
+def _both(speedups: pd.DataFrame, way: str) -> tuple[pd.Series[float], pd.Series[float]]:
+    """Of layers that have both: a way's speedups and the search's."""
+    there = speedups[way].notna() & speedups[SEARCH].notna()
+    return speedups.loc[there, way], speedups.loc[there, SEARCH]
 
 
 def oracle_gain_share(e: PartitionEvidence) -> float:

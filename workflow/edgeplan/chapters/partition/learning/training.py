@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,14 @@ class Trained:
     errors: pd.DataFrame
     importance: pd.DataFrame
     beside: Mapping[tuple[str, str], plain.Predict]
+
+    @property
+    def digest(self) -> str:
+        """Of all trees and of what the card says: plans are for one."""
+        state = hashlib.sha256(self.predictors.card.model_dump_json().encode())
+        for key in sorted(self.predictors.trees):
+            state.update(self.predictors.trees[key].text.encode())
+        return state.hexdigest()[:16]
 
 
 def layers_of(frame: pd.DataFrame) -> list[Layer]:

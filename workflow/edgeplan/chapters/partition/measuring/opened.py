@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 from edgeplan.devices.machine import fingerprint
 from edgeplan.devices.pairs import PairFile
+from edgeplan.errors import DeviceError
 from edgeplan.opencl.platforms import OpenclOptions
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.processors.opencl import OpenclProcessor
@@ -77,8 +78,6 @@ def synchronisation(pair: PairFile, cpu: OnednnProcessor, gpu: OpenclProcessor) 
     Raises:
         DeviceError: its file asks for polling, which these processors cannot.
     """
-    from edgeplan.errors import DeviceError  # noqa: PLC0415
-
     best, why = synchronisation_of(cpu, gpu)
     if pair.synchronisation == "auto":
         return best, why
@@ -90,12 +89,3 @@ def synchronisation(pair: PairFile, cpu: OnednnProcessor, gpu: OpenclProcessor) 
             next_step="synchronisation: auto, or events",
         )
     return asked, "the pair file asks for it"
-
-
-@contextlib.contextmanager
-def all_cores(cores: Sequence[int]) -> Iterator[OnednnProcessor]:
-    """oneDNN on all cores of a pair, what a pair is compared with."""
-    with OnednnProcessor(cores) as cpu:
-        yield cpu
-
-

@@ -25,7 +25,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "samples": ("place", "cpu_us", "gpu_us", "cpu_implementation", "gpu_implementation"),
     "grids": (*_PART_US, "again"),
     "fresh": ("layer", "way", *_PART_US),
-    "curves": ("place", *_PART_US),
+    "curves": ("place", "way", *_PART_US),
     "handshakes": ("synchronisation", "least_us", "median_us", "note"),
     "models": (
         *("way", "median_ms", "repeat", "predicted_ms", "peak_mib", "cpu_ms", "error", "tolerance", "splits", "steps"),
