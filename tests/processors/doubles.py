@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import queue
 import threading
 import time
@@ -87,9 +86,8 @@ class QueueProcessor(Processor):
         at = scratch.address - executable.arena.address
         choices = (*program.choices[:index], choice, *program.choices[index + 1 :])
         own = replace(program, scratch_offset=at, arena_bytes=at + created.scratch_bytes, choices=choices)
-        mine = copy.copy(executable)
-        mine.dnnl, mine.creator, mine.program = self._dnnl, creator, own
-        return Kernel(choice.name, (mine.prepare(index, Worker(self._dnnl)), scratch))
+        prepared = executable.through(self._dnnl, own).prepare(index, Worker(self._dnnl))
+        return Kernel(choice.name, (prepared, scratch))
 
     def empty(self) -> Kernel:
         return Kernel("empty", (Prepared((), (), ()), None))
@@ -100,6 +98,8 @@ class QueueProcessor(Processor):
         self._put(lambda: self._run(prepared))
 
     def enqueue_wait(self, counter_address: int, value: int) -> None:
+        if not self._capabilities.atomics:
+            raise self._cannot_poll()
         counter = self._word(counter_address)
 
         def wait() -> None:
@@ -112,6 +112,8 @@ class QueueProcessor(Processor):
         self._put(wait)
 
     def enqueue_signal(self, counter_address: int, value: int) -> None:
+        if not self._capabilities.atomics:
+            raise self._cannot_poll()
         self._put(lambda: self._word(counter_address).__setitem__(0, value))
 
     def give_up(self) -> None:

@@ -101,7 +101,7 @@ class OnednnProcessor(Processor):
             ModelError: the weights cannot be read.
             DeviceError: this library does not offer the implementation.
         """
-        prepared = executable.prepare(index, self.worker, self.threads)
+        prepared = executable.through(self.dnnl).prepare(index, self.worker, self.threads)
         return Kernel(executable.program.choices[index].name, CpuKernel(prepared))
 
     def empty(self) -> Kernel:

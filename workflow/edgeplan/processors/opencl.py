@@ -130,7 +130,8 @@ class OpenclProcessor(Processor):
             return Kernel("reshape.view", ())
         if any(tensor in program.types for tensor in (*step.reads, *step.outputs)):
             raise ModelError("values that are not of float32", where=f"step {step.name!r}", next_step="leave it to the CPU")
-        found = dispatcher.dispatch(step, program.shapes, program.layouts, self.numbers)
+        leading = step.sizes("written")[2] if step.kind == "fc" and "written" in step.settings else 0
+        found = dispatcher.dispatch(step, program.shapes, program.layouts, self.numbers, leading=leading)
         self._try_all(executable, found)
         memories = self._memories_of(executable, index, found)
         commands = tuple(self._command(program, step, launch, memories) for launch in found.launches)
