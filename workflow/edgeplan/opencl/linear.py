@@ -10,7 +10,7 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import post_ops
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Packing, Place, Work
-from edgeplan.opencl.tiles import ROW_TILES, TILES, ceil, chunks, defines
+from edgeplan.opencl.tiles import ROW_TILES, TILES, ceil, defines, grouped
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
 _IMAGE_RANK = 4
@@ -53,13 +53,12 @@ def dispatch(
     tile = (ROW_TILES if rows == 1 else TILES)[numbers.vector]
     height, width = tile[0], tile[1] * numbers.vector
     tiles = ceil(columns, width)
-    items, count = chunks(ceil(rows, height), height * inner)
+    items = ceil(rows, height)
     launch = Launch(
         "linear",
         "linear",
         defines(numbers.block, numbers.vector, tile),
-        (items, tiles, count),
-        (1, 1, 1),
+        *grouped((items, tiles), numbers),
         (
             Memory.arena,
             Memory.weights,
@@ -78,7 +77,7 @@ def dispatch(
         "linear",
         (launch,),
         tile=(height, width),
-        work=Work(rows, columns, items * count * height, tiles * width, inner),
+        work=Work(rows, columns, items * height, tiles * width, inner),
         units=numbers.units,
         packing=Packing("linear", tiles * width * (1 + inner), MappingProxyType(sizes)),
     )

@@ -84,17 +84,19 @@ def _conv_winograd(sizes: Mapping[str, int], weight: Array, bias: Array | None, 
 
 
 def _conv_first(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
-    """From (O, I, window) to bias [tiles][T] and [tiles][I][window][T]."""
-    columns = sizes["columns"]
-    padded = _padded(weight.reshape(len(weight), -1), 0, columns)
+    """From (O, I, window) to B zeros, bias [tiles][T] and [tiles][I][window][T].
+
+    Of a depthwise convolution, whose I is 1, to B zeros, bias [channels] and [blocks][window][B].
+    """
+    _tiled(sizes["columns"], weight.reshape(len(weight), -1), bias, found[sizes["block"] :])
+
+
+def _tiled(columns: int, weight: Array, bias: Array | None, found: Array) -> None:
+    """From (O, K) to bias [tiles][columns] and [tiles][K][columns]."""
+    padded = _padded(weight, 0, columns)
     if bias is not None:
         found[: len(bias)] = bias
     found[len(padded) :].reshape(-1, padded.shape[1], columns)[:] = padded.reshape(-1, columns, padded.shape[1]).swapaxes(1, 2)
-
-
-def _conv_depthwise(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
-    """From (C, 1, window) to bias [channels] and [blocks][window][B]."""
-    _conv_first({"columns": sizes["block"]}, weight, bias, found)
 
 
 def _linear(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
@@ -104,7 +106,7 @@ def _linear(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: 
     columns = len(matrix)
     split = _padded(matrix.reshape(columns, channels, pixels), 1, block)
     ordered = split.reshape(columns, -1, block, pixels).swapaxes(2, 3).reshape(columns, -1)
-    _conv_first({"columns": width}, ordered, bias, found)
+    _tiled(width, ordered, bias, found)
 
 
 #: Transform -> (sizes, weight, bias, buffer of zeros to fill).
@@ -113,7 +115,6 @@ TRANSFORMS: Mapping[str, Callable[[Mapping[str, int], Array, Array | None, Array
         "conv_direct": _conv_direct,
         "conv_winograd": _conv_winograd,
         "conv_first": _conv_first,
-        "conv_depthwise": _conv_depthwise,
         "linear": _linear,
         "as_it_is": _as_it_is,
         "by_channel": _by_channel,

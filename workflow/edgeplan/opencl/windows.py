@@ -38,7 +38,7 @@ def lrn(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) ->
     half = (step.integer("size") - 1) // 2
     if half > numbers.block:
         raise LackingError(f"normalisation over {step.integer('size')} channels")
-    given = [half, step.number("alpha") / step.integer("size"), step.number("beta"), step.number("bias")]
+    given: list[Argument] = [half, step.number("alpha") / step.integer("size"), step.number("beta"), step.number("bias")]
     return _in_blocks(step, shapes, layouts, numbers, ("lrn", given), step.integer("size"))
 
 

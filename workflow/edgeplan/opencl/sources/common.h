@@ -13,6 +13,13 @@
 #define AS_INTV JOIN(as_int, V)
 #define T (N * V)
 
+/* What is read soon, into the first cache (3) or the second (2): planes of channels lie too far apart for a CPU to foresee. */
+#if defined(__x86_64__) || defined(__aarch64__)
+#define SOON(from, cache) __builtin_prefetch((const void *)(size_t)(from), 0, cache)
+#else
+#define SOON(from, cache)
+#endif
+
 /* Post-operations: the codes of edgeplan.opencl.post_ops, eight bits each, the first lowest; 0 ends them. */
 enum {
     RELU = 1, CLIP, LOGISTIC, HARDSWISH, HARDSIGMOID, SWISH, TANH, ELU, LINEAR, SQUARE, ABS, SQRT, EXP, LOG, POW, GELU_TANH,
@@ -124,8 +131,9 @@ void write_blocked(
     VSTORE(x, arena + output + place);
 }
 
-/* Write `count` of R pixels of N vectors of channels: in registers where post-operations are bounds and no channel is padding. */
-void write_tile(
+/* Write `count` of R pixels of N vectors of channels: in registers where post-operations are bounds and no channel is padding.
+   Inlined, since what is passed by address does not stay in registers. */
+__attribute__((always_inline)) void write_tile(
     const posts_t *posts, __global float *arena, int output, FLOATV (*values)[N], int pixel, int count, int size, int channel,
     int channels)
 {

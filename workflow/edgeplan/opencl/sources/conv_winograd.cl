@@ -21,7 +21,7 @@ __kernel void winograd_input(
     int places, int groups, int pad_y, int pad_x)
 {
     int place = get_global_id(0), channel = get_global_id(1) * V, block = channel / B;
-    if (place >= groups * R)
+    if (place >= groups * R || block >= in_blocks)
         return;
     int y = place / across * 4 - pad_y, x = place % across * 4 - pad_x;
     __global const float *from = arena + input + block * height * width * B + channel % B;
@@ -50,7 +50,7 @@ __kernel void winograd_product(
     __global const float *weights, __global float *workspace, int in_blocks, int tiles, int groups, int products)
 {
     int group = get_global_id(0), tile = get_global_id(1), element = get_global_id(2);
-    if (group >= groups)
+    if (group >= groups || tile >= tiles)
         return;
     __global const float *at = workspace + (element * groups + group) * in_blocks * R * B;
     __global const float *w = weights + tiles * T + (element * tiles + tile) * in_blocks * B * T;
@@ -60,7 +60,10 @@ __kernel void winograd_product(
 #pragma unroll
         for (int n = 0; n < N; ++n)
             sum[r][n] = 0.0f;
-    for (int block = 0; block < in_blocks; ++block, at += R * B)
+    for (int block = 0; block < in_blocks; ++block, at += R * B) {
+        if (block % groups == group) /* items of all groups, which run one after the other, fetch the next tile's weights */
+            for (int place = 0; place < B * T; place += 16)
+                SOON(w + in_blocks * B * T + place, 2);
         for (int i = 0; i < B; ++i, w += T) {
             FLOATV factor[N];
 #pragma unroll
@@ -74,6 +77,7 @@ __kernel void winograd_product(
                     sum[r][n] += x * factor[n];
             }
         }
+    }
     __global float *to = workspace + products + ((element * tiles + tile) * groups + group) * R * T;
 #pragma unroll
     for (int r = 0; r < R; ++r)
@@ -96,7 +100,7 @@ __kernel void winograd_output(
     int channels, int across, int places, int tiles, int groups, int products, POSTS_PARAMETERS)
 {
     int place = get_global_id(0), channel = get_global_id(1) * V;
-    if (place >= places)
+    if (place >= places || channel >= (channels + B - 1) / B * B)
         return;
     __global const float *from = workspace + products + (channel / T * groups * R + place) * T + channel % T;
     int stride = tiles * groups * R * T;

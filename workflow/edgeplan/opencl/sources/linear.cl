@@ -4,8 +4,8 @@ __kernel void linear(
     __global float *arena, __global const float *weights, int input, int output, int rows, int inner, int columns, int leading,
     int tiles, POSTS_PARAMETERS)
 {
-    int first_row = (get_global_id(2) * get_global_size(0) + get_global_id(0)) * R, tile = get_global_id(1);
-    if (first_row >= rows)
+    int first_row = get_global_id(0) * R, tile = get_global_id(1);
+    if (first_row >= rows || tile >= tiles)
         return;
     __global const float *at[R], *w = weights + tiles * T + tile * inner * T;
     FLOATV sum[R][N];

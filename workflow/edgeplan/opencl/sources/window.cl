@@ -42,15 +42,19 @@ __kernel void lrn(IMAGE, int half_size, float alpha, float beta, float bias)
     ITEM
     float near[3 * B];
     from += (y * in_width + x) * B;
-    for (int i = 0; i < 3 * B; ++i) {
+    for (int i = 0; i < 3 * B; i += V) {
         int block = z + i / B - 1;
-        near[i] = (uint)block < (uint)((channels + B - 1) / B) ? from[(i / B - 1) * in_plane + i % B] : 0.0f;
+        VSTORE((uint)block < (uint)((channels + B - 1) / B) ? VLOAD(from + (i / B - 1) * in_plane + i % B) : (FLOATV)(0.0f), near + i);
     }
-    for (int i = 0; i < B; ++i) {
-        float sum = 0.0f;
-        for (int k = i - half_size; k <= i + half_size; ++k)
-            sum += near[B + k] * near[B + k];
-        to[i] = z * B + i < channels ? near[B + i] * pow(bias + alpha * sum, -beta) : 0.0f;
+    for (int i = 0; i < B; i += V) {
+        FLOATV sum = 0.0f;
+        for (int k = i - half_size; k <= i + half_size; ++k) {
+            FLOATV value = VLOAD(near + B + k);
+            sum += value * value;
+        }
+        FLOATV scale = bias + alpha * sum;
+        scale = beta == 0.75f ? 1.0f / (sqrt(scale) * sqrt(sqrt(scale))) : pow(scale, (FLOATV)(-beta));
+        VSTORE(first(VLOAD(near + B + i) * scale, channels - z * B - i), to + i);
     }
 }
 
