@@ -23,6 +23,7 @@ WINOGRAD_CHANNELS: Final = 16
 #: The least share of the computed pixels that the output has: 0.77 at 7 x 7, where it gains, 0.39 at 5 x 5, where it loses.
 WINOGRAD_USEFUL: Final = 0.5
 _IMAGE_RANK: Final = 4
+_INDEX_END: Final = 1 << 31  # kernels count elements in 32 bits
 
 Arguments = tuple[Argument, ...]
 
@@ -112,7 +113,7 @@ def dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str]
     if c.depthwise:
         return _depthwise(c, numbers, posts)
     winograd = _winograd(c, numbers, posts) if _allows_winograd(c) else None
-    return winograd if winograd and _suits_winograd(winograd.work) else _direct(c, numbers, posts)
+    return winograd if winograd and _suits(winograd) else _direct(c, numbers, posts)
 
 
 def _allows_winograd(c: Convolution) -> bool:
@@ -120,8 +121,9 @@ def _allows_winograd(c: Convolution) -> bool:
     return plain and c.channels_in >= WINOGRAD_CHANNELS
 
 
-def _suits_winograd(work: Work) -> bool:
-    return work.pixels >= WINOGRAD_USEFUL * work.padded_pixels
+def _suits(winograd: Dispatch) -> bool:
+    fits = max(winograd.workspace_elements, winograd.packing.elements) < _INDEX_END
+    return fits and winograd.work.pixels >= WINOGRAD_USEFUL * winograd.work.padded_pixels
 
 
 def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
