@@ -35,6 +35,8 @@ _POSTS = (
     (PostOp("eltwise", "relu", 0.1), PostOp("binary", "add", tensor="each"), PostOp("binary", "mul", tensor="same")),
 )
 
+_THREE: Mapping[str, Setting] = {"groups": 1, "kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1)}
+
 Wide = npt.NDArray[np.float64]
 
 
@@ -154,7 +156,7 @@ def test_any_window(
     implementation = _check_convolution(
         {"groups": 1, **settings}, (1, inner, *size), (out, inner, kernel[0], kernel[1]), posts, layout
     )
-    assert implementation in ({"conv.direct", "conv.winograd"} if layout == BLOCKED else {"conv.first"})
+    assert implementation in ({"conv.direct", "conv.pointwise", "conv.winograd"} if layout == BLOCKED else {"conv.first"})
 
 
 @_SETTINGS
@@ -168,7 +170,12 @@ def test_depthwise(window: tuple[dict[str, Setting], tuple[int, int]], channels:
     assert implementation == "conv.depthwise"
 
 
-_THREE: Mapping[str, Setting] = {"groups": 1, "kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1)}
+@_SETTINGS
+@given(st.tuples(st.integers(1, 9), st.integers(1, 9)), st.integers(1, 40), st.integers(1, 52), st.sampled_from(_POSTS))
+def test_pointwise(size: tuple[int, int], inner: int, out: int, posts: tuple[PostOp, ...]) -> None:
+    settings = {**_THREE, "kernel": (1, 1), "pads_before": (0, 0), "pads_after": (0, 0)}
+    implementation = _check_convolution(settings, (1, inner, *size), (out, inner, 1, 1), posts)
+    assert implementation == ("conv.pointwise" if math.prod(size) >= 6 else "conv.direct")
 
 
 @_SETTINGS
@@ -195,6 +202,10 @@ def test_other_vectors(numbers: DeviceNumbers) -> None:
     wino = _check_convolution(same, (1, 37, 13, 11), (41, 37, 3, 3), posts, numbers=numbers)
     direct = _check_convolution({**same, "strides": (2, 1)}, (1, 37, 13, 11), (75, 37, 3, 3), posts, numbers=numbers)
     assert (wino, direct) == ("conv.winograd", "conv.direct")
+    point = {**same, "kernel": (1, 1), "pads_before": (0, 0), "pads_after": (0, 0)}
+    for out in (19, 48):
+        implementation = _check_convolution(point, (1, 37, 5, 7), (out, 37, 1, 1), posts, numbers=numbers)
+        assert implementation == "conv.pointwise"
 
 
 def test_groups_of_work_items() -> None:
