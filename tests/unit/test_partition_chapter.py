@@ -1,4 +1,4 @@
-"""The chapter on partitions without a pair: samples, predictors, choices, costs, and tables against values worked out by hand."""
+"""The chapter on partitions without a pair: samples, predictors, choices, costs; tables against values worked out by hand."""
 
 from __future__ import annotations
 
