@@ -64,6 +64,7 @@ class PairSession:
         limit_seconds: the longest wait for the other lane.
 
     Attributes:
+        arena: where all activations are.
         times: of the last run, when each sub-step began and ended, in ns since the run began; -1 where the GPU does not tell.
 
     Raises:
@@ -87,8 +88,8 @@ class PairSession:
         self.partitioned, self._gpu = partitioned, gpu
         self._failed = self._closed = False
         self.program = program_of(cpu.dnnl, partitioned, model, cpu.threads)
-        self._arena = gpu.allocate(self.program.arena_bytes)
-        with Executable(cpu.dnnl, self.program, model.parent, self._arena) as executable:
+        self.arena = gpu.allocate(self.program.arena_bytes)
+        with Executable(cpu.dnnl, self.program, model.parent, self.arena) as executable:
             self._executable = executable
             lanes = partitioned.lanes
             self.kernels: tuple[Kernel, ...] = tuple(
@@ -157,7 +158,7 @@ class PairSession:
         """Free everything; after a failure, what the GPU may still write is left to the processor's own closing."""
         if not (self._closed or self._failed):
             self._lanes.close()
-            self._gpu.free(self._arena)
+            self._gpu.free(self.arena)
         self._closed = True
 
     def __enter__(self) -> Self:
