@@ -37,9 +37,9 @@ _OPERATORS = frozenset(
     DepthToSpace Div Elu Equal Erf Exp Expand Flatten Floor GRU Gather Gelu Gemm GlobalAveragePool GlobalMaxPool Greater
     GreaterOrEqual GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LRN LSTM
     LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mish Mod Mul Neg Not Or PRelu
-    Pad Pow RNN Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceSum
-    ReduceSumSquare Relu Reshape Resize Round Selu Sigmoid Sign Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt
-    Squeeze Sub Sum Tanh Tile Transpose Unsqueeze Upsample Where Xor
+    Pad Pow RMSNormalization RNN Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin
+    ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize Round Selu Sigmoid Sign Slice Softmax Softplus Softsign
+    SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
     """.split()  # noqa: SIM905  readable
 )
 #: What ONNX Runtime, which outputs are held to, computes otherwise than these tests say: it places pixels by whole sizes.
@@ -88,7 +88,7 @@ def _fixed(case: _Case) -> tuple[onnx.ModelProto, dict[str, Any]]:
         spec = SPECS.get(node.op_type)
         roles = [role for role in spec.constants if role not in spec.computed] if spec else ()
         weights = {"Conv", "ConvTranspose", "BatchNormalization", "LSTM", "GRU", "RNN", "LayerNormalization", "PRelu"}
-        weights |= {"InstanceNormalization", "GroupNormalization"}
+        weights |= {"InstanceNormalization", "GroupNormalization", "RMSNormalization"}
         steering |= {name for name, role in zip(node.input, roles, strict=False) if role}
         steering |= set(node.input[1:]) if node.op_type in weights else set()
     for place, value in enumerate(list(model.graph.input)):
