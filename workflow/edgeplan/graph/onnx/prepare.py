@@ -1,7 +1,7 @@
 """What exporters write, as a model of static shape without shape arithmetic.
 
 Symbolic axes get sizes, inputs that steer the graph get values, half precision becomes single, and what follows from
-constants is computed once (onnxscript's optimizer). Models that can be read as they are stay untouched.
+constants is computed once (by onnxscript). Models that can be read as they are stay untouched.
 """
 
 from __future__ import annotations
@@ -137,6 +137,7 @@ def prepared(
         ModelError: an axis stays open, what is wanted does not fit the file, or the model cannot be simplified.
     """
     import onnx_ir  # noqa: PLC0415  both take a second to import, and most models need none of it
+    from onnx_ir.passes import common  # noqa: PLC0415
     from onnxscript import optimizer  # noqa: PLC0415
 
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # its warnings are of initialisers, not of what users do
@@ -147,13 +148,28 @@ def prepared(
     _give_shapes(model, wanted, source)
     try:
         simple = onnx_ir.serde.deserialize_model(model)
-        optimizer.optimize_ir(
-            simple,
-            num_iterations=_ROUNDS,
-            input_size_limit=_LARGEST_FOLDED_ELEMENTS,
-            output_size_limit=_LARGEST_FOLDED_ELEMENTS,
-            should_fold=lambda node: node.op_type in _FOLDED or None,
-        )
+        common.InlinePass()(simple)
+        for _ in range(_ROUNDS):
+            # Folding alone: the rewriting of `optimizer.optimize` takes a summand of 1e-10 for zero.
+            folded = optimizer.fold_constants_ir(
+                simple,
+                onnx_shape_inference=True,
+                input_size_limit=_LARGEST_FOLDED_ELEMENTS,
+                output_size_limit=_LARGEST_FOLDED_ELEMENTS,
+                should_fold=lambda node: node.op_type in _FOLDED or None,
+            )
+            if not folded.modified:
+                break
+        for clean in (
+            common.RemoveUnusedNodesPass(),
+            common.RemoveUnusedFunctionsPass(),
+            common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+            common.LiftSubgraphInitializersToMainGraphPass(),
+            common.DeduplicateInitializersPass(),
+            common.OutputFixPass(),
+            common.NameFixPass(),
+        ):
+            clean(simple)
         found = onnx_ir.serde.serialize_model(simple)
     except Exception as error:  # a library over untrusted graphs: whatever it meets is the model's fault
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
