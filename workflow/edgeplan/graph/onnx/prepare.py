@@ -35,7 +35,7 @@ ARITHMETIC = frozenset({"Shape", "Size", "ConstantOfShape", "Range", "NonZero", 
 #: What the optimizer leaves alone unless told to fold it.
 _FOLDED = frozenset({"ConstantOfShape"})
 #: Results of constant arithmetic above this size stay operators: a file of a few bytes may ask for any amount of memory.
-_LARGEST_FOLDED_ELEMENTS = 1 << 26
+_LARGEST_FOLDED_ELEMENTS = 1 << 27
 _LARGEST_INPUT_BYTES = 1 << 32
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a message of protobuf
 _ROUNDS = 4
@@ -144,6 +144,7 @@ def prepared(
     _load_external(model, path)
     if types := _widened(model):
         log.info("%s numbers are taken as float32: predictions and plans are of single precision", types)
+    _drop_defaults(model)
     _give_values(model, wanted.values, source)
     _give_shapes(model, wanted, source)
     try:
@@ -296,6 +297,13 @@ def given_values(model: onnx.ModelProto, values: Mapping[str, str], source: str)
     for name in values:
         _require_input(name, inputs, "--set", source)
     return {name: _value(inputs[name], text, source) for name, text in values.items()}
+
+
+def _drop_defaults(model: onnx.ModelProto) -> None:
+    """Old files list stored tensors among the inputs, too, which could be given anew: here they are constants."""
+    given = list(_given(model).values())
+    del model.graph.input[:]
+    model.graph.input.extend(given)
 
 
 def _give_values(model: onnx.ModelProto, values: Mapping[str, str], source: str) -> None:
