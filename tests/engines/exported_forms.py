@@ -32,6 +32,7 @@ def _constant_first(op_type: str, shape: tuple[int, ...]) -> Form:
 
 
 _UNARY: Mapping[str, Form] = {
+    **{f"{op.lower()} of a number": one(op, inputs=()) for op in ("Relu", "Selu", "Ceil")},
     **{op.lower(): one(op) for op in ("Abs", "Neg", "Exp", "Elu", "Selu", "Softplus", "Softsign")},
     "mish": one("Mish", opset=18),
     "gelu": one("Gelu", opset=20),
@@ -133,6 +134,10 @@ _LAYERS: Mapping[str, Form] = {
 }
 
 _PAIRS: Mapping[str, Form] = {
+    **{f"{op.lower()} of numbers": one(op, "x z", {"x": (), "z": ()}) for op in ("Add", "Sub", "Div")},
+    "a number from an image": one("Sub", "x z", {"x": IMAGE, "z": ()}),
+    "an image from a number": one("Sub", "z x", {"x": IMAGE, "z": ()}),
+    "product of vectors": one("MatMul", "x z", {"x": (7,), "z": (7,)}),
     **{f"{op.lower()} alike": _pair(op, IMAGE, IMAGE) for op in ("Sub", "Div", "Min", "Max")},
     **{f"{op.lower()} by channel": _pair(op, IMAGE, (1, 6, 1, 1)) for op in ("Sub", "Div", "Min", "Max")},
     **{f"{op.lower()} by row, of lower rank": _pair(op, IMAGE, (10,)) for op in ("Sub", "Div", "Min", "Max")},
@@ -164,6 +169,20 @@ _COPIES: Mapping[str, Form] = {
     "pad by edges": one("Pad", "x p", mode="edge", constants={"p": [0, 0, 2, 3, 0, 0, 1, 4]}),
     "pad of a long axis by reflection": one("Pad", "x p", {"x": (1, 3000)}, mode="reflect", constants={"p": [0, 7, 0, 9]}),
     "pad of a long axis by zeros": one("Pad", "x p", {"x": (2, 3000, 2)}, constants={"p": [0, 7, 0, 0, 9, 0]}),
+    "pad by infinity": one("Pad", "x p v", constants={"p": [0, 1, 1, 2, 0, 0, 3, 0], "v": 3e38}),
+    "pad of a long axis by edges": one("Pad", "x p", {"x": (2, 900, 3)}, mode="edge", constants={"p": [0, 7, 1, 0, 9, 0]}),
+    "every third of a long axis": one("Slice", "x s e a p", {"x": (2, 3, 900)}, {"s": [1], "e": [_BIG], "a": [2], "p": [3]}),
+    "a long axis backwards": one("Slice", "x s e a p", {"x": (2, 900, 3)}, {"s": [-1], "e": [-_BIG], "a": [1], "p": [-1]}),
+    "places of a long axis": one("Gather", "x i", {"x": (2, 900, 3)}, {"i": np.arange(300) * 7 % 900}, axis=1),
+    "upper triangle": one("Trilu", inputs=_LINE),
+    "lower triangle": one("Trilu", "x k", _LINE, {"k": np.array(2)}, upper=0),
+    "two outputs of one input": Form(
+        (node("Identity", "x", "y", "first"), node("Identity", "x", "z", "second"), node("Relu", "x", "v")),
+        {"x": IMAGE},
+        {},
+        outputs=("y", "z", "v"),
+    ),
+    "nothing but an identity": one("Identity"),
     "pad cuts": one("Pad", "x p", constants={"p": [0, 0, -1, 2, 0, 0, -2, 0]}),
     "pad of some axes": one("Pad", "x p - a", opset=18, constants={"p": [1, 2], "a": [3]}),
     "pad as of opset 10": one("Pad", opset=10, pads=[0, 0, 1, 2, 0, 0, 3, 0], value=0.5),
@@ -196,6 +215,9 @@ _REDUCED: Mapping[str, Form] = {
     "Sum of an axis": one("ReduceSum", "x a", constants={"a": [2]}),
     "Sum of two, dropped": one("ReduceSum", "x a", keepdims=0, constants={"a": [1, 3]}),
     "Max of the image, as of opset 18": one("ReduceMax", "x a", opset=18, constants={"a": [2, 3]}),
+    "product of the image": one("ReduceProd", "x a", constants={"a": [2, 3]}, opset=18),
+    "product of apart axes, dropped": one("ReduceProd", "x a", constants={"a": [1, 3]}, opset=18, keepdims=0),
+    **{f"{op} to a number": one(f"Reduce{op}", keepdims=0) for op in ("Mean", "Sum", "Max")},
     "global maximum": one("GlobalMaxPool"),
     "exponentials of global maxima": Form(
         (node("GlobalMaxPool", "x", "a", "first"), node("Exp", "a")), {"x": (1, 16, 4, 7)}, {}
@@ -226,6 +248,8 @@ _NORMS: Mapping[str, Form] = {
         {"x": _LINE},
         {"s": value((5, 7))},
     ),
+    "rows by their root mean square": one("RMSNormalization", "x s", _LINE, {"s": (7,)}, opset=23, epsilon=1e-3),
+    "rows of two axes by their root mean square": one("RMSNormalization", "x s", _LINE, {"s": (5, 7)}, opset=23, axis=1),
     "instances": one("InstanceNormalization", "x s b", constants={"s": (6,), "b": (6,)}),
     "instances of lines": one("InstanceNormalization", "x s b", _LINE, {"s": (5,), "b": (5,)}),
     "groups": one("GroupNormalization", "x s b", opset=21, num_groups=3, constants={"s": (6,), "b": (6,)}),
@@ -474,6 +498,56 @@ _COMPILED: Mapping[str, Form] = {
     },
     "integers turned": _typed(one("Transpose", perm=[0, 2, 3, 1]), x=_LONG, y=_LONG),
     "integers in another shape": _typed(one("Reshape", "x s", constants={"s": [8, -1]}), x=_LONG, y=_LONG),
+    **{
+        f"{told} of {kind}": _typed(form, **dict.fromkeys("xzy", kind))
+        for kind in (_INT, _LONG, _BOOL)
+        for told, form in {
+            "concatenation": one("Concat", "x z", {"x": (2, 3, 4), "z": (2, 5, 4)}, axis=1),
+            "tiles": one("Tile", "x r", (2, 3, 4), {"r": [3, 1, 2]}),
+            "edges": one("Pad", "x p", _LINE, {"p": [1, 0, 2, 0, 3, 0]}, opset=18, mode="edge"),
+            "zeros around": one("Pad", "x p", _LINE, {"p": [1, 0, 2, 0, 3, 0]}),
+            "places": one("Gather", "x i", axis=3, constants={"i": [[3, 0], [-1, 3]]}),
+            "upper triangle": one("Trilu", "x k", _LINE, {"k": np.array(1)}),
+            "lower triangle": one("Trilu", "x k", _LINE, {"k": np.array(-2)}, upper=0),
+            "maximum": one("ReduceMax", "x a", constants={"a": [1, 3]}, opset=20, keepdims=0),
+            "minimum": one("ReduceMin", "x a", constants={"a": [0, 2, 3]}, opset=20),
+            "sum": one("ReduceSum", "x a", constants={"a": [1, 3]}),
+            "product": one("ReduceProd", "x a", constants={"a": [1, 2]}, opset=18),
+        }.items()
+        if kind != _BOOL or told not in ("sum", "product")
+    },
+    **{
+        f"parts of {kind}": Form(
+            (node("Split", "x s", "y z", axis=2), node("Cast", "z", "v", "last", to=TensorProto.FLOAT)),
+            {"x": (2, 3, 7)},
+            {"s": np.array([2, 5])},
+            outputs=("y", "v"),
+            types={"x": kind, "y": kind},
+        )
+        for kind in (_INT, _LONG, _BOOL)
+    },
+    "integers padded by a number": _typed(
+        one("Pad", "x p v", _LINE, {"p": [1, 0, 2, 0, 3, 0], "v": np.array(-7)}), x=_LONG, y=_LONG
+    ),
+    "integers and constants joined": _typed(one("Concat", "k x", _MATRIX, {"k": np.arange(9)[None]}, axis=0), x=_LONG, y=_LONG),
+    **{
+        f"power of {a} by {b}": Form(
+            (node("Abs", "x", "a", "before"), node("Abs", "z", "b", "behind"), node("Pow", "a b")),
+            {"x": IMAGE, "z": _ROW},
+            {},
+            types={k: v for k, v in {"x": a, "z": b, "y": a}.items() if v != TensorProto.FLOAT},
+        )
+        for a, b in ((_INT, TensorProto.FLOAT), (_LONG, _INT), (TensorProto.FLOAT, _LONG), (TensorProto.FLOAT, _INT))
+    },
+    **{
+        f"best {count} of {kind}, {more}": _typed(
+            one("TopK", "x k", (3, 9, 4), {"k": [count]}, writes="y z", **more),
+            **({} if kind is None else {"x": kind, "y": kind}),
+            z=_LONG,
+        )
+        for kind in (None, _INT, _LONG)
+        for count, more in ((4, {"axis": 1}), (1, {"axis": -1}), (9, {"axis": 1, "largest": 0}), (3, {"axis": 0}))
+    },
     "truth expanded": _typed(one("Expand", "x s", (6, 1, 10), {"s": [2, 6, 8, 1]}), x=_BOOL, y=_BOOL),
     "integers sliced": _typed(
         one("Slice", "x s e a p", constants={"s": [-1, 1], "e": [-_BIG, 5], "a": [3, 1], "p": [-2, 1]}), x=_INT, y=_INT

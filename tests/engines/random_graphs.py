@@ -34,6 +34,7 @@ class Drawing:
         self.inputs: dict[str, Shape] = {}
         self.constants: dict[str, Array] = {}
         self.shapes: dict[str, Shape] = {}
+        self.types: dict[str, int] = {}  # of activations that are not of float32, which one operator hands to the next
 
     def pick(self, label: str, *options: Any) -> Any:
         """One of some options, which is counted."""
@@ -61,6 +62,7 @@ class Drawing:
             name
             for name, shape in self.shapes.items()
             if (len(shape) in ranks or not ranks)
+            and name not in self.types
             and 0 < len(shape) <= _MOST_AXES
             and math.prod(shape) <= _LARGEST
             and all(size >= least for size in shape[2:])
@@ -88,24 +90,26 @@ class Drawing:
         """An operator; the name of its first output. All outputs may be read by what is drawn later."""
         writes = [f"t{len(self.shapes)}_{place}" for place in range(outputs)]
         written = helper.make_node(op_type, list(reads), writes, name=f"n{len(self.nodes)}", **attributes)
-        floats = [
-            helper.make_tensor_value_info(n, TensorProto.FLOAT, self.shapes[n])
+        given = [
+            helper.make_tensor_value_info(n, self.types.get(n, TensorProto.FLOAT), self.shapes[n])
             for n in dict.fromkeys(reads)
             if n in self.shapes
         ]
         held = [numpy_helper.from_array(self.constants[n], n) for n in dict.fromkeys(reads) if n in self.constants]
         inner = written if op_type != "GroupNormalization" else helper.make_node("Relu", reads[:1], writes)
-        body = helper.make_graph([inner], "one", floats, [helper.make_empty_tensor_value_info(n) for n in writes], held)
+        body = helper.make_graph([inner], "one", given, [helper.make_empty_tensor_value_info(n) for n in writes], held)
         model = helper.make_model(body, opset_imports=[helper.make_opsetid("", _OPSET)])
         for value in onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph.output:
             self.shapes[value.name] = tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
+            if value.type.tensor_type.elem_type != TensorProto.FLOAT:
+                self.types[value.name] = value.type.tensor_type.elem_type
         self.nodes.append(written)
         return writes[0]
 
     def model(self) -> onnx.ModelProto:
         """What was drawn; its outputs are what nothing reads."""
         read = {name for node in self.nodes for name in node.input}
-        last = [name for node in self.nodes for name in node.output if name not in read]
+        last = [name for node in self.nodes for name in node.output if name in self.shapes and name not in read]
         inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in self.inputs.items() if n in read]
         outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, self.shapes[n]) for n in last]
         held = [numpy_helper.from_array(v, n) for n, v in self.constants.items()]
@@ -330,8 +334,13 @@ def _split(d: Drawing) -> None:
         d.node("Split", [x], 2, axis=axis, num_outputs=2)
 
 
+def _long(d: Drawing, *ranks: int) -> str:
+    """An activation, or one with an axis so long that no matrix mixes its places."""
+    return d.value(*ranks) if d.pick("length", "short", "long") == "short" else d.given((1, *d.one((2, 300), (300, 3))))
+
+
 def _slice(d: Drawing) -> None:
-    x = d.value()
+    x = _long(d)
     shape = d.shapes[x]
     axis = int(d.rng.integers(len(shape)))
     start, step = int(d.rng.integers(0, shape[axis])), d.pick("steps", 1, 2, -1)
@@ -340,7 +349,7 @@ def _slice(d: Drawing) -> None:
 
 
 def _pad(d: Drawing) -> None:
-    x = d.value(2, 3, 4)
+    x = _long(d, 2, 3, 4)
     shape, mode = d.shapes[x], d.pick("mode", "constant", "edge", "reflect", "wrap")
     pads = [int(d.rng.integers(0, 1 + min(2, size - 1))) for size in (*shape, *shape)]
     value = [d.constant(d.pick("value", 0.0, 1.5))] if mode == "constant" else []
@@ -348,10 +357,10 @@ def _pad(d: Drawing) -> None:
 
 
 def _gather(d: Drawing) -> None:
-    x = d.value(2, 3, 4)
+    x = _long(d, 2, 3, 4)
     shape = d.shapes[x]
     axis = int(d.rng.integers(len(shape)))
-    count = {"one": (), "some": (3,), "matrix": (2, 2)}[d.pick("indices", "one", "some", "matrix")]
+    count = {"one": (), "some": (3,), "matrix": (2, 2), "many": (300,)}[d.pick("indices", "one", "some", "matrix", "many")]
     if len(shape) + len(count) > 6:
         return
     d.node("Gather", [x, d.constant(d.rng.integers(-shape[axis], shape[axis], count))], axis=axis)
@@ -403,6 +412,8 @@ def _transpose(d: Drawing) -> None:
 def _resize(d: Drawing) -> None:
     mode = d.pick("mode", "nearest", "linear", "cubic")
     x = d.value(4) if mode == "cubic" else d.value(4, 4, 5)
+    if d.pick("length", "short", "short", "short", "long") == "long":
+        x = d.given((1, 2, *d.one((300, 2), (2, 300))))
     shape = d.shapes[x]
     coordinates = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"]
     # ONNX Runtime's cubic ones are others, and its nearest pixels of the symmetric one break ties by another rounding
@@ -423,7 +434,8 @@ def _resize(d: Drawing) -> None:
         attributes["extrapolation_value"] = d.pick("extrapolation_value", 0.0, 1.5)
         d.node("Resize", [x, *region, "", d.constant([*shape[:2], *sizes])], **attributes)
     elif d.pick("to", "sizes", "scales") == "scales":
-        scales = np.array([1, 1, *(d.one(0.5, 0.7, 1.0, 1.5, 2.0) for _ in sizes)], np.float32)
+        # of 300 pixels by 0.7 ONNX's shape inference makes 209, ONNX Runtime 210
+        scales = np.array([1, 1, *(d.one(0.5, 0.7 if max(shape) < 100 else 0.25, 1.0, 1.5, 2.0) for _ in sizes)], np.float32)
         if all(int(size * scale) for size, scale in zip(shape, scales, strict=True)):
             d.node("Resize", [x, "", d.constant(scales)], **attributes)
     else:
@@ -454,6 +466,65 @@ def _recurrent(d: Drawing) -> None:
     d.node(d.op, reads, outputs, hidden_size=hidden, direction=direction, **own)
 
 
+def _exact(d: Drawing) -> tuple[str, str]:
+    """An activation, and an input of its shape: no rounding decides on which side of a step it lies."""
+    x = d.value()
+    return x, d.given(d.shapes[x])
+
+
+def _masked(d: Drawing) -> None:
+    """One of two values by a truth value."""
+    x, given = _exact(d)
+    bound = d.constant(d.one((), d.shapes[x], (1,)))
+    if d.op in ("And", "Or", "Xor"):
+        truth = d.node(d.op, [d.node("Less", [given, bound]), d.node("Greater", [given, d.constant(-0.5)])])
+    elif d.op == "Not":
+        truth = d.node("Not", [d.node("Less", [given, bound])])
+    else:
+        truth = d.node(d.op if d.op != "Where" else "Greater", [given, bound])
+    other = d.constant(d.shapes[x]) if d.pick("other", "constant", "number") == "constant" else d.constant(2.5)
+    d.node("Where", [truth, other, x] if d.pick("order", "first", "second") == "second" else [truth, x, other])
+
+
+def _stepped(d: Drawing) -> None:
+    x, given = _exact(d)
+    d.node("Mul", [d.node(d.op, [given]), x])
+
+
+def _cast(d: Drawing) -> None:
+    x, given = _exact(d)
+    to = d.pick("to", TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL)
+    d.node("Add", [d.node("Cast", [d.node("Cast", [given], to=to)], to=TensorProto.FLOAT), x])
+
+
+def _best(d: Drawing) -> None:
+    _, given = _exact(d)
+    rank = len(d.shapes[given])
+    own = {"keepdims": d.pick("keepdims", 0, 1) if rank > 1 else 1, "select_last_index": d.pick("select_last_index", 0, 1)}
+    d.node("Cast", [d.node(d.op, [given], axis=int(d.rng.integers(-rank, rank)), **own)], to=TensorProto.FLOAT)
+
+
+def _sums_so_far(d: Drawing) -> None:
+    x = d.value()
+    axis = d.constant(np.array(int(d.rng.integers(-len(d.shapes[x]), len(d.shapes[x])))))
+    d.node("CumSum", [x, axis], exclusive=d.pick("exclusive", 0, 1), reverse=d.pick("reverse", 0, 1))
+
+
+def _top(d: Drawing) -> None:
+    x = d.value()
+    axis = int(d.rng.integers(len(d.shapes[x])))
+    count = d.constant([int(d.rng.integers(1, d.shapes[x][axis] + 1))])
+    d.node("TopK", [x, count], 2, axis=axis - len(d.shapes[x]) * d.one(0, 1), largest=d.pick("largest", 0, 1))
+    places = d.nodes[-1].output[1]  # rounding decides which of nearly equal ones comes first: they are not looked at
+    del d.shapes[places], d.types[places]
+
+
+def _triangle(d: Drawing) -> None:
+    x = d.value(2, 3, 4)
+    k = [d.constant(np.array(d.pick("k", -2, -1, 0, 1, 2)))] if d.pick("diagonal", "main", "given") == "given" else []
+    d.node("Trilu", [x, *k], upper=d.pick("upper", 0, 1))
+
+
 #: How each operator is drawn.
 DRAWN: Mapping[str, Callable[[Drawing], None]] = {
     **dict.fromkeys(("Relu", "HardSwish", "Sigmoid", "Tanh", "Softplus", "Mish"), _unary()),
@@ -466,11 +537,14 @@ DRAWN: Mapping[str, Callable[[Drawing], None]] = {
     "GlobalAveragePool": _whole, "GlobalMaxPool": _whole, "LRN": _lrn, "BatchNormalization": _batch_norm,
     "InstanceNormalization": _channel_norm, "GroupNormalization": _channel_norm, "LayerNormalization": _layer_norm,
     "Softmax": _softmax, "LogSoftmax": _softmax, "Gemm": _gemm, "MatMul": _matmul,
-    **{f"Reduce{op}": _reduce for op in ("Max", "Min", "Mean", "Sum", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")},
+    **{f"Reduce{op}": _reduce for op in ("Max", "Min", "Mean", "Sum", "L1", "L2", "SumSquare", "LogSum", "LogSumExp", "Prod")},
     "Concat": _concat, "Split": _split, "Slice": _slice, "Pad": _pad, "Gather": _gather, "Expand": _expand, "Tile": _tile,
     "DepthToSpace": _blocks, "SpaceToDepth": _blocks, "Transpose": _transpose, "Resize": _resize,
     **dict.fromkeys(("Flatten", "Unsqueeze", "Squeeze", "Reshape"), _reshape),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Xor", "Not", "Where"), _masked),
+    **dict.fromkeys(("Floor", "Ceil", "Round", "Sign"), _stepped), **dict.fromkeys(("ArgMax", "ArgMin"), _best),
+    "Cast": _cast, "CumSum": _sums_so_far, "TopK": _top, "Trilu": _triangle,
 }  # fmt: skip
 
 

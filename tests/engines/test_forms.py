@@ -18,6 +18,7 @@ from written_forms import EQUAL, IMAGE, REFUSED, Array, Form, node, one, value
 
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.errors import ModelError
+from edgeplan.graph import parts
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
@@ -27,6 +28,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.transform import folded
 from edgeplan.runtime.weights import locate_weights
 
 _TOLERANCE = 1e-4
@@ -94,6 +96,30 @@ def test_layers_written_as_arithmetic_are_one_operator(tmp_path: Path, name: str
             [("conv", ["gelu_erf"])],
             [("fc", ["gelu_erf"])],
         )
+
+
+_MIXING = frozenset({"AveragePool", "Expand", "Gather", "Pad", "Resize", "Slice", "Tile"})
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, form in (EQUAL | COMPOSED | EXPORTED).items() if form.nodes[0].op_type in _MIXING]
+)
+def test_along_long_axes_kernels_do_what_matrices_do(
+    dnnl: Dnnl, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_LARGEST_MATRIX", 0)  # so that all axes are long
+    path = tmp_path / "form.onnx"
+    onnx.save((EQUAL | COMPOSED | EXPORTED)[name].model(), path)
+    _check(dnnl, path)
+
+
+def test_no_table_of_a_long_axis_grows_with_its_square(tmp_path: Path, dnnl: Dnnl) -> None:
+    path, size = tmp_path / "form.onnx", 40_000
+    onnx.save(one("Resize", "x - s", (1, 1, 1, size), {"s": [1.0, 1.0, 1.0, 1.5]}, mode="cubic").model(), path)
+    _, lowered = read_model(path)
+    held = sum(array.nbytes for step in lowered.steps if step.kind != "reshape" for array in folded(step, {}))
+    assert 0 < held < 100 * size
+    _check(dnnl, path)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -54,6 +54,14 @@ _ACTIVATIONS: Mapping[str, Mapping[str, object]] = {
     "Relu": {}, "Sigmoid": {}, "Tanh": {}, "LeakyRelu": {"alpha": 0.1}, "HardSigmoid": {"alpha": 0.3},
 }  # fmt: skip
 PAIRS: dict[str, Pair] = {
+    "a slope for each channel, of as many as columns": Pair(
+        6,
+        [node("PRelu", "x c")],
+        [node("PRelu", "x d")],
+        {"c": _CHANNEL},
+        {"x": (1, 5, 6, 5)},
+        {"d": np.asarray(_CHANNEL).reshape(5, 1, 1)},
+    ),
     "normalisation, told it is a test": _norm(6, is_test=1),
     "normalisation, spatial": _norm(6, is_test=1, spatial=1, epsilon=1e-3)._replace(
         today=[node("BatchNormalization", "x s o m v", epsilon=1e-3)]

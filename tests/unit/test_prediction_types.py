@@ -11,6 +11,7 @@ from edgeplan.errors import PredictionError
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.predictors.features import LABELLED_TYPES
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
+from edgeplan.predictors.predictor import BYTES
 from edgeplan.zoo import prior_models
 
 _HALVES, _SHAPE = replace(relu(8, 8), dtype="float16"), replace(reorder(8, 8), dtype="float16")
@@ -34,3 +35,27 @@ def test_another_element_type_is_an_error_that_names_the_node() -> None:
     assert partial.missing == ("r1",)
     assert partial.coverage == 0.5
     assert predictor.predict_many(KernelTables.of([network]), allow_partial=True).coverage.tolist() == [0.5]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "bool"])
+def test_integers_and_truth_values_are_predicted_by_the_bytes_that_they_move(dtype: str) -> None:
+    predictor = trained_once()[0]
+    fit = predictor.card.bandwidth
+    assert fit is not None
+    small, large = (replace(relu(8, size), dtype=dtype) for size in (8, 64))
+    network = ModelKernels(
+        "mixed",
+        ("r0", "r1"),
+        (small, large),
+        ((0,), (1,)),
+        (replace(_SHAPE, dtype=dtype),) * 4,
+        (4,) * 4,
+        (-1, -1, 0, 1),
+        (2, 3),
+    )
+    found = predictor.predict(network)
+    assert [row.latency_us for row in found.kernels[:2]] == pytest.approx(
+        [float(us) for us in fit.latency_us(KernelTables.of([network]).configs, integers=True)]
+    )
+    assert {name for name, _, by in found.stand_ins if by == BYTES} == {"r0", "r1"}
+    assert found.low_ms < found.latency_ms < found.high_ms

@@ -226,3 +226,12 @@ def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
     path = _saved(tmp_path / "m.onnx", [helper.make_node("Add", ["x", "w"], ["y"])], {"x": (1, ["N", 4])}, {"w": odd})
     made = _prepared(path)
     np.testing.assert_array_equal(_outputs(made, {"x": np.zeros((1, 4), np.float32)})[0][0], odd)
+
+
+@pytest.mark.parametrize(("op_type", "number"), [("Add", 1e-10), ("Sub", 1e-9), ("Mul", 1 + 4e-6), ("Div", 1 + 4e-6)])
+def test_numbers_that_are_nearly_neutral_stay(tmp_path: Path, op_type: str, number: float) -> None:
+    """What guards a logarithm from zero is small: an optimizer took 1e-10 for 0, and a music model's notes were others."""
+    nodes = [helper.make_node(op_type, ["x", "k"], ["a"]), helper.make_node("Log", ["a"], ["y"])]
+    path = _saved(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, ["N", 3])}, {"k": np.array(number, np.float32)})
+    given = {"x": np.array([[1e-12, 1.0, 1 + 1e-6] if op_type != "Sub" else [2e-9, 1.0, 3.0]], np.float32)}
+    np.testing.assert_array_equal(_outputs(_prepared(path), given), _outputs(path, given))

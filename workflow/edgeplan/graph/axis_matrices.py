@@ -1,8 +1,8 @@
-"""Matrices that stand for what oneDNN has no primitive of: a step that mixes the places along one axis by fixed weights.
+"""What stands for steps that oneDNN has no primitive of: the places along one axis are mixed by fixed weights.
 
-Interpolation, means, sums, picks and average pooling are products of each axis with a matrix that follows from the operator
-alone. The matrix is made where a step's weights are (`transform.folded`), lies in the weight cache as they do, and comes from
-no file.
+Interpolation, means, sums, picks and average pooling mix a few places, by weights that follow from the operator alone. Along
+short axes that is a product with a matrix; along long ones a compiled kernel is told the places and weights as tables. Both
+are made where a step's weights are (`transform.folded`), lie in the weight cache as they do, and come from no file.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ from edgeplan.graph.steps import Step
 
 Array = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
+#: Places, and what each counts.
+_Taps = tuple[Integers, Array]
 
 
 def axis_matrix(step: Step) -> Array:
@@ -30,44 +33,80 @@ def axis_matrix(step: Step) -> Array:
     form, size = step.text("form"), step.integer("size")
     if form in ("mean", "sum"):
         return np.full((1, size), 1 / size if form == "mean" else 1, np.float32)
-    if form == "pick":
-        places = np.array(step.sizes("places"))
-        return np.asarray(places[:, None] == np.arange(size), np.float32)
-    return _average(step) if form == "average" else _resized(step, form)
-
-
-def _average(step: Step) -> Array:
-    """Windows whose padding counts, but not what lies beyond it."""
-    size, out = step.integer("size"), step.integer("out")
-    kernel, stride, dilation, before = (step.integer(key) for key in ("kernel", "stride", "dilation", "before"))
-    places = stride * np.arange(out)[:, None] + dilation * np.arange(kernel) - before
-    counted = places < size + step.integer("after")
-    found = np.zeros((out, size), np.float32)
-    for row, (mine, inside) in enumerate(zip(places, counted & (places >= 0) & (places < size), strict=True)):
-        found[row, mine[inside]] = np.float32(1) / np.float32(max(1, counted[row].sum()))
+    at, weights = _taps(step)
+    found = np.zeros((step.integer("out"), size), np.float32)
+    np.add.at(found, (np.arange(len(found))[:, None], at), weights)
     return found
 
 
-def _resized(step: Step, mode: str) -> Array:
+def tables(step: Step) -> tuple[npt.NDArray[Any], ...]:
+    """What a compiled step is told beside its operands.
+
+    Args:
+        step: its `form` is `pick` (the places, and what stands where there is none), `triangle` (how many places of each row
+            lie below the diagonal) or one of a matrix (places and weights, each (places written, taps)).
+    """
+    form = step.text("form")
+    if form == "pick":
+        return np.array(step.sizes("places")), np.array([step.settings["fill"]], step.text("dtype"))
+    if form == "triangle":
+        rows = np.arange(step.integer("rows")) + step.integer("diagonal")
+        return (np.clip(rows, 0, step.integer("columns")),)
+    return _taps(step)
+
+
+def taps(settings: Mapping[str, Any]) -> int:
+    """How many places each one written is mixed of, by settings as those of `axis_matrix`."""
+    form = settings["form"]
+    if form == "average":
+        return int(settings["window"])
+    return 1 if form in ("pick", "nearest") else 2 * _reach(form, _shrunk(settings))
+
+
+def _taps(step: Step) -> _Taps:
+    form = step.text("form")
+    if form == "pick":
+        places = np.array(step.sizes("places"))[:, None]
+        return places.clip(0), np.asarray(places >= 0, np.float32)
+    return _average(step) if form == "average" else _resized(step, form)
+
+
+def _average(step: Step) -> _Taps:
+    """Windows whose padding counts, but not what lies beyond it."""
     size, out = step.integer("size"), step.integer("out")
-    found, rows = np.zeros((out, size), np.float32), np.arange(out)
+    kernel, stride, dilation, before = (step.integer(key) for key in ("window", "stride", "dilation", "before"))
+    places = stride * np.arange(out)[:, None] + dilation * np.arange(kernel) - before
+    counted = (places < size + step.integer("after")).sum(axis=1, keepdims=True, dtype=np.float32)
+    inside = (places >= 0) & (places < size)
+    return places.clip(0, size - 1), np.where(inside, np.float32(1) / counted.clip(1), np.float32(0))
+
+
+def _shrunk(settings: Mapping[str, Any]) -> float:
+    """Shrunk without aliases, filters reach over all pixels that one of the output covers."""
+    return float(np.float32(settings["scale"] if "antialias" in settings else 1))
+
+
+def _reach(mode: str, shrunk: float) -> int:
+    return math.ceil((1 if mode == "linear" else 2) / shrunk)
+
+
+def _resized(step: Step, mode: str) -> _Taps:
+    size = step.integer("size")
     places, inside = _places_of(step)
     if mode == "nearest":
-        found[rows, _ROUNDINGS[step.text("rounding")](places).clip(0, size - 1).astype(np.int64)] = inside
-        return found
-    # shrunk without aliases, filters reach over all pixels that one of the output covers
-    shrunk = np.float32(step.number("scale") if "antialias" in step.settings else 1)
+        at = _ROUNDINGS[step.text("rounding")](places).clip(0, size - 1).astype(np.int64)
+        return at[:, None], np.asarray(inside[:, None], np.float32)
+    shrunk = _shrunk(step.settings)
     if mode == "linear" and shrunk == 1:
         places = np.clip(places, np.float32(0), np.float32(size - 1))
-    reach = math.ceil((1 if mode == "linear" else 2) / shrunk)
+    reach = _reach(mode, shrunk)
     at = np.floor(places).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)
     distances = np.abs(at - places[:, None].astype(np.float64)) * shrunk
     weights = np.maximum(0, 1 - distances) if mode == "linear" else _cubic(distances, step.number("cubic"))
     if "exclude_outside" in step.settings:
         weights = np.where((at >= 0) & (at < size), weights, 0)
     weights *= inside[:, None] / weights.sum(axis=1, keepdims=True)
-    np.add.at(found, (rows[:, None], at.clip(0, size - 1)), weights.astype(np.float32))
-    return found
+    return at.clip(0, size - 1), weights.astype(np.float32)
 
 
 def _cubic(distances: npt.NDArray[np.float64], a: float) -> npt.NDArray[np.float64]:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
 
 AT_RANK, AT_OPERANDS, AT_ROW, AT_DIMS = range(4)
@@ -112,6 +113,45 @@ def gathered(shape: Shape, axis: int, count: int, dtype: str, indices: str) -> t
     read = Walked(dtype, (size * after, 0), 1, reach=(size - 1) * after)
     written = Walked(dtype, (count * after, after), 1)
     return block((math.prod(shape[:axis]), count), after, [read, Walked(indices, (0, 1), 0), written])
+
+
+def picked(before: int, size: int, after: int, dtype: str, out: int) -> tuple[int, ...]:
+    """A block that fills `out` places of an axis from those that a table names, or from a value where it names none."""
+    read, written = _slices(size, after, dtype, out)
+    return block((before, out), after, [read, Walked("int64", (0, 1), 0), Walked(dtype, (0, 0), 0), written])
+
+
+def mixed(before: int, size: int, after: int, out: int, taps: int) -> tuple[int, ...]:
+    """A block that mixes each of `out` places of an axis of as many others as there are taps, by two tables."""
+    read, written = _slices(size, after, FLOAT32, out)
+    tables = [Walked(dtype, (0, taps), 0, reach=taps - 1) for dtype in ("int64", FLOAT32)]
+    return block((before, out), after, [read, *tables, written])
+
+
+def _slices(size: int, after: int, dtype: str, out: int) -> tuple[Walked, Walked]:
+    read = Walked(dtype, (size * after, 0), 1, reach=(size - 1) * after)
+    return read, Walked(dtype, (out * after, after), 1)
+
+
+def runs(shapes: Sequence[Shape], axis: int, dtype: str) -> tuple[int, ...]:
+    """A block over row-major tensors that hold, or are held by, the last of them along an axis: runs of each."""
+    lengths = [math.prod(shape[axis:]) for shape in shapes]
+    return block((math.prod(shapes[-1][:axis]),), 1, [Walked(dtype, (size,), 0, reach=size - 1) for size in lengths])
+
+
+def selected(shape: Shape, axis: int, count: int, dtype: str) -> tuple[int, ...]:
+    """A block of a kernel that writes so many places along an axis, and where they were."""
+    size, after = shape[axis], math.prod(shape[axis + 1 :])
+    read = Walked(dtype, (size * after, 1), after, reach=(size - count) * after)
+    written = [Walked(kind, (count * after, 1), after) for kind in (dtype, "int64")]
+    return block((math.prod(shape[:axis]), after), count, [read, *written])
+
+
+def triangle(shape: Shape, dtype: str) -> tuple[int, ...]:
+    """A block over the rows of matrices, with a number for each row."""
+    *batch, rows, columns = shape
+    whole = Walked(dtype, (rows * columns, columns), 1)
+    return block((math.prod(batch), rows), columns, [whole, Walked("int64", (0, 1), 0), whole])
 
 
 def block_length(given: Sequence[int]) -> int:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
-from edgeplan.graph.ir import Operator, Shape
+from edgeplan.graph import blocks
+from edgeplan.graph.axis_matrices import taps
+from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.ir import BYTES_PER_ELEMENT, Operator, Shape
 from edgeplan.graph.steps import Setting
 
-#: Ends the names of activations between the steps of one operator.
+#: Ends the names of activations between the steps of one operator, which are of the type that it writes.
 INNER = ":inner"
-#: Elements of a matrix that picks places along an axis, where they are not copied instead.
-_LARGEST_PICK = 1 << 20
+#: Elements of a matrix that mixes places along an axis; along longer ones a compiled kernel does.
+_LARGEST_MATRIX = 1 << 16
+#: What kernels that move elements take them for.
+MOVED = MappingProxyType({1: "int8", 4: "int32", 8: "int64"})
+
+
+def moved(dtype: str) -> str:
+    """What a kernel that moves elements of a type takes them for."""
+    return MOVED[BYTES_PER_ELEMENT[dtype]]
 
 
 class Part(NamedTuple):
@@ -74,10 +84,24 @@ class Chain:
         shape = self._shapes[tensor]
         return self.reshaped(tensor, (1,) * (rank - len(shape)) + shape)
 
+    def kernel(
+        self,
+        kernel: str,
+        reads: Sequence[str],
+        shape: Shape,
+        block: tuple[int, ...],
+        settings: Mapping[str, Setting] | None = None,
+    ) -> str:
+        """A compiled kernel; with a `form` among the settings it reads the tables of that, too."""
+        return self.step("compiled", reads, shape, {"kernel": kernel, "block": block, **(settings or {})})
+
     def mixed(self, tensor: str, axis: int, out: int, settings: Mapping[str, Setting]) -> str:
         """An activation whose places along one axis are mixed into `out` ones (`axis_matrices`)."""
         shape = self._shapes[tensor]
         before, size, after = _product(shape[:axis]), shape[axis], _product(shape[axis + 1 :])
+        if size * out > _LARGEST_MATRIX and out > 1:
+            block, out_shape = blocks.mixed(before, size, after, out, taps(settings)), (*shape[:axis], out, *shape[axis + 1 :])
+            return self.kernel(f"mixed_{FLOAT32}", [tensor], out_shape, block, {**settings, "size": size, "out": out})
         side = "left" if after > 1 else "right"
         flat = (before, size, after) if after > 1 else (before, size)
         written = (before, out, after) if after > 1 else (before, out)
@@ -98,23 +122,22 @@ class Chain:
         shape = self._shapes[tensor]
         return self.step("transpose", [tensor], tuple(shape[axis] for axis in permutation), {"permutation": permutation})
 
-    def picked(self, tensor: str, axis: int, places: tuple[int, ...]) -> str:
-        """An activation with some of the places along an axis, in any order and as often as wanted; -1: zero.
+    def picked(self, tensor: str, axis: int, places: tuple[int, ...], dtype: str = FLOAT32, fill: int | None = None) -> str:
+        """An activation with some of the places along an axis, in any order and as often as wanted; -1: a value.
 
-        Along a long axis, places that lie side by side are copied as a block, and those around them picked by themselves.
+        Args:
+            tensor: the activation.
+            axis: of the places.
+            places: which.
+            dtype: its element type.
+            fill: the value as an integer of an element's size; without, 0, and a matrix may pick.
         """
-        start, stop = _longest_run(places) if self._shapes[tensor][axis] * len(places) > _LARGEST_PICK else (0, 0)
-        if stop - start < len(places) / 2 or stop - start == len(places):
-            return self.mixed(tensor, axis, len(places), {"form": "pick", "places": places})
-        pieces = []
-        for part_ in filter(None, (places[:start], places[start:stop], places[stop:])):
-            held = [place for place in part_ if place >= 0] or [0]
-            first, count = min(held), max(held) + 1 - min(held)
-            piece = tensor if count == self._shapes[tensor][axis] else self.cut(tensor, axis, first, count)
-            shifted = tuple(place - first if place >= 0 else -1 for place in part_)
-            pieces.append(piece if shifted == tuple(range(count)) else self.picked(piece, axis, shifted))
-        shape = self._shapes[tensor]
-        return self.step("concat", pieces, (*shape[:axis], len(places), *shape[axis + 1 :]), {"axis": axis})
+        shape, out = self._shapes[tensor], len(places)
+        if dtype == FLOAT32 and fill is None and shape[axis] * out <= _LARGEST_MATRIX:
+            return self.mixed(tensor, axis, out, {"form": "pick", "places": places})
+        block = blocks.picked(_product(shape[:axis]), shape[axis], _product(shape[axis + 1 :]), dtype, out)
+        settings: dict[str, Setting] = {"form": "pick", "places": places, "fill": fill or 0, "dtype": moved(dtype)}
+        return self.kernel(f"picked_{moved(dtype)}", [tensor], (*shape[:axis], out, *shape[axis + 1 :]), block, settings)
 
     def repeated(self, tensor: str, out: Shape) -> str:
         """An activation in a shape whose sizes are multiples of its own, repeated along these axes."""
@@ -137,13 +160,6 @@ class Chain:
             tensor = self.step("reshape", [tensor], self._shapes[self._output])
         last = self._parts.pop()
         return (*self._parts, last._replace(outputs=[self._output]))
-
-
-def _longest_run(places: Sequence[int]) -> tuple[int, int]:
-    """Where the longest stretch of neighbours begins, and where it ends."""
-    breaks = [i for i in range(1, len(places)) if places[i - 1] < 0 or places[i] != places[i - 1] + 1]
-    ends = [0, *breaks, len(places)]
-    return max(pairwise(ends), key=lambda run: run[1] - run[0])
 
 
 def _product(sizes: Shape) -> int:

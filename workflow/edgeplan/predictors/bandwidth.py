@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
 from edgeplan.graph.operators.base import COPY
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND, NEAR, RANKS
@@ -60,14 +61,16 @@ class Bandwidth(BaseModel):
     own_low: Annotated[Finite, Field(le=0)]
     own_high: Annotated[Finite, Field(ge=0)]
 
-    def latency_us(self, table: ConfigTable) -> Floats:
+    def latency_us(self, table: ConfigTable, *, integers: bool = False) -> Floats:
         """Latency of kernels, us (n,); NaN for those of kinds outside the family, or of other element types.
 
         Args:
             table: n configurations.
+            integers: of integers and truth values instead, whatever their kinds: they are copied, compared and counted.
         """
-        levels = {kind: _level(kind, self.levels) for kind in table.words["kind"] if kind in BANDWIDTH_BOUND}
-        typed = table.mapped("dtype", dict.fromkeys(MOVED_TYPES, 1.0), np.nan)
+        levels = {kind: _level(kind, self.levels) for kind in table.words["kind"] if integers or kind in BANDWIDTH_BOUND}
+        types = MOVED_TYPES - {FLOAT32} if integers else MOVED_TYPES
+        typed = table.mapped("dtype", dict.fromkeys(types, 1.0), np.nan)
         moving = self.us_per_byte * bytes_moved(table) * table.mapped("kind", levels, np.nan)
         return np.asarray((self.launch_us + moving) * typed, dtype=np.float64)
 

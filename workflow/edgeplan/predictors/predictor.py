@@ -180,7 +180,8 @@ class DevicePredictor:
             if np.isnan(us):
                 found.append(None)
             elif regressor == NO_PREDICTOR and fit is not None:
-                found.append(None if config.kind in fit.levels else _Substitute(BYTES, fit.low, fit.high))
+                measured = config.kind in fit.levels and config.dtype in LABELLED_TYPES
+                found.append(None if measured else _Substitute(BYTES, fit.low, fit.high))
             else:
                 other = near.kinds.get(config.kind)
                 found.append(_Substitute(other, -float(np.log(FACTOR)), float(np.log(FACTOR))) if other else None)
@@ -219,12 +220,13 @@ class DevicePredictor:
         )
 
     def _by_bytes(self, configs: ConfigTable, *, every_kind: bool) -> Floats:
-        """Latency (us) of kernels of bandwidth-bound kinds without a regressor; NaN for others (n,)."""
+        """Latency (us) of kernels of bandwidth-bound kinds without a regressor, or of integers; NaN for others (n,)."""
         fit = self.card.bandwidth
         if fit is None:
             return np.full(len(configs), np.nan)
         without = [k for k in configs.words["kind"] if k not in self._evaluator.kinds and (every_kind or k in fit.levels)]
-        return fit.latency_us(configs) * configs.mapped("kind", dict.fromkeys(without, 1.0), np.nan)
+        found = fit.latency_us(configs) * configs.mapped("kind", dict.fromkeys(without, 1.0), np.nan)
+        return np.where(np.isnan(found), fit.latency_us(configs, integers=True), found) if every_kind else found
 
     def _total(self, tables: KernelTables, layouts: Layouts, costs: _Costs) -> BatchPrediction:
         count = len(tables.models)

@@ -48,6 +48,6 @@ def _problems(graph: Graph) -> Iterator[tuple[str, str, str]]:
 
 def _ranks(graph: Graph, op: Operator) -> Problem:
     ranks = {len(graph.shape(name)) for name in (*op.inputs, *op.outputs)}
-    if odd := ranks - set(PLAIN_TAGS):
+    if odd := ranks - {0, *PLAIN_TAGS}:  # a number is described as of one axis
         return f"of {max(odd)} axes", f"reshape it to {min(PLAIN_TAGS)} to {max(PLAIN_TAGS)} axes"
     return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from edgeplan.errors import DeviceError
+from edgeplan.graph.blocks import AT_OPERANDS, span_bytes
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
 from edgeplan.graph.steps import Step
@@ -125,8 +126,9 @@ class Creator:
         offsets: Mapping[str, int],
         types: Mapping[str, str],
     ) -> None:
-        self.dnnl, self.shapes, self.layouts, self.offsets, self.types = dnnl, shapes, layouts, offsets, types
-        self.describer = Describer(dnnl, shapes)
+        self.dnnl, self.layouts, self.offsets, self.types = dnnl, layouts, offsets, types
+        self.shapes = {name: shape or (1,) for name, shape in shapes.items()}  # the library knows no number without an axis
+        self.describer = Describer(dnnl, self.shapes)
 
     def create(self, step: Step, implementation: Implementation, *, generate: bool = True) -> Created:
         """Create a step.
@@ -209,9 +211,9 @@ class _Work:
         self.move(self.actual(tensor), place, creator.describer.plain(creator.shapes[tensor]), converted, tensor)
         return converted
 
-    def weight(self, name: str) -> Place:
-        """Where a weight lies as the file holds it."""
-        size, place = self.creator.size(name), Place("weights", self.weight_bytes)
+    def weight(self, size: int) -> Place:
+        """Where a weight of as many bytes lies as it is made or the file holds it."""
+        place = Place("weights", self.weight_bytes)
         described = self.dnnl.bytes_of(size)
         self.slots.append(WeightSlot(self.weight_bytes, size, described.value, described))
         self.weight_bytes += aligned(size)
@@ -301,20 +303,22 @@ def _split(work: _Work, step: Step, variant: Variant) -> None:
 
 
 def _compiled(work: _Work, step: Step, _variant: Variant) -> None:
-    """A kernel on row-major operands, what is not converted around it."""
-    inputs, (output,) = list(step.inputs), step.outputs
+    """A kernel on row-major operands, what is not converted around it: activations and weights, tables, what it writes."""
+    creator, inputs, block = work.creator, list(step.inputs), step.sizes("block")
     places = []
     for place in range(len(inputs) + len(step.weights)):
         weight = step.weights.get(f"operand_{place}")
-        places.append(work.weight(weight) if weight is not None else work.plain(inputs.pop(0)))
-    written = work.arena(output)
-    same = work.creator.same(output, NCHW)
-    if not same:
-        written = work.temporary(work.creator.size(output))
-    work.calls.append(KernelCall(step.text("kernel"), step.sizes("block"), (*places, written)))
-    if not same:
-        described = work.creator.describer.plain(work.creator.shapes[output])
-        work.move(described, written, work.actual(output), work.arena(output), output)
+        places.append(work.weight(creator.size(weight)) if weight is not None else work.plain(inputs.pop(0)))
+    for _ in range(block[AT_OPERANDS] - len(places) - len(step.outputs)):  # `axis_matrices.tables` makes them
+        places.append(work.weight(span_bytes(block, len(places))))
+    after = []
+    for output in step.outputs:
+        same = creator.same(output, NCHW)
+        places.append(work.arena(output) if same else work.temporary(creator.size(output)))
+        after += [] if same else [(output, places[-1])]
+    work.calls.append(KernelCall(step.text("kernel"), block, tuple(places)))
+    for output, written in after:
+        work.move(creator.describer.plain(creator.shapes[output]), written, work.actual(output), work.arena(output), output)
 
 
 def _rows(work: _Work, step: Step, _variant: Variant) -> None:

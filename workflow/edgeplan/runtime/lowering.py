@@ -20,6 +20,7 @@ from edgeplan.graph.operators.activations import activation
 from edgeplan.graph.operators.compiled import compiled, lacks_kernel
 from edgeplan.graph.operators.products import is_fully_connected
 from edgeplan.graph.operators.registry import SPECS
+from edgeplan.graph.parts import INNER
 from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
 from edgeplan.runtime.views import views
 
@@ -81,8 +82,8 @@ def lacking(graph: Graph, op: Operator) -> str:
     """What the runtime lacks for an operator, or ""."""
     if op.op_type not in SPECS:
         return "no such operator"
-    lacks = SPECS[op.op_type].lacks
-    return lacks_kernel(graph, op) or (lacks(graph, op) if lacks else "")
+    spec = SPECS[op.op_type]
+    return lacks_kernel(graph, op, spec.elements) or (spec.lacks(graph, op) if spec.lacks else "")
 
 
 class _Lowering:
@@ -111,7 +112,8 @@ class _Lowering:
         steps = _with_sums(graph, steps, self.shapes)
         used = {n for s in steps for n in (*s.reads, *s.outputs, *s.weights.values())} | {*graph.inputs, *graph.outputs}
         shapes = MappingProxyType({name: shape for name, shape in self.shapes.items() if name in used})
-        types = {n: t.dtype for n in shapes if (t := graph.tensors.get(n)) is not None and t.dtype != FLOAT32}
+        known = {n: graph.tensors.get(n) or graph.tensors.get(n.partition(INNER)[0]) for n in shapes}
+        types = {n: t.dtype for n, t in known.items() if t is not None and t.dtype != FLOAT32}
         return Lowered(graph.name, steps, graph.inputs, graph.outputs, shapes, MappingProxyType(types))
 
     def _open(self, tensor: str, readers: int = 1) -> Draft | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.graph.axis_matrices import axis_matrix
+from edgeplan.graph.axis_matrices import axis_matrix, tables
 from edgeplan.graph.steps import Step
 
 Array = npt.NDArray[np.float32]
@@ -43,7 +43,7 @@ def values_of(data: npt.NDArray[np.uint8], stride: int, dtype: str = "float32", 
     return np.ndarray(-(-len(data) // stride), dtype, data, strides=(stride,)).copy()
 
 
-def folded(step: Step, raw: Raw) -> tuple[Array, ...]:
+def folded(step: Step, raw: Raw) -> tuple[npt.NDArray[Any], ...]:
     """The values of a step's weight slots, in order, row-major.
 
     Args:
@@ -61,6 +61,10 @@ def _scale(step: Step, raw: Raw) -> tuple[Array, ...]:
 def _mix(step: Step, _raw: Raw) -> tuple[Array, ...]:
     matrix = axis_matrix(step)
     return (matrix if step.text("side") == "left" else np.ascontiguousarray(matrix.T),)
+
+
+def _compiled(step: Step, raw: Raw) -> tuple[npt.NDArray[Any], ...]:
+    return (*raw.values(), *(tables(step) if "form" in step.settings else ()))
 
 
 def _binary(step: Step, raw: Raw) -> tuple[Array, ...]:
@@ -144,12 +148,13 @@ def _in_order(*roles: str) -> Callable[[Step, Raw], tuple[Array, ...]]:
     return lambda _step, raw: tuple(raw[role] for role in roles if role in raw)
 
 
-_FOLDED: Mapping[str, Callable[[Step, Raw], tuple[Array, ...]]] = MappingProxyType(
+_FOLDED: Mapping[str, Callable[[Step, Raw], tuple[npt.NDArray[Any], ...]]] = MappingProxyType(
     {
         "conv": _conv,
         "scale": _scale,
         "fc": _fc,
         "mix": _mix,
+        "compiled": _compiled,
         "binary": _binary,
         "concat": _concat,
         "deconv": _deconv,

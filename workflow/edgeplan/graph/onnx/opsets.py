@@ -85,6 +85,8 @@ class _Rewriting:
             plain.attribute.extend(a for a in node.attribute if a.name not in dropped)
             if attributes.get("broadcast") and "axis" in attributes and node.op_type != "Gemm":
                 self._align(plain, int(attributes["axis"]))
+            if node.op_type == "PRelu" and len(self._shape(node.input[0], node)) > _OPERANDS:
+                self._align(plain, 1)  # one slope for each channel
             if node.op_type == "Reshape" and self.opset < _SHAPE_AS_INPUT:
                 self._shape_as_input(plain)
             if node.op_type == "Concat" and "axis" not in attributes:
@@ -139,7 +141,8 @@ class _Rewriting:
         found = 0
         for node in self.old.nodes:
             given = {a.name for a in node.attribute if a.name == "axis" or a.i}
-            found += list(node.input[1:_OPERANDS]) == [name] and {"axis", "broadcast"} <= given
+            aligned = node.op_type == "PRelu" or {"axis", "broadcast"} <= given
+            found += list(node.input[1:_OPERANDS]) == [name] and aligned
         return found
 
     def _shape(self, name: str, node: onnx.NodeProto) -> tuple[int, ...]:

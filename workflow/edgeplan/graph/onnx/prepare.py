@@ -1,7 +1,7 @@
 """What exporters write, as a model of static shape without shape arithmetic.
 
 Symbolic axes get sizes, inputs that steer the graph get values, half precision becomes single, and what follows from
-constants is computed once (onnxscript's optimizer). Models that can be read as they are stay untouched.
+constants is computed once (by onnxscript). Models that can be read as they are stay untouched.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ARITHMETIC = frozenset({"Shape", "Size", "ConstantOfShape", "Range", "NonZero", 
 #: What the optimizer leaves alone unless told to fold it.
 _FOLDED = frozenset({"ConstantOfShape"})
 #: Results of constant arithmetic above this size stay operators: a file of a few bytes may ask for any amount of memory.
-_LARGEST_FOLDED_ELEMENTS = 1 << 26
+_LARGEST_FOLDED_ELEMENTS = 1 << 27
 _LARGEST_INPUT_BYTES = 1 << 32
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a message of protobuf
 _ROUNDS = 4
@@ -137,23 +137,40 @@ def prepared(
         ModelError: an axis stays open, what is wanted does not fit the file, or the model cannot be simplified.
     """
     import onnx_ir  # noqa: PLC0415  both take a second to import, and most models need none of it
+    from onnx_ir.passes import common  # noqa: PLC0415
     from onnxscript import optimizer  # noqa: PLC0415
 
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # its warnings are of initialisers, not of what users do
     _load_external(model, path)
     if types := _widened(model):
         log.info("%s numbers are taken as float32: predictions and plans are of single precision", types)
+    _drop_defaults(model)
     _give_values(model, wanted.values, source)
     _give_shapes(model, wanted, source)
     try:
         simple = onnx_ir.serde.deserialize_model(model)
-        optimizer.optimize_ir(
-            simple,
-            num_iterations=_ROUNDS,
-            input_size_limit=_LARGEST_FOLDED_ELEMENTS,
-            output_size_limit=_LARGEST_FOLDED_ELEMENTS,
-            should_fold=lambda node: node.op_type in _FOLDED or None,
-        )
+        common.InlinePass()(simple)
+        for _ in range(_ROUNDS):
+            # Folding alone: the rewriting of `optimizer.optimize` takes a summand of 1e-10 for zero.
+            folded = optimizer.fold_constants_ir(
+                simple,
+                onnx_shape_inference=True,
+                input_size_limit=_LARGEST_FOLDED_ELEMENTS,
+                output_size_limit=_LARGEST_FOLDED_ELEMENTS,
+                should_fold=lambda node: node.op_type in _FOLDED or None,
+            )
+            if not folded.modified:
+                break
+        for clean in (
+            common.RemoveUnusedNodesPass(),
+            common.RemoveUnusedFunctionsPass(),
+            common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+            common.LiftSubgraphInitializersToMainGraphPass(),
+            common.DeduplicateInitializersPass(),
+            common.OutputFixPass(),
+            common.NameFixPass(),
+        ):
+            clean(simple)
         found = onnx_ir.serde.serialize_model(simple)
     except Exception as error:  # a library over untrusted graphs: whatever it meets is the model's fault
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -280,6 +297,13 @@ def given_values(model: onnx.ModelProto, values: Mapping[str, str], source: str)
     for name in values:
         _require_input(name, inputs, "--set", source)
     return {name: _value(inputs[name], text, source) for name, text in values.items()}
+
+
+def _drop_defaults(model: onnx.ModelProto) -> None:
+    """Old files list stored tensors among the inputs, too, which could be given anew: here they are constants."""
+    given = list(_given(model).values())
+    del model.graph.input[:]
+    model.graph.input.extend(given)
 
 
 def _give_values(model: onnx.ModelProto, values: Mapping[str, str], source: str) -> None:

@@ -7,7 +7,8 @@ is safe to compute with: nothing behind this border checks a model again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -83,7 +84,10 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
         if node.op_type not in TRANSPARENT
         for op in over_one_axis(_operator(node, contents, values, tensors, source), contents.opset, tensors)
     )
-    outputs = tuple(alias.get(name, name) for name in contents.outputs)
+    copies = tuple(_copies(contents, alias, {name for op in operators for name in op.outputs}, tensors))
+    operators += copies
+    copied = {op.outputs[0] for op in copies}
+    outputs = tuple(name if name in copied else alias.get(name, name) for name in contents.outputs)
     operators = recognised(operators, tensors, contents.constants, outputs)
     graph = Graph(contents.name, operators, tuple(i.name for i in contents.inputs), outputs, MappingProxyType(tensors))
     if not any(op.outputs and set(op.outputs) & set(outputs) for op in operators):
@@ -117,6 +121,24 @@ def _values(nodes: Iterable[onnx.NodeProto], contents: Contents, path: Path | No
                     next_step="export it with " + ("integers" if integers else "one number for each bound"),
                 )
     return found
+
+
+def _copies(
+    contents: Contents, alias: Mapping[str, str], written: AbstractSet[str], tensors: Mapping[str, Tensor]
+) -> Iterator[Operator]:
+    """Outputs that are inputs, or other outputs, under a name of their own: reshapes to the same shape."""
+    taken = {name for name in contents.outputs if name not in alias}
+    for name in contents.outputs:
+        source = alias.get(name, name)
+        if (
+            name != source
+            and (source in taken or source not in written)
+            and name in tensors
+            and source not in contents.constants
+        ):
+            shape = MappingProxyType({"shape": tensors[source].shape})
+            yield Operator(f"{name}:copy", "Reshape", (source,), (name,), (), shape)
+        taken.add(source)
 
 
 def _roles(node: onnx.NodeProto) -> tuple[str, ...]:

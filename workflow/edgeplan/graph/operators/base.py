@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.singles import Draw
 from edgeplan.graph.parts import Part
@@ -24,6 +25,10 @@ Form = Callable[["onnx.NodeProto", Mapping[str, "onnx.TensorProto"], AbstractSet
 #: Steps of an operator; the shapes of activations between them are added to the mapping.
 Lowerer = Callable[[Graph, Operator, dict[str, Shape]], tuple[Part, ...]]
 
+#: Types of elements.
+INTEGERS = frozenset({"int32", "int64"})
+NUMBERS = INTEGERS | {FLOAT32}
+ANY = NUMBERS | {"bool"}
 #: Ranks of anchors: which operator of a fused kernel does the work, the lowest first.
 HEAVY, WINDOW, COPY, PAIR, CHEAP, NONE = range(6)
 AGAIN = "correct the node, or export the model again: no engine runs this"
@@ -56,6 +61,7 @@ class OperatorSpec:
         lacks: what the runtime lacks for it, or "".
         inexact: what the runtime would not compute as ONNX says.
         computed: those of the constants that may be computed, too: then they are operands, of a compiled kernel.
+        elements: types of elements that its steps take; of further ones a compiled kernel may (`compiled`).
     """
 
     types: tuple[str, ...]
@@ -77,6 +83,7 @@ class OperatorSpec:
     lacks: Callable[[Graph, Operator], str] | None = None
     inexact: Callable[[Graph, Operator], Problem] | None = None
     computed: frozenset[str] = frozenset()
+    elements: frozenset[str] = frozenset({FLOAT32})
 
     @property
     def all_kinds(self) -> tuple[str, ...]:

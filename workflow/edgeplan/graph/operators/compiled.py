@@ -12,30 +12,22 @@ from types import MappingProxyType
 
 from edgeplan.graph import blocks
 from edgeplan.graph.element_types import FLOAT32
-from edgeplan.graph.ir import BYTES_PER_ELEMENT, Graph, Operator, Shape
-from edgeplan.graph.operators.base import AGAIN, COPY, PAIR, OperatorSpec, Problem, axis_of
+from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.graph.operators.base import AGAIN, ANY, COPY, INTEGERS, NUMBERS, PAIR, OperatorSpec, Problem, axis_of
 from edgeplan.graph.operators.copies import slice_ranges
-from edgeplan.graph.parts import Part
+from edgeplan.graph.parts import Part, moved
 
 #: Name and block of a kernel; None where there is none for an operator's types.
 _Found = tuple[str, tuple[int, ...]] | None
 _Finder = Callable[[Graph, Operator], _Found]
 
-_INTEGERS = frozenset({"int32", "int64"})
-_NUMBERS = _INTEGERS | {FLOAT32}
 _TRUTH = frozenset({"bool"})
-_KNOWN = _NUMBERS | _TRUTH
 #: What kernels take the elements for.
 _ELEMENT = MappingProxyType({FLOAT32: FLOAT32, "int32": "int32", "int64": "int64", "bool": "uint8"})
-_MOVED = MappingProxyType({1: "int8", 4: "int32", 8: "int64"})
 
 
 def _types(graph: Graph, names: tuple[str, ...]) -> list[str]:
     return [graph.tensors[name].dtype for name in names]
-
-
-def _moved(dtype: str) -> str:
-    return _MOVED[BYTES_PER_ELEMENT[dtype]]
 
 
 def _element_wise(graph: Graph, op: Operator, kernel: str, types: frozenset[str]) -> _Found:
@@ -53,14 +45,18 @@ def _plain(kernel: str, types: frozenset[str]) -> _Finder:
 
 def _modulo(graph: Graph, op: Operator) -> _Found:
     floats = "float_" if graph.tensors[op.outputs[0]].dtype == FLOAT32 else ""
-    return _element_wise(graph, op, floats + ("remainder" if op.integer("fmod", 0) else "modulo"), _NUMBERS)
+    return _element_wise(graph, op, floats + ("remainder" if op.integer("fmod", 0) else "modulo"), NUMBERS)
 
 
 def _power(graph: Graph, op: Operator) -> _Found:
     if "exponent" in op.attributes:
         return None
-    floats = graph.tensors[op.outputs[0]].dtype == FLOAT32
-    return _element_wise(graph, op, "float_power" if floats else "power", _NUMBERS)
+    base, exponent = _types(graph, op.operands)
+    if base != exponent and {base, exponent} <= NUMBERS:
+        out, operands = graph.shape(op.outputs[0]), [(graph.shape(name), graph.tensors[name].dtype) for name in op.operands]
+        return f"power_by_{exponent}_{base}", blocks.element_wise(out, operands, base)
+    floats = base == FLOAT32
+    return _element_wise(graph, op, "float_power" if floats else "power", NUMBERS)
 
 
 def _infinity(graph: Graph, op: Operator) -> _Found:
@@ -71,29 +67,29 @@ def _infinity(graph: Graph, op: Operator) -> _Found:
 
 def _cast(graph: Graph, op: Operator) -> _Found:
     before, after = graph.tensors[op.operands[0]], graph.tensors[op.outputs[0]]
-    if {before.dtype, after.dtype} - _KNOWN:
+    if {before.dtype, after.dtype} - ANY:
         return None
     block = blocks.element_wise(after.shape, [(before.shape, before.dtype)], after.dtype)
     same = before.dtype == after.dtype
-    return (f"copied_{_moved(after.dtype)}" if same else f"to_{after.dtype}_{_ELEMENT[before.dtype]}"), block
+    return (f"copied_{moved(after.dtype)}" if same else f"to_{after.dtype}_{_ELEMENT[before.dtype]}"), block
 
 
 def _where(graph: Graph, op: Operator) -> _Found:
     types, out = _types(graph, op.operands), graph.tensors[op.outputs[0]]
-    if set(types[1:]) - _KNOWN:
+    if set(types[1:]) - ANY:
         return None
     operands = [(graph.shape(name), dtype) for name, dtype in zip(op.operands, types, strict=True)]
-    return f"where_{_moved(out.dtype)}", blocks.element_wise(out.shape, operands, out.dtype)
+    return f"where_{moved(out.dtype)}", blocks.element_wise(out.shape, operands, out.dtype)
 
 
 def _gather(graph: Graph, op: Operator) -> _Found:
     if "indices" in op.attributes:
         return _gathered_evenly(graph, op)
     data, indices = (graph.tensors[name] for name in op.operands)
-    if data.dtype not in _KNOWN:
+    if data.dtype not in ANY:
         return None
     axis = axis_of(op, len(data.shape), 0)
-    return f"gathered_by_{indices.dtype}_{_moved(data.dtype)}", blocks.gathered(
+    return f"gathered_by_{indices.dtype}_{moved(data.dtype)}", blocks.gathered(
         data.shape, axis, indices.elements, data.dtype, indices.dtype
     )
 
@@ -101,7 +97,7 @@ def _gather(graph: Graph, op: Operator) -> _Found:
 def _best(most: str) -> _Finder:
     def found(graph: Graph, op: Operator) -> _Found:
         data = graph.tensors[op.operands[0]]
-        if data.dtype not in _NUMBERS:
+        if data.dtype not in NUMBERS:
             return None
         last = "last_" if op.integer("select_last_index", 0) else ""
         axis = axis_of(op, len(data.shape), 0)
@@ -112,7 +108,7 @@ def _best(most: str) -> _Finder:
 
 def _sums(graph: Graph, op: Operator) -> _Found:
     data = graph.tensors[op.operands[0]]
-    if data.dtype not in _NUMBERS:
+    if data.dtype not in NUMBERS:
         return None
     (axis,) = op.integers("axis", (0,))
     backwards = bool(op.integer("reverse", 0))
@@ -123,10 +119,10 @@ def _sums(graph: Graph, op: Operator) -> _Found:
 
 def _copied(graph: Graph, op: Operator, strides: tuple[int, ...], start: int = 0) -> _Found:
     out = graph.tensors[op.outputs[0]]
-    if out.dtype not in _INTEGERS | _TRUTH:  # oneDNN moves float32
+    if out.dtype not in INTEGERS | _TRUTH:  # oneDNN moves float32
         return None
     ways = (strides, blocks.dense(out.shape))
-    return f"copied_{_moved(out.dtype)}", blocks.strided(out.shape, ways, (out.dtype, out.dtype), (start, 0))
+    return f"copied_{moved(out.dtype)}", blocks.strided(out.shape, ways, (out.dtype, out.dtype), (start, 0))
 
 
 def _gathered_evenly(graph: Graph, op: Operator) -> _Found:
@@ -161,11 +157,11 @@ def _sliced(graph: Graph, op: Operator) -> _Found:
 _FINDERS: Mapping[str, _Finder] = MappingProxyType(
     {
         "Where": _where,
-        "Equal": _plain("equal", _KNOWN),
-        "Greater": _plain("greater", _NUMBERS),
-        "Less": _plain("less", _NUMBERS),
-        "GreaterOrEqual": _plain("greater_or_equal", _NUMBERS),
-        "LessOrEqual": _plain("less_or_equal", _NUMBERS),
+        "Equal": _plain("equal", ANY),
+        "Greater": _plain("greater", NUMBERS),
+        "Less": _plain("less", NUMBERS),
+        "GreaterOrEqual": _plain("greater_or_equal", NUMBERS),
+        "LessOrEqual": _plain("less_or_equal", NUMBERS),
         "And": _plain("both", _TRUTH),
         "Or": _plain("either", _TRUTH),
         "Xor": _plain("one_alone", _TRUTH),
@@ -181,23 +177,22 @@ _FINDERS: Mapping[str, _Finder] = MappingProxyType(
         "Ceil": _plain("ceil", frozenset({FLOAT32})),
         "Round": _plain("rounded", frozenset({FLOAT32})),
         "Erf": _plain("erf", frozenset({FLOAT32})),
-        "Sign": _plain("sign", _NUMBERS),
+        "Sign": _plain("sign", NUMBERS),
         "IsNaN": _plain("is_nan", frozenset({FLOAT32})),
         "IsInf": _infinity,
-        "Add": _plain("add", _INTEGERS),
-        "Sub": _plain("sub", _INTEGERS),
-        "Mul": _plain("mul", _INTEGERS),
-        "Div": _plain("quotient", _INTEGERS),
-        "Min": _plain("minimum", _INTEGERS),
-        "Max": _plain("maximum", _INTEGERS),
-        "Abs": _plain("absolute", _INTEGERS),
-        "Neg": _plain("negative", _INTEGERS),
+        "Add": _plain("add", INTEGERS),
+        "Sub": _plain("sub", INTEGERS),
+        "Mul": _plain("mul", INTEGERS),
+        "Div": _plain("quotient", INTEGERS),
+        "Min": _plain("minimum", INTEGERS),
+        "Max": _plain("maximum", INTEGERS),
+        "Abs": _plain("absolute", INTEGERS),
+        "Neg": _plain("negative", INTEGERS),
         "Transpose": _transposed,
         "Expand": _expanded,
         "Slice": _sliced,
     }
 )
-_VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def compiled(graph: Graph, op: Operator) -> Part | None:
@@ -211,13 +206,17 @@ def compiled(graph: Graph, op: Operator) -> Part | None:
     return Part(op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, {"kernel": kernel, "block": block})
 
 
-def lacks_kernel(graph: Graph, op: Operator) -> str:
-    """What of an operator's types neither oneDNN nor a compiled kernel computes, or ""."""
+def lacks_kernel(graph: Graph, op: Operator, elements: frozenset[str]) -> str:
+    """What of an operator's types neither its steps nor a compiled kernel compute, or "".
+
+    Args:
+        graph: the graph.
+        op: the operator.
+        elements: types that its steps take.
+    """
     types = _types(graph, (*op.operands, *op.outputs))
     odd = sorted(set(types) - {FLOAT32})
-    if op.op_type in _VIEWS:
-        return "" if not set(odd) - _KNOWN else f"not {FLOAT32} but {' and '.join(odd)}"
-    if compiled(graph, op) is not None or (not odd and op.op_type not in _ALONE):
+    if compiled(graph, op) is not None or (not set(types) - elements and op.op_type not in _ALONE):
         return ""
     return f"not {FLOAT32} but {' and '.join(odd)}" if odd else "this form"
 

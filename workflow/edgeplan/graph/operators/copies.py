@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgeplan.graph import blocks
+from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import AGAIN, COPY, Form, Lowerer, OperatorSpec, Problem, axis_of
+from edgeplan.graph.operators.base import AGAIN, ANY, COPY, Form, Lowerer, OperatorSpec, Problem, axis_of
 from edgeplan.graph.operators.singles import (
     Draw,
     expanded,
@@ -24,21 +26,42 @@ from edgeplan.graph.operators.singles import (
     to_depth,
     to_space,
 )
-from edgeplan.graph.parts import Chain, Part, part
+from edgeplan.graph.parts import Chain, Part, moved, part
 
 if TYPE_CHECKING:
     import onnx
 
-_LARGEST_PADDING = 1e4  # beyond it, or infinite: what is added and taken away again would round values off
+_LARGEST_PADDING = 1e4  # beyond it, or infinite, values would be rounded off
 
 
-def _concat(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    roles = [f"part_{place}" for place, name in enumerate(op.operands) if name in op.weights]
-    return (part(op, "concat", roles, {"axis": axis_of(op, len(shapes[op.outputs[0]]), 1)}),)
+def _type(graph: Graph, op: Operator) -> str:
+    return graph.tensors[op.outputs[0]].dtype
 
 
-def _split(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    return (part(op, "split", (), {"axis": axis_of(op, len(shapes[op.inputs[0]]), 0)}),)
+def _concat(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    axis, dtype = axis_of(op, len(shapes[op.outputs[0]]), 1), _type(graph, op)
+    floats = dtype == FLOAT32
+    role, names = "part" if floats else "operand", (*op.operands, op.outputs[0])
+    roles = [f"{role}_{place}" for place, name in enumerate(op.operands) if name in op.weights]
+    if floats:
+        return (part(op, "concat", roles, {"axis": axis}),)
+    block = blocks.runs([shapes[name] for name in names], axis, dtype)
+    return (part(op, "compiled", roles, {"kernel": f"joined_{moved(dtype)}", "block": block}),)
+
+
+def _split(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    whole, dtype = shapes[op.inputs[0]], _type(graph, op)
+    axis = axis_of(op, len(whole), 0)
+    if dtype == FLOAT32:
+        return (part(op, "split", (), {"axis": axis}),)
+    found, start, strides = list[Part](), 0, blocks.dense(whole)
+    for place, output in enumerate(op.outputs):
+        out = shapes[output]
+        block = blocks.strided(out, (strides, blocks.dense(out)), (dtype, dtype), (start * strides[axis], 0))
+        chain = Chain(op, shapes, place)
+        found += chain.finished(chain.kernel(f"copied_{moved(dtype)}", op.inputs, out, block))
+        start += out[axis]
+    return tuple(found)
 
 
 def _split_form(node: onnx.NodeProto, _: Mapping[str, onnx.TensorProto], __: AbstractSet[str], ___: str) -> onnx.NodeProto:
@@ -89,14 +112,15 @@ def _check_pad(graph: Graph, op: Operator) -> Problem:
     return None if mode in _PLACES else (f"of the unknown mode {mode!r}", f"known are {', '.join(_PLACES)}")
 
 
-def _padding(op: Operator) -> float:
+def _padding(op: Operator) -> float | int:
     value = op.attributes.get("constant_value", op.attributes.get("value", 0.0))
-    return float(value[0] if isinstance(value, tuple) and value else 0.0 if isinstance(value, tuple) else value)
+    value = (value[0] if value else 0.0) if isinstance(value, tuple) else value
+    return value if isinstance(value, int) else float(value)
 
 
-def _lacks_pad(_graph: Graph, op: Operator) -> str:
-    constant = op.attributes.get("mode", "constant") == "constant"
-    return "" if not constant or abs(_padding(op)) <= _LARGEST_PADDING else f"padding by {_padding(op):g}"
+def _bits(value: float, dtype: str) -> int:
+    """A value as an integer of an element's size."""
+    return int(np.array([value], dtype).view(moved(dtype))[0])
 
 
 def _constant(size: int, before: int, after: int) -> tuple[int, ...]:
@@ -114,17 +138,20 @@ _PLACES: Mapping[str, Callable[[int, int, int], tuple[int, ...]]] = {
 }
 
 
-def _pad(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """An axis at a time; another value than 0 is taken away before and added again behind."""
+def _pad(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """An axis at a time; another value than 0 is taken away before and added again behind, unless that would round."""
     chain, tensor, mode = Chain(op, shapes), op.inputs[0], str(op.attributes.get("mode", "constant"))
-    pads, rank = op.integers("pads", ()), len(shapes[op.inputs[0]])
+    pads, rank, dtype = op.integers("pads", ()), len(shapes[op.inputs[0]]), _type(graph, op)
     axes = op.integers("axes", tuple(range(rank)))
-    value = _padding(op) if mode == "constant" else 0.0
+    value = _padding(op) if mode == "constant" else 0
+    exact = dtype != FLOAT32 or not abs(value) <= _LARGEST_PADDING
+    fill, value = (_bits(value, dtype), 0) if exact else (None, value)
     tensor = chain.linear(tensor, 1.0, -value) if value else tensor
     for place, axis in enumerate(axes):
         before, after = pads[place], pads[len(axes) + place]
         if before or after:
-            tensor = chain.picked(tensor, axis % rank, _PLACES[mode](shapes[tensor][axis % rank], before, after))
+            places = _PLACES[mode](shapes[tensor][axis % rank], before, after)
+            tensor = chain.picked(tensor, axis % rank, places, dtype, fill)
     return chain.finished(chain.linear(tensor, 1.0, value) if value else tensor)
 
 
@@ -138,19 +165,25 @@ def _check_gather(graph: Graph, op: Operator) -> Problem:
     return None
 
 
-def _gather(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    chain, tensor, shape = Chain(op, shapes), op.inputs[0], shapes[op.inputs[0]]
+def _gather(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    chain, tensor, shape, dtype = Chain(op, shapes), op.inputs[0], shapes[op.inputs[0]], _type(graph, op)
     axis = axis_of(op, len(shape), 0)
     places = tuple(i % shape[axis] for i in op.integers("indices", ()))
-    beside = places == tuple(range(places[0], places[0] + len(places)))
-    tensor = chain.cut(tensor, axis, places[0], len(places)) if beside else chain.picked(tensor, axis, places)
+    beside = dtype == FLOAT32 and places == tuple(range(places[0], places[0] + len(places)))
+    tensor = chain.cut(tensor, axis, places[0], len(places)) if beside else chain.picked(tensor, axis, places, dtype)
     return chain.finished(tensor)
 
 
-def _repeat(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """`Expand` and `Tile`: an axis at a time."""
-    chain = Chain(op, shapes)
-    return chain.finished(chain.repeated(op.inputs[0], shapes[op.outputs[0]]))
+def _repeat(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """`Expand` and `Tile`: an axis at a time; not of float32 in one go, over axes of repeats and of places by turns."""
+    chain, before, out, dtype = Chain(op, shapes), shapes[op.inputs[0]], shapes[op.outputs[0]], _type(graph, op)
+    if dtype == FLOAT32:
+        return chain.finished(chain.repeated(op.inputs[0], out))
+    before = (1,) * (len(out) - len(before)) + before
+    parted = tuple(size for a, b in zip(before, out, strict=True) for size in (b // a, a))
+    strides = tuple(size for stride in blocks.dense(before) for size in (0, stride))
+    block = blocks.strided(parted, (strides, blocks.dense(parted)), (dtype, dtype))
+    return chain.finished(chain.kernel(f"copied_{moved(dtype)}", op.inputs, out, block))
 
 
 def _check_repeat(graph: Graph, op: Operator) -> Problem:
@@ -192,7 +225,7 @@ def _copy(
     *,
     ordered: bool = False,
     form: Form | None = None,
-    lacks: Callable[[Graph, Operator], str] | None = None,
+    elements: frozenset[str] = frozenset({FLOAT32}),
     computed: bool = False,
     single: Draw | None = None,
 ) -> OperatorSpec:
@@ -214,19 +247,19 @@ def _copy(
         moves=True,
         form=form,
         check=check,
-        lacks=lacks,
+        elements=elements,
         computed=frozenset(constants) - {""} if computed else frozenset(),
     )
 
 
 SPECS = (
-    _copy("Concat", _concat, ordered=True, single=joined),
-    _copy("Split", _split, ("", "split"), form=_split_form, single=parted),
+    _copy("Concat", _concat, ordered=True, single=joined, elements=ANY),
+    _copy("Split", _split, ("", "split"), form=_split_form, single=parted, elements=ANY),
     _copy("Slice", _slice, ("", "starts", "ends", "axes", "steps"), _check_slice, single=sliced),
-    _copy("Pad", _pad, ("", "pads", "constant_value", "axes"), _check_pad, lacks=_lacks_pad, single=padded),
-    _copy("Gather", _gather, ("", "indices"), _check_gather, ordered=True, single=gathered, computed=True),
+    _copy("Pad", _pad, ("", "pads", "constant_value", "axes"), _check_pad, single=padded, elements=ANY),
+    _copy("Gather", _gather, ("", "indices"), _check_gather, ordered=True, single=gathered, computed=True, elements=ANY),
     _copy("Expand", _repeat, ("", "shape"), _check_repeat, single=expanded),
-    _copy("Tile", _repeat, ("", "repeats"), _check_repeat, single=tiled),
+    _copy("Tile", _repeat, ("", "repeats"), _check_repeat, single=tiled, elements=ANY),
     _copy("DepthToSpace", _depth_to_space, check=_check_blocks, single=to_space),
     _copy("SpaceToDepth", _space_to_depth, check=_check_blocks, single=to_depth),
 )

@@ -130,6 +130,19 @@ def _layer(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
     return parts
 
 
+def _by_root_mean_square(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """X / sqrt(mean(x^2) + epsilon), over all axes from one on as one; then a scale."""
+    chain, shape = Chain(op, shapes), shapes[op.inputs[0]]
+    axis = axis_of(op, len(shape), -1)
+    flat = (math.prod(shape[:axis]), math.prod(shape[axis:]))
+    rows = chain.reshaped(op.inputs[0], flat)
+    mean = chain.mixed(chain.eltwise(rows, "square"), 1, 1, {"form": "mean"})
+    inverse = chain.eltwise(chain.linear(mean, 1.0, op.number("epsilon", 1e-5)), "pow", 1.0, -0.5)
+    found = chain.step("binary", [rows, inverse], flat, {"algorithm": "mul"})
+    scale: dict[str, Setting] = {"algorithm": "mul", "shape": (1, flat[1])}
+    return chain.finished(chain.step("binary", [found], flat, scale, {"operand": op.weights[0]}))
+
+
 def _groups(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     """Every channel for itself, or groups of them: rows that are normalised, then a scale and a shift for each channel."""
     chain, shape = Chain(op, shapes), shapes[op.inputs[0]]
@@ -170,6 +183,10 @@ SPECS = (
     OperatorSpec(
         ("LayerNormalization",), "layernorm", _layer, (), WINDOW, MappingProxyType({"layernorm": ("softmax", "bn")}),
         form=_layer_form, check=_check_layer, single=tokens,
+    ),
+    OperatorSpec(
+        ("RMSNormalization",), "rmsnorm", _by_root_mean_square, (), WINDOW,
+        MappingProxyType({"rmsnorm": ("layernorm", "softmax", "bn")}), form=require_weights(("scale",)), check=_check_layer,
     ),
     *(
         OperatorSpec(

@@ -38,7 +38,7 @@ def _counted(op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     after = op.integers("pads", (0,) * 2 * len(kernel))[len(kernel) :]
     sides = (kernel, op.integers("strides", ones), op.integers("dilations", ones), before, after)
     for axis, (size, *numbers) in enumerate(zip(out, *sides, strict=True), start=2):
-        names = ("kernel", "stride", "dilation", "before", "after")
+        names = ("window", "stride", "dilation", "before", "after")
         tensor = chain.mixed(tensor, axis, size, {"form": "average", **dict(zip(names, numbers, strict=True))})
     return chain.finished(tensor)
 

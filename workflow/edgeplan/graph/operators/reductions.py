@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from edgeplan.graph import blocks
+from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import AGAIN, WINDOW, OperatorSpec, Problem
+from edgeplan.graph.operators.base import AGAIN, ANY, NUMBERS, WINDOW, OperatorSpec, Problem
 from edgeplan.graph.operators.pooling import whole_image
 from edgeplan.graph.operators.singles import reduced
 from edgeplan.graph.parts import Chain, Part
@@ -62,6 +64,8 @@ def _groups(graph: Graph, op: Operator) -> list[list[int]]:
 
 def _sums(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     """A mean or sum over any axes, of what an operation makes of each element, and another of the sum."""
+    if graph.tensors[op.outputs[0]].dtype != FLOAT32:
+        return _reduced(graph, op, shapes, "total")
     if op.op_type == "ReduceMean" and is_over_image(graph, op):
         return whole_image(graph, op, shapes)
     chain, tensor = Chain(op, shapes), op.inputs[0]
@@ -82,6 +86,22 @@ def _mixed(chain: Chain, tensor: str, shapes: dict[str, Shape], groups: list[lis
     return tensor
 
 
+def _reduced(graph: Graph, op: Operator, shapes: dict[str, Shape], kernel: str) -> tuple[Part, ...]:
+    """By a compiled kernel, over axes that lie side by side in one go."""
+    chain, tensor, dtype = Chain(op, shapes), op.inputs[0], graph.tensors[op.outputs[0]].dtype
+    for axes in reversed(_groups(graph, op)):
+        shape = shapes[tensor]
+        before, size, after = shape[: axes[0]], math.prod(shape[axes[0] : axes[-1] + 1]), shape[axes[-1] + 1 :]
+        block = blocks.along((math.prod(before), size, math.prod(after)), 1, (dtype, dtype), kept=False)
+        element = "uint8" if dtype == "bool" else dtype
+        tensor = chain.kernel(f"{kernel}_{element}", [tensor], (*before, *[1] * len(axes), *after), block)
+    return chain.finished(tensor)
+
+
+def _product(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    return _reduced(graph, op, shapes, "product")
+
+
 def _largest(chain: Chain, tensor: str, shapes: dict[str, Shape], groups: list[list[int]]) -> str:
     """A maximum: a pooling of one window over axes that lie side by side."""
     for axes in reversed(groups):
@@ -99,6 +119,8 @@ def _largest(chain: Chain, tensor: str, shapes: dict[str, Shape], groups: list[l
 
 def _extremes(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     """A maximum; a minimum is that of the negated values."""
+    if graph.tensors[op.outputs[0]].dtype != FLOAT32:
+        return _reduced(graph, op, shapes, "most" if op.op_type == "ReduceMax" else "least")
     chain, tensor, groups = Chain(op, shapes), op.inputs[0], _groups(graph, op)
     if op.op_type == "ReduceMax":
         return chain.finished(_largest(chain, tensor, shapes, groups))
@@ -122,7 +144,11 @@ SPECS = (
     ),
     OperatorSpec(
         ("ReduceSum",), "reducesum", _sums, (), WINDOW, MappingProxyType({"reducesum": ("mean", "gap", "avgpool")}),
-        _CONSTANTS, _INTEGERS, check=_check, bandwidth_bound=True, single=reduced,
+        _CONSTANTS, _INTEGERS, check=_check, bandwidth_bound=True, single=reduced, elements=NUMBERS,
+    ),
+    OperatorSpec(
+        ("ReduceProd",), "reduceprod", _product, (), WINDOW, MappingProxyType({"reduceprod": ("reducesum", "mean", "gap")}),
+        _CONSTANTS, _INTEGERS, 18, check=_check, elements=NUMBERS,
     ),
     OperatorSpec(
         tuple(_AROUND), "reducesum", _sums, (), WINDOW, constants=_CONSTANTS, integers=_INTEGERS, inputs_since=18, check=_check,
@@ -134,6 +160,6 @@ SPECS = (
     OperatorSpec(
         ("ReduceMax", "ReduceMin"), "reducemax", _extremes, (), WINDOW,
         MappingProxyType({"reducemax": ("mean", "gap", "maxpool")}), _CONSTANTS, _INTEGERS, 18, check=_check,
-        bandwidth_bound=True, single=reduced,
+        bandwidth_bound=True, single=reduced, elements=ANY,
     ),
 )  # fmt: skip

@@ -17,13 +17,14 @@ from edgeplan.graph.operators import (
     recurrent,
     reductions,
     resizing,
+    selecting,
     shapes,
 )
 from edgeplan.graph.operators.base import OperatorSpec
 
 _FAMILIES = (
     convolutions, products, pooling, normalisations, activations, arithmetic, reductions, copies, shapes, resizing, recurrent,
-    compiled,
+    selecting, compiled,
 )  # fmt: skip
 
 #: By ONNX type.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import AGAIN, COPY, NONE, OperatorSpec, Problem
+from edgeplan.graph.operators.base import AGAIN, ANY, COPY, NONE, OperatorSpec, Problem
 from edgeplan.graph.operators.singles import turned
 from edgeplan.graph.parts import Part, part
 
@@ -36,7 +36,9 @@ def _transpose(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[P
 
 def _shape(name: str, role: str = "") -> OperatorSpec:
     constants = ("", role) if role else ()
-    return OperatorSpec((name,), "reshape", _lower, (), NONE, constants=constants, integers=frozenset({role}), check=_check)
+    return OperatorSpec(
+        (name,), "reshape", _lower, (), NONE, constants=constants, integers=frozenset({role}), check=_check, elements=ANY
+    )
 
 
 SPECS = (

@@ -332,6 +332,29 @@ def less_or_equal(block: Any, like: Any, _count: int, at: Any) -> int:
     return walk(block, like, at, test, _less_or_equal)
 
 
+# By an exponent of another type
+
+
+@inlined
+def _raised(like: Any, count: int, at: Any, by: Any, _reach: int, exponents_at: Any) -> int:
+    a, b, y = elements_at(at[0], like), exponents_at(at[1]), elements_at(at[2], like)
+    for i in range(count):
+        y[i * by[2]] = math.pow(float(a[i * by[0]]), float(b[i * by[1]]))
+    return 0
+
+
+def power_by_float32(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _raised, float32_at)
+
+
+def power_by_int32(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _raised, int32_at)
+
+
+def power_by_int64(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _raised, int64_at)
+
+
 # To another type: `like` is of what is read
 
 

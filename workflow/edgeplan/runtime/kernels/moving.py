@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from edgeplan.graph.blocks import AT_DIMS, AT_OPERANDS, AT_RANK, AT_ROW, REACH, STRIDES
 from edgeplan.runtime.constants import BAD_INDEX
-from edgeplan.runtime.kernels.walking import bool_at, elements_at, inlined, int32_at, int64_at, walk
+from edgeplan.runtime.kernels.walking import bool_at, elements_at, float32_at, inlined, int32_at, int64_at, walk
 
 # mypy: disable-error-code="no-any-return"
 
@@ -56,6 +57,90 @@ def gathered_by_int32(block: Any, like: Any, _count: int, at: Any) -> int:
 
 def gathered_by_int64(block: Any, like: Any, _count: int, at: Any) -> int:
     return walk(block, like, at, _gathered, int64_at)
+
+
+# By tables: slices of an axis, of `size` places before and `out` behind
+
+
+@inlined
+def _reach(block: Any, operand: int) -> int:
+    rank = block[AT_RANK]
+    return block[AT_DIMS + rank + operand * (STRIDES + rank) + REACH]
+
+
+def picked(block: Any, like: Any, _count: int, at: Any) -> int:
+    before, out, after = block[AT_DIMS], block[AT_DIMS + 1], block[AT_ROW]
+    x, places, fill, y = elements_at(at[0], like), int64_at(at[1]), elements_at(at[2], like)[0], elements_at(at[3], like)
+    size = _reach(block, 0) // after + 1
+    for k in range(before):
+        for o in range(out):
+            read, written = (k * size + places[o]) * after, (k * out + o) * after
+            if places[o] >= size:
+                return BAD_INDEX
+            for i in range(after):
+                y[written + i] = x[read + i] if places[o] >= 0 else fill
+    return 0
+
+
+def mixed(block: Any, _like: Any, _count: int, at: Any) -> int:
+    before, out, after = block[AT_DIMS], block[AT_DIMS + 1], block[AT_ROW]
+    x, places, weights, y = float32_at(at[0]), int64_at(at[1]), float32_at(at[2]), float32_at(at[3])
+    size, taps = _reach(block, 0) // after + 1, _reach(block, 1) + 1
+    for k in range(before):
+        for o in range(out):
+            written = (k * out + o) * after
+            for i in range(after):
+                y[written + i] = 0
+            for tap in range(o * taps, (o + 1) * taps):
+                if places[tap] < 0 or places[tap] >= size:
+                    return BAD_INDEX
+                read, weight = (k * size + places[tap]) * after, weights[tap]
+                if weight != 0:
+                    for i in range(after):
+                        y[written + i] += weight * x[read + i]
+    return 0
+
+
+# Runs of several tensors that one holds
+
+
+def joined(block: Any, like: Any, _count: int, at: Any) -> int:
+    last = block[AT_OPERANDS] - 1
+    y, written = elements_at(at[last], like), 0
+    for k in range(block[AT_DIMS]):
+        for operand in range(last):
+            count, x = _reach(block, operand) + 1, elements_at(at[operand], like)
+            for i in range(count):
+                y[written + i] = x[k * count + i]
+            written += count
+    return 0
+
+
+# Matrices
+
+
+@inlined
+def _upper(like: Any, count: int, at: Any, _by: Any, _reach: int, _function: Any) -> int:
+    x, y, bound = elements_at(at[0], like), elements_at(at[2], like), int64_at(at[1])[0]
+    for i in range(count):
+        y[i] = x[i] if i >= bound else 0
+    return 0
+
+
+@inlined
+def _lower(like: Any, count: int, at: Any, _by: Any, _reach: int, _function: Any) -> int:
+    x, y, bound = elements_at(at[0], like), elements_at(at[2], like), int64_at(at[1])[0]
+    for i in range(count):
+        y[i] = x[i] if i < bound else 0
+    return 0
+
+
+def upper(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _upper, 0)
+
+
+def lower(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _lower, 0)
 
 
 # Along an axis
@@ -132,3 +217,103 @@ def summed(block: Any, like: Any, _count: int, at: Any) -> int:
 
 def summed_before(block: Any, like: Any, _count: int, at: Any) -> int:
     return walk(block, like, at, _summed_before, 0)
+
+
+@inlined
+def _total(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@inlined
+def _product(a: Any, b: Any) -> Any:
+    return a * b
+
+
+@inlined
+def _more(a: Any, b: Any) -> Any:
+    return max(a, b)
+
+
+@inlined
+def _less(a: Any, b: Any) -> Any:
+    return min(a, b)
+
+
+@inlined
+def _reduced(like: Any, count: int, at: Any, by: Any, _reach: int, function: Any) -> int:
+    x = elements_at(at[0], like)
+    found = x[0]
+    for i in range(1, count):
+        found = function(found, x[i * by[0]])
+    elements_at(at[1], like)[0] = found
+    return 0
+
+
+def total(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _reduced, _total)
+
+
+def product(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _reduced, _product)
+
+
+def most(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _reduced, _more)
+
+
+def least(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _reduced, _less)
+
+
+@inlined
+def _sunk(values: Any, places: Any, by: Any, size: int, better: Any) -> None:
+    """Put the root of a heap of `size`, the worst first, where it belongs; of equal values the later is the worse."""
+    k = 0
+    while 2 * k + 1 < size:
+        child = 2 * k + 1
+        if child + 1 < size:
+            a, b = values[child * by[1]], values[(child + 1) * by[1]]
+            if better(a, b) or (not better(b, a) and places[(child + 1) * by[2]] > places[child * by[2]]):
+                child += 1
+        a, b = values[k * by[1]], values[child * by[1]]
+        if better(b, a) or (not better(a, b) and places[k * by[2]] > places[child * by[2]]):
+            return
+        values[k * by[1]], values[child * by[1]] = b, a
+        places[k * by[2]], places[child * by[2]] = places[child * by[2]], places[k * by[2]]
+        k = child
+
+
+@inlined
+def _chosen(like: Any, count: int, at: Any, by: Any, reach: int, better: Any) -> int:
+    """The best `count`, the best first, in the memory of what is written: a heap of the best so far, then sorted."""
+    x, values, places = elements_at(at[0], like), elements_at(at[1], like), int64_at(at[2])
+    for first in range(count):
+        k = first
+        values[k * by[1]], places[k * by[2]] = x[k * by[0]], k
+        while k > 0:
+            above = (k - 1) // 2
+            if better(values[above * by[1]], values[k * by[1]]) or (
+                not better(values[k * by[1]], values[above * by[1]]) and places[k * by[2]] > places[above * by[2]]
+            ):
+                values[k * by[1]], values[above * by[1]] = values[above * by[1]], values[k * by[1]]
+                places[k * by[2]], places[above * by[2]] = places[above * by[2]], places[k * by[2]]
+                k = above
+            else:
+                break
+    for i in range(count, count + reach // by[0]):
+        if better(x[i * by[0]], values[0]):
+            values[0], places[0] = x[i * by[0]], i
+            _sunk(values, places, by, count, better)
+    for size in range(count - 1, 0, -1):
+        values[0], values[size * by[1]] = values[size * by[1]], values[0]
+        places[0], places[size * by[2]] = places[size * by[2]], places[0]
+        _sunk(values, places, by, size, better)
+    return 0
+
+
+def highest(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _chosen, _above)
+
+
+def lowest(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _chosen, _below)
