@@ -13,7 +13,8 @@ import numpy.typing as npt
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
 from edgeplan.planning.memory.document import document
 from edgeplan.planning.memory.planner import Mode, plan
@@ -25,6 +26,9 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.streaming.build import Built, build, write_weights
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import Schedule, Session
+from edgeplan.workloads.exported import Exported
+from edgeplan.workloads.registry import save_workload
+from edgeplan.workloads.transformers import gpt2
 
 Array = npt.NDArray[np.float32]
 
@@ -56,7 +60,12 @@ def residual_model() -> Graph:
     return b.build(b.fc(b.flatten(b.gap(x)), 10))
 
 
-MODELS = {"plain": plain_model, "residual": residual_model}
+def tokens_model() -> Exported:
+    """Words of a table, and layers of several rows whose columns no block divides."""
+    return gpt2("tokens", tokens=5, layers=1, width=64, heads=4, vocabulary=523)
+
+
+MODELS = {"plain": plain_model, "residual": residual_model, "tokens": tokens_model}
 
 
 @dataclass(frozen=True)
@@ -97,10 +106,10 @@ class Streamed:
 
 def streamed(dnnl: Dnnl, name: str, folder: Path, limit: int, regions: tuple[Region, ...] = ()) -> Streamed:
     """A model, cut."""
-    graph = MODELS[name]()
     model = folder / f"{name}.onnx"
     if not model.exists():
-        save_onnx(graph, model)
+        save_workload(MODELS[name](), model)
+    graph = simplify(load_onnx(model))
     lowered = lower(graph)
     built = build(dnnl, lowered, "blocked16", limit, 1, regions)
     weights = folder / f"{name}-{limit}-{len(regions)}-{abs(hash(regions))}.bin"

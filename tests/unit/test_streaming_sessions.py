@@ -19,10 +19,12 @@ from edgeplan.errors import FormatError, InfeasibleError, InputError, ModelError
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.planner import Mode
 from edgeplan.runtime.bands import Region, banded, live_bytes, possible, recomputed, regions_by_peak
+from edgeplan.runtime.creation import KernelCall
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.streaming.program import from_json, to_json
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile
+from edgeplan.runtime.streaming.rows import Rows
 from edgeplan.runtime.streaming.session import Session
 
 _ARE_CLOSE = 1e-5
@@ -64,6 +66,46 @@ def test_every_budget_gives_the_same_bits(dnnl: Dnnl, folder: Path, name: str, l
             assert schedule.arena_bytes <= int(share * lowest) + 8192
             with found.session(dnnl, schedule) as session:
                 assert ran(session, found.inputs, 3) == [expected] * 3, (share, mode)
+
+
+def test_rows_of_a_table_are_read_from_the_file_as_their_indices_say(dnnl: Dnnl, folder: Path) -> None:
+    found = streamed(dnnl, "tokens", folder, 8192)
+    table = found.built.tables[0]
+    assert table.size == 4 * 523 * 64
+    assert bounds.least_bytes(found.workload) < table.size / 2
+    with found.session(dnnl, found.planned(table.size, Mode.back_to_back)) as session:
+        for tokens in ([522, 0, 77, 522, 1], [-1, -523, 77, -446, 5]):
+            inputs = {"input_ids": np.array([tokens], dtype=np.int64)}
+            expected = reference_outputs(found.model, inputs)["logits"]
+            given = outputs_of(session.run(inputs), found)["logits"]
+            assert np.abs(given - expected).max() <= _ARE_CLOSE * np.abs(expected).max()
+        for outside in (523, -524):
+            with pytest.raises(ModelError, match="lies outside the axis"):
+                session.run({"input_ids": np.array([[0, 1, outside, 2, 3]], dtype=np.int64)})
+        assert outputs_of(session.run(inputs), found)["logits"].tobytes() == given.tobytes()
+
+
+@pytest.mark.parametrize("block", [(0, 524, 256, 5), (1 << 40, 1, 256, 5), (-4096, 523, 256, 5), (0, 523, 256)])
+def test_rows_of_no_table_are_refused(dnnl: Dnnl, folder: Path, block: tuple[int, ...]) -> None:
+    found = streamed(dnnl, "tokens", folder, 8192)
+    file = WeightsFile(found.weights, found.built.program.weights_bytes)
+    size = 4 * 523 * 64
+    with pytest.raises(FormatError, match="rows of no table"):
+        Rows(file, KernelCall("rows_by_int64", block, ()), size, "here")
+    with pytest.raises(FormatError, match="rows of no table"):
+        Rows(file, KernelCall("rows_by_float32", (0, 523, 256, 5), ()), size, "here")
+    file.close()
+
+
+def test_columns_of_many_rows_are_written_where_they_belong(dnnl: Dnnl, folder: Path) -> None:
+    program = streamed(dnnl, "tokens", folder, 8192).built.program
+    parts = [step for step in program.steps if step.name.startswith("/lm_head/Gemm[")]
+    offsets = [step.calls[0][1].offset for step in parts]  # of what is written
+    widths = [int(stop) - int(start) for start, stop in (step.name.split("[")[1][:-1].split(":") for step in parts)]
+    assert sum(widths) == 523
+    assert len(parts) > 10
+    assert set(widths[:-1]) <= {16, 32, 48}
+    assert offsets == [4 * sum(widths[:k]) for k in range(len(widths))]
 
 
 def test_smaller_parts_need_less_memory(dnnl: Dnnl, folder: Path) -> None:

@@ -89,6 +89,8 @@ def _fc(
     source = d.shapes[step.inputs[0]]
     columns = d.shapes[step.outputs[0]][-1]
     transposed = step.integer("transposed")
+    if "written" in step.settings:
+        return _columns(d, step, v, out, attributes)
     maps: Shape
     if len(source) == 4:  # noqa: PLR2004  flattened here
         rows, maps = source[0], tuple(source[1:])
@@ -121,6 +123,23 @@ def _fc(
         return d.dnnl.make("primitive_desc", function, *arguments), slots
     function = "dnnl_inner_product_forward_primitive_desc_create"
     return d.dnnl.make("primitive_desc", function, engine, _INFERENCE, *given, attributes.value), slots
+
+
+def _columns(d: Descriptors, step: Step, v: Variant, out: Operand, attributes: Handle) -> tuple[Handle, tuple[Slot, ...]]:
+    """Some columns of a fully connected layer of many rows: a product, which writes rows apart from each other."""
+    if v.algorithm == AS_CONVOLUTION:
+        raise Unsupported("a convolution that writes some columns")
+    source, columns = d.shapes[step.inputs[0]], d.shapes[step.outputs[0]][-1]
+    shape = (source[-1], columns)
+    plain = d.dnnl.strided(shape, (1, source[-1])) if step.integer("transposed") else d.plain(shape)
+    bias = d.plain((1, columns)) if "bias" in step.weights else None
+    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
+    if bias is not None:
+        slots += (Slot(constants.ARG_BIAS, bias),)
+    read, wanted = d.plain((_rows(source), source[-1])), _wanted(d, shape, plain, v)
+    given = (read.value, wanted.value, bias.value if bias is not None else None, out.descriptor.value)
+    function = "dnnl_matmul_primitive_desc_create"
+    return d.dnnl.make("primitive_desc", function, d.dnnl.engine.value, *given, attributes.value), slots
 
 
 def _rows(shape: Shape) -> int:

@@ -1,7 +1,8 @@
 """Ranges of output channels: a step cut into several that each compute a part of its output, from a part of its weights.
 
 At batch 1 a range of channels is a dense tensor at an offset in the layouts `nchw` and `blocked16` (whole blocks), and so is a
-range of columns of one row. A part is an ordinary step over such tensors, run by the same kernels; nothing is copied.
+range of columns of one row. A part is an ordinary step over such tensors, run by the same kernels. Columns of many rows are
+written where they belong, a row's length apart, by a product of matrices (`written`); nothing is copied either way.
 """
 
 from __future__ import annotations
@@ -119,15 +120,22 @@ class _Cutter:
             dense = len(shape) == _SPATIAL_RANK and shape[0] == 1 and self._layouts[step.outputs[0]] != NHWC
             fits = dense and step.integer("groups") == 1 and shape[1] % self._block == 0
             return self._block if fits and all(self._follows(step, post) for post in step.post_ops) else 0
-        row = step.kind == "fc" and math.prod(shape[:-1]) == 1 and all(self._follows(step, post) for post in step.post_ops)
-        return next((unit for unit in _COLUMNS if shape[-1] % unit == 0), 0) if row else 0
+        if step.kind != "fc" or not all(self._follows(step, post) for post in step.post_ops):
+            return 0
+        if self._rows(step) > 1:
+            return _COLUMNS[0]  # the last part is as wide as it has to be
+        return next((unit for unit in _COLUMNS if shape[-1] % unit == 0), 0)
+
+    def _rows(self, step: Step) -> int:
+        """Rows of a fully connected layer's output."""
+        return math.prod(self._given[step.outputs[0]][:-1]) if step.kind == "fc" else 1
 
     def _follows(self, step: Step, post: PostOp) -> bool:
         """Whether the operand of a post-operation has a dense part for each part of the output."""
         if not post.tensor:
             return True
         shape, axis = self._given[post.tensor], self._axis(step)
-        same = shape == self._given[step.outputs[0]]
+        same = shape == self._given[step.outputs[0]] and self._rows(step) == 1
         per_channel = len(shape) > axis and math.prod(shape) == shape[axis] == self._given[step.outputs[0]][axis]
         return (same or per_channel) and self._layouts[post.tensor] != NHWC
 
@@ -138,11 +146,16 @@ class _Cutter:
             for post in step.post_ops
         )
         weights = {role: self._weight(step, role, whole, start, stop) for role, whole in step.weights.items()}
+        settings = step.settings
+        if (rows := self._rows(step)) > 1:
+            written = (rows, stop - start, self._given[step.outputs[0]][-1], 1)
+            settings = MappingProxyType({**settings, "written": written})
         return replace(
             step,
             name=name,
             outputs=(self._tensor(step.outputs[0], axis, start, stop),),
             weights=MappingProxyType(weights),
+            settings=settings,
             post_ops=posts,
         )
 

@@ -35,6 +35,7 @@ from edgeplan.runtime.streaming.program import (
     Operand,
     StreamProgram,
 )
+from edgeplan.runtime.streaming.rows import Table, with_rows
 from edgeplan.runtime.transform import Array, values_of
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
@@ -61,12 +62,14 @@ class Built:
         ranged: how steps were cut.
         origin: for each step of the program, the number of the lowered step that it is (a part of); -1 for one that keeps
             weights.
+        tables: weights that rows are read of, at the beginning of the file.
     """
 
     program: StreamProgram
     segments: tuple[Segment | None, ...]
     ranged: Ranged
     origin: tuple[int, ...]
+    tables: tuple[Table, ...]
 
 
 @dataclass(slots=True)
@@ -106,6 +109,7 @@ def build(
         ModelError: oneDNN offers no implementation of a step.
     """
     dnnl.set_threads(threads)
+    lowered, tables = with_rows(lowered)
     plan = banded(lowered, regions)
     inside = {step.name for step, region in zip(plan.lowered.steps, plan.region, strict=True) if region >= 0}
     whole = activation_layouts(plan.lowered, home)
@@ -121,8 +125,13 @@ def build(
         if created.calls:  # views take no time
             rows.append(_Row(step, choice, created, plan.origin[k], plan.region[k]))
     rows = _with_kept(dnnl, creator, places, rows)
-    program = _program(dnnl, lowered, creator, places, rows, threads)
-    return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows))
+    start = max((table.at + _whole_pages(table.size) for table in tables), default=0)
+    program = _program(dnnl, lowered, creator, places, rows, threads, start)
+    return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows), tables)
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
 def _with_kept(dnnl: Dnnl, creator: Creator, places: _Places, rows: Sequence[_Row]) -> list[_Row]:
@@ -172,11 +181,11 @@ def _keeping(creator: Creator, places: _Places, region: int, segment: Segment) -
 
 
 def _program(
-    dnnl: Dnnl, lowered: Lowered, creator: Creator, places: _Places, rows: Sequence[_Row], threads: int
+    dnnl: Dnnl, lowered: Lowered, creator: Creator, places: _Places, rows: Sequence[_Row], threads: int, start: int
 ) -> StreamProgram:
     buffers = places.buffers(lowered, rows)
     kernels, numbers = _kernels(creator, rows)
-    executed, end = _executed(rows, numbers, places)
+    executed, end = _executed(rows, numbers, places, start)
     used = {t for kernel in kernels for t in (*kernel.step.reads, *kernel.step.outputs)}
     named = used | {name for kernel in kernels for name in kernel.step.weights.values()}
 
@@ -300,11 +309,11 @@ def places_of(call: Call | KernelCall) -> tuple[Place, ...]:
     return call.places if isinstance(call, KernelCall) else tuple(argument.place for argument in call.arguments)
 
 
-def _executed(rows: Sequence[_Row], kernels: Sequence[int], places: _Places) -> tuple[tuple[Executed, ...], int]:
-    """The steps, and the size of the file of their weights."""
+def _executed(rows: Sequence[_Row], kernels: Sequence[int], places: _Places, start: int) -> tuple[tuple[Executed, ...], int]:
+    """The steps, and the size of the file, whose first weights begin at `start`."""
     kept = {row.region: row.step.outputs[0] for row in rows if row.step.kind == "keep"}
     found: list[Executed] = []
-    at = 0
+    at = start
     for k, (row, kernel) in enumerate(zip(rows, kernels, strict=True)):
 
         def operand(region: str, offset: int, k: int = k, row: _Row = row) -> Operand:
@@ -317,7 +326,7 @@ def _executed(rows: Sequence[_Row], kernels: Sequence[int], places: _Places) -> 
             return places.operand(places.tokens[kept[row.region]] + row.kept + offset)
 
         calls = tuple(tuple(operand(place.region, place.offset) for place in places_of(call)) for call in row.created.calls)
-        size = -(-row.segment.size // PAGE_BYTES) * PAGE_BYTES if row.segment else 0
+        size = _whole_pages(row.segment.size) if row.segment else 0
         found.append(Executed(row.step.name, kernel, calls, at, size))
         at += size
     return tuple(found), at
@@ -339,6 +348,9 @@ def write_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built, targe
     """
     worker = Worker(dnnl, built.program.threads)
     with _Values(model, lowered, built.ranged) as values, target.open("wb") as file:
+        for table in built.tables:
+            file.seek(table.at)
+            file.write(values.whole(table.weight).data)
         for segment, executed in zip(built.segments, built.program.steps, strict=True):
             if segment is None:
                 continue
@@ -370,11 +382,12 @@ class _Values:
         """The values of a weight, or of a part of one, row-major and the caller's own."""
         part = self._ranged.weights.get(name)
         if part is None:
-            return self._whole(name).copy()
+            return self.whole(name).copy()
         index = (slice(None),) * part.axis + (slice(part.start, part.stop),)
-        return np.ascontiguousarray(self._whole(part.whole)[index]).copy()
+        return np.ascontiguousarray(self.whole(part.whole)[index]).copy()
 
-    def _whole(self, name: str) -> Array:
+    def whole(self, name: str) -> Array:
+        """The values of a weight where the file holds them."""
         location, shape = self._locations[name], self._shapes[name]
         data = np.frombuffer(self._map(location.file), np.uint8, location.size, location.offset)
         if location.stride != np.dtype(location.dtype).itemsize:
