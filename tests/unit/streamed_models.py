@@ -17,12 +17,14 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
 from edgeplan.planning.memory.document import document
-from edgeplan.planning.memory.planner import Mode, plan
+from edgeplan.planning.memory.planner import plan
+from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader, Workload
-from edgeplan.profiling.streaming import all_resident, workload_of
+from edgeplan.profiling.streaming import all_resident
 from edgeplan.runtime.bands import Region
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.build import Built, build, write_weights
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import Schedule, Session

@@ -17,16 +17,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from edgeplan.errors import EdgeplanError
 from edgeplan.measurement.process.job import Resident
 from edgeplan.planning.layout import greedy
-from edgeplan.planning.layout.buffers import Buffers, buffers
 from edgeplan.planning.layout.parts import graph
 from edgeplan.planning.memory.document import MemoryPlan, document
-from edgeplan.planning.memory.planner import Planned
+from edgeplan.planning.memory.quick import Planned
 from edgeplan.planning.memory.workload import Reader, Workload
-from edgeplan.runtime.creation import ALIGNMENT
+from edgeplan.runtime.streaming.again import buffers_of
 from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
 from edgeplan.support.subprocesses import ending, environment
 
 _STDERR_LINES = 6
+_SPARE_BYTES = 64 << 10  # runs differ by some pages
 _Bytes = Annotated[int, Field(ge=0)]
 
 
@@ -44,7 +44,9 @@ class Phase(_Document):
     """Inferences by one schedule.
 
     Attributes:
+        replan_ms: to make its plan, where the process did.
         pause_ms: until the first could begin: loading what memory has room for is part of it where memory is filled before.
+        filled: bytes that were loaded then.
         memory: afterwards.
         run_ms: of each inference; wait_ms: how much of it no step ran; step_ms: of each step, if asked for.
         read_bytes: of weights, during each.
@@ -52,7 +54,9 @@ class Phase(_Document):
         cpu_ms: of the process, all inferences.
     """
 
+    replan_ms: float
     pause_ms: float
+    filled: int
     memory: Resident
     run_ms: tuple[float, ...]
     wait_ms: tuple[float, ...]
@@ -99,6 +103,7 @@ class RunSettings:
         reader_processors: that reading threads may use.
         runs: inferences of each schedule.
         isolated: memory is filled before each; else they follow each other.
+        mode: that budgets are planned for.
         slowed_ns: by which each step is prolonged.
         debug: memory that becomes free is filled with NaN.
         bandwidth_passes: how often all weights are read afterwards, nothing else running.
@@ -112,6 +117,7 @@ class RunSettings:
     reader_processors: Sequence[int] = ()
     runs: int = 5
     isolated: bool = True
+    mode: str = "back-to-back"
     slowed_ns: Sequence[int] = ()
     debug: bool = False
     bandwidth_passes: int = 0
@@ -125,6 +131,7 @@ class RunSettings:
             "folder": str(folder.resolve()),
             "threads": threads,
             "schedules": list(schedules),
+            "mode": self.mode,
             "inputs": {name: str(path) for name, path in self.inputs.items()},
             "processors": list(self.processors),
             "reader_processors": list(self.reader_processors),
@@ -144,7 +151,7 @@ def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings:
     Args:
         folder: of the program and its weights.
         threads: of each kernel.
-        schedules: plan documents; the session changes from one to the next.
+        schedules: plan documents, or budgets (bytes over idle) to plan for there; the session changes from one to the next.
         settings: how.
 
     Raises:
@@ -186,9 +193,11 @@ class StreamProfile(_Document):
         compute_ms: of each step, its weights in memory: the median over inferences.
         bytes_per_ms: of reading weights, all lanes together: the median over passes.
         lanes: reads in flight.
-        objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks.
+        objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks; and
+            pages by which runs differ.
         idle_bytes: resident memory of the process before it opened the plan.
         run_ms: of the inferences, for their spread.
+        lowest: the lowest greedy layout of the buffers, which plans begin with.
     """
 
     compute_ms: tuple[Annotated[float, Field(ge=0)], ...]
@@ -197,6 +206,7 @@ class StreamProfile(_Document):
     objects_bytes: _Bytes
     idle_bytes: _Bytes
     run_ms: tuple[float, ...]
+    lowest: tuple[_Bytes, ...]
 
 
 #: Reads in flight: more gain nothing.
@@ -221,9 +231,10 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         compute_ms=tuple(round(float(ms), 6) for ms in steps),
         bytes_per_ms=statistics.median(found.bytes_per_ms),
         lanes=LANES,
-        objects_bytes=max(0, found.peak_over_idle - int(schedule["arena_bytes"])),
+        objects_bytes=max(0, found.peak_over_idle - int(schedule["arena_bytes"])) + _SPARE_BYTES,
         idle_bytes=found.idle.rss,
         run_ms=found.phases[0].run_ms,
+        lowest=tuple(schedule["tensor_offset"]),
     )
 
 
@@ -244,24 +255,6 @@ def all_resident(program: StreamProgram) -> dict[str, Any]:
         "after": [-1] * len(offsets),
         "again": [k if offset >= 0 else -1 for k, offset in enumerate(offsets)],
     }
-
-
-def buffers_of(program: StreamProgram) -> Buffers:
-    """Activations and scratch, as planners know them."""
-    found = program.buffers
-    sizes, alignment = [b.size for b in found], [ALIGNMENT] * len(found)
-    return buffers([b.lower for b in found], [b.upper for b in found], sizes, alignment)
-
-
-def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload:
-    """What a planner is asked for: the program's steps, with what each takes.
-
-    Args:
-        program: the program.
-        compute_ms: of each step.
-    """
-    weights = np.array([step.weight_bytes for step in program.steps], dtype=np.int64)
-    return Workload(np.array(compute_ms, dtype=np.float64), weights, buffers_of(program), PAGE_BYTES)
 
 
 def plan_document(program: StreamProgram, workload: Workload, reader: Reader, made: Planned) -> MemoryPlan:

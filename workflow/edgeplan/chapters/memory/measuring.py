@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run
 from edgeplan.measurement.process.page_cache import evict
 from edgeplan.measurement.process.stock_memory import StockResult
 from edgeplan.planning.memory import bounds
-from edgeplan.planning.memory.planner import Mode
+from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader
-from edgeplan.profiling.streaming import StreamRun, StreamRunError, all_resident, answer, run_apart, workload_of
+from edgeplan.profiling.streaming import StreamRun, StreamRunError, all_resident, answer, run_apart
+from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.session import WEIGHTS_NAME
 
 #: Columns of a row that are numbers; sizes in bytes, times in milliseconds. What a case does not have is missing.
@@ -40,7 +41,6 @@ TEXTS = ("case", "setting", "reason")
 COLUMNS = (*TEXTS, *NUMBERS)
 _BACK_TO_BACK = Mode.back_to_back
 _WORKER = "edgeplan.runtime.streaming.worker"
-_SWITCHED = (0.5, 0.2, 0.5)  # shares that a running session changes between
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ def measured(subject: Subject) -> Iterator[dict[str, Any]]:
             yield _slowed(subject, planner, least)
     if subject.name == subject.settings.limited_model:
         yield from _held(subject, planner)
-    if len({share for share in _SWITCHED if share in made}) > 1:
-        yield _switched(subject, planner, made)
+    if len(made) > 1:
+        yield from _switched(subject, planner, made)
 
 
 def _stock(subject: Subject, setting: str) -> dict[str, Any]:
@@ -131,9 +131,6 @@ def _ran(subject: Subject, planner: Planner, made: MemoryPlanned) -> dict[str, A
     compute = np.median(np.array(wide.step_ms[1:]), axis=0)
     arena = made.budget - candidate.profile.objects_bytes
     bound = bounds.period_ms(workload_of(candidate.program, compute.tolist()), Reader(rate, candidate.profile.lanes), arena)
-    begun = time.perf_counter()
-    candidate.planned(made.budget, _BACK_TO_BACK)
-    replan = (time.perf_counter() - begun) * 1e3
     memory = {key: getattr(phase.memory, key) - getattr(found.idle, key) for key in ("anonymous", "file", "shared")}
     names = plan.steps
     row = memory | {
@@ -143,7 +140,7 @@ def _ran(subject: Subject, planner: Planner, made: MemoryPlanned) -> dict[str, A
         "wait_ms": statistics.median(phase.wait_ms[1:]), "read": statistics.median(phase.read_bytes[1:]),
         "cpu_ms": phase.cpu_ms / len(phase.run_ms), "error": relative_error(outputs, [expected[b] for b in files]),
         "equal": float(phase.digests == wide.digests and len(phase.digests) == 1), "steps": len(names),
-        "parts": sum("[" in name for name in names), "bands": sum("@" in name for name in names), "replan_ms": replan,
+        "parts": sum("[" in name for name in names), "bands": sum("@" in name for name in names),
     }  # fmt: skip
     return row | _limited(subject, planner, made, phase.run_ms)
 
@@ -239,21 +236,19 @@ def _held(subject: Subject, planner: Planner) -> Iterator[dict[str, Any]]:
         yield row | {"setting": "edgeplan", "reason": str(error).splitlines()[0]}
 
 
-def _switched(subject: Subject, planner: Planner, made: dict[float, MemoryPlanned]) -> dict[str, Any]:
-    """A running session changes its budget, with the program of the smallest one; the longest pause less what is read."""
-    smallest = made[min(share for share in _SWITCHED if share in made)]
-    candidate = smallest.candidate
-    plans = []
-    for share in _SWITCHED:
-        if share in made:
-            planned = candidate.planned(made[share].budget, _BACK_TO_BACK)
-            plans.append(planner.documented(candidate, planned))
+def _switched(subject: Subject, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
+    """A running session changes its budget, up and down, with the program of the smallest one, and plans each time itself.
+
+    `pause_ms` is the pause from one inference to the next less what reading the weights that memory has room for takes.
+    """
+    smallest = made[min(made)]
+    budgets = [made[share].budget for share in (*sorted(made), *sorted(made, reverse=True)[1:])]
     settings = replace(planner.settings(2, isolated=True), bandwidth_passes=3)
-    found = run_apart(smallest.folder, subject.settings.threads, [plan.model_dump() for plan in plans], settings)
+    found = run_apart(smallest.folder, subject.settings.threads, budgets, settings)
     rate = statistics.median(found.bytes_per_ms)
-    pauses = []
-    for plan, phase in zip(plans[1:], found.phases[1:], strict=True):
-        filled = sum(size for size, after in zip(plan.weight_bytes, plan.after, strict=True) if size and after < 0)
-        pauses.append(phase.pause_ms - filled / rate)
-    digests = {digest for phase in found.phases for digest in phase.digests}
-    return {"case": "switched", "pause_ms": max(pauses), "equal": float(len(digests) == 1), "bytes_per_ms": rate}
+    same = float(len({digest for phase in found.phases for digest in phase.digests}) == 1)
+    for budget, phase in zip(budgets[1:], found.phases[1:], strict=True):
+        yield {
+            "case": "switched", "budget": budget, "replan_ms": phase.replan_ms, "equal": same, "bytes_per_ms": rate,
+            "pause_ms": phase.pause_ms - phase.filled / rate, "read": phase.filled,
+        }  # fmt: skip

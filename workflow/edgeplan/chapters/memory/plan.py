@@ -24,7 +24,8 @@ from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan, write_plan
-from edgeplan.planning.memory.planner import Mode, Planned, least, plan
+from edgeplan.planning.memory.planner import least, plan
+from edgeplan.planning.memory.quick import Mode, Planned
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.profiling.forms import require_exact
 from edgeplan.profiling.streaming import (
@@ -34,7 +35,6 @@ from edgeplan.profiling.streaming import (
     plan_document,
     profile_program,
     run_apart,
-    workload_of,
 )
 from edgeplan.runtime.bands import Region, regions_by_peak
 from edgeplan.runtime.dnnl import Dnnl
@@ -43,21 +43,21 @@ from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.plan_folder import files_of, model_sha256
 from edgeplan.runtime.program import activation_layouts
+from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.build import build, write_weights
 from edgeplan.runtime.streaming.program import PROGRAM_NAME, StreamProgram, to_json
 from edgeplan.runtime.streaming.rows import with_rows
-from edgeplan.runtime.streaming.session import PLAN_NAME, WEIGHTS_NAME
+from edgeplan.runtime.streaming.session import PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME
 from edgeplan.support.files import write_json, write_text
 from edgeplan.writable import cannot_write
 
-PROFILE_NAME, MODEL_NAME = "profile.json", "model.json"
+MODEL_NAME = "model.json"
 _FILES = frozenset((PROGRAM_NAME, WEIGHTS_NAME, PLAN_NAME, PROFILE_NAME, MODEL_NAME))
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
 LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
 _ATTEMPTS = 4  # to hold the budget in a run
-_SPARE_BYTES = 64 << 10  # of a budget: runs differ by some pages
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
 _SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
 _NEAR = 0.02  # a plan as near to the fastest is not improved by other forms
@@ -134,8 +134,8 @@ class Candidate:
 
     @property
     def objects_bytes(self) -> int:
-        """What running takes besides the arena, and pages by which runs differ."""
-        return self.profile.objects_bytes + _SPARE_BYTES
+        """What running takes besides the arena."""
+        return self.profile.objects_bytes
 
     def planned(self, budget: int, mode: Mode) -> Planned:
         """A plan whose arena leaves room for what running takes besides.

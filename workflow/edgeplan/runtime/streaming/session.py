@@ -27,7 +27,7 @@ from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile
 from edgeplan.runtime.streaming.rows import Rows
 
 Taken = TypeVar("Taken")
-PLAN_NAME, WEIGHTS_NAME = "plan.json", "weights.bin"
+PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME = "plan.json", "profile.json", "weights.bin"
 _FLOAT_BYTES = 4
 _DROP_EVERY = 8  # kernels made
 _LIBC = ctypes.CDLL(None)

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.measurement.process.memory_counters import reset_peak, resident, wait_at
+from edgeplan.planning.memory.quick import Mode
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.streaming.again import Again, schedule_of
 from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.program import read_program
+from edgeplan.runtime.streaming.program import StreamProgram, read_program
 from edgeplan.runtime.streaming.reader import WeightsFile
-from edgeplan.runtime.streaming.session import WEIGHTS_NAME, Schedule, Session
+from edgeplan.runtime.streaming.session import PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME, Schedule, Session
 
 _SMALL_BYTES = 1 << 20
 _SWITCH_SECONDS = 50e-6  # reading threads have the interpreter at once where a step is prolonged awake
@@ -42,8 +44,9 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     """Run a plan.
 
     Args:
-        job: `folder` of the plan; `inputs`: files of the inputs' bytes by name; `schedules`: plan documents, each for as many
-            `runs`, one after the other in the same session; `isolated`: memory is
+        job: `folder` of the plan; `inputs`: files of the inputs' bytes by name; `schedules`: plan documents, or budgets that
+            are planned for here by `mode` from the folder's profile, each for as many `runs`, one after the other in the same
+            session; `isolated`: memory is
             filled before each run; `processors` and `reader_processors` that the threads may use; `slowed_ns`: of each step;
             `debug`: freed memory is filled with NaN; `bandwidth_passes`: how often all weights are read beforehand;
             `outputs`: where to write the last outputs' bytes.
@@ -62,24 +65,28 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     program = read_program(folder)
     file = WeightsFile(folder / WEIGHTS_NAME, program.weights_bytes)
-    first = Schedule.of(job["schedules"][0])
+    plans = _Plans(job, program, folder)
+    first, replanned = plans.schedule(job["schedules"][0])
     session = Session(
         dnnl, program, first, file, processors=job.get("reader_processors", ()), debug=bool(job.get("debug", False))
     )
     session.slowed = job.get("slowed_ns", ())
     opened = (time.perf_counter() - started) * 1e3
     phases = []
-    for number, document in enumerate(job["schedules"]):
+    for number, wanted in enumerate(job["schedules"]):
+        if number:
+            schedule, replanned = plans.schedule(wanted)
         began = time.perf_counter()
         if number:
-            session.apply(Schedule.of(document))
+            session.apply(schedule)
         else:
             session.wait_touched()  # else what the first inference takes for a moment would not be seen
         if job["isolated"]:
             session.fill()
+        filled = session.bytes_read
         paused = (time.perf_counter() - began) * 1e3
         phase = _runs(session, job, inputs)
-        phases.append({"pause_ms": paused, "memory": resident(), **phase})
+        phases.append({"replan_ms": replanned, "pause_ms": paused, "filled": filled, "memory": resident(), **phase})
     peak = resident()
     result = {
         "idle": idle,
@@ -92,6 +99,25 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     }
     session.close()
     return result
+
+
+class _Plans:
+    """Schedules of a job: of plan documents, or made here for budgets."""
+
+    def __init__(self, job: Mapping[str, Any], program: StreamProgram, folder: Path) -> None:
+        self._mode = Mode(job["mode"])
+        self._again: Again | None = None
+        if any(isinstance(wanted, int) for wanted in job["schedules"]):
+            documents = (json.loads((folder / name).read_bytes()) for name in (PROFILE_NAME, PLAN_NAME))
+            self._again = Again.of(program, *documents)
+
+    def schedule(self, wanted: int | Mapping[str, Any]) -> tuple[Schedule, float]:
+        """A schedule, and the milliseconds to plan it."""
+        if self._again is None or not isinstance(wanted, int):
+            return Schedule.of(wanted), 0.0  # type: ignore[arg-type]  # a document
+        began = time.perf_counter()
+        schedule = schedule_of(self._again.planned(wanted, self._mode))
+        return schedule, (time.perf_counter() - began) * 1e3
 
 
 def _runs(session: Session, job: Mapping[str, Any], inputs: Mapping[str, bytes]) -> dict[str, Any]:

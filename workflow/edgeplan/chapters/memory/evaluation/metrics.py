@@ -69,8 +69,8 @@ def plan_gap_max(e: MemoryEvidence) -> float:
 
 
 def replan_ms_max(e: MemoryEvidence) -> float:
-    """Max over budgets of the time to plan again from the profile, in the planning process."""
-    return float(e.planned["replan_ms"].max())
+    """Max over budgets of the time to plan again from the profile, in the process that runs."""
+    return float(e.switched["replan_ms"].max())
 
 
 def switch_pause_ms_max(e: MemoryEvidence) -> float:
