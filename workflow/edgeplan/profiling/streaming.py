@@ -46,7 +46,6 @@ class Phase(_Document):
     Attributes:
         replan_ms: to make its plan, where the process did.
         pause_ms: until the first could begin: loading what memory has room for is part of it where memory is filled before.
-        filled: bytes that were loaded then.
         memory: afterwards.
         run_ms: of each inference; wait_ms: how much of it no step ran; step_ms: of each step, if asked for.
         read_bytes: of weights, during each.
@@ -56,7 +55,6 @@ class Phase(_Document):
 
     replan_ms: float
     pause_ms: float
-    filled: int
     memory: Resident
     run_ms: tuple[float, ...]
     wait_ms: tuple[float, ...]

@@ -237,18 +237,22 @@ def _held(subject: Subject, planner: Planner) -> Iterator[dict[str, Any]]:
 
 
 def _switched(subject: Subject, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
-    """A running session changes its budget, up and down, with the program of the smallest one, and plans each time itself.
+    """A running session changes its budget, up and down, by the program of the smallest one, and plans itself each time.
 
-    `pause_ms` is the pause from one inference to the next less what reading the weights that memory has room for takes.
+    `pause_ms` is what a change costs: planning, the pause, and what the first inference takes longer than those behind it,
+    since it loads what stays from then on, less these bytes (`read`) over the bandwidth.
     """
     smallest = made[min(made)]
     budgets = [made[share].budget for share in (*sorted(made), *sorted(made, reverse=True)[1:])]
-    settings = replace(planner.settings(2, isolated=True), bandwidth_passes=3)
+    settings = replace(planner.settings(4), bandwidth_passes=3)
     found = run_apart(smallest.folder, subject.settings.threads, budgets, settings)
     rate = statistics.median(found.bytes_per_ms)
     same = float(len({digest for phase in found.phases for digest in phase.digests}) == 1)
     for budget, phase in zip(budgets[1:], found.phases[1:], strict=True):
+        longer = phase.run_ms[0] - statistics.median(phase.run_ms[1:])
+        more = phase.read_bytes[0] - statistics.median(phase.read_bytes[1:])
+        cost = phase.replan_ms + phase.pause_ms + longer - more / rate
         yield {
             "case": "switched", "budget": budget, "replan_ms": phase.replan_ms, "equal": same, "bytes_per_ms": rate,
-            "pause_ms": phase.pause_ms - phase.filled / rate, "read": phase.filled,
+            "pause_ms": cost, "read": more,
         }  # fmt: skip

@@ -76,12 +76,12 @@ class Again:
         addresses = tuple(np.array(layout, dtype=np.int64) for layout in layouts)
         return cls(workload_of(program, compute), reader, profile["objects_bytes"], addresses)
 
-    def planned(self, budget: int, mode: Mode) -> Planned:
+    def planned(self, budget: int, mode: str) -> Planned:
         """A plan for another budget.
 
         Args:
             budget: bytes over idle, all pages.
-            mode: what is planned for.
+            mode: one of `Mode`.
 
         Raises:
             InfeasibleError: it does not fit, or no layout at hand does.
@@ -89,7 +89,7 @@ class Again:
         needed = bounds.least_bytes(self.workload) + self.objects_bytes
         found = None
         if budget >= needed:
-            found = best(self.workload, self.reader, budget - self.objects_bytes, mode, self.layouts, again=True)
+            found = best(self.workload, self.reader, budget - self.objects_bytes, Mode(mode), self.layouts, again=True)
         if found is None:
             raise InfeasibleError(
                 f"{budget / _MIB:.2f} MiB is not enough: the least is {needed / _MIB:.2f} MiB over idle for the slices of this "

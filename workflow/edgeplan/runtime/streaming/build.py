@@ -17,13 +17,13 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.steps import Lowered, Setting, Step
 from edgeplan.runtime.bands import Region, banded
-from edgeplan.runtime.candidates import default
+from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Call, Created, Creator, Implementation, KernelCall, Place, aligned
 from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Worker, transformed
 from edgeplan.runtime.layouts import NCHW, size_bytes
-from edgeplan.runtime.program import activation_layouts, shared_buffers, signature, step_candidates
+from edgeplan.runtime.program import activation_layouts, shared_buffers, signature
 from edgeplan.runtime.ranges import Ranged, cut
 from edgeplan.runtime.streaming.program import (
     PAGE_BYTES,
@@ -93,6 +93,7 @@ def build(
     threads: int = 1,
     regions: Sequence[Region] = (),
     choose: Callable[[tuple[Implementation, ...]], Implementation] = default,
+    known: dict[object, Implementation] | None = None,
 ) -> Built:
     """Build a program.
 
@@ -104,6 +105,7 @@ def build(
         threads: of each kernel.
         regions: steps that run in bands of rows.
         choose: picks among a step's candidates.
+        known: what was chosen for steps, by what tells them apart; it is added to. Cuts of one model share most of them.
 
     Raises:
         ModelError: oneDNN offers no implementation of a step.
@@ -117,10 +119,13 @@ def build(
     layouts = {**whole, **{part: whole[found.whole] for part, found in ranged.tensors.items()}}
     places = _Places(plan.lowered, ranged, layouts, dnnl.info.block)
     creator = Creator(dnnl, ranged.lowered.shapes, layouts, places.tokens, lowered.types)
-    offered = step_candidates(dnnl, ranged.lowered, home, layouts)
+    chosen: dict[object, Implementation] = {} if known is None else known
     rows: list[_Row] = []
-    for step, choices, k in zip(ranged.lowered.steps, offered, ranged.origin, strict=True):
-        choice = _frugal(creator, step, choices, choose)
+    for step, k in zip(ranged.lowered.steps, ranged.origin, strict=True):
+        key = signature(creator, step)
+        if key not in chosen:
+            chosen[key] = _frugal(creator, step, candidates(creator, step), choose)
+        choice = chosen[key]
         created = creator.create(step, choice, generate=False)
         if created.calls:  # views take no time
             rows.append(_Row(step, choice, created, plan.origin[k], plan.region[k]))

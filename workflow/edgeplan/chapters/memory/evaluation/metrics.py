@@ -74,7 +74,7 @@ def replan_ms_max(e: MemoryEvidence) -> float:
 
 
 def switch_pause_ms_max(e: MemoryEvidence) -> float:
-    """Max over changes of the budget in a running session of the pause less bytes / bandwidth."""
+    """Max over changes of the budget in a running session of their cost (plan, pause, slower run) less bytes / bandwidth."""
     return float(e.switched["pause_ms"].max())
 
 
