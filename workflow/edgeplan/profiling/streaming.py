@@ -103,7 +103,7 @@ class RunSettings:
         isolated: memory is filled before each; else they follow each other.
         mode: that budgets are planned for.
         slowed_ns: by which each step is prolonged.
-        debug: memory that becomes free is filled with NaN.
+        debug: memory that becomes free is filled with NaN; gives_back: it goes back to the system.
         bandwidth_passes: how often all weights are read afterwards, nothing else running.
         steps: whether times of steps are wanted.
         outputs: files for the last outputs' bytes, by name.
@@ -118,6 +118,7 @@ class RunSettings:
     mode: str = "back-to-back"
     slowed_ns: Sequence[int] = ()
     debug: bool = False
+    gives_back: bool = False
     bandwidth_passes: int = 0
     steps: bool = False
     outputs: Mapping[str, Path] | None = None
@@ -137,6 +138,7 @@ class RunSettings:
             "isolated": self.isolated,
             "slowed_ns": list(self.slowed_ns),
             "debug": self.debug,
+            "gives_back": self.gives_back,
             "bandwidth_passes": self.bandwidth_passes,
             "steps": self.steps,
             "outputs": {name: str(path) for name, path in (self.outputs or {}).items()},
@@ -253,6 +255,15 @@ def all_resident(program: StreamProgram) -> dict[str, Any]:
         "after": [-1] * len(offsets),
         "again": [k if offset >= 0 else -1 for k, offset in enumerate(offsets)],
     }
+
+
+def on_demand(plan: MemoryPlan) -> dict[str, Any]:
+    """The schedule of a plan that loads nothing ahead: each step's weights once the step before has ended."""
+    loads = [offset >= 0 and again != k for k, (offset, again) in enumerate(zip(plan.weight_offset, plan.again, strict=True))]
+    after = [k - 1 if load else -1 for k, load in enumerate(loads)]
+    last = len(plan.steps) - 1
+    again = [(last if not k else -1) if load else plan.again[k] for k, load in enumerate(loads)]
+    return plan.model_dump() | {"after": after, "again": again}
 
 
 def plan_document(program: StreamProgram, workload: Workload, reader: Reader, made: Planned) -> MemoryPlan:

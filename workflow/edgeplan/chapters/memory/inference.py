@@ -62,8 +62,7 @@ class Phase:
         budget: bytes over idle.
         plan: the plan.
         replan_ms: to make it; 0 for the one that was stored.
-        pause_ms: until the first inference could begin; isolated ones have memory filled before. Else the first one takes
-            longer: it loads what stays.
+        pause_ms: until the first inference could begin: memory freed and filled again.
         run_ms: of each inference.
         read_bytes: during all of them.
     """
@@ -195,8 +194,7 @@ def run_plan(folder: Path, inputs: Mapping[str, Array], repeat: int, budgets: Se
                 anew = again.planned(budget, mode)
                 planned = time.perf_counter()
                 session.apply(schedule_of(anew))
-            if mode is Mode.isolated:
-                session.fill()
+            session.fill()
             ready = time.perf_counter()
             if budgets:
                 made = plan_document(session.program, again.workload, again.reader, anew)

@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from edgeplan.chapters.memory import stock
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.plan import Cores, MemoryPlanned, Planner
-from edgeplan.chapters.memory.settings import MemorySettings
+from edgeplan.chapters.memory.studies import Subject, ablated, adapted, cuts, layers, offline
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.measurement.process.child import ColdRunError, answered
@@ -34,32 +34,14 @@ from edgeplan.runtime.streaming.session import WEIGHTS_NAME
 NUMBERS = (
     "share", "budget", "peak", "anonymous", "file", "shared", "idle", "median_ms", "least_ms", "resident_ms", "predicted_ms",
     "plan_bound_ms", "bound_ms", "bytes_per_ms", "wait_ms", "read", "cpu_ms", "error", "equal", "steps", "parts", "bands",
-    "needed", "major_faults", "failures", "pause_ms", "replan_ms", "planning_s", "pairs",
+    "needed", "major_faults", "failures", "pause_ms", "replan_ms", "planning_s", "pairs", "first_ms", "place", "weights",
+    "activations", "compute_ms", "load_ms", "cutting_s", "profiling_s",
 )  # fmt: skip
 #: Columns that are text.
-TEXTS = ("case", "setting", "reason")
+TEXTS = ("model", "case", "setting", "reason")
 COLUMNS = (*TEXTS, *NUMBERS)
 _BACK_TO_BACK = Mode.back_to_back
 _WORKER = "edgeplan.runtime.streaming.worker"
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A model that is measured.
-
-    Attributes:
-        name: of the model.
-        model: its file.
-        work: an empty folder.
-        cores: of all runs.
-        settings: what is measured.
-    """
-
-    name: str
-    model: Path
-    work: Path
-    cores: Cores
-    settings: MemorySettings
 
 
 def measured(subject: Subject) -> Iterator[dict[str, Any]]:
@@ -74,9 +56,16 @@ def measured(subject: Subject) -> Iterator[dict[str, Any]]:
     if not default:
         return
     (subject.work / "planner").mkdir()
-    started = time.perf_counter()
     planner = Planner(subject.model, subject.work / "planner", subject.settings.threads, subject.cores, subject.settings.runs)
     made: dict[float, MemoryPlanned] = {}
+    yield from _budgets(subject, planner, default, made)
+    yield from _beside(subject, planner, made)
+    yield from _second(subject, default)
+
+
+def _budgets(subject: Subject, planner: Planner, default: int, made: dict[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
+    """Plans for shares of what the first setting takes; those that fit are added to `made`."""
+    started = time.perf_counter()
     for share in subject.settings.shares:
         row: dict[str, Any] = {"case": "budget", "share": share, "budget": share * default}
         try:
@@ -88,6 +77,11 @@ def measured(subject: Subject) -> Iterator[dict[str, Any]]:
             row |= {"reason": error.what.splitlines()[0]}
         yield row | {"planning_s": time.perf_counter() - started}
         started = time.perf_counter()
+
+
+def _beside(subject: Subject, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
+    """What is measured of a model besides: its layers, its least budget, and the studies."""
+    yield from layers(planner)
     least = _least(subject, planner)
     if least is not None:
         yield {"case": "least", "budget": least.budget, **_ran(subject, planner, least)}
@@ -97,6 +91,13 @@ def measured(subject: Subject) -> Iterator[dict[str, Any]]:
         yield from _held(subject, planner)
     if len(made) > 1:
         yield from _switched(subject, planner, made)
+    if (share := subject.settings.ablated_share) in made:
+        yield from ablated(subject, planner, made[share])
+    if made and subject.name == subject.settings.adapted_model:
+        yield from adapted(subject, planner, [made[share] for share in sorted(made)])
+    if subject.name in subject.settings.offline_mb:
+        yield offline(subject, planner)
+    yield from cuts(subject, planner)
 
 
 def _stock(subject: Subject, setting: str) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def _ran(subject: Subject, planner: Planner, made: MemoryPlanned) -> dict[str, A
     names = plan.steps
     row = memory | {
         "peak": found.peak_over_idle, "idle": found.idle.rss, "median_ms": statistics.median(phase.run_ms[1:]),
-        "least_ms": min(phase.run_ms[1:]), "resident_ms": statistics.median(wide.run_ms[1:]),
+        "least_ms": min(phase.run_ms[1:]), "first_ms": phase.run_ms[0], "resident_ms": statistics.median(wide.run_ms[1:]),
         "predicted_ms": plan.predicted_ms, "plan_bound_ms": plan.lower_bound_ms, "bound_ms": bound, "bytes_per_ms": rate,
         "wait_ms": statistics.median(phase.wait_ms[1:]), "read": statistics.median(phase.read_bytes[1:]),
         "cpu_ms": phase.cpu_ms / len(phase.run_ms), "error": relative_error(outputs, [expected[b] for b in files]),
@@ -256,3 +257,21 @@ def _switched(subject: Subject, planner: Planner, made: Mapping[float, MemoryPla
             "case": "switched", "budget": budget, "replan_ms": phase.replan_ms, "equal": same, "bytes_per_ms": rate,
             "pause_ms": cost, "read": more,
         }  # fmt: skip
+
+
+def _second(subject: Subject, default: int) -> Iterator[dict[str, Any]]:
+    """Some budgets with more computing threads; where no processor is left, reading shares them."""
+    settings = subject.settings
+    threads = settings.second_threads
+    if not settings.second_shares or threads > len(subject.cores.all):
+        return
+    again = replace(subject, cores=Cores.of(subject.cores.all, threads), work=subject.work / "second")
+    again = replace(again, settings=settings.model_copy(update={"threads": threads}))
+    (again.work / "planner").mkdir(parents=True)
+    planner = Planner(subject.model, again.work / "planner", threads, again.cores, settings.runs)
+    for share in settings.second_shares:
+        row: dict[str, Any] = {"case": "second", "setting": f"{threads} threads", "share": share, "budget": share * default}
+        try:
+            yield row | _ran(again, planner, planner.write(int(share * default), _BACK_TO_BACK, again.work / f"plan-{share:g}"))
+        except InfeasibleError as error:
+            yield row | {"reason": error.what, "needed": planner.least_bytes()}

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -117,12 +118,15 @@ class Candidate:
         folder: where it and its weights lie.
         form: how the model was cut.
         program, profile: see there.
+        cutting_s, profiling_s: seconds it took to choose kernels and write weights, and to measure.
     """
 
     folder: Path
     form: Form
     program: StreamProgram
     profile: StreamProfile
+    cutting_s: float = 0.0
+    profiling_s: float = 0.0
 
     @property
     def workload(self) -> Workload:
@@ -208,6 +212,11 @@ class Planner:
         self.inputs = _written(self.values, work)
         self.beside_bytes = 0
 
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Those that were profiled."""
+        return tuple(self._candidates.values())
+
     def candidate(self, form: Form) -> Candidate:
         """The program of a form, written with its weights and profiled.
 
@@ -216,6 +225,7 @@ class Planner:
             StoreError: the disk is full.
         """
         if form not in self._candidates:
+            began = time.perf_counter()
             program = self.built(form).program
             same = [c for f, c in self._candidates.items() if self.built(f).program.steps == program.steps]
             if same:
@@ -223,8 +233,10 @@ class Planner:
             folder = self._folder(form)
             folder.mkdir()
             write_program(self._dnnl, self._model, self.lowered, folder, self.built(form))
+            written = time.perf_counter()
             profile = profile_program(folder, program, self.settings(self._runs, profile=True))
-            self._candidates[form] = Candidate(folder, form, program, profile)
+            times = written - began, time.perf_counter() - written
+            self._candidates[form] = Candidate(folder, form, program, profile, *times)
         return self._candidates[form]
 
     def built(self, form: Form) -> Built:

@@ -97,6 +97,8 @@ class Session:
         lanes: reads in flight.
         processors: that reading threads may use; empty: any.
         debug: whether memory that becomes free is filled with NaN, so that using it shows.
+        gives_back: whether memory that becomes free goes back to the system, as an allocator does with large blocks: what
+            static memory saves.
 
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
@@ -116,12 +118,14 @@ class Session:
         lanes: int = 2,
         processors: Sequence[int] = (),
         debug: bool = False,
+        gives_back: bool = False,
     ) -> None:
         here = (dnnl.info.version, dnnl.info.commit, dnnl.info.isa)
         if program.library != here:
             what = f"the plan is for oneDNN {' '.join(program.library)}, this is {' '.join(here)}"
             raise FormatError(what, where=program.model, next_step=AGAIN)
-        self.dnnl, self.program, self._file, self._debug = dnnl, program, file, debug
+        self.dnnl, self.program, self._file = dnnl, program, file
+        self._free = self._poison if debug else self._give_back if gives_back else None
         self._stream, self._library = dnnl.stream(), LibraryPages(dnnl.info.path)
         self._addresses: list[tuple[ctypes.Array[ctypes.c_int64], tuple[Operand, ...], int]] = []
         self._blocks: list[object] = []
@@ -208,7 +212,7 @@ class Session:
             self.dnnl.check(point(memory.value, place), "dnnl_memory_set_data_handle")
         for addresses, operands, step in self._addresses:
             addresses[:] = [self._base + self._place(operand.buffer, step) + operand.offset for operand in operands]
-        self._freed = _freed(program, schedule) if self._debug else {}
+        self._freed = _freed(program, schedule) if self._free else {}
         self._loads = schedule.loads(program)
         self._restart()
 
@@ -295,14 +299,21 @@ class Session:
             times[2 * k + 1] = perf_counter_ns()
             if first == 0:
                 self._library.drop()  # what the first execution alone needs
-            if self._debug:
-                self._poison(k)
+            if self._free:
+                self._free(k)
             if k + 1 < steps:
                 loader.ended(first + k + 1)
 
     def _poison(self, k: int) -> None:
         for at, size in self._freed.get(k, ()):
             ctypes.memmove(self._base + at, _NAN * (size // _FLOAT_BYTES), size // _FLOAT_BYTES * _FLOAT_BYTES)
+
+    def _give_back(self, k: int) -> None:
+        assert self._arena is not None  # noqa: S101  made with the session
+        for at, size in self._freed.get(k, ()):
+            begin, end = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE, (at + size) // mmap.PAGESIZE * mmap.PAGESIZE
+            if begin < end:
+                self._arena.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
     def _views(self, inputs: Mapping[str, Any]) -> list[tuple[Border, memoryview]]:
         found = []

@@ -46,7 +46,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
             are planned for here by `mode` from the folder's profile, each for as many `runs`, one after the other in the same
             session; `isolated`: memory is
             filled before each run; `processors` and `reader_processors` that the threads may use; `slowed_ns`: of each step;
-            `debug`: freed memory is filled with NaN; `bandwidth_passes`: how often all weights are read beforehand;
+            `debug`: freed memory is filled with NaN; `gives_back`: it goes back to the system;
+            `bandwidth_passes`: how often all weights are read afterwards;
             `outputs`: where to write the last outputs' bytes.
     """
     if job.get("processors"):
@@ -67,8 +68,9 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     plans.open(program)
     first, replanned = plans.schedule(job["schedules"][0])
     session = Session(
-        dnnl, program, first, file, processors=job.get("reader_processors", ()), debug=bool(job.get("debug", False))
-    )
+        dnnl, program, first, file, processors=job.get("reader_processors", ()), debug=bool(job.get("debug", False)),
+        gives_back=bool(job.get("gives_back", False)),
+    )  # fmt: skip
     session.slowed = job.get("slowed_ns", ())
     opened = (time.perf_counter() - started) * 1e3
     phases = []

@@ -22,6 +22,7 @@ BARS = (
     Bar("memory.plan_gap_max", "plan over its bound, largest", high=0.02, aim="0.01"),
     Bar("memory.replan_ms_max", "ms to plan again, largest", high=20, aim="10"),
     Bar("memory.switch_pause_ms_max", "ms of a change of budget besides reading", high=100, aim="30"),
+    Bar("memory.layout_gap_max", "layout of activations over the proven least, largest", high=0.02, aim="0"),
     Bar("memory.cgroup_latency_ratio_max", "latency held to the budget over free, largest", high=1.15, aim="1.05"),
     Bar("memory.cgroup_major_faults_max", "major faults there, most", high=0),
     Bar("memory.cgroup_failcnt_max", "failed allocations there, most", high=0),
@@ -78,6 +79,12 @@ def switch_pause_ms_max(e: MemoryEvidence) -> float:
     return float(e.switched["pause_ms"].max())
 
 
+def layout_gap_max(e: MemoryEvidence) -> float:
+    """Max over models of the height of the layout of activations and scratch / the proven least height - 1."""
+    own = e.layouts[e.layouts["setting"] == OWN]
+    return float((own["peak"] / own["needed"] - 1).max())
+
+
 def cgroup_latency_ratio_max(e: MemoryEvidence) -> float:
     """Max over plans of latency held to idle and the budget / latency without a limit."""
     return float(e.planned["pause_ms"].max())
@@ -127,6 +134,7 @@ _ALL: Mapping[str, Callable[[MemoryEvidence], float]] = MappingProxyType(
         "plan_gap_max": plan_gap_max,
         "replan_ms_max": replan_ms_max,
         "switch_pause_ms_max": switch_pause_ms_max,
+        "layout_gap_max": layout_gap_max,
         "cgroup_latency_ratio_max": cgroup_latency_ratio_max,
         "cgroup_major_faults_max": cgroup_major_faults_max,
         "cgroup_failcnt_max": cgroup_failcnt_max,
