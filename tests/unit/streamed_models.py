@@ -16,7 +16,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
-from edgeplan.planning.memory.document import document
+from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.planner import plan
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader, Workload
@@ -88,11 +88,15 @@ class Streamed:
 
     def planned(self, budget: int, mode: Mode, bytes_per_ms: float = 1e6) -> Schedule:
         """A schedule for a budget."""
+        return Schedule.of(self.document(budget, mode, bytes_per_ms).model_dump())
+
+    def document(self, budget: int, mode: Mode, bytes_per_ms: float = 1e6) -> MemoryPlan:
+        """A plan for a budget."""
         program = self.built.program
         names = tuple(step.name for step in program.steps), tuple(buffer.name for buffer in program.buffers)
         reader = Reader(bytes_per_ms, 2)
         made = plan(self.workload, reader, budget, mode)
-        return Schedule.of(document(made, self.workload, reader, *names).model_dump())
+        return document(made, self.workload, reader, *names)
 
     def resident(self) -> Schedule:
         """All weights in memory."""

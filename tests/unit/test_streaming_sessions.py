@@ -17,15 +17,18 @@ from streamed_models import MODELS, Streamed, outputs_of, streamed
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import FormatError, InfeasibleError, InputError, ModelError
 from edgeplan.planning.memory import bounds
+from edgeplan.planning.memory.planner import lowest
 from edgeplan.planning.memory.quick import Mode
+from edgeplan.profiling.streaming import on_demand
 from edgeplan.runtime.bands import Region, banded, live_bytes, possible, recomputed, regions_by_peak
 from edgeplan.runtime.creation import KernelCall
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.program import activation_layouts
+from edgeplan.runtime.streaming.again import Again, schedule_of
 from edgeplan.runtime.streaming.program import from_json, to_json
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile
 from edgeplan.runtime.streaming.rows import Rows
-from edgeplan.runtime.streaming.session import Session
+from edgeplan.runtime.streaming.session import Schedule, Session
 
 _ARE_CLOSE = 1e-5
 
@@ -175,6 +178,44 @@ def test_budgets_change_between_inferences(dnnl: Dnnl, folder: Path) -> None:
         for schedule in [*schedules[1:], *reversed(schedules)]:
             session.apply(schedule)
             assert ran(session, found.inputs, 2) == [expected] * 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_neither_loading_ahead_nor_static_memory_changes_outputs(dnnl: Dnnl, folder: Path, name: str) -> None:
+    found = streamed(dnnl, name, folder, 8192)
+    with found.session(dnnl, found.resident()) as session:
+        expected = ran(session, found.inputs, 2)[-1]
+    document = found.document(bounds.least_bytes(found.workload) + 65536, Mode.back_to_back)
+    file = WeightsFile(found.weights, found.built.program.weights_bytes)
+    late = Schedule.of(on_demand(document))
+    with Session(dnnl, found.built.program, late, file, gives_back=True) as session:
+        assert ran(session, found.inputs, 3) == [expected] * 3
+    loads = [k for k, offset in enumerate(document.weight_offset) if offset >= 0 and document.again[k] != k]
+    assert loads
+    assert [late.after[k] for k in loads] == [k - 1 for k in loads]
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_session_plans_again_from_the_profile(dnnl: Dnnl, folder: Path, mode: Mode) -> None:
+    found = streamed(dnnl, "residual", folder, 8192)
+    program, objects = found.built.program, 1 << 20
+    profile = {
+        "compute_ms": [0.1] * len(program.steps), "bytes_per_ms": 1e6, "lanes": 2, "objects_bytes": objects,
+        "lowest": lowest(found.workload).tolist(),
+    }  # fmt: skip
+    large = bounds.least_bytes(found.workload) * 8
+    again = Again.of(program, profile, {"tensor_offset": profile["lowest"]})
+    with found.session(dnnl, found.resident()) as session:
+        expected = ran(session, found.inputs, 1)[0]
+        for budget in (large, large // 4, large):
+            schedule = schedule_of(again.planned(budget + objects, mode))
+            assert schedule.arena_bytes <= budget
+            session.apply(schedule)
+            assert ran(session, found.inputs, 2) == [expected] * 2
+    with pytest.raises(InfeasibleError, match="the least is"):
+        again.planned(objects + 4096, mode)
+    with pytest.raises(FormatError, match="of another program"):
+        Again.of(program, profile | {"compute_ms": [0.1]}, {"tensor_offset": profile["lowest"]})
 
 
 def test_inputs_that_do_not_fit_are_refused(dnnl: Dnnl, folder: Path) -> None:

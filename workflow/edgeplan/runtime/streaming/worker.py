@@ -111,6 +111,7 @@ class _Plans:
         if any(isinstance(wanted, int) for wanted in job["schedules"]):
             from edgeplan.runtime.streaming import again  # noqa: PLC0415  see above
 
+            again.warm_up()
             self._made_by = again
 
     def open(self, program: StreamProgram) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -114,7 +115,7 @@ def runner_floor_mib(e: MemoryEvidence) -> float:
 
 def bands_models(e: MemoryEvidence) -> float:
     """Models whose least peak is that of a program with bands."""
-    return float((e.least["bands"] > 0).sum())
+    return math.nan if e.least.empty else float((e.least["bands"] > 0).sum())
 
 
 def outputs_equal(e: MemoryEvidence) -> float:
