@@ -26,7 +26,7 @@ from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
 from edgeplan.support.subprocesses import ending, environment
 
 _STDERR_LINES = 6
-_SPARE_BYTES = 64 << 10  # runs differ by some pages
+_SPARE_BYTES = 192 << 10  # runs differ by some pages
 _Bytes = Annotated[int, Field(ge=0)]
 
 
