@@ -13,18 +13,24 @@ import numpy.typing as npt
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
-from edgeplan.planning.memory.document import document
-from edgeplan.planning.memory.planner import Mode, plan
+from edgeplan.planning.memory.document import MemoryPlan, document
+from edgeplan.planning.memory.planner import plan
+from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader, Workload
-from edgeplan.profiling.streaming import all_resident, workload_of
+from edgeplan.profiling.streaming import all_resident
 from edgeplan.runtime.bands import Region
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.build import Built, build, write_weights
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import Schedule, Session
+from edgeplan.workloads.exported import Exported
+from edgeplan.workloads.registry import save_workload
+from edgeplan.workloads.transformers import gpt2
 
 Array = npt.NDArray[np.float32]
 
@@ -56,7 +62,12 @@ def residual_model() -> Graph:
     return b.build(b.fc(b.flatten(b.gap(x)), 10))
 
 
-MODELS = {"plain": plain_model, "residual": residual_model}
+def tokens_model() -> Exported:
+    """Words of a table, and layers of several rows whose columns no block divides."""
+    return gpt2("tokens", tokens=5, layers=1, width=64, heads=4, vocabulary=523)
+
+
+MODELS = {"plain": plain_model, "residual": residual_model, "tokens": tokens_model}
 
 
 @dataclass(frozen=True)
@@ -77,11 +88,15 @@ class Streamed:
 
     def planned(self, budget: int, mode: Mode, bytes_per_ms: float = 1e6) -> Schedule:
         """A schedule for a budget."""
+        return Schedule.of(self.document(budget, mode, bytes_per_ms).model_dump())
+
+    def document(self, budget: int, mode: Mode, bytes_per_ms: float = 1e6) -> MemoryPlan:
+        """A plan for a budget."""
         program = self.built.program
         names = tuple(step.name for step in program.steps), tuple(buffer.name for buffer in program.buffers)
         reader = Reader(bytes_per_ms, 2)
         made = plan(self.workload, reader, budget, mode)
-        return Schedule.of(document(made, self.workload, reader, *names).model_dump())
+        return document(made, self.workload, reader, *names)
 
     def resident(self) -> Schedule:
         """All weights in memory."""
@@ -97,10 +112,10 @@ class Streamed:
 
 def streamed(dnnl: Dnnl, name: str, folder: Path, limit: int, regions: tuple[Region, ...] = ()) -> Streamed:
     """A model, cut."""
-    graph = MODELS[name]()
     model = folder / f"{name}.onnx"
     if not model.exists():
-        save_onnx(graph, model)
+        save_workload(MODELS[name](), model)
+    graph = simplify(load_onnx(model))
     lowered = lower(graph)
     built = build(dnnl, lowered, "blocked16", limit, 1, regions)
     weights = folder / f"{name}-{limit}-{len(regions)}-{abs(hash(regions))}.bin"

@@ -25,8 +25,9 @@ from edgeplan.errors import FormatError, InfeasibleError, ModelError, ParamsErro
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, memory_group, run_limited
 from edgeplan.planning.memory.document import read_plan
-from edgeplan.profiling.streaming import RunSettings, StreamRun
+from edgeplan.profiling.streaming import RunSettings, StreamRun, StreamRunError, run_apart
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.streaming.program import read_program
 
 Edgeplan = Callable[..., Any]
 _MIB = 1 << 20
@@ -91,6 +92,25 @@ def test_budgets_follow_each_other_in_one_session(edgeplan: Edgeplan, place: Pat
     read = [float(line.split(" MiB read")[0].split()[-1]) for line in lines]
     assert read[0] == read[2] == 0  # all stays in memory
     assert read[1] > 0
+
+
+def test_the_process_that_runs_loads_numpy_to_plan_alone_and_stays_in_its_budgets(plan: Path, tmp_path: Path) -> None:
+    program = read_program(plan)
+    inputs = {b.name: tmp_path / f"{k}.bin" for k, b in enumerate(program.inputs)}
+    for border in program.inputs:
+        inputs[border.name].write_bytes(bytes(border.size))
+    settings = RunSettings(inputs, runs=2, isolated=False)
+    run = run_apart(plan, 1, [json.loads((plan / "plan.json").read_text())], settings)
+    assert run.phases[0].replan_ms == 0
+    budgets = [_least(plan) + k * _MIB for k in (1, 2, 1)]
+    again = run_apart(plan, 1, budgets, settings)
+    assert again.idle.rss > run.idle.rss + 4 * _MIB
+    assert {digest for phase in again.phases for digest in phase.digests} == set(run.phases[0].digests)
+    for budget, phase in zip(budgets, again.phases, strict=True):
+        assert phase.replan_ms > 0
+        assert phase.memory.rss - again.idle.rss <= budget
+    with pytest.raises(StreamRunError, match="the least is"):
+        run_apart(plan, 1, [1], settings)
 
 
 def _least(plan: Path) -> int:

@@ -10,7 +10,8 @@ import pytest
 from edgeplan.errors import FormatError
 from edgeplan.planning.layout.buffers import buffers
 from edgeplan.planning.memory.document import MemoryPlan, document, read_plan, write_plan
-from edgeplan.planning.memory.planner import Mode, plan
+from edgeplan.planning.memory.planner import plan
+from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader, Workload
 
 

@@ -17,13 +17,18 @@ from streamed_models import MODELS, Streamed, outputs_of, streamed
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import FormatError, InfeasibleError, InputError, ModelError
 from edgeplan.planning.memory import bounds
-from edgeplan.planning.memory.planner import Mode
+from edgeplan.planning.memory.planner import lowest
+from edgeplan.planning.memory.quick import Mode
+from edgeplan.profiling.streaming import on_demand
 from edgeplan.runtime.bands import Region, banded, live_bytes, possible, recomputed, regions_by_peak
+from edgeplan.runtime.creation import KernelCall
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.program import activation_layouts
+from edgeplan.runtime.streaming.again import Again, schedule_of
 from edgeplan.runtime.streaming.program import from_json, to_json
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile
-from edgeplan.runtime.streaming.session import Session
+from edgeplan.runtime.streaming.rows import Rows
+from edgeplan.runtime.streaming.session import Schedule, Session
 
 _ARE_CLOSE = 1e-5
 
@@ -66,6 +71,46 @@ def test_every_budget_gives_the_same_bits(dnnl: Dnnl, folder: Path, name: str, l
                 assert ran(session, found.inputs, 3) == [expected] * 3, (share, mode)
 
 
+def test_rows_of_a_table_are_read_from_the_file_as_their_indices_say(dnnl: Dnnl, folder: Path) -> None:
+    found = streamed(dnnl, "tokens", folder, 8192)
+    table = found.built.tables[0]
+    assert table.size == 4 * 523 * 64
+    assert bounds.least_bytes(found.workload) < table.size / 2
+    with found.session(dnnl, found.planned(table.size, Mode.back_to_back)) as session:
+        for tokens in ([522, 0, 77, 522, 1], [-1, -523, 77, -446, 5]):
+            inputs = {"input_ids": np.array([tokens], dtype=np.int64)}
+            expected = reference_outputs(found.model, inputs)["logits"]
+            given = outputs_of(session.run(inputs), found)["logits"]
+            assert np.abs(given - expected).max() <= _ARE_CLOSE * np.abs(expected).max()
+        for outside in (523, -524):
+            with pytest.raises(ModelError, match="lies outside the axis"):
+                session.run({"input_ids": np.array([[0, 1, outside, 2, 3]], dtype=np.int64)})
+        assert outputs_of(session.run(inputs), found)["logits"].tobytes() == given.tobytes()
+
+
+@pytest.mark.parametrize("block", [(0, 524, 256, 5), (1 << 40, 1, 256, 5), (-4096, 523, 256, 5), (0, 523, 256)])
+def test_rows_of_no_table_are_refused(dnnl: Dnnl, folder: Path, block: tuple[int, ...]) -> None:
+    found = streamed(dnnl, "tokens", folder, 8192)
+    file = WeightsFile(found.weights, found.built.program.weights_bytes)
+    size = 4 * 523 * 64
+    with pytest.raises(FormatError, match="rows of no table"):
+        Rows(file, KernelCall("rows_by_int64", block, ()), size, "here")
+    with pytest.raises(FormatError, match="rows of no table"):
+        Rows(file, KernelCall("rows_by_float32", (0, 523, 256, 5), ()), size, "here")
+    file.close()
+
+
+def test_columns_of_many_rows_are_written_where_they_belong(dnnl: Dnnl, folder: Path) -> None:
+    program = streamed(dnnl, "tokens", folder, 8192).built.program
+    parts = [step for step in program.steps if step.name.startswith("/lm_head/Gemm[")]
+    offsets = [step.calls[0][1].offset for step in parts]  # of what is written
+    widths = [int(stop) - int(start) for start, stop in (step.name.split("[")[1][:-1].split(":") for step in parts)]
+    assert sum(widths) == 523
+    assert len(parts) > 10
+    assert set(widths[:-1]) <= {16, 32, 48}
+    assert offsets == [4 * sum(widths[:k]) for k in range(len(widths))]
+
+
 def test_smaller_parts_need_less_memory(dnnl: Dnnl, folder: Path) -> None:
     whole, finest = streamed(dnnl, "plain", folder, 1 << 40), streamed(dnnl, "plain", folder, 1)
     assert len(finest.built.program.steps) > len(whole.built.program.steps)
@@ -77,7 +122,7 @@ def test_equal_steps_share_a_kernel(dnnl: Dnnl, folder: Path) -> None:
     assert len(program.kernels) < 0.7 * len(program.steps)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["plain", "residual"])
 def test_bands_compute_the_same(dnnl: Dnnl, folder: Path, name: str) -> None:
     lowered = streamed(dnnl, name, folder, 1 << 40).lowered
     tried = 0
@@ -133,6 +178,44 @@ def test_budgets_change_between_inferences(dnnl: Dnnl, folder: Path) -> None:
         for schedule in [*schedules[1:], *reversed(schedules)]:
             session.apply(schedule)
             assert ran(session, found.inputs, 2) == [expected] * 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_neither_loading_ahead_nor_static_memory_changes_outputs(dnnl: Dnnl, folder: Path, name: str) -> None:
+    found = streamed(dnnl, name, folder, 8192)
+    with found.session(dnnl, found.resident()) as session:
+        expected = ran(session, found.inputs, 2)[-1]
+    document = found.document(bounds.least_bytes(found.workload) + 65536, Mode.back_to_back)
+    file = WeightsFile(found.weights, found.built.program.weights_bytes)
+    late = Schedule.of(on_demand(document))
+    with Session(dnnl, found.built.program, late, file, gives_back=True) as session:
+        assert ran(session, found.inputs, 3) == [expected] * 3
+    loads = [k for k, offset in enumerate(document.weight_offset) if offset >= 0 and document.again[k] != k]
+    assert loads
+    assert [late.after[k] for k in loads] == [k - 1 for k in loads]
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_session_plans_again_from_the_profile(dnnl: Dnnl, folder: Path, mode: Mode) -> None:
+    found = streamed(dnnl, "residual", folder, 8192)
+    program, objects = found.built.program, 1 << 20
+    profile = {
+        "compute_ms": [0.1] * len(program.steps), "bytes_per_ms": 1e6, "lanes": 2, "objects_bytes": objects,
+        "lowest": lowest(found.workload).tolist(),
+    }  # fmt: skip
+    large = bounds.least_bytes(found.workload) * 8
+    again = Again.of(program, profile, {"tensor_offset": profile["lowest"]})
+    with found.session(dnnl, found.resident()) as session:
+        expected = ran(session, found.inputs, 1)[0]
+        for budget in (large, large // 4, large):
+            schedule = schedule_of(again.planned(budget + objects, mode))
+            assert schedule.arena_bytes <= budget
+            session.apply(schedule)
+            assert ran(session, found.inputs, 2) == [expected] * 2
+    with pytest.raises(InfeasibleError, match="the least is"):
+        again.planned(objects + 4096, mode)
+    with pytest.raises(FormatError, match="of another program"):
+        Again.of(program, profile | {"compute_ms": [0.1]}, {"tensor_offset": profile["lowest"]})
 
 
 def test_inputs_that_do_not_fit_are_refused(dnnl: Dnnl, folder: Path) -> None:

@@ -331,7 +331,7 @@ def plan_memory(
     from edgeplan.devices.config import load_device
     from edgeplan.graph.onnx.prepare import Preparation, prepare_file
     from edgeplan.measurement.process.stock import peak_bytes
-    from edgeplan.planning.memory.planner import Mode
+    from edgeplan.planning.memory.quick import Mode
     from edgeplan.profiling.settings import cores_of
     from edgeplan.writable import require_writable
 

@@ -17,16 +17,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from edgeplan.errors import EdgeplanError
 from edgeplan.measurement.process.job import Resident
 from edgeplan.planning.layout import greedy
-from edgeplan.planning.layout.buffers import Buffers, buffers
 from edgeplan.planning.layout.parts import graph
 from edgeplan.planning.memory.document import MemoryPlan, document
-from edgeplan.planning.memory.planner import Planned
+from edgeplan.planning.memory.quick import Planned
 from edgeplan.planning.memory.workload import Reader, Workload
-from edgeplan.runtime.creation import ALIGNMENT
+from edgeplan.runtime.streaming.again import buffers_of
 from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
 from edgeplan.support.subprocesses import ending, environment
 
 _STDERR_LINES = 6
+_SPARE_BYTES = 192 << 10  # runs differ by some pages
 _Bytes = Annotated[int, Field(ge=0)]
 
 
@@ -44,6 +44,7 @@ class Phase(_Document):
     """Inferences by one schedule.
 
     Attributes:
+        replan_ms: to make its plan, where the process did.
         pause_ms: until the first could begin: loading what memory has room for is part of it where memory is filled before.
         memory: afterwards.
         run_ms: of each inference; wait_ms: how much of it no step ran; step_ms: of each step, if asked for.
@@ -52,6 +53,7 @@ class Phase(_Document):
         cpu_ms: of the process, all inferences.
     """
 
+    replan_ms: float
     pause_ms: float
     memory: Resident
     run_ms: tuple[float, ...]
@@ -99,8 +101,9 @@ class RunSettings:
         reader_processors: that reading threads may use.
         runs: inferences of each schedule.
         isolated: memory is filled before each; else they follow each other.
+        mode: that budgets are planned for.
         slowed_ns: by which each step is prolonged.
-        debug: memory that becomes free is filled with NaN.
+        debug: memory that becomes free is filled with NaN; gives_back: it goes back to the system.
         bandwidth_passes: how often all weights are read afterwards, nothing else running.
         steps: whether times of steps are wanted.
         outputs: files for the last outputs' bytes, by name.
@@ -112,8 +115,10 @@ class RunSettings:
     reader_processors: Sequence[int] = ()
     runs: int = 5
     isolated: bool = True
+    mode: str = "back-to-back"
     slowed_ns: Sequence[int] = ()
     debug: bool = False
+    gives_back: bool = False
     bandwidth_passes: int = 0
     steps: bool = False
     outputs: Mapping[str, Path] | None = None
@@ -125,6 +130,7 @@ class RunSettings:
             "folder": str(folder.resolve()),
             "threads": threads,
             "schedules": list(schedules),
+            "mode": self.mode,
             "inputs": {name: str(path) for name, path in self.inputs.items()},
             "processors": list(self.processors),
             "reader_processors": list(self.reader_processors),
@@ -132,6 +138,7 @@ class RunSettings:
             "isolated": self.isolated,
             "slowed_ns": list(self.slowed_ns),
             "debug": self.debug,
+            "gives_back": self.gives_back,
             "bandwidth_passes": self.bandwidth_passes,
             "steps": self.steps,
             "outputs": {name: str(path) for name, path in (self.outputs or {}).items()},
@@ -144,7 +151,7 @@ def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings:
     Args:
         folder: of the program and its weights.
         threads: of each kernel.
-        schedules: plan documents; the session changes from one to the next.
+        schedules: plan documents, or budgets (bytes over idle) to plan for there; the session changes from one to the next.
         settings: how.
 
     Raises:
@@ -186,9 +193,11 @@ class StreamProfile(_Document):
         compute_ms: of each step, its weights in memory: the median over inferences.
         bytes_per_ms: of reading weights, all lanes together: the median over passes.
         lanes: reads in flight.
-        objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks.
+        objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks; and
+            pages by which runs differ.
         idle_bytes: resident memory of the process before it opened the plan.
         run_ms: of the inferences, for their spread.
+        lowest: the lowest greedy layout of the buffers, which plans begin with.
     """
 
     compute_ms: tuple[Annotated[float, Field(ge=0)], ...]
@@ -197,6 +206,7 @@ class StreamProfile(_Document):
     objects_bytes: _Bytes
     idle_bytes: _Bytes
     run_ms: tuple[float, ...]
+    lowest: tuple[_Bytes, ...]
 
 
 #: Reads in flight: more gain nothing.
@@ -221,9 +231,10 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         compute_ms=tuple(round(float(ms), 6) for ms in steps),
         bytes_per_ms=statistics.median(found.bytes_per_ms),
         lanes=LANES,
-        objects_bytes=max(0, found.peak_over_idle - int(schedule["arena_bytes"])),
+        objects_bytes=max(0, found.peak_over_idle - int(schedule["arena_bytes"])) + _SPARE_BYTES,
         idle_bytes=found.idle.rss,
         run_ms=found.phases[0].run_ms,
+        lowest=tuple(schedule["tensor_offset"]),
     )
 
 
@@ -246,22 +257,13 @@ def all_resident(program: StreamProgram) -> dict[str, Any]:
     }
 
 
-def buffers_of(program: StreamProgram) -> Buffers:
-    """Activations and scratch, as planners know them."""
-    found = program.buffers
-    sizes, alignment = [b.size for b in found], [ALIGNMENT] * len(found)
-    return buffers([b.lower for b in found], [b.upper for b in found], sizes, alignment)
-
-
-def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload:
-    """What a planner is asked for: the program's steps, with what each takes.
-
-    Args:
-        program: the program.
-        compute_ms: of each step.
-    """
-    weights = np.array([step.weight_bytes for step in program.steps], dtype=np.int64)
-    return Workload(np.array(compute_ms, dtype=np.float64), weights, buffers_of(program), PAGE_BYTES)
+def on_demand(plan: MemoryPlan) -> dict[str, Any]:
+    """The schedule of a plan that loads nothing ahead: each step's weights once the step before has ended."""
+    loads = [offset >= 0 and again != k for k, (offset, again) in enumerate(zip(plan.weight_offset, plan.again, strict=True))]
+    after = [k - 1 if load else -1 for k, load in enumerate(loads)]
+    last = len(plan.steps) - 1
+    again = [(last if not k else -1) if load else plan.again[k] for k, load in enumerate(loads)]
+    return plan.model_dump() | {"after": after, "again": again}
 
 
 def plan_document(program: StreamProgram, workload: Workload, reader: Reader, made: Planned) -> MemoryPlan:

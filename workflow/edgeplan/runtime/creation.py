@@ -18,6 +18,7 @@ from edgeplan.runtime.layouts import BLOCKED, NCHW, NHWC, same_bytes
 from edgeplan.runtime.primitives import Describer
 
 ALIGNMENT = 64
+ROWS_KERNEL = "rows_by_"  # and the type of indices: no kernel, but a read of the file (`runtime.streaming.rows`)
 _FLOAT_BYTES = 4
 
 
@@ -342,6 +343,13 @@ def _rows(work: _Work, step: Step, _variant: Variant) -> None:
         work.move(work.actual(source), work.arena(source), view, place, source)
 
 
+def _from_file(work: _Work, step: Step, _variant: Variant) -> None:
+    """Rows of a table that are read from the file; see `runtime.streaming.rows`."""
+    (indices,), (output,), creator = step.inputs, step.outputs, work.creator
+    block = (step.integer("at"), step.integer("rows"), step.integer("row_bytes"), math.prod(creator.shapes[indices]))
+    work.calls.append(KernelCall(ROWS_KERNEL + creator.types[indices], block, (work.arena(indices), work.arena(output))))
+
+
 def _keep(work: _Work, step: Step, _variant: Variant) -> None:
     """Weights of several steps copied to where they stay while these run."""
     plain = work.creator.describer.plain((step.integer("size"),))
@@ -359,5 +367,6 @@ _MOVES: dict[str, Callable[[_Work, Step, Variant], None]] = {
     "cut_rows": _rows,
     "paste_rows": _rows,
     "keep": _keep,
+    "rows": _from_file,
 }
 MOVING_KINDS = frozenset(_MOVES)

@@ -210,8 +210,11 @@ class _Cutter:
         shape = self._given[step.outputs[0]]
         if step.kind == "conv":
             return self._block if not self.obstacle(step) and self.channels(step) % self._block == 0 else 0
-        row = step.kind == "fc" and math.prod(shape[:-1]) == 1 and all(self._follows(step, post) for post in step.post_ops)
-        return next((unit for unit in _COLUMNS if shape[-1] % unit == 0), 0) if row else 0
+        if step.kind != "fc" or not all(self._follows(step, post) for post in step.post_ops):
+            return 0
+        if math.prod(shape[:-1]) > 1:
+            return _COLUMNS[0]  # the last part is as wide as it has to be
+        return next((unit for unit in _COLUMNS if shape[-1] % unit == 0), 0)
 
     def _follows(self, step: Step, post: PostOp) -> bool:
         """Whether the operand of a post-operation has a dense part for each part of the output."""

@@ -140,13 +140,15 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "plan": Protocol("d26aa98db46a6227", (*_PLANNING, "chapters/cold_start/planners")),
         "runtime": Protocol("runtime/2", ("runtime", *_LOWERING), ("1897c2256586d160",)),
         "memory": Protocol(
-            "memory/1",
+            "memory/2",
             (
-                *_files("runtime/streaming", "build", "program", "reader", "session", "worker", "library_pages"),
+                *_files(
+                    "runtime/streaming", "again", "build", "program", "reader", "rows", "session", "worker", "library_pages"
+                ),
                 *_files("runtime", "ranges", "bands"),
                 *_files("profiling", "streaming"),
                 *_files("measurement/process", "memory_counters", "memory_group", "stock_memory", "stock"),
-                *_files("chapters/memory", "measuring", "plan"),
+                *_files("chapters/memory", "layouts", "measuring", "plan", "studies"),
                 "planning/memory",
             ),
         ),

@@ -12,20 +12,18 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from edgeplan.chapters.memory.budget import mib
-from edgeplan.chapters.memory.plan import MODEL_NAME, PROFILE_NAME
+from edgeplan.chapters.memory.plan import MODEL_NAME
 from edgeplan.devices.machine import fingerprint
-from edgeplan.errors import FormatError, InfeasibleError, ModelError
+from edgeplan.errors import FormatError, ModelError
 from edgeplan.measurement.process.page_cache import evict
-from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan, read_plan
-from edgeplan.planning.memory.planner import Mode, plan
-from edgeplan.planning.memory.workload import Reader
-from edgeplan.profiling.streaming import StreamProfile, plan_document, workload_of
+from edgeplan.planning.memory.quick import Mode
+from edgeplan.profiling.streaming import StreamProfile, plan_document
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import files_of, model_sha256
+from edgeplan.runtime.streaming.again import Again, schedule_of
 from edgeplan.runtime.streaming.program import AGAIN, StreamProgram
-from edgeplan.runtime.streaming.session import PLAN_NAME, WEIGHTS_NAME, Schedule, Session, open_session
+from edgeplan.runtime.streaming.session import PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME, Session, open_session
 
 Array = npt.NDArray[np.float32]
 
@@ -167,26 +165,6 @@ def require_of(plan_document: MemoryPlan, program: StreamProgram, folder: Path) 
         raise FormatError("the plan does not fit the program", where=str(folder / PLAN_NAME), next_step=AGAIN)
 
 
-def replanned(folder: Path, program: StreamProgram, profile: StreamProfile, budget: int, mode: Mode) -> MemoryPlan:
-    """A plan for another budget, from the stored profile and the slices that there are.
-
-    Raises:
-        InfeasibleError: it does not fit.
-        FormatError: the profile is of another program.
-    """
-    if len(profile.compute_ms) != len(program.steps):
-        raise FormatError("the profile is of another program", where=str(folder / PROFILE_NAME), next_step=AGAIN)
-    workload, reader = workload_of(program, profile.compute_ms), Reader(profile.bytes_per_ms, profile.lanes)
-    if budget < (needed := bounds.least_bytes(workload) + profile.objects_bytes):
-        raise InfeasibleError(
-            f"{mib(budget)} is not enough: the least is {mib(needed)} over idle for the slices of this plan, or more",
-            where="--budgets",
-            next_step="give more, or plan the model again with finer slices: edgeplan plan memory",
-        )
-    made = plan(workload, reader, budget - profile.objects_bytes, mode)
-    return plan_document(program, workload, reader, made)
-
-
 def run_plan(folder: Path, inputs: Mapping[str, Array], repeat: int, budgets: Sequence[int] = ()) -> MemoryRun:
     """Run a plan.
 
@@ -208,17 +186,20 @@ def run_plan(folder: Path, inputs: Mapping[str, Array], repeat: int, budgets: Se
     outputs: dict[str, bytes] = {}
     with open_session(folder, Dnnl(), processors=about.processors["reader"]) as session:
         require_of(stored, session.program, folder)
-        for number, budget in enumerate(budgets or (about.budget_bytes,)):
-            begin = time.perf_counter()
-            made = replanned(folder, session.program, profile, budget, mode) if budgets else stored
-            planned = time.perf_counter()
-            if number or budgets:
-                session.apply(Schedule.of(made.model_dump()))
+        again = Again.of(session.program, profile.model_dump(), stored.model_dump())
+        for budget in budgets or (about.budget_bytes,):
+            begin = planned = time.perf_counter()
+            made = stored
+            if budgets:
+                anew = again.planned(budget, mode)
+                planned = time.perf_counter()
+                session.apply(schedule_of(anew))
             session.fill()
             ready = time.perf_counter()
+            if budgets:
+                made = plan_document(session.program, again.workload, again.reader, anew)
             times, read, outputs = _inferences(session, inputs, repeat, mode)
-            replan_ms = (planned - begin) * 1e3 if budgets else 0.0
-            phases.append(Phase(budget, made, replan_ms, (ready - planned) * 1e3, times, read))
+            phases.append(Phase(budget, made, (planned - begin) * 1e3, (ready - planned) * 1e3, times, read))
         program = session.program
     found = {border.name: np.frombuffer(outputs[border.name], border.dtype).reshape(border.shape) for border in program.outputs}
     return MemoryRun(program, found, tuple(phases))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.plan import Cores, MemoryPlanned, Planner
-from edgeplan.chapters.memory.settings import MemorySettings
+from edgeplan.chapters.memory.studies import Subject, ablated, adapted, cuts, layers, offline
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.measurement.process import stock
@@ -24,42 +24,24 @@ from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run
 from edgeplan.measurement.process.page_cache import evict
 from edgeplan.measurement.process.stock_memory import StockResult
 from edgeplan.planning.memory import bounds
-from edgeplan.planning.memory.planner import Mode
+from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader
-from edgeplan.profiling.streaming import StreamRun, StreamRunError, all_resident, answer, run_apart, workload_of
+from edgeplan.profiling.streaming import StreamRun, StreamRunError, all_resident, answer, run_apart
+from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.session import WEIGHTS_NAME
 
 #: Columns of a row that are numbers; sizes in bytes, times in milliseconds. What a case does not have is missing.
 NUMBERS = (
     "share", "budget", "peak", "anonymous", "file", "shared", "idle", "median_ms", "least_ms", "resident_ms", "predicted_ms",
     "plan_bound_ms", "bound_ms", "bytes_per_ms", "wait_ms", "read", "cpu_ms", "error", "equal", "steps", "parts", "bands",
-    "needed", "major_faults", "failures", "pause_ms", "replan_ms", "planning_s", "pairs",
+    "needed", "major_faults", "failures", "pause_ms", "replan_ms", "planning_s", "pairs", "first_ms", "place", "weights",
+    "activations", "compute_ms", "load_ms", "cutting_s", "profiling_s",
 )  # fmt: skip
 #: Columns that are text.
-TEXTS = ("case", "setting", "reason")
+TEXTS = ("model", "case", "setting", "reason")
 COLUMNS = (*TEXTS, *NUMBERS)
 _BACK_TO_BACK = Mode.back_to_back
 _WORKER = "edgeplan.runtime.streaming.worker"
-_SWITCHED = (0.5, 0.2, 0.5)  # shares that a running session changes between
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A model that is measured.
-
-    Attributes:
-        name: of the model.
-        model: its file.
-        work: an empty folder.
-        cores: of all runs.
-        settings: what is measured.
-    """
-
-    name: str
-    model: Path
-    work: Path
-    cores: Cores
-    settings: MemorySettings
 
 
 def measured(subject: Subject) -> Iterator[dict[str, Any]]:
@@ -74,9 +56,16 @@ def measured(subject: Subject) -> Iterator[dict[str, Any]]:
     if not default:
         return
     (subject.work / "planner").mkdir()
-    started = time.perf_counter()
     planner = Planner(subject.model, subject.work / "planner", subject.settings.threads, subject.cores, subject.settings.runs)
     made: dict[float, MemoryPlanned] = {}
+    yield from _budgets(subject, planner, default, made)
+    yield from _beside(subject, planner, made)
+    yield from _second(subject, default)
+
+
+def _budgets(subject: Subject, planner: Planner, default: int, made: dict[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
+    """Plans for shares of what the first setting takes; those that fit are added to `made`."""
+    started = time.perf_counter()
     for share in subject.settings.shares:
         row: dict[str, Any] = {"case": "budget", "share": share, "budget": share * default}
         try:
@@ -88,6 +77,11 @@ def measured(subject: Subject) -> Iterator[dict[str, Any]]:
             row |= {"reason": error.what.splitlines()[0]}
         yield row | {"planning_s": time.perf_counter() - started}
         started = time.perf_counter()
+
+
+def _beside(subject: Subject, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
+    """What is measured of a model besides: its layers, its least budget, and the studies."""
+    yield from layers(planner)
     least = _least(subject, planner)
     if least is not None:
         yield {"case": "least", "budget": least.budget, **_ran(subject, planner, least)}
@@ -95,8 +89,15 @@ def measured(subject: Subject) -> Iterator[dict[str, Any]]:
             yield _slowed(subject, planner, least)
     if subject.name == subject.settings.limited_model:
         yield from _held(subject, planner)
-    if len({share for share in _SWITCHED if share in made}) > 1:
-        yield _switched(subject, planner, made)
+    if len(made) > 1:
+        yield from _switched(subject, planner, made)
+    if (share := subject.settings.ablated_share) in made:
+        yield from ablated(subject, planner, made[share])
+    if made and subject.name == subject.settings.adapted_model:
+        yield from adapted(subject, planner, [made[share] for share in sorted(made)])
+    if subject.name in subject.settings.offline_mb:
+        yield offline(subject, planner)
+    yield from cuts(subject, planner)
 
 
 def _stock(subject: Subject, setting: str) -> dict[str, Any]:
@@ -131,19 +132,16 @@ def _ran(subject: Subject, planner: Planner, made: MemoryPlanned) -> dict[str, A
     compute = np.median(np.array(wide.step_ms[1:]), axis=0)
     arena = made.budget - candidate.profile.objects_bytes
     bound = bounds.period_ms(workload_of(candidate.program, compute.tolist()), Reader(rate, candidate.profile.lanes), arena)
-    begun = time.perf_counter()
-    candidate.planned(made.budget, _BACK_TO_BACK)
-    replan = (time.perf_counter() - begun) * 1e3
     memory = {key: getattr(phase.memory, key) - getattr(found.idle, key) for key in ("anonymous", "file", "shared")}
     names = plan.steps
     row = memory | {
         "peak": found.peak_over_idle, "idle": found.idle.rss, "median_ms": statistics.median(phase.run_ms[1:]),
-        "least_ms": min(phase.run_ms[1:]), "resident_ms": statistics.median(wide.run_ms[1:]),
+        "least_ms": min(phase.run_ms[1:]), "first_ms": phase.run_ms[0], "resident_ms": statistics.median(wide.run_ms[1:]),
         "predicted_ms": plan.predicted_ms, "plan_bound_ms": plan.lower_bound_ms, "bound_ms": bound, "bytes_per_ms": rate,
         "wait_ms": statistics.median(phase.wait_ms[1:]), "read": statistics.median(phase.read_bytes[1:]),
         "cpu_ms": phase.cpu_ms / len(phase.run_ms), "error": relative_error(outputs, [expected[b] for b in files]),
         "equal": float(phase.digests == wide.digests and len(phase.digests) == 1), "steps": len(names),
-        "parts": sum("[" in name for name in names), "bands": sum("@" in name for name in names), "replan_ms": replan,
+        "parts": sum("[" in name for name in names), "bands": sum("@" in name for name in names),
     }  # fmt: skip
     return row | _limited(subject, planner, made, phase.run_ms)
 
@@ -239,21 +237,41 @@ def _held(subject: Subject, planner: Planner) -> Iterator[dict[str, Any]]:
         yield row | {"setting": "edgeplan", "reason": str(error).splitlines()[0]}
 
 
-def _switched(subject: Subject, planner: Planner, made: dict[float, MemoryPlanned]) -> dict[str, Any]:
-    """A running session changes its budget, with the program of the smallest one; the longest pause less what is read."""
-    smallest = made[min(share for share in _SWITCHED if share in made)]
-    candidate = smallest.candidate
-    plans = []
-    for share in _SWITCHED:
-        if share in made:
-            planned = candidate.planned(made[share].budget, _BACK_TO_BACK)
-            plans.append(planner.documented(candidate, planned))
-    settings = replace(planner.settings(2, isolated=True), bandwidth_passes=3)
-    found = run_apart(smallest.folder, subject.settings.threads, [plan.model_dump() for plan in plans], settings)
+def _switched(subject: Subject, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
+    """A running session changes its budget, up and down, by the program of the smallest one, and plans itself each time.
+
+    `pause_ms` is what a change costs: planning, the pause, and what the first inference takes longer than those behind it,
+    since it loads what stays from then on, less these bytes (`read`) over the bandwidth.
+    """
+    smallest = made[min(made)]
+    budgets = [made[share].budget for share in (*sorted(made), *sorted(made, reverse=True)[1:])]
+    settings = replace(planner.settings(4), bandwidth_passes=3)
+    found = run_apart(smallest.folder, subject.settings.threads, budgets, settings)
     rate = statistics.median(found.bytes_per_ms)
-    pauses = []
-    for plan, phase in zip(plans[1:], found.phases[1:], strict=True):
-        filled = sum(size for size, after in zip(plan.weight_bytes, plan.after, strict=True) if size and after < 0)
-        pauses.append(phase.pause_ms - filled / rate)
-    digests = {digest for phase in found.phases for digest in phase.digests}
-    return {"case": "switched", "pause_ms": max(pauses), "equal": float(len(digests) == 1), "bytes_per_ms": rate}
+    same = float(len({digest for phase in found.phases for digest in phase.digests}) == 1)
+    for budget, phase in zip(budgets[1:], found.phases[1:], strict=True):
+        longer = phase.run_ms[0] - statistics.median(phase.run_ms[1:])
+        more = phase.read_bytes[0] - statistics.median(phase.read_bytes[1:])
+        cost = phase.replan_ms + phase.pause_ms + longer - more / rate
+        yield {
+            "case": "switched", "budget": budget, "replan_ms": phase.replan_ms, "equal": same, "bytes_per_ms": rate,
+            "pause_ms": cost, "read": more,
+        }  # fmt: skip
+
+
+def _second(subject: Subject, default: int) -> Iterator[dict[str, Any]]:
+    """Some budgets with more computing threads; where no processor is left, reading shares them."""
+    settings = subject.settings
+    threads = settings.second_threads
+    if not settings.second_shares or threads > len(subject.cores.all):
+        return
+    again = replace(subject, cores=Cores.of(subject.cores.all, threads), work=subject.work / "second")
+    again = replace(again, settings=settings.model_copy(update={"threads": threads}))
+    (again.work / "planner").mkdir(parents=True)
+    planner = Planner(subject.model, again.work / "planner", threads, again.cores, settings.runs)
+    for share in settings.second_shares:
+        row: dict[str, Any] = {"case": "second", "setting": f"{threads} threads", "share": share, "budget": share * default}
+        try:
+            yield row | _ran(again, planner, planner.write(int(share * default), _BACK_TO_BACK, again.work / f"plan-{share:g}"))
+        except InfeasibleError as error:
+            yield row | {"reason": error.what, "needed": planner.least_bytes()}

@@ -6,10 +6,11 @@ import ctypes
 import errno
 import os
 import shutil
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,11 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import Array, random_inputs
+from edgeplan.planning.layout.buffers import Ints
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan, write_plan
-from edgeplan.planning.memory.planner import Mode, Planned, least, plan
+from edgeplan.planning.memory.planner import least, lowest, plan
+from edgeplan.planning.memory.quick import Mode, Planned, best, bound_ms
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.profiling.forms import require_exact
 from edgeplan.profiling.streaming import (
@@ -34,33 +37,34 @@ from edgeplan.profiling.streaming import (
     plan_document,
     profile_program,
     run_apart,
-    workload_of,
 )
 from edgeplan.runtime.bands import Region, regions_by_peak
+from edgeplan.runtime.creation import Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder_lock import work_folder
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.plan_folder import files_of, model_sha256
 from edgeplan.runtime.program import activation_layouts
-from edgeplan.runtime.streaming.build import build, write_weights
+from edgeplan.runtime.streaming.again import workload_of
+from edgeplan.runtime.streaming.build import Built, build, write_weights
 from edgeplan.runtime.streaming.program import PROGRAM_NAME, StreamProgram, to_json
-from edgeplan.runtime.streaming.session import PLAN_NAME, WEIGHTS_NAME
+from edgeplan.runtime.streaming.rows import with_rows
+from edgeplan.runtime.streaming.session import PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME
 from edgeplan.support.files import write_json, write_text
 from edgeplan.writable import cannot_write
 
-PROFILE_NAME, MODEL_NAME = "profile.json", "model.json"
+MODEL_NAME = "model.json"
 _FILES = frozenset((PROGRAM_NAME, WEIGHTS_NAME, PLAN_NAME, PROFILE_NAME, MODEL_NAME))
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
 LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
 _ATTEMPTS = 4  # to hold the budget in a run
-_SPARE_BYTES = 64 << 10  # of a budget: runs differ by some pages
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
 _SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
-_NEAR = 0.02  # a plan as near to the fastest is not improved by other forms
-_GAIN = 0.005  # a finer cut has to gain so much
+_ROOM_BYTES = 2 * MIB  # that forms may take less for kernels than the whole one
+_GAIN = 0.005  # another form has to gain so much
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +118,15 @@ class Candidate:
         folder: where it and its weights lie.
         form: how the model was cut.
         program, profile: see there.
+        cutting_s, profiling_s: seconds it took to choose kernels and write weights, and to measure.
     """
 
     folder: Path
     form: Form
     program: StreamProgram
     profile: StreamProfile
+    cutting_s: float = 0.0
+    profiling_s: float = 0.0
 
     @property
     def workload(self) -> Workload:
@@ -133,8 +140,8 @@ class Candidate:
 
     @property
     def objects_bytes(self) -> int:
-        """What running takes besides the arena, and pages by which runs differ."""
-        return self.profile.objects_bytes + _SPARE_BYTES
+        """What running takes besides the arena."""
+        return self.profile.objects_bytes
 
     def planned(self, budget: int, mode: Mode) -> Planned:
         """A plan whose arena leaves room for what running takes besides.
@@ -195,48 +202,84 @@ class Planner:
         layouts, block = activation_layouts(self.lowered, BLOCKED), self._dnnl.info.block
         ladder = regions_by_peak(self.lowered, layouts, BLOCKED, block)
         self.forms = tuple(Form(limit, regions) for regions in ladder for limit in LIMITS)
-        self._programs: dict[Form, StreamProgram] = {}
+        self._built: dict[Form, Built] = {}
+        self._chosen: dict[object, Implementation] = {}
         self._candidates: dict[Form, Candidate] = {}
+        self._layouts: dict[Form, Ints] = {}
         shapes = {name: self.lowered.shapes[name] for name in self.lowered.inputs}
-        self.values = random_inputs(shapes, 0, self.lowered.types)
+        rows = {step.inputs[0]: step.integer("rows") for step in with_rows(self.lowered)[0].steps if step.kind == "rows"}
+        self.values = random_inputs(shapes, 0, self.lowered.types, rows)  # tokens from all of a vocabulary
         self.inputs = _written(self.values, work)
         self.beside_bytes = 0
 
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Those that were profiled."""
+        return tuple(self._candidates.values())
+
     def candidate(self, form: Form) -> Candidate:
-        """The program of a form, profiled.
+        """The program of a form, written with its weights and profiled.
 
         Raises:
             StreamRunError: it cannot be run.
-        """
-        if form not in self._candidates:
-            program = self.program(form)
-            same = [c for f, c in self._candidates.items() if self.program(f).steps == program.steps]
-            if same:
-                return same[0]
-            profile = profile_program(self._folder(form), program, self.settings(self._runs, profile=True))
-            self._candidates[form] = Candidate(self._folder(form), form, program, profile)
-        return self._candidates[form]
-
-    def program(self, form: Form) -> StreamProgram:
-        """The program of a form, written with its weights.
-
-        Raises:
             StoreError: the disk is full.
         """
-        if form not in self._programs:
+        if form not in self._candidates:
+            began = time.perf_counter()
+            program = self.built(form).program
+            same = [c for f, c in self._candidates.items() if self.built(f).program.steps == program.steps]
+            if same:
+                return same[0]
             folder = self._folder(form)
             folder.mkdir()
-            given = (self._dnnl, self._model, self.lowered, folder, form.limit, self._threads, form.regions)
-            self._programs[form] = write_program(*given)
-        return self._programs[form]
+            write_program(self._dnnl, self._model, self.lowered, folder, self.built(form))
+            written = time.perf_counter()
+            profile = profile_program(folder, program, self.settings(self._runs, profile=True))
+            times = written - began, time.perf_counter() - written
+            self._candidates[form] = Candidate(folder, form, program, profile, *times)
+        return self._candidates[form]
+
+    def built(self, form: Form) -> Built:
+        """The program of a form; nothing is written."""
+        if form not in self._built:
+            with self._dnnl.without_primitive_cache():  # what is chosen must be offered in a fresh process, too
+                self._built[form] = build(
+                    self._dnnl, self.lowered, BLOCKED, form.limit, self._threads, form.regions, known=self._chosen
+                )
+        return self._built[form]
 
     def _folder(self, form: Form) -> Path:
         return self._work / f"form-{self.forms.index(form)}"
 
     def _least(self, form: Form) -> int:
         """What activations and weights of a form take at least, nothing measured."""
-        program = self.program(form)
+        program = self.built(form).program
         return bounds.least_bytes(workload_of(program, [0.0] * len(program.steps)))
+
+    def _estimated(self, form: Form) -> Candidate:
+        """A form as if cutting cost no more than in one with the same bands, or nothing: a step's parts share its time."""
+        alike = (f for f in self._candidates if f.regions == form.regions)
+        base = self.candidate(next(alike, self.forms[0]))
+        times: dict[int, float] = {}
+        for origin, ms in zip(self.built(base.form).origin, base.profile.compute_ms, strict=True):
+            times[origin] = times.get(origin, 0.0) + ms
+        built = self.built(form)
+        parts: dict[int, list[int]] = {}
+        for k, origin in enumerate(built.origin):
+            parts.setdefault(origin, []).append(k)
+        compute = np.zeros(len(built.origin))
+        for origin, members in parts.items():
+            share = np.array([built.program.steps[k].weight_bytes for k in members], dtype=np.float64)
+            share = share if share.all() else np.ones(len(members))
+            compute[members] = times.get(origin, 0.0) * share / share.sum()
+        profile = base.profile.model_copy(update={"compute_ms": tuple(compute.tolist())})
+        return Candidate(self._folder(form), form, built.program, profile)
+
+    def _lowest(self, form: Form) -> Ints:
+        if form not in self._layouts:
+            program = self.built(form).program
+            self._layouts[form] = lowest(workload_of(program, [0.0] * len(program.steps)))
+        return self._layouts[form]
 
     @property
     def idle_bytes(self) -> int:
@@ -251,31 +294,44 @@ class Planner:
         )  # fmt: skip
 
     def best(self, budget: int, mode: Mode) -> tuple[Candidate, Planned]:
-        """The fastest plan over all forms, by prediction: those without bands first, and with them where it may gain.
+        """The fastest plan over all forms, by prediction.
+
+        A form that was not profiled is priced as if cutting cost nothing. The one of the best price is profiled and priced
+        again, until that is one that was; of forms as good the coarser one comes first.
 
         Raises:
             InfeasibleError: none fits; the message says what is the least.
         """
-        found: list[tuple[Candidate, Planned]] = []
-        for _, forms in groupby(self.forms, key=lambda form: form.regions):
-            tried: list[float] = []
-            for form in forms:
-                if self._least(form) + _SURE_BYTES > budget:
-                    continue
-                candidate = self.candidate(form)
-                try:
-                    made = candidate.planned(budget, mode)
-                except (InfeasibleError, UndecidedError):
-                    continue
-                found.append((candidate, made))
-                tried.append(made.predicted_ms)
-                if len(tried) > 1 and tried[-1] > (1 - _GAIN) * min(tried[:-1]):
-                    break
-            if found and min(made.predicted_ms for _, made in found) <= (1 + _NEAR) * self.fastest_ms:
+        possible = [form for form in self.forms if self._least(form) + _SURE_BYTES <= budget]
+        found = {form: self._planned(form, budget, mode) for form in possible if form in self._candidates}
+        hopes = {form: self._hope(form, budget, mode) for form in possible if form not in self._candidates}
+        while hopes:
+            form = min(hopes, key=hopes.__getitem__)
+            known = [pair[1].predicted_ms for pair in found.values() if pair]
+            if hopes[form] > (1 - _GAIN) * min(known, default=sys.float_info.max):
                 break
-        if not found:
+            del hopes[form]
+            self.candidate(form)
+            found[form] = self._planned(form, budget, mode)
+            hopes |= {f: self._hope(f, budget, mode) for f in hopes if f.regions == form.regions}
+        pairs = [pair for pair in found.values() if pair]
+        if not pairs:
             raise self._does_not_fit(budget)
-        return min(found, key=lambda pair: pair[1].predicted_ms)
+        return min(pairs, key=lambda pair: pair[1].predicted_ms)
+
+    def _hope(self, form: Form, budget: int, mode: Mode) -> float:
+        """Milliseconds of a form that was not profiled; infinite if it cannot fit."""
+        guess = self._estimated(form)
+        room = budget - guess.objects_bytes
+        made = best(guess.workload, guess.reader, room, mode, [self._lowest(form)], again=True)
+        return made.predicted_ms if made else bound_ms(guess.workload, guess.reader, room + _ROOM_BYTES, mode)
+
+    def _planned(self, form: Form, budget: int, mode: Mode) -> tuple[Candidate, Planned] | None:
+        candidate = self.candidate(form)
+        try:
+            return candidate, candidate.planned(budget, mode)
+        except (InfeasibleError, UndecidedError):
+            return None
 
     @property
     def fastest_ms(self) -> float:
@@ -479,32 +535,25 @@ def _written(values: Mapping[str, Array], work: Path) -> Mapping[str, Path]:
     return found
 
 
-def write_program(
-    dnnl: Dnnl, model: Path, lowered: Lowered, folder: Path, limit: int, threads: int, regions: Sequence[Region] = ()
-) -> StreamProgram:
-    """Cut a model, choose kernels, and write program and weights.
+def write_program(dnnl: Dnnl, model: Path, lowered: Lowered, folder: Path, built: Built) -> None:
+    """Write a program and its weights.
 
     Args:
         dnnl: the library.
         model: the ONNX file.
         lowered: its steps.
         folder: where to write.
-        limit: the most bytes of weights of a part.
-        threads: of each kernel.
-        regions: that run in bands of rows.
+        built: the program.
 
     Raises:
         ModelError: the weights cannot be read.
         StoreError: the folder cannot be written.
     """
-    with dnnl.without_primitive_cache():  # what is chosen must be offered in a fresh process, too
-        made = build(dnnl, lowered, BLOCKED, limit, threads, regions)
     try:
-        write_weights(dnnl, model, lowered, made, folder / WEIGHTS_NAME)
+        write_weights(dnnl, model, lowered, built, folder / WEIGHTS_NAME)
     except OSError as error:
         raise cannot_write(error, folder) from error
-    write_text(folder / PROGRAM_NAME, to_json(made.program))
-    return made.program
+    write_text(folder / PROGRAM_NAME, to_json(built.program))
 
 
 @contextmanager

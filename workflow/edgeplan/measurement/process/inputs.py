@@ -15,7 +15,10 @@ Array = npt.NDArray[Any]
 
 
 def random_inputs(
-    shapes: Mapping[str, Sequence[int]], seed: int, types: Mapping[str, str] = MappingProxyType({})
+    shapes: Mapping[str, Sequence[int]],
+    seed: int,
+    types: Mapping[str, str] = MappingProxyType({}),
+    below: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Array]:
     """Seeded inputs in [0.05, 1): no zeros, no denormals. The same values as the engines of the first chapter get.
 
@@ -23,12 +26,13 @@ def random_inputs(
         shapes: by name.
         seed: of all.
         types: of inputs that are not of float32; these are 0 and 1, which most axes have.
+        below: what the values of such an input stay below, where more than these are known to be good.
     """
     rng = np.random.default_rng(seed)
 
     def values(name: str, shape: tuple[int, ...]) -> Array:
         if types.get(name, "float32") != "float32":
-            return rng.integers(0, 2, shape).astype(types[name])
+            return rng.integers(0, below.get(name, 2), shape).astype(types[name])
         return rng.random(shape, dtype=np.float32) * np.float32(0.95) + np.float32(0.05)
 
     return {name: values(name, tuple(shape)) for name, shape in shapes.items()}

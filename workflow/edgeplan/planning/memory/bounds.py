@@ -17,7 +17,6 @@ import math
 import numpy as np
 
 from edgeplan.planning.memory.workload import Floats, Reader, Workload
-from edgeplan.support.compiled import compiled
 
 
 def least_bytes(workload: Workload) -> int:
@@ -32,8 +31,7 @@ def isolated_ms(workload: Workload, reader: Reader, budget: int) -> float:
     """
     if budget < least_bytes(workload):
         return math.inf
-    twice = _twice(workload)
-    return float(_from(0, workload.steps, *twice, float(budget), reader.bytes_per_ms))
+    return float(_ends(workload, reader, budget, 1)[0][0])
 
 
 def period_ms(workload: Workload, reader: Reader, budget: int) -> float:
@@ -41,43 +39,27 @@ def period_ms(workload: Workload, reader: Reader, budget: int) -> float:
 
     Infinite if the budget is too small. Counted from step i of one inference to step i of the next,
     all weights are used once, and what is in memory at first is bounded as in one inference; so the
-    bound of any i holds. O(steps^2).
+    bound of any i holds: the next begins no earlier, and all weights but those that were there have
+    been read. O(steps^2), all i side by side.
     """
     if budget < least_bytes(workload):
         return math.inf
-    return float(_period(workload.steps, *_twice(workload), float(budget), reader.bytes_per_ms))
+    return float(np.maximum(*_ends(workload, reader, budget, workload.steps)).max())
 
 
-def _twice(workload: Workload) -> tuple[Floats, Floats, Floats]:
+def _ends(workload: Workload, reader: Reader, budget: int, firsts: int) -> tuple[Floats, Floats]:
+    """Earliest ends of as many steps as there are, from each of the first `firsts` steps on, which begins at 0.
+
+    The second value: earliest ends of the loads of the step behind.
+    """
+    n, rate = workload.steps, reader.bytes_per_ms
     compute = np.concatenate([workload.compute_ms, workload.compute_ms])
-    weights = np.concatenate([[0], np.cumsum(np.concatenate([workload.weight_bytes, workload.weight_bytes]))]).astype(float)
-    live = np.concatenate([workload.live_bytes, workload.live_bytes]).astype(float)
-    return compute, weights, live
-
-
-@compiled
-def _from(first: int, steps: int, compute: Floats, prefix: Floats, live: Floats, budget: float, rate: float) -> float:
-    """Earliest end of the steps `first` to `first + steps - 1`, if the first begins at 0."""
-    start = 0.0
-    needed = -np.inf  # the largest e_i - (P_i + B - A_i) / r so far
-    for k in range(first, first + steps):
-        if k > first:
-            start = max(start + compute[k - 1], needed + prefix[k + 1] / rate)
-        needed = max(needed, start - (prefix[k] + budget - live[k]) / rate)
-    return float(start + compute[first + steps - 1])
-
-
-@compiled
-def _period(steps: int, compute: Floats, prefix: Floats, live: Floats, budget: float, rate: float) -> float:
-    best = 0.0
-    for first in range(steps):
-        start = 0.0
-        needed = -np.inf
-        for k in range(first, first + steps):
-            if k > first:
-                start = max(start + compute[k - 1], needed + prefix[k + 1] / rate)
-            needed = max(needed, start - (prefix[k] + budget - live[k]) / rate)
-        # The same step of the next inference begins no earlier, and all weights but those that were there have been read.
-        whole = max(start + compute[first + steps - 1], needed + prefix[first + steps] / rate)
-        best = max(best, whole)
-    return best
+    weights = np.concatenate([workload.weight_bytes, workload.weight_bytes]) / rate
+    prefix = np.concatenate([[0.0], np.cumsum(weights)])
+    room = prefix[:-1] + (budget - np.concatenate([workload.live_bytes, workload.live_bytes])) / rate
+    start = np.zeros(firsts)
+    needed = -room[:firsts]  # the largest e_i - (P_i + B - A_i) / r so far
+    for k in range(1, n):
+        start = np.maximum(start + compute[k - 1 : k - 1 + firsts], needed + prefix[k + 1 : k + 1 + firsts])
+        np.maximum(needed, start - room[k : k + firsts], out=needed)
+    return start + compute[n - 1 : n - 1 + firsts], needed + prefix[n : n + firsts]

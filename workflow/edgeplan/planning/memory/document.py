@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from edgeplan.errors import FormatError
 from edgeplan.planning.layout.buffers import buffers, overlapping
-from edgeplan.planning.memory.planner import Mode, Planned
+from edgeplan.planning.memory.quick import Mode, Planned
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.support.files import write_text
 

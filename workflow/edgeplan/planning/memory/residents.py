@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,8 @@ import numpy.typing as npt
 from edgeplan.planning.memory.simulate import Timeline
 from edgeplan.planning.memory.workload import Floats, Workload
 
-_SHARES = (0.98, 0.93, 0.85, 0.7, 0.4)
+#: Of what tensors leave, the most first.
+SHARES = (0.98, 0.93, 0.85, 0.7, 0.4)
 
 
 def stalls_ms(timeline: Timeline) -> Floats:
@@ -21,7 +22,9 @@ def stalls_ms(timeline: Timeline) -> Floats:
     return waits
 
 
-def candidates(workload: Workload, budget: int, timeline: Timeline) -> Iterator[npt.NDArray[np.bool_]]:
+def candidates(
+    workload: Workload, budget: int, timeline: Timeline, shares: Sequence[float] = SHARES
+) -> Iterator[npt.NDArray[np.bool_]]:
     """Sets of weights that may be worth keeping, the largest first.
 
     Weights whose loads hold their step up most for each byte come first, then those of the steps
@@ -31,16 +34,23 @@ def candidates(workload: Workload, budget: int, timeline: Timeline) -> Iterator[
         workload: the steps.
         budget: bytes.
         timeline: of inferences that stream all weights.
+        shares: of the memory that tensors leave, for weights that are kept.
     """
     size = workload.weight_bytes
     benefit = np.round(stalls_ms(timeline) / np.maximum(size, 1), 12)
     order = np.lexsort((-(workload.live_bytes + size), -benefit))
-    order = order[size[order] > 0]
-    for share in _SHARES:
+    rows = [
+        (k, bytes_of, -(-bytes_of // workload.weight_alignment) * workload.weight_alignment)
+        for k in order.tolist()
+        if (bytes_of := int(size[k]))
+    ]
+    for share in shares:
         left = int(share * (budget - int(workload.live_bytes.max())))
         pinned = np.zeros(workload.steps, dtype=np.bool_)
-        for k in order.tolist():
-            if size[k] <= left:
-                pinned[k] = True
-                left -= int(-(-size[k] // workload.weight_alignment) * workload.weight_alignment)
+        chosen = []
+        for k, bytes_of, taken in rows:
+            if bytes_of <= left:
+                chosen.append(k)
+                left -= taken
+        pinned[chosen] = True
         yield pinned

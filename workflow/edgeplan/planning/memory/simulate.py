@@ -8,12 +8,11 @@ before has ended and all loads up to its own are done.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heapreplace
 
 import numpy as np
 
-from edgeplan.planning.layout.buffers import Ints
 from edgeplan.planning.memory.workload import Floats, Placement, Reader, Workload
-from edgeplan.support.compiled import compiled
 
 
 @dataclass(frozen=True)
@@ -55,43 +54,39 @@ def run(workload: Workload, reader: Reader, placement: Placement, inferences: in
         placement: where they go.
         inferences: how many.
     """
-    times = _run(
-        workload.compute_ms,
-        workload.weight_bytes,
-        placement.weight_offset,
-        placement.after,
-        placement.again,
-        reader.bytes_per_ms / reader.lanes,
-        reader.lanes,
-        inferences,
-    )
-    return Timeline(*times)
-
-
-@compiled
-def _run(
-    compute: Floats, weights: Ints, offset: Ints, after: Ints, again: Ints, rate: float, lanes: int, inferences: int
-) -> tuple[Floats, Floats, Floats, Floats]:
-    n = len(compute)
-    load_start = np.zeros((inferences, n))
-    load_end = np.zeros((inferences, n))
-    step_start = np.zeros((inferences, n))
-    step_end = np.zeros((inferences, n))
-    free = np.zeros(lanes)
-    issued, ready, now = 0.0, 0.0, 0.0
+    lanes = [0.0] * reader.lanes  # a heap of when each is free
+    loads = placement.weight_offset >= 0
+    own = placement.after >= 0  # loads that wait for a step of their own inference
+    takes = workload.weight_bytes / (reader.bytes_per_ms / reader.lanes)
+    waits = np.where(own, placement.after, placement.again)
+    shape = (inferences, workload.steps)
+    load_start, load_end, step_start, step_end = (np.zeros(shape) for _ in range(4))
+    before: list[float] = []
+    issued = ready = now = 0.0
     for m in range(inferences):
-        for k in range(n):
-            stays = after[k] < 0 and (m == 0 or again[k] == k)
-            if offset[k] >= 0 and not stays:
-                lane = np.argmin(free)
-                issued = max(issued, free[lane])
-                issued = max(issued, step_end[m, after[k]] if after[k] >= 0 else step_end[m - 1, again[k]])
-                free[lane] = issued + weights[k] / rate
-                ready = max(ready, free[lane])
-                load_start[m, k], load_end[m, k] = issued, free[lane]
-            elif m > 0:
-                load_start[m, k], load_end[m, k] = load_start[m - 1, k], load_end[m - 1, k]
-            step_start[m, k] = max(now, ready)
-            now = step_start[m, k] + compute[k]
-            step_end[m, k] = now
-    return load_start, load_end, step_start, step_end
+        loaded = loads & ~placement.stays if m else loads & own
+        steps = zip(
+            workload.compute_ms.tolist(), np.where(loaded, takes, -1.0).tolist(), waits.tolist(), own.tolist(), strict=True
+        )
+        begun: list[float] = []
+        done: list[float] = []
+        starts: list[float] = []
+        ends: list[float] = []
+        for ms, take, wait, same in steps:
+            if take >= 0:
+                issued = max(issued, lanes[0], ends[wait] if same else before[wait])
+                end = issued + take
+                heapreplace(lanes, end)
+                ready = max(ready, end)
+                begun.append(issued)
+                done.append(end)
+            now = max(now, ready)
+            starts.append(now)
+            now += ms
+            ends.append(now)
+        before = ends
+        step_start[m], step_end[m] = starts, ends
+        if m:
+            load_start[m], load_end[m] = load_start[m - 1], load_end[m - 1]
+        load_start[m, loaded], load_end[m, loaded] = begun, done
+    return Timeline(load_start, load_end, step_start, step_end)

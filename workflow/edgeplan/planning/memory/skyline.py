@@ -3,18 +3,25 @@
 A skyline says of every address which step uses it last so far. In order of execution, the tensors
 that begin with a step raise it until their end; then the step's weights take a window whose highest
 point is lowest, so that their load waits for the earliest step. Loads begin in order, so anything
-not above what earlier loads wait for is as good; among those the tightest gap is taken. O(steps
-(steps + tensors) log steps), in compiled code.
+not above what earlier loads wait for is as good; among those the tightest gap is taken.
+
+What loads wait for only rises, so the gaps at its height are kept: when nothing fits, the lowest
+stretches beside them become free, one height after the other, each once. O((steps + tensors) (log
+steps + gaps)), in plain Python: the process that runs a plan makes the next one, and has no memory
+for a compiler.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeplan.planning.layout.buffers import Ints
-from edgeplan.planning.memory.workload import Placement, Workload, placement
-from edgeplan.support.compiled import compiled
+from edgeplan.planning.memory.workload import Placement, Workload
 
 #: Ways to choose among gaps that are free equally early.
 TIGHTEST, LOWEST, HIGHEST = 0, 1, 2
@@ -43,144 +50,122 @@ def place(
     if limit < int((tensor_offset + tensors.size).max(initial=0)):
         return None
     order = workload.by_begin
-    offset, after, placed = _place(
-        workload.weight_bytes,
-        pinned,
-        tensors.lower[order],
-        tensors.upper[order],
-        tensors.size[order],
-        tensor_offset[order],
-        limit,
-        unit,
-        rule,
-    )
-    if not placed:
+    rows = zip(tensors.lower[order].tolist(), tensors.upper[order].tolist(), tensors.size[order].tolist(), strict=True)
+    tensor_rows = [(*row, low) for row, low in zip(rows, tensor_offset[order].tolist(), strict=True) if row[2]]
+    skyline = _Skyline(limit, unit, rule)
+    weights = np.where(pinned, 0, workload.weight_bytes).tolist()
+    if (placed := _placed(skyline, weights, tensor_rows)) is None:
         return None
+    offsets, waits = placed
+    again = [skyline.highest(low, low + size) if wait < 0 <= low else -1 for low, size, wait in zip(offsets, weights, waits)]  # noqa: B905
+    offset, after, last = (np.array(values, dtype=np.int64) for values in (offsets, waits, again))
     if pinned.any():
         offset[pinned] = limit + np.cumsum(rounded) - rounded
         after[pinned] = -1
-    return placement(workload, tensor_offset, offset, after)
+        last[pinned] = np.flatnonzero(pinned)
+    ends = np.where(offset >= 0, offset + workload.weight_bytes, 0)
+    height = max(int(ends.max()), int((tensor_offset + tensors.size).max(initial=0)))
+    return Placement(tensor_offset, offset, after, last, height)
 
 
-@compiled
-def _place(
-    weights: Ints,
-    pinned: npt.NDArray[np.bool_],
-    lower: Ints,
-    upper: Ints,
-    size: Ints,
-    tensor_offset: Ints,
-    budget: int,
-    unit: int,
-    rule: int,
-) -> tuple[Ints, Ints, bool]:
-    n = len(weights)
-    offset = np.full(n, -1, dtype=np.int64)
-    after = np.full(n, -1, dtype=np.int64)
-    room = 2 * (n + len(lower)) + 3
-    begin = np.zeros(room, dtype=np.int64)  # of each level stretch; the next one's begin is its end
-    last = np.full(room, -1, dtype=np.int64)  # the step that uses it last
-    begin[1] = budget
-    count = 1
-    tensor, reached = 0, -1
-    for k in range(n):
-        while tensor < len(lower) and lower[tensor] <= k:
-            low = tensor_offset[tensor]
-            count = _raise(begin, last, count, low, low + size[tensor], upper[tensor] - 1)
+def _placed(
+    skyline: _Skyline, weights: Sequence[int], tensors: Sequence[tuple[int, int, int, int]]
+) -> tuple[list[int], list[int]] | None:
+    """Offset of each step's weights, and the step that its load waits for; None if some find no window.
+
+    Args:
+        skyline: of an empty memory.
+        weights: bytes of each step, 0 for those that are not placed.
+        tensors: begin, end, bytes and address, by begin.
+    """
+    offset, after = [-1] * len(weights), [-1] * len(weights)
+    tensor = 0
+    for k, size in enumerate(weights):
+        while tensor < len(tensors) and tensors[tensor][0] <= k:
+            _, upper, length, low = tensors[tensor]
+            skyline.raised(low, low + length, upper - 1)
             tensor += 1
-        if weights[k] > 0 and not pinned[k]:
-            least = _earliest(begin, last, count, weights[k], unit, reached, k - 1)
-            if least >= k:
-                return offset, after, False
-            reached = max(reached, least)
-            low = _window(begin, last, count, weights[k], unit, reached, rule)
-            offset[k] = low
-            after[k] = reached
-            count = _raise(begin, last, count, low, low + weights[k], k)
-    return offset, after, True
+        if size:
+            while (low := skyline.window(size)) < 0:
+                if not skyline.rise(k):
+                    return None
+            offset[k], after[k] = low, skyline.reached
+            skyline.raised(low, low + size, k)
+    return offset, after
 
 
-@compiled
-def _raise(begin: Ints, last: Ints, count: int, low: int, high: int, level: int) -> int:
-    """Raise the skyline in [low, high) to at least `level`. Returns the number of stretches."""
-    if high <= low:
-        return count
-    count = _cut(begin, last, count, low)
-    count = _cut(begin, last, count, high)
-    for q in range(count):
-        if begin[q] >= low and begin[q] < high:
-            last[q] = max(last[q], level)
-    left = 0  # neighbours of the same level become one
-    for q in range(1, count):
-        if last[q] != last[left]:
-            left += 1
-            begin[left], last[left] = begin[q], last[q]
-    begin[left + 1] = begin[count]
-    return left + 1
+class _Skyline:
+    """Addresses [0, size), which step uses each last, and the gaps that no step after `reached` uses."""
 
+    def __init__(self, size: int, unit: int, rule: int) -> None:
+        self._unit, self._rule = unit, rule
+        self.reached = -1
+        self._begin, self._last = [0, size], [-1, 1 << 62]  # of stretches; one behind the end
+        self._low, self._high = [0], [size]  # of gaps, by address
+        self._levels: list[tuple[int, int, int]] = []  # a heap of stretches that were raised: level, begin, end
 
-@compiled
-def _cut(begin: Ints, last: Ints, count: int, at: int) -> int:
-    for q in range(count):
-        if begin[q] < at < begin[q + 1]:
-            for p in range(count, q, -1):
-                begin[p + 1] = begin[p]
-                if p < count:
-                    last[p + 1] = last[p]
-            begin[q + 1] = at
-            last[q + 1] = last[q]
-            return count + 1
-    return count
+    def raised(self, low: int, high: int, level: int) -> None:
+        """A step that is later than all that use these addresses so far is their last one now."""
+        begin, last = self._begin, self._last
+        first, stop = bisect_right(begin, low) - 1, bisect_left(begin, high)
+        before, behind = last[first], last[stop - 1]
+        starts, levels = [low], [level]
+        if begin[first] < low:
+            starts, levels = [begin[first], low], [before, level]
+        if begin[stop] > high:
+            starts.append(high)
+            levels.append(behind)
+        begin[first:stop], last[first:stop] = starts, levels
+        heappush(self._levels, (level, low, high))
+        lows, highs = self._low, self._high
+        first, stop = bisect_right(highs, low), bisect_left(lows, high)
+        if first < stop:
+            starts, ends = [], []
+            if lows[first] < low:
+                starts, ends = [lows[first]], [low]
+            if highs[stop - 1] > high:
+                starts.append(high)
+                ends.append(highs[stop - 1])
+            lows[first:stop], highs[first:stop] = starts, ends
 
+    def window(self, size: int) -> int:
+        """Where so many bytes go among the gaps; -1 if they fit in none."""
+        unit, found, tightest = self._unit, -1, 1 << 62
+        for low, high in zip(self._low, self._high, strict=True):
+            left = high + -low // unit * unit - size
+            if left < 0:
+                continue
+            if self._rule == LOWEST:
+                return -(-low // unit) * unit
+            if self._rule == HIGHEST:
+                found = (high - size) // unit * unit
+            elif left < tightest:
+                found, tightest = -(-low // unit) * unit, left
+        return found
 
-@compiled
-def _fits(begin: Ints, last: Ints, count: int, size: int, unit: int, level: int) -> bool:
-    """Whether a window is nowhere above a level."""
-    q = 0
-    while q < count:
-        if last[q] <= level:
-            low = -(-begin[q] // unit) * unit
-            while q < count and last[q] <= level:
-                q += 1
-            if low + size <= begin[q]:
-                return True
-        q += 1
-    return False
+    def rise(self, step: int) -> bool:
+        """Wait for the next step that frees memory; whether there is one before a step."""
+        levels = self._levels
+        if not levels or levels[0][0] >= step:
+            return False
+        self.reached = max(self.reached, levels[0][0])
+        while levels and levels[0][0] <= self.reached:
+            _, low, high = heappop(levels)
+            at = bisect_left(self._begin, low)
+            while self._begin[at] < high:  # parts of it may have been raised since
+                if self._last[at] <= self.reached:
+                    self._free(self._begin[at], min(self._begin[at + 1], high))
+                at += 1
+        return True
 
+    def _free(self, low: int, high: int) -> None:
+        lows, highs = self._low, self._high
+        first, stop = bisect_left(highs, low), bisect_right(lows, high)
+        if first < stop:
+            low, high = min(low, lows[first]), max(high, highs[stop - 1])
+        lows[first:stop], highs[first:stop] = [low], [high]
 
-@compiled
-def _earliest(begin: Ints, last: Ints, count: int, size: int, unit: int, low: int, high: int) -> int:
-    """The lowest level from `low` to `high` that has a window; one above `high` if none has."""
-    if _fits(begin, last, count, size, unit, low):
-        return low
-    if high <= low or not _fits(begin, last, count, size, unit, high):
-        return max(low, high) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _fits(begin, last, count, size, unit, middle):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-@compiled
-def _window(begin: Ints, last: Ints, count: int, size: int, unit: int, level: int, rule: int) -> int:
-    """The address of the window to take among those nowhere above the level."""
-    best, tightest = -1, np.int64(2**62)
-    q = 0
-    while q < count:
-        if last[q] <= level:
-            low = -(-begin[q] // unit) * unit
-            while q < count and last[q] <= level:
-                q += 1
-            left = begin[q] - low - size
-            if left >= 0:
-                if rule == LOWEST:
-                    return int(low)
-                if rule == HIGHEST:
-                    best = (begin[q] - size) // unit * unit
-                elif left < tightest:
-                    best, tightest = low, left
-        q += 1
-    return best
+    def highest(self, low: int, high: int) -> int:
+        """The last step that uses any of these addresses."""
+        first, stop = bisect_right(self._begin, low) - 1, bisect_left(self._begin, high)
+        return max(self._last[first:stop])

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from edgeplan.errors import FormatError
 from edgeplan.planning.layout.buffers import Buffers, Ints
-from edgeplan.support.compiled import compiled
 
 Floats = npt.NDArray[np.float64]
 
@@ -120,20 +119,13 @@ def placement(workload: Workload, tensor_offset: Ints, weight_offset: Ints, afte
     return Placement(tensor_offset, weight_offset, after, again, height)
 
 
-@compiled
 def _last_users(offset: Ints, size: Ints, after: Ints, tensor_offset: Ints, tensor_size: Ints, upper: Ints) -> Ints:
     """For loads that wait for nothing: the last step that uses their memory."""
-    n = len(offset)
-    again = np.full(n, -1, dtype=np.int64)
-    for k in range(n):
-        if offset[k] < 0 or after[k] >= 0:
-            continue
+    again = np.full(len(offset), -1, dtype=np.int64)
+    steps = np.arange(len(offset))
+    for k in np.flatnonzero((offset >= 0) & (after < 0)).tolist():
         low, high = offset[k], offset[k] + size[k]
-        again[k] = k
-        for j in range(k + 1, n):
-            if offset[j] >= 0 and offset[j] < high and low < offset[j] + size[j]:
-                again[k] = j
-        for t in range(len(upper)):
-            if tensor_offset[t] < high and low < tensor_offset[t] + tensor_size[t]:
-                again[k] = max(again[k], upper[t] - 1)
+        weights = (offset >= 0) & (offset < high) & (low < offset + size) & (steps >= k)
+        tensors = (tensor_offset < high) & (low < tensor_offset + tensor_size)
+        again[k] = max(k, steps[weights].max(initial=k), upper[tensors].max(initial=0) - 1)
     return again

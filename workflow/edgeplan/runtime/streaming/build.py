@@ -17,13 +17,13 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.steps import Lowered, Setting, Step
 from edgeplan.runtime.bands import Region, banded
-from edgeplan.runtime.candidates import default
+from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Call, Created, Creator, Implementation, KernelCall, Place, aligned
 from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Worker, transformed
 from edgeplan.runtime.layouts import NCHW, size_bytes
-from edgeplan.runtime.program import activation_layouts, shared_buffers, signature, step_candidates
+from edgeplan.runtime.program import activation_layouts, shared_buffers, signature
 from edgeplan.runtime.ranges import Ranged, cut
 from edgeplan.runtime.streaming.program import (
     PAGE_BYTES,
@@ -35,6 +35,7 @@ from edgeplan.runtime.streaming.program import (
     Operand,
     StreamProgram,
 )
+from edgeplan.runtime.streaming.rows import Table, with_rows
 from edgeplan.runtime.transform import Array, values_of
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
@@ -61,12 +62,14 @@ class Built:
         ranged: how steps were cut.
         origin: for each step of the program, the number of the lowered step that it is (a part of); -1 for one that keeps
             weights.
+        tables: weights that rows are read of, at the beginning of the file.
     """
 
     program: StreamProgram
     segments: tuple[Segment | None, ...]
     ranged: Ranged
     origin: tuple[int, ...]
+    tables: tuple[Table, ...]
 
 
 @dataclass(slots=True)
@@ -90,6 +93,7 @@ def build(
     threads: int = 1,
     regions: Sequence[Region] = (),
     choose: Callable[[tuple[Implementation, ...]], Implementation] = default,
+    known: dict[object, Implementation] | None = None,
 ) -> Built:
     """Build a program.
 
@@ -101,11 +105,13 @@ def build(
         threads: of each kernel.
         regions: steps that run in bands of rows.
         choose: picks among a step's candidates.
+        known: what was chosen for steps, by what tells them apart; it is added to. Cuts of one model share most of them.
 
     Raises:
         ModelError: oneDNN offers no implementation of a step.
     """
     dnnl.set_threads(threads)
+    lowered, tables = with_rows(lowered)
     plan = banded(lowered, regions)
     inside = {step.name for step, region in zip(plan.lowered.steps, plan.region, strict=True) if region >= 0}
     whole = activation_layouts(plan.lowered, home)
@@ -113,16 +119,24 @@ def build(
     layouts = {**whole, **{part: whole[found.whole] for part, found in ranged.tensors.items()}}
     places = _Places(plan.lowered, ranged, layouts, dnnl.info.block)
     creator = Creator(dnnl, ranged.lowered.shapes, layouts, places.tokens, lowered.types)
-    offered = step_candidates(dnnl, ranged.lowered, home, layouts)
+    chosen: dict[object, Implementation] = {} if known is None else known
     rows: list[_Row] = []
-    for step, choices, k in zip(ranged.lowered.steps, offered, ranged.origin, strict=True):
-        choice = _frugal(creator, step, choices, choose)
+    for step, k in zip(ranged.lowered.steps, ranged.origin, strict=True):
+        key = signature(creator, step)
+        if key not in chosen:
+            chosen[key] = _frugal(creator, step, candidates(creator, step), choose)
+        choice = chosen[key]
         created = creator.create(step, choice, generate=False)
         if created.calls:  # views take no time
             rows.append(_Row(step, choice, created, plan.origin[k], plan.region[k]))
     rows = _with_kept(dnnl, creator, places, rows)
-    program = _program(dnnl, lowered, creator, places, rows, threads)
-    return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows))
+    start = max((table.at + _whole_pages(table.size) for table in tables), default=0)
+    program = _program(dnnl, lowered, creator, places, rows, threads, start)
+    return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows), tables)
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
 def _with_kept(dnnl: Dnnl, creator: Creator, places: _Places, rows: Sequence[_Row]) -> list[_Row]:
@@ -172,11 +186,11 @@ def _keeping(creator: Creator, places: _Places, region: int, segment: Segment) -
 
 
 def _program(
-    dnnl: Dnnl, lowered: Lowered, creator: Creator, places: _Places, rows: Sequence[_Row], threads: int
+    dnnl: Dnnl, lowered: Lowered, creator: Creator, places: _Places, rows: Sequence[_Row], threads: int, start: int
 ) -> StreamProgram:
     buffers = places.buffers(lowered, rows)
     kernels, numbers = _kernels(creator, rows)
-    executed, end = _executed(rows, numbers, places)
+    executed, end = _executed(rows, numbers, places, start)
     used = {t for kernel in kernels for t in (*kernel.step.reads, *kernel.step.outputs)}
     named = used | {name for kernel in kernels for name in kernel.step.weights.values()}
 
@@ -300,11 +314,11 @@ def places_of(call: Call | KernelCall) -> tuple[Place, ...]:
     return call.places if isinstance(call, KernelCall) else tuple(argument.place for argument in call.arguments)
 
 
-def _executed(rows: Sequence[_Row], kernels: Sequence[int], places: _Places) -> tuple[tuple[Executed, ...], int]:
-    """The steps, and the size of the file of their weights."""
+def _executed(rows: Sequence[_Row], kernels: Sequence[int], places: _Places, start: int) -> tuple[tuple[Executed, ...], int]:
+    """The steps, and the size of the file, whose first weights begin at `start`."""
     kept = {row.region: row.step.outputs[0] for row in rows if row.step.kind == "keep"}
     found: list[Executed] = []
-    at = 0
+    at = start
     for k, (row, kernel) in enumerate(zip(rows, kernels, strict=True)):
 
         def operand(region: str, offset: int, k: int = k, row: _Row = row) -> Operand:
@@ -317,7 +331,7 @@ def _executed(rows: Sequence[_Row], kernels: Sequence[int], places: _Places) -> 
             return places.operand(places.tokens[kept[row.region]] + row.kept + offset)
 
         calls = tuple(tuple(operand(place.region, place.offset) for place in places_of(call)) for call in row.created.calls)
-        size = -(-row.segment.size // PAGE_BYTES) * PAGE_BYTES if row.segment else 0
+        size = _whole_pages(row.segment.size) if row.segment else 0
         found.append(Executed(row.step.name, kernel, calls, at, size))
         at += size
     return tuple(found), at
@@ -339,6 +353,9 @@ def write_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built, targe
     """
     worker = Worker(dnnl, built.program.threads)
     with _Values(model, lowered, built.ranged) as values, target.open("wb") as file:
+        for table in built.tables:
+            file.seek(table.at)
+            file.write(values.whole(table.weight).data)
         for segment, executed in zip(built.segments, built.program.steps, strict=True):
             if segment is None:
                 continue
@@ -370,11 +387,12 @@ class _Values:
         """The values of a weight, or of a part of one, row-major and the caller's own."""
         part = self._ranged.weights.get(name)
         if part is None:
-            return self._whole(name).copy()
+            return self.whole(name).copy()
         index = (slice(None),) * part.axis + (slice(part.start, part.stop),)
-        return np.ascontiguousarray(self._whole(part.whole)[index]).copy()
+        return np.ascontiguousarray(self.whole(part.whole)[index]).copy()
 
-    def _whole(self, name: str) -> Array:
+    def whole(self, name: str) -> Array:
+        """The values of a weight where the file holds them."""
         location, shape = self._locations[name], self._shapes[name]
         data = np.frombuffer(self._map(location.file), np.uint8, location.size, location.offset)
         if location.stride != np.dtype(location.dtype).itemsize:

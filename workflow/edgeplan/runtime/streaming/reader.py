@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 from collections import deque
@@ -151,6 +152,7 @@ class Loader:
         self._inference, self._load, self._offset = 0, 0, 0  # what is read next
         self._passed, self._loaded = 0, 0  # loads that reads were begun for, and that are complete, since the beginning
         self._ended = 0  # steps that have ended
+        self._awaited: float = 0  # that readers wait for: nobody is woken before
         self._horizon = 0  # inferences that weights are loaded for
         self.bytes_read = 0
 
@@ -209,9 +211,10 @@ class Loader:
 
     def ended(self, steps: int) -> None:
         """So many steps have ended since the beginning: what they used is free."""
-        with self._change:
-            self._ended = steps
-            self._change.notify_all()
+        self._ended = steps
+        if steps >= self._awaited:  # a reader says what it waits for before it looks at what has ended
+            with self._change:
+                self._change.notify_all()
 
     def close(self) -> None:
         """End the threads."""
@@ -251,10 +254,14 @@ class Loader:
 
     def _ready(self) -> bool:
         """Whether the next piece may be read."""
+        self._awaited = math.inf
         if self._paused or not self._loads:
             return False
         self._skip()
-        return self._inference < self._horizon and (self._offset > 0 or self._needed() <= self._ended)
+        if self._inference >= self._horizon:
+            return False
+        self._awaited = 0 if self._offset else self._needed()
+        return self._awaited <= self._ended
 
     def _take(self) -> tuple[_Chunk, int, list[tuple[int, int]]]:
         """The next read: neighbours in the file that may be loaded now, wherever they go."""

@@ -8,25 +8,31 @@ from __future__ import annotations
 import ctypes
 import json
 import mmap
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from edgeplan.errors import FormatError, InputError, ModelError
-from edgeplan.runtime.creation import Created, Creator, KernelCall
+from edgeplan.runtime.creation import ROWS_KERNEL, Created, Creator, KernelCall
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import AGAIN, WEIGHTS, Border, Operand, StreamProgram, read_program
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile
+from edgeplan.runtime.streaming.rows import Rows
 
-PLAN_NAME, WEIGHTS_NAME = "plan.json", "weights.bin"
+Taken = TypeVar("Taken")
+PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME = "plan.json", "profile.json", "weights.bin"
 _FLOAT_BYTES = 4
-_DROP_EVERY = 8  # kernels made, or steps of the first inference
-_GETPPID: Any = ctypes.CDLL(None).getppid  # a call that takes nothing and lets other threads have the interpreter
+_DROP_EVERY = 8  # kernels made
+_LIBC = ctypes.CDLL(None)
+_POPULATE_WRITE, _TOUCHED_BYTES = 23, 8 << 20  # of madvise(2), Linux 5.14
+_GETPPID: Any = _LIBC.getppid  # a call that takes nothing and lets other threads have the interpreter
 _NAN = b"\x00\x00\xc0\x7f"  # a quiet one, little-endian
 
 
@@ -91,6 +97,8 @@ class Session:
         lanes: reads in flight.
         processors: that reading threads may use; empty: any.
         debug: whether memory that becomes free is filled with NaN, so that using it shows.
+        gives_back: whether memory that becomes free goes back to the system, as an allocator does with large blocks: what
+            static memory saves.
 
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
@@ -110,12 +118,14 @@ class Session:
         lanes: int = 2,
         processors: Sequence[int] = (),
         debug: bool = False,
+        gives_back: bool = False,
     ) -> None:
         here = (dnnl.info.version, dnnl.info.commit, dnnl.info.isa)
         if program.library != here:
             what = f"the plan is for oneDNN {' '.join(program.library)}, this is {' '.join(here)}"
             raise FormatError(what, where=program.model, next_step=AGAIN)
-        self.dnnl, self.program, self._file, self._debug = dnnl, program, file, debug
+        self.dnnl, self.program, self._file = dnnl, program, file
+        self._free = self._poison if debug else self._give_back if gives_back else None
         self._stream, self._library = dnnl.stream(), LibraryPages(dnnl.info.path)
         self._addresses: list[tuple[ctypes.Array[ctypes.c_int64], tuple[Operand, ...], int]] = []
         self._blocks: list[object] = []
@@ -129,7 +139,8 @@ class Session:
             primitive.forget()
         del made
         self._loaded_before = _counts(program)
-        self._loader = Loader(file, lanes, processors)
+        self._loader, self._processors = Loader(file, lanes, processors), processors
+        self._touching: threading.Thread | None = None
         self.times: list[int] = [0] * (2 * len(program.steps))
         self.slowed: Sequence[int] = ()
         self._arena: mmap.mmap | None = None
@@ -159,12 +170,15 @@ class Session:
         return tuple(calls)
 
     def _compiled(self, call: KernelCall, operands: Sequence[Operand], k: int) -> _Call:
-        """A call of a compiled kernel: it takes addresses, and a block of numbers in place of a primitive."""
+        """A call of a compiled kernel, or of what reads rows: it takes addresses, and a block in place of a primitive."""
+        addresses = (ctypes.c_int64 * len(operands))()
+        self._addresses.append((addresses, tuple(operands), k))
+        if call.kernel.startswith(ROWS_KERNEL):
+            rows = Rows(self._file, call, self.program.weights_bytes, self.program.model)
+            return _Call(rows, 0, len(operands), addresses)
         from edgeplan.runtime.executable import compiled_kernel  # noqa: PLC0415  this loads numba, which most models need not
 
         block = (ctypes.c_int64 * len(call.block))(*call.block)
-        addresses = (ctypes.c_int64 * len(operands))()
-        self._addresses.append((addresses, tuple(operands), k))
         self._blocks.append(block)
         return _Call(compiled_kernel(call.kernel), ctypes.addressof(block), len(operands), addresses)
 
@@ -181,13 +195,16 @@ class Session:
         if (len(schedule.weight_offset), len(schedule.buffer_offset)) != (len(program.steps), len(program.buffers)):
             raise FormatError("the plan does not fit the program", where=program.model, next_step=AGAIN)
         self._loader.pause()
-        if self._arena is not None:
-            self._arena.close()
+        self.wait_touched()
         size = max(mmap.PAGESIZE, schedule.arena_bytes)
-        self._arena = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if self._arena is None:
+            self._arena = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        else:
+            self._arena.resize(size)  # pages that are in memory stay there: to get others takes time
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._arena.madvise(mmap.MADV_HUGEPAGE)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._arena))
+        self._touching = _touching(self._base, size, self._processors)
         self.schedule = schedule
         point = self.dnnl.function("dnnl_memory_set_data_handle", brief=True)
         for (_, buffer, offset, owner), memory in self._memories.items():
@@ -195,7 +212,7 @@ class Session:
             self.dnnl.check(point(memory.value, place), "dnnl_memory_set_data_handle")
         for addresses, operands, step in self._addresses:
             addresses[:] = [self._base + self._place(operand.buffer, step) + operand.offset for operand in operands]
-        self._freed = _freed(program, schedule) if self._debug else {}
+        self._freed = _freed(program, schedule) if self._free else {}
         self._loads = schedule.loads(program)
         self._restart()
 
@@ -218,19 +235,31 @@ class Session:
         """
         self._loader.prepare(self._inference + 1)
         self._loader.wait_filled()
+        self.wait_touched()
+
+    def wait_touched(self) -> None:
+        """Wait until the whole arena is in memory."""
+        if self._touching is not None:
+            self._touching.join()
+            self._touching = None
 
     def expect(self, inferences: int) -> None:
         """So many more inferences follow: weights may be loaded for them while one runs."""
         self._loader.prepare(self._inference + inferences)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, bytes]:
+        """One inference; the outputs' bytes, row-major, by name. See `run_taking`."""
+        return self.run_taking(inputs, lambda _name, view: bytes(view))
+
+    def run_taking(self, inputs: Mapping[str, Any], take: Callable[[str, memoryview], Taken]) -> dict[str, Taken]:
         """One inference.
 
         Args:
             inputs: buffers of values of the model's types, row-major, by name.
+            take: called with the name of each output and its bytes, row-major, where they lie: memory is used again afterwards.
 
         Returns:
-            The outputs' bytes, row-major, by name.
+            What it made of them, by name.
 
         Raises:
             InputError: an input is missing, or of another size.
@@ -244,7 +273,7 @@ class Session:
         for border, value in found:
             self._write(border, value)
         self._execute()
-        outputs = {border.name: self._read(border) for border in self.program.outputs}
+        outputs = {border.name: self._read(border, take) for border in self.program.outputs}
         self._inference += 1
         self._loader.ended(self._inference * len(self.program.steps))
         self._file.require_unchanged()
@@ -268,16 +297,23 @@ class Session:
             if self.slowed:
                 _stay_awake(perf_counter_ns() + self.slowed[k])
             times[2 * k + 1] = perf_counter_ns()
-            if first == 0 and k % _DROP_EVERY == 0:
+            if first == 0:
                 self._library.drop()  # what the first execution alone needs
-            if self._debug:
-                self._poison(k)
+            if self._free:
+                self._free(k)
             if k + 1 < steps:
                 loader.ended(first + k + 1)
 
     def _poison(self, k: int) -> None:
         for at, size in self._freed.get(k, ()):
             ctypes.memmove(self._base + at, _NAN * (size // _FLOAT_BYTES), size // _FLOAT_BYTES * _FLOAT_BYTES)
+
+    def _give_back(self, k: int) -> None:
+        assert self._arena is not None  # noqa: S101  made with the session
+        for at, size in self._freed.get(k, ()):
+            begin, end = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE, (at + size) // mmap.PAGESIZE * mmap.PAGESIZE
+            if begin < end:
+                self._arena.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
     def _views(self, inputs: Mapping[str, Any]) -> list[tuple[Border, memoryview]]:
         found = []
@@ -304,10 +340,16 @@ class Session:
         at = self._address(border.operand)
         self._arena[at : at + value.nbytes] = value
 
-    def _read(self, border: Border) -> bytes:
+    def _read(self, border: Border, take: Callable[[str, memoryview], Taken]) -> Taken:
         assert self._arena is not None  # noqa: S101  made with the session
         at = self._address(border.operand)
-        return self._arena[at : at + border.size]
+        with memoryview(self._arena) as arena, arena[at : at + border.size] as view:
+            return take(border.name, view)
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Bytes of all weights that are loaded."""
+        return sum(load.size for load in self._loads)
 
     def stream_ms(self) -> float:
         """Milliseconds to read all weights while nothing else runs, each to its place; the next run begins anew."""
@@ -325,6 +367,7 @@ class Session:
         """Stop reading and free the memory."""
         self._loader.pause()
         self._loader.close()
+        self.wait_touched()
         self._file.close()
         if self._arena is not None:
             self._arena.close()
@@ -335,6 +378,21 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _touching(address: int, size: int, processors: Sequence[int]) -> threading.Thread:
+    """A thread that has the system give memory to an arena, ahead of the reads into it."""
+
+    def touch() -> None:
+        if processors:
+            os.sched_setaffinity(0, processors)
+        for at in range(0, size, _TOUCHED_BYTES):
+            if _LIBC.madvise(ctypes.c_void_p(address + at), ctypes.c_size_t(min(_TOUCHED_BYTES, size - at)), _POPULATE_WRITE):
+                return  # an older system gives memory where it is used first
+
+    thread = threading.Thread(target=touch, name="touching", daemon=True)
+    thread.start()
+    return thread
 
 
 def _stay_awake(until: int) -> None:

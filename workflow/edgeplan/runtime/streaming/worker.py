@@ -13,16 +13,18 @@ import resource
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edgeplan.measurement.process.memory_counters import reset_peak, resident, wait_at
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.program import read_program
+from edgeplan.runtime.streaming.program import StreamProgram, read_program
 from edgeplan.runtime.streaming.reader import WeightsFile
-from edgeplan.runtime.streaming.session import WEIGHTS_NAME, Schedule, Session
+from edgeplan.runtime.streaming.session import PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME, Schedule, Session
 
+_SMALL_BYTES = 1 << 20
 _SWITCH_SECONDS = 50e-6  # reading threads have the interpreter at once where a step is prolonged awake
 
 
@@ -40,10 +42,12 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     """Run a plan.
 
     Args:
-        job: `folder` of the plan; `inputs`: files of the inputs' bytes by name; `schedules`: plan documents, each for as many
-            `runs`, one after the other in the same session; `isolated`: memory is
+        job: `folder` of the plan; `inputs`: files of the inputs' bytes by name; `schedules`: plan documents, or budgets that
+            are planned for here by `mode` from the folder's profile, each for as many `runs`, one after the other in the same
+            session; `isolated`: memory is
             filled before each run; `processors` and `reader_processors` that the threads may use; `slowed_ns`: of each step;
-            `debug`: freed memory is filled with NaN; `bandwidth_passes`: how often all weights are read beforehand;
+            `debug`: freed memory is filled with NaN; `gives_back`: it goes back to the system;
+            `bandwidth_passes`: how often all weights are read afterwards;
             `outputs`: where to write the last outputs' bytes.
     """
     if job.get("processors"):
@@ -51,6 +55,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     sys.setswitchinterval(_SWITCH_SECONDS)
     folder = Path(job["folder"])
     inputs = {name: Path(path).read_bytes() for name, path in job["inputs"].items()}
+    plans = _Plans(job, folder)
     dnnl = Dnnl()
     dnnl.warm_up(int(job["threads"]))
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
@@ -60,27 +65,29 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     program = read_program(folder)
     file = WeightsFile(folder / WEIGHTS_NAME, program.weights_bytes)
-    first = Schedule.of(job["schedules"][0])
+    plans.open(program)
+    first, replanned = plans.schedule(job["schedules"][0])
     session = Session(
-        dnnl, program, first, file, processors=job.get("reader_processors", ()), debug=bool(job.get("debug", False))
-    )
+        dnnl, program, first, file, processors=job.get("reader_processors", ()), debug=bool(job.get("debug", False)),
+        gives_back=bool(job.get("gives_back", False)),
+    )  # fmt: skip
     session.slowed = job.get("slowed_ns", ())
     opened = (time.perf_counter() - started) * 1e3
     phases = []
-    outputs: dict[str, bytes] = {}
-    for number, document in enumerate(job["schedules"]):
+    for number, wanted in enumerate(job["schedules"]):
+        if number:
+            schedule, replanned = plans.schedule(wanted)
         began = time.perf_counter()
         if number:
-            session.apply(Schedule.of(document))
+            session.apply(schedule)
+        else:
+            session.wait_touched()  # else what the first inference takes for a moment would not be seen
         if job["isolated"]:
             session.fill()
         paused = (time.perf_counter() - began) * 1e3
         phase = _runs(session, job, inputs)
-        outputs = phase.pop("outputs")
-        phases.append({"pause_ms": paused, "memory": resident(), **phase})
+        phases.append({"replan_ms": replanned, "pause_ms": paused, "memory": resident(), **phase})
     peak = resident()
-    for name, path in job.get("outputs", {}).items():
-        Path(path).write_bytes(outputs[name])
     result = {
         "idle": idle,
         "peak": peak,
@@ -88,10 +95,38 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         "phases": phases,
         "direct": file.direct,
         "major_faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults,
-        "bytes_per_ms": [program.weights_bytes / session.stream_ms() for _ in range(int(job.get("bandwidth_passes", 0)))],
+        "bytes_per_ms": [session.streamed_bytes / session.stream_ms() for _ in range(int(job.get("bandwidth_passes", 0)))],
     }
     session.close()
     return result
+
+
+class _Plans:
+    """Schedules of a job: of plan documents, or made here for budgets, which takes numpy: it is loaded before idle counts."""
+
+    def __init__(self, job: Mapping[str, Any], folder: Path) -> None:
+        self._mode, self._folder = job["mode"], folder
+        self._again: Any = None
+        self._made_by: Any = None
+        if any(isinstance(wanted, int) for wanted in job["schedules"]):
+            from edgeplan.runtime.streaming import again  # noqa: PLC0415  see above
+
+            again.warm_up()
+            self._made_by = again
+
+    def open(self, program: StreamProgram) -> None:
+        """Read what plans are made from."""
+        if self._made_by is not None:
+            documents = (json.loads((self._folder / name).read_bytes()) for name in (PROFILE_NAME, PLAN_NAME))
+            self._again = self._made_by.Again.of(program, *documents)
+
+    def schedule(self, wanted: int | Mapping[str, Any]) -> tuple[Schedule, float]:
+        """A schedule, and the milliseconds to plan it."""
+        if isinstance(wanted, Mapping):
+            return Schedule.of(wanted), 0.0
+        began = time.perf_counter()
+        schedule = self._made_by.schedule_of(self._again.planned(wanted, self._mode))
+        return schedule, (time.perf_counter() - began) * 1e3
 
 
 def _runs(session: Session, job: Mapping[str, Any], inputs: Mapping[str, bytes]) -> dict[str, Any]:
@@ -99,24 +134,27 @@ def _runs(session: Session, job: Mapping[str, Any], inputs: Mapping[str, bytes])
     steps: list[list[float]] = []
     waits: list[float] = []
     read: list[int] = []
-    outputs: dict[str, bytes] = {}
     digests = set()
+    files = {name: Path(path) for name, path in job.get("outputs", {}).items()}
+    runs = int(job["runs"])
     if not job["isolated"]:
-        session.expect(int(job["runs"]))
+        session.expect(runs)
     cpu = time.process_time()
-    for _ in range(int(job["runs"])):
+    for number in range(runs):
         if job["isolated"]:
             session.fill()
         before = session.bytes_read
         begin = time.perf_counter_ns()
-        outputs = session.run(inputs)
+        last = number == runs - 1
+        made = session.run_taking(inputs, partial(_taken, last or not number, files if last else {}))
         end = time.perf_counter_ns()
         times.append((end - begin) / 1e6)
         marks = session.times
         steps.append([(marks[2 * k + 1] - marks[2 * k]) / 1e6 for k in range(len(marks) // 2)])
         waits.append(sum(marks[2 * k + 2] - marks[2 * k + 1] for k in range(len(marks) // 2 - 1)) / 1e6)
         read.append(session.bytes_read - before)
-        digests.add(hashlib.sha256(b"".join(outputs[name] for name in sorted(outputs))).hexdigest())
+        if all(made.values()):
+            digests.add(hashlib.sha256(b"".join(made[name] for name in sorted(made))).hexdigest())
     return {
         "run_ms": times,
         "wait_ms": waits,
@@ -124,8 +162,14 @@ def _runs(session: Session, job: Mapping[str, Any], inputs: Mapping[str, bytes])
         "read_bytes": read,
         "digests": sorted(digests),
         "cpu_ms": (time.process_time() - cpu) * 1e3,
-        "outputs": outputs,
     }
+
+
+def _taken(looked_at: bool, files: Mapping[str, Path], name: str, view: memoryview) -> bytes:
+    """The digest; of large outputs where they are looked at alone, since it takes time of the next inference."""
+    if name in files:
+        files[name].write_bytes(view)
+    return hashlib.sha256(view).digest() if looked_at or view.nbytes <= _SMALL_BYTES else b""
 
 
 if __name__ == "__main__":

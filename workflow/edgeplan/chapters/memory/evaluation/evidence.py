@@ -70,3 +70,38 @@ class MemoryEvidence:
     def switched(self) -> pd.DataFrame:
         """Sessions that changed their budget."""
         return self._of("switched")
+
+    @cached_property
+    def second(self) -> pd.DataFrame:
+        """Plans with more computing threads."""
+        return self._of("second")
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """Layers of each model, no step cut, in order."""
+        return self._of("layer")
+
+    @cached_property
+    def cuts(self) -> pd.DataFrame:
+        """Ways to cut each model that were profiled."""
+        return self._of("cut")
+
+    @cached_property
+    def ablated(self) -> pd.DataFrame:
+        """Plans without static memory, without loading ahead, and without both."""
+        return self._of("ablated")
+
+    @cached_property
+    def adapted(self) -> pd.DataFrame:
+        """Inferences of a session that goes through budgets."""
+        return self._of("adapted")
+
+    @cached_property
+    def offline(self) -> pd.DataFrame:
+        """What planning takes at the paper's budgets."""
+        return self._of("offline")
+
+    @cached_property
+    def layouts(self) -> pd.DataFrame:
+        """Heights of layouts of activations and scratch, by who lays out."""
+        return self._of("layout")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import pandas as pd
+
 from edgeplan.chapters.memory.budget import MIB
-from edgeplan.chapters.memory.evaluation.evidence import DEFAULT, MemoryEvidence
+from edgeplan.chapters.memory.evaluation.evidence import DEFAULT, OWN, MemoryEvidence
 from edgeplan.reporting import kit
-from edgeplan.reporting.drawing import INK, MARKERS, PALETTE, canvas, legend, name_axes
+from edgeplan.reporting.drawing import INK, MARKERS, PALETTE, canvas, legend, log_scale, name_axes
 from edgeplan.reporting.kit import NotMeasuredError
 
 _COLUMNS = 3
@@ -54,8 +56,104 @@ def peaks(e: MemoryEvidence) -> Any:
     return figure
 
 
+def layer_memory(e: MemoryEvidence) -> Any:
+    """Weights and live activations of each layer, no step cut (the paper's Figure 1)."""
+
+    def drawn(axis: Any, f: pd.DataFrame) -> None:
+        activations, weights = f["activations"] / MIB, f["weights"] / MIB
+        axis.bar(f["place"], activations, width=1.0, color=PALETTE[4], label="activations")
+        axis.bar(f["place"], weights, width=1.0, bottom=activations, color=PALETTE[0], label="weights")
+
+    return _by_model(e.layers, drawn, "layer", "memory (MiB)")
+
+
+def layer_times(e: MemoryEvidence) -> Any:
+    """What each layer takes to be loaded and to be computed: above the line loading is not hidden."""
+
+    def drawn(axis: Any, f: pd.DataFrame) -> None:
+        shown = f[f["weights"] > 0]
+        axis.scatter(shown["compute_ms"], shown["load_ms"], s=8, color=PALETTE[0], label="a layer")
+        ends = [float(shown[["compute_ms", "load_ms"]].min().min()), float(shown[["compute_ms", "load_ms"]].max().max())]
+        axis.plot(ends, ends, color=INK, linestyle="--", label="as long")
+        log_scale(axis)
+        log_scale(axis, x=True)
+
+    return _by_model(e.layers, drawn, "compute (ms)", "load (ms)")
+
+
+def cut_costs(e: MemoryEvidence) -> Any:
+    """Least memory and times of each way to cut (the paper's Figure 11); bands of rows stand for its input slicing."""
+
+    def drawn(axis: Any, f: pd.DataFrame) -> None:
+        for place, (banded, rows) in enumerate(f.groupby(f["bands"] > 0)):
+            rows = rows.sort_values("needed")  # noqa: PLW2901
+            name = "weights in parts, inputs in bands" if banded else "weights in parts"
+            style = {"color": PALETTE[place], "marker": MARKERS[place]}
+            axis.plot(rows["needed"] / MIB, rows["compute_ms"], linestyle="-", label=f"{name}, loaded ahead", **style)
+            full = rows["compute_ms"] + rows["load_ms"]
+            axis.plot(rows["needed"] / MIB, full, linestyle=":", label=f"{name}, loaded when needed", **style)
+        axis.set_ylim(bottom=0)
+
+    several = e.cuts.groupby("model").filter(lambda f: len(f) > 1)
+    return _by_model(several, drawn, "least memory over idle (MiB)", "inference (ms)")
+
+
+def ablations(e: MemoryEvidence) -> Any:
+    """Latency without static memory, without loading ahead, without both (the paper's Figure 13)."""
+    table = e.ablated.pivot_table("median_ms", "model", "setting")
+    table = table.reindex(index=e.ablated["model"].drop_duplicates(), columns=e.ablated["setting"].drop_duplicates())
+    table = table.div(table[OWN], axis=0)
+    figure, (axis,) = canvas(8.0, 3.6)
+    width = 0.8 / len(table.columns)
+    for place, setting in enumerate(table.columns):
+        at = [p - 0.4 + width * (place + 0.5) for p in range(len(table))]
+        axis.bar(at, table[setting], width=width, color=PALETTE[place], label=setting)
+    axis.set_xticks(list(range(len(table))), list(table.index))
+    name_axes(axis, "", "latency over the plan's")
+    legend(axis)
+    return figure
+
+
+def adaption(e: MemoryEvidence) -> Any:
+    """Latency and memory of a session that goes through budgets (the paper's Figure 14)."""
+    f = e.adapted
+    if f.empty:
+        raise NotMeasuredError("no session went through budgets")
+    figure, (upper, lower) = canvas(8.0, 5.0, 1, 2)
+    upper.plot(f["place"], f["median_ms"], color=PALETTE[0])
+    upper.set_ylim(bottom=0)
+    name_axes(upper, "", "inference (ms)", str(f["model"].iloc[0]))
+    lower.step(f["place"], f["budget"] / MIB, where="post", color=INK, linestyle="--", label="budget")
+    lower.step(f["place"], f["peak"] / MIB, where="post", color=PALETTE[1], label="memory over idle")
+    lower.set_ylim(bottom=0)
+    name_axes(lower, "inference", "MiB")
+    legend(lower)
+    return figure
+
+
+def _by_model(rows: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], x: str, y: str) -> Any:
+    models = list(dict.fromkeys(rows["model"]))
+    if not models:
+        raise NotMeasuredError("no model was measured")
+    columns = min(_COLUMNS, len(models))
+    lines = -(-len(models) // columns)
+    figure, axes = canvas(10.0, 3.0 * lines, columns, lines)
+    for axis, model in zip(axes, models, strict=False):
+        draw(axis, rows[rows["model"] == model])
+        name_axes(axis, x, y, model)
+    for axis in axes[len(models) :]:
+        axis.set_visible(False)
+    legend(axes[0])
+    return figure
+
+
 #: Every figure by id.
 MEMORY_FIGURES: Mapping[str, kit.FigureSpec[MemoryEvidence]] = kit.registry(
     kit.FigureSpec("memory_figure_10", "Least peak of each model", peaks, ("least",)),
     kit.FigureSpec("memory_curves", "Latency by peak memory", latency_by_budget, ("planned",)),
+    kit.FigureSpec("memory_figure_1", "Memory of each layer", layer_memory, ("layers",)),
+    kit.FigureSpec("memory_figure_2", "Loading and computing of each layer", layer_times, ("layers",)),
+    kit.FigureSpec("memory_figure_11", "Ways to cut a model", cut_costs, ("cuts",)),
+    kit.FigureSpec("memory_figure_13", "Without static memory, without loading ahead", ablations, ("ablated",)),
+    kit.FigureSpec("memory_figure_14", "A session that goes through budgets", adaption, ("adapted",)),
 )

@@ -1,0 +1,118 @@
+"""Tables, figures and figures of merit of the chapter on memory, from rows as its stage writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from edgeplan.chapters.memory import paper
+from edgeplan.chapters.memory.budget import MIB
+from edgeplan.chapters.memory.evaluation.evidence import MemoryEvidence
+from edgeplan.chapters.memory.evaluation.figures import MEMORY_FIGURES
+from edgeplan.chapters.memory.evaluation.metrics import BARS, memory_metrics
+from edgeplan.chapters.memory.evaluation.tables import MEMORY_TABLES
+from edgeplan.chapters.memory.layouts import layouts
+from edgeplan.chapters.memory.measuring import COLUMNS, NUMBERS
+from edgeplan.reporting.kit import NotMeasuredError
+
+_RAN = {
+    "peak": 29 * MIB, "budget": 30 * MIB, "median_ms": 11.0, "first_ms": 13.0, "resident_ms": 10.0, "bound_ms": 10.0,
+    "predicted_ms": 10.1, "plan_bound_ms": 10.0, "idle": 28 * MIB, "equal": 1.0, "error": 1e-6, "bands": 3.0, "parts": 1.0,
+    "pause_ms": 1.05, "major_faults": 0, "failures": 0, "read": 4 * MIB, "cpu_ms": 9.0, "wait_ms": 0.2, "bytes_per_ms": 2e6,
+}  # fmt: skip
+
+
+def _rows(scale: float) -> Iterator[dict[str, Any]]:
+    """Of one model."""
+
+    def row(case: str, setting: str = "", **values: float) -> dict[str, Any]:
+        return {"case": case, "setting": setting, **values}
+
+    yield row("stock", "onnxruntime", peak=600 * MIB, median_ms=12.0)
+    yield row("stock", "onnxruntime-frugal", peak=300 * MIB, median_ms=12.0)
+    yield row("budget", share=0.1, **_RAN)
+    yield row("budget", share=0.05, budget=MIB, needed=2 * MIB) | {"reason": "does not fit"}
+    yield row("least", **_RAN)
+    yield row("second", "2 threads", share=0.1, **_RAN)
+    yield row("switched", budget=MIB, replan_ms=7.0 * scale, pause_ms=20.0, equal=1.0)
+    for k in range(3):
+        yield row("layer", f"layer {k}", place=k, weights=k * MIB, activations=MIB, compute_ms=1.0, load_ms=0.6 * k)
+    yield row("cut", "whole layers", needed=9 * MIB, compute_ms=10.0, load_ms=2.0, steps=3, parts=0, bands=0)
+    yield row("cut", "parts", needed=5 * MIB, compute_ms=11.0, load_ms=2.0, steps=5, parts=4, bands=2)
+    yield row("ablated", "edgeplan", budget=MIB, median_ms=10.0, wait_ms=0.0, peak=MIB)
+    yield row("ablated", "without both", budget=MIB, median_ms=15.0, wait_ms=3.0, peak=MIB)
+    for k in range(4):
+        switch = {} if k % 2 else {"replan_ms": 5.0, "pause_ms": 1.0}
+        yield row("adapted", place=k, budget=(1 + k // 2) * MIB, peak=MIB, median_ms=9.0, **switch)
+    yield row("offline", budget=1e8, weights=5e8, cutting_s=2.0, profiling_s=3.0, replan_ms=6.0)
+    for who, height in (("edgeplan", 101), ("Algorithm 1", 130), ("greedy by size", 110)):
+        yield row("layout", who, peak=height, needed=100, steps=7)
+
+
+def evidence(*, empty: bool = False) -> MemoryEvidence:
+    """Two models with a few rows of every case."""
+    alone = [
+        {"case": "slowed", "predicted_ms": 3.0, "median_ms": 0.02, "wait_ms": 0.01, "pairs": 21, "peak": MIB},
+        {"case": "held", "setting": "onnxruntime-frugal", "budget": MIB, "median_ms": 33.0},
+        {"case": "held", "setting": "edgeplan", "budget": MIB, "median_ms": 11.0},
+    ]
+    found = [{"model": "vgg19"} | row for row in _rows(4.0)] + [{"model": "resnet152"} | row for row in (*_rows(1.0), *alone)]
+    frame = pd.DataFrame([] if empty else found).reindex(columns=list(COLUMNS))
+    frame[list(NUMBERS)] = frame[list(NUMBERS)].astype("float64")
+    texts = [name for name in COLUMNS if name not in NUMBERS]
+    frame[texts] = frame[texts].fillna("").astype(str)
+    return MemoryEvidence("cpu-onednn", frame, {})
+
+
+@pytest.mark.parametrize("name", MEMORY_TABLES)
+def test_every_table_is_made_of_all_rows_and_refused_without(name: str) -> None:
+    made = MEMORY_TABLES[name].make(evidence())
+    assert set(made["model"]) - {"vgg19"} == {"resnet152"}
+    assert not made.columns.duplicated().any()
+    with pytest.raises(NotMeasuredError):
+        MEMORY_TABLES[name].make(evidence(empty=True))
+
+
+@pytest.mark.parametrize("name", MEMORY_FIGURES)
+def test_every_figure_is_drawn_of_all_rows_and_refused_without(name: str) -> None:
+    assert MEMORY_FIGURES[name].make(evidence()).axes
+    with pytest.raises(NotMeasuredError):
+        MEMORY_FIGURES[name].make(evidence(empty=True))
+
+
+def test_tables_hold_what_was_measured_and_the_papers_numbers() -> None:
+    found = evidence()
+    made = {name: spec.make(found).set_index("model") for name, spec in MEMORY_TABLES.items()}
+    offline = made["memory_offline"].loc["vgg19"]
+    assert (offline["cutting_ms"], offline["profiling_ms"], offline["planning_ms"]) == (2000, 3000, 6)
+    assert (offline["paper_weights_mb"], offline["paper_planning_ms"]) == (781, 5.27)
+    assert offline["paper_cutting_ms"] == paper.OFFLINE["vgg19"][1]
+    assert made["memory_layers"].loc["vgg19", "layers_that_load_longer"] == 1
+    assert made["memory_layers"].loc["vgg19", "largest_mib"] == 3
+    assert made["memory_cuts"].loc["vgg19", "slower"].tolist() == [0, 0.1]
+    assert made["memory_ablated"].loc["vgg19", "slower"].tolist() == [0, 0.5]
+    assert made["memory_adapted"].loc["vgg19", "inferences"].tolist() == [2, 2]
+    gaps = made["memory_layouts"].loc["resnet152"]
+    assert [gaps[f"{who} gap"] for who in ("edgeplan", "Algorithm 1", "greedy by size")] == [0.01, 0.3, 0.1]
+    assert made["memory_threads"].loc["vgg19", "setting"] == "2 threads"
+
+
+def test_every_bar_has_its_figure_of_merit() -> None:
+    found = memory_metrics(evidence())
+    assert set(found) == {bar.key for bar in BARS}
+    assert found["memory.replan_ms_max"] == 28
+    assert found["memory.layout_gap_max"] == pytest.approx(0.01)
+    assert found["memory.points_within_10pct_of_bound"] == 1
+    assert found["memory.peak_over_budget_max"] == pytest.approx(29 / 30)
+    assert not memory_metrics(evidence(empty=True))
+
+
+@pytest.mark.usefixtures("dnnl")
+def test_layouts_stand_beside_the_proven_least() -> None:
+    rows = {row["setting"]: row for row in layouts(["squeezenet1_1"])}
+    assert set(rows) == {"edgeplan", "Algorithm 1", "greedy by size"}
+    assert rows["edgeplan"]["peak"] == rows["edgeplan"]["needed"]
+    assert all(row["peak"] >= row["needed"] > 0 for row in rows.values())

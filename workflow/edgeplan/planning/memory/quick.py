@@ -1,0 +1,140 @@
+"""The best of a few skylines for a budget, its time, and the bound that it is held to.
+
+Plain Python alone: the process that runs a plan makes the next one by this, in hundredths of a
+second, from a profile and a layout of the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from edgeplan.planning.layout.buffers import Ints
+from edgeplan.planning.memory import bounds, residents, simulate, skyline
+from edgeplan.planning.memory.workload import Placement, Reader, Workload
+
+#: Inferences that follow each other when a period is planned; the first ones begin with memory filled.
+REPEATS = 6
+_ROUNDING = 1e-9
+NEAR = 1e-3  # a plan this near to the bound is not improved further
+_NEAR_AGAIN, _SHARES_AGAIN = 0.01, (0.95, 0.75, 0.4)
+
+
+class Mode(StrEnum):
+    """What is planned for."""
+
+    isolated = "isolated"  # one inference, memory filled while nothing runs
+    back_to_back = "back-to-back"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan and what is known about it.
+
+    Attributes:
+        placement: where and when.
+        budget: bytes.
+        mode: what it is planned for.
+        predicted_ms: latency of an isolated inference, or the mean time between inferences.
+        lower_bound_ms: no plan for these steps, budget and bandwidth is faster.
+        loaded_bytes: read during an inference of that mode.
+    """
+
+    placement: Placement
+    budget: int
+    mode: Mode
+    predicted_ms: float
+    lower_bound_ms: float
+    loaded_bytes: int
+
+    @property
+    def gap(self) -> float:
+        """Relative distance to the bound; 0 where both are."""
+        return self.predicted_ms / self.lower_bound_ms - 1 if self.lower_bound_ms > 0 else 0.0
+
+
+def bound_ms(workload: Workload, reader: Reader, budget: int, mode: Mode) -> float:
+    """No plan of that mode is faster. Infinite if the budget is too small."""
+    return (bounds.isolated_ms if mode is Mode.isolated else bounds.period_ms)(workload, reader, budget)
+
+
+def best(
+    workload: Workload,
+    reader: Reader,
+    budget: int,
+    mode: Mode,
+    layouts: Iterable[Ints],
+    others: Iterable[Placement] = (),
+    *,
+    again: bool = False,
+) -> Planned | None:
+    """The best plan around some layouts of the tensors; of plans as fast the one that reads least.
+
+    Args:
+        workload: the steps.
+        reader: what weights are read with.
+        budget: bytes for tensors and weights.
+        mode: what is planned for.
+        layouts: addresses of the tensors, those worth trying first; what is near to the bound ends the search.
+        others: placements to hold beside.
+        again: be done in hundredths of a second: the search ends farther from the bound, and tries less.
+
+    Returns:
+        None if weights find no place in any of them.
+    """
+    bound = bound_ms(workload, reader, budget, mode)
+    near, shares = (_NEAR_AGAIN, _SHARES_AGAIN) if again else (NEAR, residents.SHARES)
+    made: list[Planned] = []
+    for offsets in layouts:
+        if int((offsets + workload.tensors.size).max(initial=0)) > budget:
+            continue
+        for placed, timeline, frugal in _placements(workload, reader, budget, mode, offsets, shares):
+            made.append(_priced(workload, budget, mode, bound, placed, timeline))
+            if frugal and made[-1].predicted_ms <= bound * (1 + near):
+                return made[-1]
+    for placed in others:
+        timeline = simulate.run(workload, reader, placed, 1 if mode is Mode.isolated else REPEATS)
+        made.append(_priced(workload, budget, mode, bound, placed, timeline))
+    if not made:
+        return None
+    fastest = min(planned.predicted_ms for planned in made)
+    if mode is Mode.isolated:
+        return min(made, key=lambda planned: planned.predicted_ms)
+    # What is read again in every inference costs energy, too.
+    as_fast = [planned for planned in made if planned.predicted_ms <= fastest * (1 + NEAR)]
+    return min(as_fast, key=lambda planned: (planned.loaded_bytes, planned.predicted_ms))
+
+
+def _placements(
+    workload: Workload, reader: Reader, budget: int, mode: Mode, offsets: Ints, shares: Sequence[float]
+) -> Iterator[tuple[Placement, simulate.Timeline, bool]]:
+    """Placements as they run, and whether those that come behind read more; the ones that keep most come first."""
+    rules = (skyline.TIGHTEST, skyline.LOWEST, skyline.HIGHEST) if mode is Mode.isolated else (skyline.TIGHTEST,)
+    repeats = 1 if mode is Mode.isolated else REPEATS
+    for rule in rules:
+        placed = skyline.place(workload, offsets, budget, rule=rule)
+        if placed is None:
+            return  # whether there is a window does not depend on the rule
+        timeline = simulate.run(workload, reader, placed, repeats)
+        yield placed, timeline, mode is Mode.isolated
+        if mode is Mode.isolated:
+            continue
+        for pinned in residents.candidates(workload, budget, timeline, shares):
+            if (kept := skyline.place(workload, offsets, budget, pinned)) is not None:
+                yield kept, simulate.run(workload, reader, kept, repeats), True
+
+
+def _priced(
+    workload: Workload, budget: int, mode: Mode, bound: float, placed: Placement, timeline: simulate.Timeline
+) -> Planned:
+    loads = placed.weight_offset >= 0
+    if mode is Mode.isolated:
+        predicted = timeline.latency_ms
+        loads &= placed.after >= 0
+    else:
+        predicted = timeline.period_ms
+        loads &= ~placed.stays
+    if bound * (1 - _ROUNDING) <= predicted < bound:
+        predicted = bound
+    return Planned(placed, budget, mode, predicted, bound, int(workload.weight_bytes[loads].sum()))

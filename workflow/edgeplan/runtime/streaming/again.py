@@ -1,0 +1,126 @@
+"""Plans made again in the process that runs one, for another budget: from the stored profile, without anything heavy.
+
+Layers need not be cut again, nor kernels made: where buffers and weights lie changes, and when weights are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgeplan.errors import FormatError, InfeasibleError
+from edgeplan.planning.layout.buffers import Buffers, Ints, buffers
+from edgeplan.planning.memory import bounds
+from edgeplan.planning.memory.quick import Mode, Planned, best
+from edgeplan.planning.memory.workload import Reader, Workload
+from edgeplan.runtime.creation import ALIGNMENT
+from edgeplan.runtime.streaming.program import AGAIN, PAGE_BYTES, StreamProgram
+from edgeplan.runtime.streaming.session import Schedule
+
+_MIB = 1 << 20
+_WARM_STEPS = 64
+
+
+def buffers_of(program: StreamProgram) -> Buffers:
+    """Activations and scratch, as planners know them."""
+    found = program.buffers
+    sizes, alignment = [b.size for b in found], [ALIGNMENT] * len(found)
+    return buffers([b.lower for b in found], [b.upper for b in found], sizes, alignment)
+
+
+def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload:
+    """What a planner is asked for: the program's steps, with what each takes.
+
+    Args:
+        program: the program.
+        compute_ms: of each step.
+    """
+    weights = np.array([step.weight_bytes for step in program.steps], dtype=np.int64)
+    return Workload(np.array(compute_ms, dtype=np.float64), weights, buffers_of(program), PAGE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What plans of a program are made from.
+
+    Attributes:
+        workload: its steps as they were profiled.
+        reader: the disk.
+        objects_bytes: what running takes beside the arena.
+        layouts: addresses of buffers that plans begin with.
+    """
+
+    workload: Workload
+    reader: Reader
+    objects_bytes: int
+    layouts: tuple[Ints, ...]
+
+    @classmethod
+    def of(cls, program: StreamProgram, profile: Mapping[str, Any], plan: Mapping[str, Any]) -> Again:
+        """From the documents of a plan folder.
+
+        Args:
+            program: the program.
+            profile: of it.
+            plan: the plan that is stored, whose layout of buffers is one to begin with.
+
+        Raises:
+            FormatError: they are of another program.
+        """
+        compute, layouts = profile["compute_ms"], (profile["lowest"], plan["tensor_offset"])
+        if len(compute) != len(program.steps) or any(len(layout) != len(program.buffers) for layout in layouts):
+            raise FormatError("the profile is of another program", where=program.model, next_step=AGAIN)
+        reader = Reader(profile["bytes_per_ms"], profile["lanes"])
+        addresses = tuple(np.array(layout, dtype=np.int64) for layout in layouts)
+        return cls(workload_of(program, compute), reader, profile["objects_bytes"], addresses)
+
+    def planned(self, budget: int, mode: str) -> Planned:
+        """A plan for another budget.
+
+        Args:
+            budget: bytes over idle, all pages.
+            mode: one of `Mode`.
+
+        Raises:
+            InfeasibleError: it does not fit, or no layout at hand does.
+        """
+        needed = bounds.least_bytes(self.workload) + self.objects_bytes
+        found = None
+        if budget >= needed:
+            found = best(self.workload, self.reader, budget - self.objects_bytes, Mode(mode), self.layouts, again=True)
+        if found is None:
+            raise InfeasibleError(
+                f"{budget / _MIB:.2f} MiB is not enough: the least is {needed / _MIB:.2f} MiB over idle for the slices of this "
+                "plan, or more",
+                where="--budgets",
+                next_step="give more, or plan the model again with finer slices: edgeplan plan memory",
+            )
+        return found
+
+
+def schedule_of(planned: Planned) -> Schedule:
+    """The part of a plan that running needs."""
+    placed = planned.placement
+    waits = (placed.weight_offset >= 0) & (placed.after < 0)
+    return Schedule(
+        planned.mode is Mode.back_to_back,
+        placed.height,
+        placed.tensor_offset.tolist(),
+        placed.weight_offset.tolist(),
+        placed.after.tolist(),
+        np.where(waits, placed.again, -1).tolist(),
+    )
+
+
+def warm_up() -> None:
+    """Plan once, for nothing: what numpy and Python take for it the first time is of a process that plans, not of a run."""
+    steps = np.arange(_WARM_STEPS)
+    tensors = Buffers(steps, np.minimum(steps + 2, _WARM_STEPS), np.full(_WARM_STEPS, PAGE_BYTES), np.ones_like(steps))
+    work = Workload(np.ones(_WARM_STEPS), np.where(steps % 2, PAGE_BYTES, 0), tensors, PAGE_BYTES)
+    for mode in Mode:
+        planned = best(work, Reader(1.0, 2), _WARM_STEPS * PAGE_BYTES // 4, mode, [steps % 4 * PAGE_BYTES], again=True)
+        if planned is not None:
+            schedule_of(planned)
