@@ -7,11 +7,12 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from partition_frames import trained
@@ -112,6 +113,11 @@ def _settings(**changes: object) -> PartitionSettings:
     return PartitionSettings.model_validate({**base, **tiny, **changes})
 
 
+def _frame(settings: PartitionSettings) -> pd.DataFrame:
+    drawn = (sampling.sampled(kind, 6, settings.layer_flops, 1) for kind in (LINEAR, CONV))
+    return pd.DataFrame([asdict(layer) for layers in drawn for layer in layers])
+
+
 def test_a_chain_times_every_place_in_every_run(pair: Opened, pool: Path) -> None:
     layers = (Layer(CONV, 14, 14, 32, 64, 3), Layer.linear(20, 64, 48), Layer(CONV, 32, 32, 3, 16, 3, 2))
     places = [Place(layer, c) for layer in layers for c in (0, 16, layer.outputs)]
@@ -145,7 +151,10 @@ def test_samples_are_measured_once_and_found_again(
 
 def test_layers_are_split_in_every_way(predictors: Path, pair: Opened, pool: Path, tmp_path: Path) -> None:
     settings = _settings(grid_points=3, fresh_runs=2)
-    measuring = SplitMeasuring(Rows.of(tmp_path, pair.identity), pair, load(predictors), settings, pool)
+    measuring = SplitMeasuring(Rows.of(tmp_path, pair.identity), pair, load(predictors), settings, pool, 2.0)
+    factors = measuring.beside(_frame(settings))
+    assert set(factors) == {"linear", "conv"}
+    assert min(factors.values()) >= 1
     found = measuring.layers(7)
     ways = {
         "cpu",

@@ -18,7 +18,7 @@ import pandas as pd
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import fixed_share
 from edgeplan.chapters.partition.layers import KINDS
-from edgeplan.chapters.partition.learning.predictors import PairPredictors, save
+from edgeplan.chapters.partition.learning.predictors import save
 from edgeplan.chapters.partition.learning.training import About, Trained, layers_of, train
 from edgeplan.chapters.partition.measuring.chains import write_pool
 from edgeplan.chapters.partition.measuring.curves import curves as measured_curves
@@ -172,7 +172,10 @@ class _Run:
         log.info("%d samples", len(self.samples))
         self.trained = self._trained()
         log.info("errors of predictors: %s", self.trained.predictors.card.errors)
-        measuring = SplitMeasuring(self.rows, pair, self.trained.predictors, self.settings, self.folder)
+        handshake_us = self.trained.predictors.card.handshake_us[self.known.synchronisation]
+        measuring = SplitMeasuring(self.rows, pair, self.trained.predictors, self.settings, self.folder, handshake_us)
+        self._learn_beside(measuring)
+        measuring = replace(measuring, predictors=self.trained.predictors)
         self.layers = measuring.layers(self.seed)
         log.info("%d layers split", self.layers["name"].nunique())
         self.curves = measured_curves(measuring, self.trained.beside)
@@ -201,17 +204,22 @@ class _Run:
             self.known.numbers,
             {str(how): float(us) for how, us in costs.items()},
         )
-        trained = train(self.samples, about, trials=settings.trials, test_share=settings.test_share, seed=self.seed)
-        return replace(trained, predictors=self._with_shares(trained.predictors))
+        return train(self.samples, about, trials=settings.trials, test_share=settings.test_share, seed=self.seed)
 
-    def _with_shares(self, predictors: PairPredictors) -> PairPredictors:
-        """With the one ratio that is best on the training samples, of each kind."""
+    def _learn_beside(self, measuring: SplitMeasuring) -> None:
+        """What the training samples tell besides: times beside each other, and the one ratio that is best for each kind."""
+        training = self.trained.training(self.samples)
+        self._update(beside=measuring.beside(training))
+        log.info("splits over their slower part: %s", self.trained.predictors.card.beside)
         shares = {}
-        handshake_us = min(predictors.card.handshake_us.values())
         for kind in KINDS:
-            some = layers_of(self.samples[self.samples["kind"] == kind])
-            shares[kind] = fixed_share(predictors, some, self.settings.grid_step, handshake_us)
-        return replace(predictors, card=predictors.card.model_copy(update={"fixed_share": shares}))
+            some = layers_of(training[training["kind"] == kind])
+            shares[kind] = fixed_share(self.trained.predictors, some, self.settings.grid_step, measuring.handshake_us)
+        self._update(fixed_share=shares)
+
+    def _update(self, **values: Mapping[str, float]) -> None:
+        predictors = self.trained.predictors
+        self.trained = replace(self.trained, predictors=replace(predictors, card=predictors.card.model_copy(update=values)))
 
     def _models(self) -> pd.DataFrame:
         found = []
