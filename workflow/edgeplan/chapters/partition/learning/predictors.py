@@ -69,7 +69,7 @@ class Card(_Part):
         cpu_implementations: by kind, window and stride ("conv 3x3/2"), the one that most samples had.
         others: factors of `others.TERMS` by side and family.
         errors: mean relative error on held-out samples, by side, kind and variant ("gpu conv ours").
-        handshake_us: of an empty step, by synchronisation.
+        handshake_us: of a step of nothing, by synchronisation.
         beside: by how much layers take longer that both processors compute at once, by kind, on training samples.
         fixed_share: the CPU's share of all layers that is best on the training samples, by kind.
     """

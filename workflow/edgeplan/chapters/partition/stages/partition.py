@@ -42,6 +42,8 @@ from edgeplan.workloads.registry import WORKLOADS, save_workload
 log = logging.getLogger(__name__)
 _ABOUT = "about.json"
 _HANDSHAKE_STEPS = 20
+#: A median that is more than so many times the least is of a machine on which others work.
+_LONGEST_HANDSHAKE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,8 @@ class _Run:
 
     def _trained(self) -> Trained:
         settings = self.settings
-        costs = self.handshakes.dropna(subset="median_us").set_index("synchronisation")["median_us"]
+        made = self.handshakes.dropna(subset="median_us").set_index("synchronisation")
+        costs = made["median_us"].clip(upper=_LONGEST_HANDSHAKE * made["least_us"])
         about = About(
             self.pair.name,
             str(self.known.identity[0]),
