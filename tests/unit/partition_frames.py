@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ def samples(count: int = 60, seed: int = 3) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@cache
 def trained(count: int = 60) -> Trained:
     """Predictors of them."""
     return train(samples(count), ABOUT, trials=1, test_share=0.2, seed=1)
