@@ -90,7 +90,7 @@ def _fc(
     columns = d.shapes[step.outputs[0]][-1]
     transposed = step.integer("transposed")
     if "written" in step.settings:
-        return _columns(d, step, v, out, attributes)
+        return _columns(d, step, v, reads, out, attributes)
     maps: Shape
     if len(source) == 4:  # noqa: PLR2004  flattened here
         rows, maps = source[0], tuple(source[1:])
@@ -125,18 +125,23 @@ def _fc(
     return d.dnnl.make("primitive_desc", function, engine, _INFERENCE, *given, attributes.value), slots
 
 
-def _columns(d: Descriptors, step: Step, v: Variant, out: Operand, attributes: Handle) -> tuple[Handle, tuple[Slot, ...]]:
-    """Some columns of a fully connected layer of many rows: a product, which writes rows apart from each other."""
+def _columns(
+    d: Descriptors, step: Step, v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    """Some columns of several rows: a product, whose kernels write rows that lie apart; an inner product's do not."""
     if v.algorithm == AS_CONVOLUTION:
-        raise Unsupported("a convolution that writes some columns")
-    source, columns = d.shapes[step.inputs[0]], d.shapes[step.outputs[0]][-1]
-    shape = (source[-1], columns)
-    plain = d.dnnl.strided(shape, (1, source[-1])) if step.integer("transposed") else d.plain(shape)
+        raise Unsupported("a convolution that writes rows that lie apart")
+    source = d.shapes[step.inputs[0]]
+    rows, columns, *_ = step.sizes("written")
+    inner = math.prod(source) // rows
+    read = reads[0].descriptor if len(source) == 2 else d.plain((rows, inner))  # noqa: PLR2004
+    shape = (inner, columns)
+    plain = d.dnnl.strided(shape, (1, inner)) if step.integer("transposed") else d.plain(shape)
     bias = d.plain((1, columns)) if "bias" in step.weights else None
     slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
     if bias is not None:
         slots += (Slot(constants.ARG_BIAS, bias),)
-    read, wanted = d.plain((_rows(source), source[-1])), _wanted(d, shape, plain, v)
+    wanted = _wanted(d, shape, plain, v)
     given = (read.value, wanted.value, bias.value if bias is not None else None, out.descriptor.value)
     function = "dnnl_matmul_primitive_desc_create"
     return d.dnnl.make("primitive_desc", function, d.dnnl.engine.value, *given, attributes.value), slots

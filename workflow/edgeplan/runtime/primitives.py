@@ -66,7 +66,8 @@ class Describer(Descriptors):
                 dnnl.append(ops, "sum", 1.0, 0, constants.F32)
                 summed = post.tensor
             else:
-                descriptor = self.activation(post.tensor, variant.output)
+                same = self.shapes[post.tensor] == self.shapes[step.outputs[0]]
+                descriptor = self._operand(step, "written" if same else "", post.tensor, variant.output)
                 argument = constants.ARG_POST_OP * (position + 1) | constants.ARG_SRC_1
                 dnnl.append(ops, "binary", constants.BINARY[post.algorithm], descriptor.value)
                 operands.append(Operand(argument, post.tensor, variant.output, descriptor))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,24 +143,73 @@ def build_program(
     )
 
 
-def plan_buffers(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple[Mapping[str, int], int]:
+@dataclass(frozen=True, slots=True)
+class Use:
+    """When a step that touches activations runs, on one of two lanes that each run their steps in order.
+
+    Attributes:
+        tensors: that it reads or writes.
+        lane: where it runs.
+        place: among the steps of its lane, from 1 on; 0 is the beginning of the run.
+        known: for each lane, how many places have surely been passed when it starts, the beginning's included.
+    """
+
+    tensors: tuple[str, ...]
+    lane: int
+    place: int
+    known: tuple[int, int]
+
+
+def plan_buffers(
+    lowered: Lowered, layouts: Mapping[str, str], block: int, uses: Sequence[Use] | None = None
+) -> tuple[Mapping[str, int], int]:
     """Offsets of all activations in one arena, those of disjoint lifetimes overlapping; and the bytes they take.
 
     Largest first, each at the lowest place that is free during its life. Views, and sums with their operand, share a buffer.
+
+    Args:
+        lowered: the steps.
+        layouts: layout of every activation.
+        block: channels of a block in the layout `blocked16`.
+        uses: of the activations, in an order that fits both lanes; None: the steps run one after the other.
     """
+    if uses is None:
+        touched = [(*step.reads, *step.outputs) for step in lowered.steps]
+        uses = [Use(tensors, 0, k, (k, 1)) for k, tensors in enumerate(touched, start=1)]
+    begin = Use(lowered.inputs, 0, 0, (0, 0))
+    end = Use(lowered.outputs, 0, len(uses) + 1, (len(uses) + 1, len(uses) + 1))
     root = shared_buffers(lowered, layouts, block)
-    lives: dict[str, list[int]] = {}
+    lives: dict[str, _Life] = {}
     sizes: dict[str, int] = {}
-    last = len(lowered.steps)
-    uses = [(t, -1) for t in lowered.inputs] + [(t, last) for t in lowered.outputs]
-    uses += [(t, i) for i, step in enumerate(lowered.steps) for t in (*step.reads, *step.outputs)]
-    for tensor, when in uses:
-        buffer = root[tensor]
-        lives.setdefault(buffer, []).append(when)
-        sizes[buffer] = max(sizes.get(buffer, 0), aligned(_size(lowered, layouts, tensor, block)))
-    placed = _placed({b: (min(when), max(when)) for b, when in lives.items()}, sizes)
+    tensors = dict.fromkeys(t for use in (begin, end, *uses) for t in use.tensors)
+    for number, use in enumerate((begin, *uses, end)):
+        for tensor in use.tensors:
+            lives.setdefault(root[tensor], _Life(number)).add(use)
+    for tensor in tensors:
+        sizes[root[tensor]] = max(sizes.get(root[tensor], 0), aligned(_size(lowered, layouts, tensor, block)))
+    placed = _placed(lives, sizes)
     total = max((placed[b] + sizes[b] for b in placed), default=0)
-    return MappingProxyType({tensor: placed[root[tensor]] for tensor, _ in uses}), total
+    return MappingProxyType({tensor: placed[root[tensor]] for tensor in tensors}), total
+
+
+class _Life:
+    """From when to when a buffer is in use."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number  # of its first use
+        self._known: list[float] = [math.inf, math.inf]  # places that have been passed before any of its uses
+        self._last = [-1, -1]  # the last place of each lane that uses it
+
+    def add(self, use: Use) -> None:
+        self._known = [min(a, b) for a, b in zip(self._known, use.known, strict=True)]
+        self._last[use.lane] = max(self._last[use.lane], use.place)
+
+    def meets(self, other: _Life) -> bool:
+        """Whether uses of both may run at the same time, or some of each before some of the other."""
+        return not (self._before(other) or other._before(self))
+
+    def _before(self, other: _Life) -> bool:
+        return all(last < known for last, known in zip(self._last, other._known, strict=True))
 
 
 def _size(lowered: Lowered, layouts: Mapping[str, str], tensor: str, block: int) -> int:
@@ -180,12 +230,11 @@ def shared_buffers(lowered: Lowered, layouts: Mapping[str, str], block: int) -> 
     return root
 
 
-def _placed(lives: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> dict[str, int]:
+def _placed(lives: Mapping[str, _Life], sizes: Mapping[str, int]) -> dict[str, int]:
     """Offsets, the largest buffers first, each at the lowest place that is free during its life."""
     placed: dict[str, int] = {}
-    for buffer in sorted(sizes, key=lambda b: (-sizes[b], lives[b][0], b)):
-        first, last = lives[buffer]
-        rivals = [b for b in placed if lives[b][0] <= last and first <= lives[b][1]]
+    for buffer in sorted(sizes, key=lambda b: (-sizes[b], lives[b].number, b)):
+        rivals = [b for b in placed if lives[b].meets(lives[buffer])]
         at = 0
         for rival in sorted(rivals, key=placed.__getitem__):
             if at + sizes[buffer] <= placed[rival]:

@@ -1,8 +1,8 @@
 """Ranges of output channels: a step cut into several that each compute a part of its output, from a part of its weights.
 
 At batch 1 a range of channels is a dense tensor at an offset in the layouts `nchw` and `blocked16` (whole blocks), and so is a
-range of columns of one row. A part is an ordinary step over such tensors, run by the same kernels. Columns of many rows are
-written where they belong, a row's length apart, by a product of matrices (`written`); nothing is copied either way.
+range of columns of one row. A part is an ordinary step over such tensors, run by the same kernels; nothing is copied. Columns
+of several rows lie apart: such a part has the setting `written`, the sizes and then the strides, in elements, of its output.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
+
+from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Lowered, PostOp, Step
 from edgeplan.runtime.layouts import NHWC
+from edgeplan.runtime.weights import WeightLocation
 
 _FLOAT_BYTES = 4
 _SPATIAL_RANK = 4
@@ -71,15 +75,70 @@ def cut(
         most: parts of one step; None: as many as there are blocks.
     """
     cutter = _Cutter(lowered, layouts, block)
-    steps: list[Step] = []
-    origin: list[int] = []
-    for number, step in enumerate(lowered.steps):
-        parts = cutter.parts(step, limit(step), most)
-        steps += parts
-        origin += [number] * len(parts)
-    shapes = MappingProxyType({**lowered.shapes, **cutter.shapes})
-    ranged = replace(lowered, steps=tuple(steps), shapes=shapes)
-    return Ranged(ranged, MappingProxyType(cutter.tensors), MappingProxyType(cutter.weights), tuple(origin))
+    return cutter.ranged(lowered, [cutter.even_ends(step, limit(step), most) for step in lowered.steps])
+
+
+def cut_at(lowered: Lowered, layouts: Mapping[str, str], block: int, ends: Sequence[Sequence[int]]) -> Ranged:
+    """Cut steps at given channels.
+
+    Args:
+        lowered: the steps.
+        layouts: layout of every activation.
+        block: channels of a block in the layout `blocked16`.
+        ends: for each step the channels at which parts end but for the last, multiples of `block`; none to leave it whole.
+
+    Raises:
+        ModelError: a step cannot be cut there; it says why.
+    """
+    cutter = _Cutter(lowered, layouts, block)
+    for step, inner in zip(lowered.steps, ends, strict=True):
+        channels = cutter.channels(step) if inner else 0
+        why = cutter.obstacle(step) if inner else ""
+        if not why and any(end % block for end in inner):
+            why = f"its parts end at {list(inner)}, not at blocks of {block} channels"
+        if not why and list(inner) != sorted({*inner} & set(range(1, channels))):
+            why = f"its parts end at {list(inner)}, not between 0 and {channels}"
+        if why:
+            raise ModelError(f"step {step.name!r} cannot be cut: {why}", where=lowered.name, next_step="plan it whole")
+    return cutter.ranged(lowered, ends)
+
+
+def why_not_split(lowered: Lowered, layouts: Mapping[str, str], block: int, step: Step) -> str:
+    """Why a step cannot be cut at a block of channels, in words; "" if it can."""
+    return _Cutter(lowered, layouts, block).obstacle(step)
+
+
+def channels_of(lowered: Lowered, step: Step) -> int:
+    """Channels of a step's output, or columns of a linear layer's: what its ranges are of."""
+    shape = lowered.shapes[step.outputs[0]]
+    return shape[_axis(step, shape)]
+
+
+def located(ranged: Ranged, whole: Mapping[str, WeightLocation]) -> Mapping[str, WeightLocation]:
+    """Where all weights of the steps lie, parts of weights too.
+
+    Args:
+        ranged: the steps.
+        whole: where the weights lie that parts are of.
+    """
+    found = dict(whole)
+    for name, part in ranged.weights.items():
+        location, shape = whole[part.whole], ranged.lowered.shapes[part.whole]
+        inner, outer = math.prod(shape[part.axis + 1 :]), math.prod(shape[: part.axis])
+        row, apart = (part.stop - part.start) * inner, shape[part.axis] * inner
+        last = (outer - 1) * apart + row - 1
+        found[name] = replace(
+            location,
+            offset=location.offset + location.stride * part.start * inner,
+            size=location.stride * last + np.dtype(location.dtype).itemsize,
+            rows=(row, apart) if outer > 1 else (),
+        )
+    return MappingProxyType(found)
+
+
+def _axis(step: Step, shape: Shape) -> int:
+    """Of the channels of an output."""
+    return 1 if step.kind == "conv" else len(shape) - 1
 
 
 def weight_bytes(step: Step, shapes: Mapping[str, Shape]) -> int:
@@ -96,60 +155,88 @@ class _Cutter:
         self.tensors: dict[str, TensorPart] = {}
         self.weights: dict[str, WeightPart] = {}
 
-    def parts(self, step: Step, limit: int, most: int | None) -> Sequence[Step]:
-        """A step, or its parts."""
+    def ranged(self, lowered: Lowered, ends: Sequence[Sequence[int]]) -> Ranged:
+        """The steps, each cut at the given channels."""
+        steps: list[Step] = []
+        origin: list[int] = []
+        for number, (step, inner) in enumerate(zip(lowered.steps, ends, strict=True)):
+            bounds = itertools.pairwise((0, *inner, self.channels(step))) if inner else ()
+            parts = [self._part(step, start, stop) for start, stop in bounds] or [step]
+            steps += parts
+            origin += [number] * len(parts)
+        shapes = MappingProxyType({**lowered.shapes, **self.shapes})
+        cut_steps = replace(lowered, steps=tuple(steps), shapes=shapes)
+        return Ranged(cut_steps, MappingProxyType(self.tensors), MappingProxyType(self.weights), tuple(origin))
+
+    def even_ends(self, step: Step, limit: int, most: int | None) -> Sequence[int]:
+        """Where parts of about the same size end but for the last; none for a step that stays whole."""
         unit = self._unit(step)
         if not unit:
-            return (step,)
-        channels = self._given[step.outputs[0]][self._axis(step)]
-        units = channels // unit
+            return ()
+        units = self.channels(step) // unit
         wanted = -(-weight_bytes(step, self._given) // max(1, limit))
         count = min(wanted, units, most or units)
-        if count < 2:  # noqa: PLR2004  nothing to cut
-            return (step,)
-        ends = [unit * (units * k // count) for k in range(count)] + [channels]
-        return [self._part(step, start, stop) for start, stop in itertools.pairwise(ends)]
+        return [unit * (units * k // count) for k in range(1, count)]
 
-    def _axis(self, step: Step) -> int:
-        return 1 if step.kind == "conv" else len(self._given[step.outputs[0]]) - 1
+    def channels(self, step: Step) -> int:
+        """Of the output."""
+        shape = self._given[step.outputs[0]]
+        return shape[_axis(step, shape)]
+
+    def obstacle(self, step: Step) -> str:
+        """Why a step cannot be cut at a block of channels; "" if it can."""
+        if step.kind not in ("conv", "fc"):
+            return "neither a convolution nor a linear layer"
+        why = self._uneven(step) if step.kind == "conv" else ""
+        if not why and len(self._given[step.inputs[0]]) == _SPATIAL_RANK and self._given[step.outputs[0]][0] > 1:
+            why = "of more than one image"
+        if not why and self.channels(step) <= self._block:
+            why = "one block of channels"
+        if not why and not all(self._follows(step, post) for post in step.post_ops):
+            why = "what it adds is not dense by channels"
+        return why
+
+    def _uneven(self, step: Step) -> str:
+        """Why a range of a convolution's channels is not a convolution with a dense output; "" if it is."""
+        groups = step.integer("groups")
+        if len(self._given[step.outputs[0]]) != _SPATIAL_RANK:
+            return "its output has no height and width"
+        if groups > 1:
+            return "depthwise" if groups == self._given[step.inputs[0]][1] else "of several groups"
+        return "its output is not dense by channels" if self._layouts[step.outputs[0]] == NHWC else ""
 
     def _unit(self, step: Step) -> int:
-        """Channels that cannot be cut apart; 0 for a step that cannot be cut at all."""
+        """Channels that cannot be cut apart without changing how much is computed; 0 for a step that stays whole."""
         shape = self._given[step.outputs[0]]
         if step.kind == "conv":
-            dense = len(shape) == _SPATIAL_RANK and shape[0] == 1 and self._layouts[step.outputs[0]] != NHWC
-            fits = dense and step.integer("groups") == 1 and shape[1] % self._block == 0
-            return self._block if fits and all(self._follows(step, post) for post in step.post_ops) else 0
+            return self._block if not self.obstacle(step) and self.channels(step) % self._block == 0 else 0
         if step.kind != "fc" or not all(self._follows(step, post) for post in step.post_ops):
             return 0
-        if self._rows(step) > 1:
+        if math.prod(shape[:-1]) > 1:
             return _COLUMNS[0]  # the last part is as wide as it has to be
         return next((unit for unit in _COLUMNS if shape[-1] % unit == 0), 0)
-
-    def _rows(self, step: Step) -> int:
-        """Rows of a fully connected layer's output."""
-        return math.prod(self._given[step.outputs[0]][:-1]) if step.kind == "fc" else 1
 
     def _follows(self, step: Step, post: PostOp) -> bool:
         """Whether the operand of a post-operation has a dense part for each part of the output."""
         if not post.tensor:
             return True
-        shape, axis = self._given[post.tensor], self._axis(step)
-        same = shape == self._given[step.outputs[0]] and self._rows(step) == 1
+        shape = self._given[post.tensor]
+        axis = _axis(step, self._given[step.outputs[0]])
+        same = shape == self._given[step.outputs[0]]
         per_channel = len(shape) > axis and math.prod(shape) == shape[axis] == self._given[step.outputs[0]][axis]
         return (same or per_channel) and self._layouts[post.tensor] != NHWC
 
     def _part(self, step: Step, start: int, stop: int) -> Step:
-        axis, name = self._axis(step), f"{step.name}[{start}:{stop}]"
+        whole_shape = self._given[step.outputs[0]]
+        axis, name = _axis(step, whole_shape), f"{step.name}[{start}:{stop}]"
         posts = tuple(
             replace(post, tensor=self._tensor(post.tensor, axis, start, stop)) if post.tensor else post
             for post in step.post_ops
         )
         weights = {role: self._weight(step, role, whole, start, stop) for role, whole in step.weights.items()}
-        settings = step.settings
-        if (rows := self._rows(step)) > 1:
-            written = (rows, stop - start, self._given[step.outputs[0]][-1], 1)
-            settings = MappingProxyType({**settings, "written": written})
+        settings, rows = step.settings, math.prod(whole_shape[:axis])
+        if step.kind == "fc" and rows > 1:
+            settings = MappingProxyType({**settings, "written": (rows, stop - start, whole_shape[axis], 1)})
         return replace(
             step,
             name=name,
@@ -167,11 +254,11 @@ class _Cutter:
 
     def _weight(self, step: Step, role: str, whole: str, start: int, stop: int) -> str:
         shape = self._given[whole]
-        if math.prod(shape) == 1 and role == "bias":  # one value may stand for all columns
+        if math.prod(shape) == 1 and role != "weight":  # one value may stand for all channels
             return whole
-        axis = 0
-        if step.kind == "fc":
-            axis = len(shape) - 1 if role == "bias" or not step.integer("transposed") else 0
+        axis = shape.index(self.channels(step))
+        if role == "weight":
+            axis = 1 if step.kind == "fc" and not step.integer("transposed") else 0
         name = f"{whole}[{start}:{stop}]"
         self.shapes[name] = (*shape[:axis], stop - start, *shape[axis + 1 :])
         self.weights[name] = WeightPart(whole, axis, start, stop)

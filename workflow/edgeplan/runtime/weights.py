@@ -54,6 +54,7 @@ class WeightLocation:
         offset, size: in bytes, from the first one of the first value to the last one of the last.
         stride: bytes from one value to the next.
         dtype: of the values.
+        rows: of a part of a weight that lies in pieces: values of a piece, and values from one piece to the next.
     """
 
     file: str
@@ -61,6 +62,7 @@ class WeightLocation:
     size: int
     stride: int = _FLOAT_BYTES
     dtype: str = FLOAT32
+    rows: tuple[int, ...] = ()
 
 
 class _Field(NamedTuple):

@@ -1,0 +1,91 @@
+"""The white-box dispatcher: which kernels run a step, with which tiles and groups; a pure function of shapes and numbers.
+
+What it decides is known before anything is built, so predictors learn from it (LiPG, section 3.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from edgeplan.errors import DeviceError
+from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import Step
+from edgeplan.opencl import convolutions, copies, linear, pointwise, windows
+from edgeplan.opencl.launch import DeviceNumbers, Dispatch
+from edgeplan.opencl.spaces import Maker, refusal_of
+
+Shapes = Mapping[str, Shape]
+Layouts = Mapping[str, str]
+#: Of one tensor: kernels count elements, padding among them, in 32 bits.
+MOST_ELEMENTS: Final = 1 << 29
+
+
+#: Makers that say themselves what they lack.
+_OTHERS: Mapping[str, Maker] = MappingProxyType(
+    {
+        **dict.fromkeys(("eltwise", "binary", "scale"), pointwise.dispatch),
+        "concat": copies.concat,
+        "split": copies.split,
+        "shuffle": copies.shuffle,
+        "reshape": copies.reshape,
+        "transpose": copies.transpose,
+        "pool": windows.pool,
+        "lrn": windows.lrn,
+        "resize": windows.resize,
+        "softmax": windows.softmax,
+    }
+)
+#: Kind of step -> (why a step is refused or "", its kernels).
+KINDS: Mapping[str, tuple[Callable[[Step, Shapes, Layouts, DeviceNumbers], str], Callable[..., Dispatch]]] = MappingProxyType(
+    {
+        "conv": (convolutions.refusal, convolutions.dispatch),
+        "fc": (linear.refusal, linear.dispatch),
+        **{kind: (refusal_of(maker), maker) for kind, maker in _OTHERS.items()},
+    }
+)
+
+
+def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> str:
+    """Why there are no kernels for a step, or "".
+
+    Args:
+        step: of a program of one image.
+        shapes: shape of every tensor.
+        layouts: layout of every activation.
+        numbers: of the device.
+    """
+    if step.kind not in KINDS:
+        return f"steps of kind {step.kind}"
+    most = max(math.prod(shapes[name]) for name in (*step.reads, *step.outputs, *step.weights.values()))
+    if most > MOST_ELEMENTS:
+        return f"a tensor of {most} elements, more than {MOST_ELEMENTS}"
+    return KINDS[step.kind][0](step, shapes, layouts, numbers)
+
+
+def dispatch(
+    step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, start: int = 0, leading: int = 0
+) -> Dispatch:
+    """The kernels of a step.
+
+    Args:
+        step: the step, or a part of one whose weights and outputs are those of a range.
+        shapes: shape of every tensor.
+        layouts: layout of every activation.
+        numbers: of the device.
+        start: of a fully connected step: elements from where its output (and operands of its shape) begin to the first column.
+        leading: of a fully connected step: columns of the tensor that its output is a range of; 0 for those of the output.
+
+    Raises:
+        DeviceError: there are no kernels for it.
+    """
+    if why := refusal(step, shapes, layouts, numbers):
+        raise DeviceError(
+            f"the OpenCL kernels lack {why}", where=f"step {step.name!r}", next_step="leave this step to the other processor"
+        )
+    make = KINDS[step.kind][1]
+    if start or leading:
+        return make(step, shapes, layouts, numbers, start, leading)
+    return make(step, shapes, layouts, numbers)
