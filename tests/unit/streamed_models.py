@@ -30,7 +30,7 @@ from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import Schedule, Session
 from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.registry import save_workload
-from edgeplan.workloads.transformers import gpt2
+from edgeplan.workloads.transformers import gpt2, vit
 
 Array = npt.NDArray[np.float32]
 
@@ -67,7 +67,12 @@ def tokens_model() -> Exported:
     return gpt2("tokens", tokens=5, layers=1, width=64, heads=4, vocabulary=523)
 
 
-MODELS = {"plain": plain_model, "residual": residual_model, "tokens": tokens_model}
+def patches_model() -> Exported:
+    """Layers of three axes, an image in front of them, heads as views."""
+    return vit("patches", image=32, patch=8, layers=1, width=64, heads=4, hidden=96, classes=10)
+
+
+MODELS = {"plain": plain_model, "residual": residual_model, "tokens": tokens_model, "patches": patches_model}
 
 
 @dataclass(frozen=True)
