@@ -119,7 +119,9 @@ class Planner:
             for k, candidates in enumerate(offered)
         ]
         names = sorted(set(chosen))
-        weighted = [bool(step.weights) or "form" in step.settings for step in lowered.steps]  # tables of places are weights, too
+        weighted = [
+            bool(step.weights) or "form" in step.settings for step in lowered.steps
+        ]  # tables of places are weights, too
         source = [sources[k % len(sources)] if weighs else "none" for k, weighs in enumerate(weighted)]
         on_queue = [queued[k % len(queued)] if queued else k % 3 != 0 for k in range(count)]
         fields: dict[str, object] = {
