@@ -119,7 +119,10 @@ class Planner:
             for k, candidates in enumerate(offered)
         ]
         names = sorted(set(chosen))
-        source = [sources[k % len(sources)] if step.weights else "none" for k, step in enumerate(lowered.steps)]
+        weighted = [
+            bool(step.weights) or "form" in step.settings for step in lowered.steps
+        ]  # tables of places are weights, too
+        source = [sources[k % len(sources)] if weighs else "none" for k, weighs in enumerate(weighted)]
         on_queue = [queued[k % len(queued)] if queued else k % 3 != 0 for k in range(count)]
         fields: dict[str, object] = {
             "model": model.name,

@@ -137,6 +137,11 @@ _PAIRS: Mapping[str, Form] = {
     **{f"{op.lower()} of numbers": one(op, "x z", {"x": (), "z": ()}) for op in ("Add", "Sub", "Div")},
     "a number from an image": one("Sub", "x z", {"x": IMAGE, "z": ()}),
     "an image from a number": one("Sub", "z x", {"x": IMAGE, "z": ()}),
+    "a constant for each of a vector": one("Add", "x k", (7,), {"k": (7,)}),
+    "a constant to a number": one("Mul", "x k", (), {"k": (5,)}),
+    "a product of vectors, and constants": Form(
+        (node("MatMul", "x z", "h", "first"), node("Add", "h k")), {"x": (7,), "z": (7,)}, {"k": value((3, 1))}
+    ),
     "product of vectors": one("MatMul", "x z", {"x": (7,), "z": (7,)}),
     **{f"{op.lower()} alike": _pair(op, IMAGE, IMAGE) for op in ("Sub", "Div", "Min", "Max")},
     **{f"{op.lower()} by channel": _pair(op, IMAGE, (1, 6, 1, 1)) for op in ("Sub", "Div", "Min", "Max")},

@@ -105,6 +105,50 @@ def test_a_planned_start_gives_onnx_runtimes_numbers(
             assert not session.cache_problem
 
 
+@pytest.fixture
+def selecting(tmp_path: Path) -> Path:
+    """A long axis that is resized and read backwards, its best places, and a number: tables, two outputs, no axis."""
+    nodes = [
+        _node("Resize", ["x", "", "scales"], ["wide"], mode="linear", coordinate_transformation_mode="asymmetric"),
+        _node("Slice", ["wide", "start", "end", "axis", "back"], ["turned"]),
+        _node("TopK", ["turned", "three"], ["best", "places"]),
+        _node("Conv", ["turned", "w"], ["c"]),
+        _node("ReduceMean", ["c"], ["mean"], keepdims=0),
+    ]
+    ints = {"start": [-1], "end": [-10_000], "axis": [3], "back": [-1], "three": [3]}
+    constants: dict[str, Any] = {name: np.array(value) for name, value in ints.items()}
+    constants |= {"scales": np.array([1, 1, 1, 1.5], np.float32), "w": np.full((4, 2, 1, 3), 0.3, np.float32)}
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("best", "mean")]
+    outputs.append(helper.make_tensor_value_info("places", TensorProto.INT64, None))
+    body = helper.make_graph(
+        nodes,
+        "selecting",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 2, 3, 500))],
+        outputs,
+        [numpy_helper.from_array(v, name) for name, v in constants.items()],
+    )
+    path = tmp_path / "selecting.onnx"
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("sources", [("raw",), ("cached_read",), ("cached_mmap",)])
+def test_tables_lie_where_weights_do(
+    dnnl: Dnnl, planned: Callable[..., Plan], selecting: Path, tmp_path: Path, home: str, sources: tuple[str, ...]
+) -> None:
+    folder = build_plan_folder(
+        dnnl, selecting, planned(selecting, load_onnx(selecting), home=home, sources=sources, widen_from=-1), tmp_path / "plan"
+    )
+    inputs = {"x": np.random.default_rng(5).uniform(-1, 1, (1, 2, 3, 500)).astype(np.float32)}
+    wanted = _reference(selecting, inputs)
+    for _ in range(2):
+        with ColdSession(dnnl, folder, threads=2) as session:
+            for _ in range(2):
+                _assert_right(session.run(inputs), wanted)
+            assert not session.cache_problem
+
+
 def test_an_index_outside_its_axis_is_told_by_every_runner(
     dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path
 ) -> None:

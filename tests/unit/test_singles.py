@@ -40,6 +40,12 @@ def test_every_operator_of_the_family_is_drawn_and_so_are_new_compute_bound_ones
     assert len({Subject(graph, profiled=True).id for graph in graphs}) == len(graphs)
 
 
+def test_new_devices_measure_single_operators_and_shipped_ones_keep_their_rows() -> None:
+    params = load_params(ROOT / "params.yaml")
+    assert {params.sampling.singles_on(device) for device in params.devices} == {0}
+    assert params.sampling.singles_on("my-own") > 0
+
+
 def test_the_draw_of_one_operator_depends_on_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     def ids(seed: int) -> dict[str, str]:
         return {graph.name: Subject(graph).id for graph in single_graphs(seed, 2)}

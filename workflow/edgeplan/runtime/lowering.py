@@ -169,8 +169,10 @@ class _Lowering:
         """A factor, and then a summand, of all channels or of each are folded into the weights of the convolution before."""
         draft, role = self._open(op.inputs[0]), {"Mul": "factor", "Add": "summand"}[op.op_type]
         shape, out = self.shapes[op.weights[0]], self.shapes[op.outputs[0]]
+        if draft is None or draft.kind not in _FOLDS or draft.post_ops or len(shape) > len(out):
+            return False
         one_each = math.prod(shape) == 1 or (shape[-len(out) + 1 :] == (out[1], *[1] * (len(out) - 2)))
-        if draft is None or draft.kind not in _FOLDS or draft.post_ops or len(shape) > len(out) or not one_each:
+        if not one_each:
             return False
         if math.prod(shape) not in (1, out[1]) or "summand" in draft.weights or role in draft.weights:
             return False

@@ -31,11 +31,12 @@ def estimate(params: Params, engines: Sequence[str]) -> dict[str, float]:
     case_s = measurement.blocks * (measurement.block_ms + _REFERENCES_MS) / 1e3 + _LOADING_S
     samplers = 3 - sampling.initial_share if sampling.baselines else 1  # the prior baseline shares the initial sample
     fixed = sampling.frozen_carriers * _FROZEN_S + _FIXED_S + (_NETWORKS_S if sampling.network_gmacs else 0.0)
-    fixed += sampling.singles * sum(spec.single is not None for spec in SPECS.values()) * _SINGLE_S
     excess = min(_EXCESS_S * measurement.batch_size, sampling.budget_seconds)
     sampled = samplers * (sampling.budget_seconds + excess) + 2 * sampling.mode_seconds + fixed
     in_carriers = [engine for engine in engines if sampling.modes.get(engine) == "in_situ"]
     apart = sum(sampling.beyond_seconds.get(engine, 0.0) for engine in in_carriers)
+    drawn = sum(spec.single is not None for spec in SPECS.values())
+    apart += sum(map(sampling.singles_on, params.devices)) * drawn * _SINGLE_S
     rows = _ROWS_A_SECOND * sampling.budget_seconds + _FIXED_ROWS
     evaluated = params.evaluation.batch_models * _PREDICTED_S + params.evaluation.speed_runs * _CALL_S + _TABLES_S
     return {

@@ -32,7 +32,8 @@ class SamplingSettings(BaseModel):
         beyond_seconds: by engine, measuring time of convolutions beyond those of the prior's walks: large, grouped and dilated
             ones (`carriers_large_grouped.py`), where kernels are measured in carriers; 0 where it is not named.
         singles: models of each operator that is measured in one of its own (`singles.py`): all that is known of kinds that no
-            carrier shows; 0: none.
+            carrier shows; 0: none. Their rows have ids of their own: all others stay.
+        without_singles: devices that none of these is measured on, since their rows are older.
         stage_seconds: the stage measures for about so long by the clock; fixed sets are cut short and baselines left out beyond
             it; 0: no limit.
         mode_seconds: measuring time of each mode in their comparison; 0 leaves it out.
@@ -56,6 +57,11 @@ class SamplingSettings(BaseModel):
     network_gmacs: Annotated[float, Field(ge=0, le=1000)]
     beyond_seconds: dict[str, Annotated[float, Field(ge=0, le=86400)]]
     singles: Annotated[int, Field(ge=0, le=1000)] = 0
+    without_singles: list[str] = Field(default_factory=list)
     stage_seconds: Annotated[float, Field(ge=0, le=86400)]
     mode_seconds: Annotated[float, Field(ge=0, le=86400)]
     baselines: bool
+
+    def singles_on(self, device: str) -> int:
+        """Models of each operator that are measured on a device."""
+        return 0 if device in self.without_singles else self.singles

@@ -69,12 +69,12 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
         bench.limit(settings.stage_seconds)
         sampler = CarrierSampler(bench, settings, Prior(read_prior(prior)), read_rules(rules), params.seed)
         if mode == "in_situ":
-            _in_carriers(sampler, found, beyond_seconds)
+            _in_carriers(sampler, found, beyond_seconds, settings.singles_on(file.name))
         budget = settings.mode_seconds if mode == "in_situ" else settings.budget_seconds
         if budget:
             alone = mode != "in_situ"
             further = list(further_graphs(params.seed)) if alone else ()
-            singles = list(single_graphs(params.seed, settings.singles)) if alone else ()
+            singles = list(single_graphs(params.seed, settings.singles_on(file.name))) if alone else ()
             _isolated(bench, sampler, read_rules(rules), budget, params.seed, found, further, singles)
         if mode == "in_situ":
             carriers = found.adaptive.graphs
@@ -148,13 +148,13 @@ def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 2) for name, value in seconds.items()}
 
 
-def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float) -> None:
+def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float, singles: int) -> None:
     """Sample in carriers: the adaptive sampler and its baselines, what of each its budget holds, and the fixed sets."""
     settings = sampler.settings
     measured = {"adaptive": sampler.adaptive()}
     fixed_sets = {FURTHER: list(further_graphs(sampler.seed)), SWEEP: list(sweep_graphs()), CONV_CHECK: list(check_graphs())}
-    if settings.singles:
-        fixed_sets[SINGLE] = list(single_graphs(sampler.seed, settings.singles))
+    if singles:
+        fixed_sets[SINGLE] = list(single_graphs(sampler.seed, singles))
     if settings.network_gmacs:
         networks = [simplify(build()) for build in prior_models().values()]
         fixed_sets = {NETWORK: [g for g in networks if graph_macs(g) <= 1e9 * settings.network_gmacs], **fixed_sets}
