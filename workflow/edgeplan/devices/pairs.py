@@ -54,13 +54,13 @@ class PairFile(_Part):
 
     Attributes:
         format_version: version of this schema.
-        name: the file's stem; names everything measured on the pair.
+        name: the file's stem, `pair-...`, unlike any device's; names everything measured on the pair.
         cpu, gpu: the two.
         synchronisation: how each learns that the other is done: `auto` polls where that can work, else waits for events.
     """
 
     format_version: Literal[1]
-    name: _Device
+    name: Annotated[str, Field(pattern=r"^pair(-[a-z0-9]+)+$")]
     description: str = ""
     cpu: CpuSide
     gpu: GpuSide
