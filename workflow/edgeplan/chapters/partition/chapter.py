@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeplan.chapters.base import PAIRS, Chapter, Compared, Stage
+from edgeplan.chapters.base import PAIRS, Chapter, Compared, Stage, Targets
 from edgeplan.chapters.partition.settings import Params
 
 _MEASURED = "results/{pair}/partition"
@@ -52,6 +52,7 @@ CHAPTER = Chapter(
     tables="edgeplan.chapters.partition.evaluation.tables:PARTITION_TABLES",
     figures="edgeplan.chapters.partition.evaluation.figures:PARTITION_FIGURES",
     merged_by="pair_report",
+    named_devices=(Targets("partition.devices"),),
     named_pairs=(PAIRS,),
     compared=(
         Compared(
