@@ -305,6 +305,7 @@ def _reduce(d: Drawing) -> None:
     axes = sorted(int(axis) for axis in d.rng.choice(rank, count, replace=False))
     keep = 1 if count == rank else d.pick("keepdims", 0, 1)
     x = d.positive(x) if "Log" in d.op and "Exp" not in d.op else x
+    x = d.node("Tanh", [x]) if "Prod" in d.op else x  # of hundreds of larger ones the product is infinite
     named = (
         [] if count == rank and d.pick("axes", "all", "named") == "all" else [d.constant(np.array(axes) - rank * d.one(0, 1))]
     )
