@@ -1,0 +1,70 @@
+"""The white-box dispatcher: which kernels run a step, with which tiles and groups. A pure function of shapes and device numbers.
+
+What it decides is known before anything is built, so predictors learn from it (LiPG, section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from edgeplan.errors import DeviceError
+from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import Step
+from edgeplan.opencl import convolutions
+from edgeplan.opencl.launch import DeviceNumbers, Dispatch
+
+Shapes = Mapping[str, Shape]
+Layouts = Mapping[str, str]
+
+
+class Maker(Protocol):
+    """Chooses the kernels of a kind of step."""
+
+    def __call__(self, step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
+        """The kernels of a step that is not refused."""
+
+
+#: Kind of step -> (why a step is refused or "", its kernels).
+KINDS: Mapping[str, tuple[Callable[[Step, Shapes, Layouts, DeviceNumbers], str], Maker]] = MappingProxyType(
+    {"conv": (convolutions.refusal, convolutions.dispatch)}
+)
+
+
+def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> str:
+    """Why there are no kernels for a step, or "".
+
+    Args:
+        step: of a program of one image.
+        shapes: shape of every tensor.
+        layouts: layout of every activation.
+        numbers: of the device.
+    """
+    if step.kind not in KINDS:
+        return f"steps of kind {step.kind}"
+    return KINDS[step.kind][0](step, shapes, layouts, numbers)
+
+
+def dispatch(
+    step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, start: int = 0, leading: int = 0
+) -> Dispatch:
+    """The kernels of a step.
+
+    Args:
+        step: the step, or a part of one whose weights and outputs are those of a range.
+        shapes: shape of every tensor.
+        layouts: layout of every activation.
+        numbers: of the device.
+        start: of a fully connected step: elements from where its output (and operands of its shape) begin to the first column.
+        leading: of a fully connected step: columns of the tensor that its output is a range of; 0 for those of the output.
+
+    Raises:
+        DeviceError: there are no kernels for it.
+    """
+    if why := refusal(step, shapes, layouts, numbers):
+        raise DeviceError(
+            f"the OpenCL kernels lack {why}", where=f"step {step.name!r}", next_step="leave this step to the other processor"
+        )
+    del start, leading
+    return KINDS[step.kind][1](step, shapes, layouts, numbers)

@@ -1,0 +1,166 @@
+"""What is launched for a step: values only, the same for every OpenCL device of the same numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNumbers:
+    """What dispatch knows of a device.
+
+    Attributes:
+        units: compute units.
+        vector: floats of a vector in kernels: 4, 8 or 16.
+        block: channels of a block of the layout `blocked16`: 8 or 16.
+        work_group: the most work items of a group.
+        local_bytes, constant_bytes: memory of these kinds.
+    """
+
+    units: int
+    vector: int
+    block: int
+    work_group: int
+    local_bytes: int = 0
+    constant_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no kernel is for."""
+        if self.vector not in (4, 8, 16) or self.block not in (8, 16) or self.vector > self.block:
+            raise ValueError(f"no kernels of vectors of {self.vector} floats for blocks of {self.block} channels")
+        if min(self.units, self.work_group) < 1:
+            raise ValueError(f"{self.units} units with groups of {self.work_group} work items")
+
+
+class Memory(StrEnum):
+    """An argument that points to the first element of a buffer of f32."""
+
+    #: All activations of the program.
+    arena = "arena"
+    #: The step's packed weights (`transforms`).
+    weights = "weights"
+    #: At least `Dispatch.workspace_elements` that only this step's launches use while they run.
+    workspace = "workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An argument that says where in the arena an activation lies, in elements: a 32-bit integer.
+
+    Attributes:
+        role: `input:0` (of `step.inputs`), `output`, or `operand:0` (the tensor of `step.post_ops[0]`).
+        extra: elements to add to where the tensor begins.
+    """
+
+    role: str
+    extra: int = 0
+
+
+#: Integers are passed as 32-bit integers, other numbers as 32-bit floats.
+Argument = Memory | Place | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel of a step.
+
+    Attributes:
+        source: name of the file in `sources`, without its ending; `common.h` goes before it.
+        kernel: the function.
+        defines: macros it is compiled with. Source and defines say which program this is.
+        global_size, local_size: work items of each dimension, the first a multiple of the second.
+        arguments: in order.
+    """
+
+    source: str
+    kernel: str
+    defines: tuple[tuple[str, int], ...]
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+    arguments: tuple[Argument, ...]
+
+    @property
+    def groups(self) -> int:
+        """Work groups."""
+        return math.prod(whole // part for whole, part in zip(self.global_size, self.local_size, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How the values of a step's weights are laid out for its kernels.
+
+    Attributes:
+        transform: name in `transforms.TRANSFORMS`; "" for no weights.
+        elements: of the buffer.
+        sizes: what the transform needs to know.
+    """
+
+    transform: str = ""
+    elements: int = 0
+    sizes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How much of what is computed is of use.
+
+    Attributes:
+        pixels, channels: of the output (rows and columns of a product).
+        padded_pixels, padded_channels: the same in whole tiles.
+        multiplications: of one element of the output.
+    """
+
+    pixels: int
+    channels: int
+    padded_pixels: int
+    padded_channels: int
+    multiplications: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """The kernels of a step.
+
+    Attributes:
+        implementation: such as `conv.winograd`.
+        launches: in order, each after the one before it has finished.
+        tile: pixels (or rows) and channels (or columns) that a work item computes.
+        work: how much is computed.
+        units: compute units of the device.
+        packing: of the weights.
+        workspace_elements: memory between the launches.
+    """
+
+    implementation: str
+    launches: tuple[Launch, ...]
+    tile: tuple[int, int]
+    work: Work
+    units: int
+    packing: Packing = field(default_factory=Packing)
+    workspace_elements: int = 0
+
+    def features(self) -> dict[str, float]:
+        """What a predictor of latency learns from, by name; the same names whatever the implementation (LiPG, section 3.2)."""
+        work = self.work
+        groups = [launch.groups for launch in self.launches]
+        waves = [-(-count // self.units) for count in groups]
+        padded = work.padded_pixels * work.padded_channels
+        return {
+            "launches": float(len(self.launches)),
+            "work_group": float(math.prod(self.launches[-1].local_size)),
+            "work_groups": float(sum(groups)),
+            "waves": float(sum(waves)),
+            "last_wave": sum(groups) / (sum(waves) * self.units),
+            "tile_pixels": float(self.tile[0]),
+            "tile_channels": float(self.tile[1]),
+            "padded_pixels": float(work.padded_pixels),
+            "padded_channels": float(work.padded_channels),
+            "useful": work.pixels * work.channels / padded,
+            "padded_work": padded * work.multiplications,
+            "weight_elements": float(self.packing.elements),
+            "workspace_elements": float(self.workspace_elements),
+        }

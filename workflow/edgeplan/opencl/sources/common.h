@@ -1,0 +1,96 @@
+/* What all kernels share. Compile-time: B, channels of a block of the layout; V, floats of a vector; R, pixels or rows, and N,
+   vectors of V channels or columns, that a work item computes.
+
+   Activations lie in one buffer, the arena, at offsets in elements. Channels are padded with zeros to whole blocks, and every
+   kernel leaves them zero. */
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define FLOATV JOIN(float, V)
+#define INTV JOIN(int, V)
+#define VLOAD(from) JOIN(vload, V)(0, from)
+#define VSTORE(value, to) JOIN(vstore, V)(value, 0, to)
+#define AS_INTV JOIN(as_int, V)
+#define T (N * V)
+
+/* Post-operations: the codes of edgeplan.opencl.post_ops, eight bits each, the first lowest; 0 ends them. */
+enum {
+    RELU = 1, CLIP, LOGISTIC, HARDSWISH, HARDSIGMOID, SWISH, TANH, ELU, LINEAR, SQUARE, ABS, SQRT, EXP, LOG, POW, GELU_TANH,
+    GELU_ERF, SOFT_RELU, MISH, ADD_SAME = 64, MUL_SAME, ADD_CHANNEL, MUL_CHANNEL
+};
+
+#define POSTS_PARAMETERS \
+    int posts, float alpha0, float beta0, int operand0, float alpha1, float beta1, int operand1, float alpha2, float beta2, \
+    int operand2, float alpha3, float beta3, int operand3
+#define POSTS_GIVEN \
+    { posts, {alpha0, alpha1, alpha2, alpha3}, {beta0, beta1, beta2, beta3}, {operand0, operand1, operand2, operand3} }
+
+typedef struct {
+    int kinds;
+    float alpha[4], beta[4];
+    int operand[4];
+} posts_t;
+
+FLOATV eltwise(int kind, FLOATV x, float alpha, float beta)
+{
+    switch (kind) {
+    case RELU: return select(alpha * x, x, x > 0.0f);
+    case CLIP: return fmin(fmax(x, alpha), beta);
+    case LOGISTIC: return 1.0f / (1.0f + exp(-x));
+    case HARDSWISH: return x * fmin(fmax(alpha * x + beta, 0.0f), 1.0f);
+    case HARDSIGMOID: return fmin(fmax(alpha * x + beta, 0.0f), 1.0f);
+    case SWISH: return x / (1.0f + exp(-alpha * x));
+    case TANH: return tanh(x);
+    case ELU: return select(alpha * expm1(x), x, x > 0.0f);
+    case LINEAR: return alpha * x + beta;
+    case SQUARE: return x * x;
+    case ABS: return fabs(x);
+    case SQRT: return sqrt(x);
+    case EXP: return exp(x);
+    case LOG: return log(x);
+    case POW: return alpha * pow(x, (FLOATV)(beta));
+    case GELU_TANH: return 0.5f * x * (1.0f + tanh(0.7978845608f * x * (1.0f + 0.044715f * x * x)));
+    case GELU_ERF: return 0.5f * x * (1.0f + erf(0.7071067812f * x));
+    case SOFT_RELU: return (fmax(alpha * x, 0.0f) + log1p(exp(-fabs(alpha * x)))) / alpha;
+    case MISH: return x * tanh(fmax(x, 0.0f) + log1p(exp(-fabs(x))));
+    }
+    return x;
+}
+
+/* The post-operations on values whose first lies at `place` of the output and is of channel (or column) `channel`. */
+FLOATV after(const posts_t *posts, __global const float *arena, FLOATV x, int place, int channel)
+{
+    for (int i = 0; i < 4; ++i) {
+        int kind = (posts->kinds >> 8 * i) & 255;
+        if (!kind)
+            break;
+        if (kind < ADD_SAME) {
+            x = eltwise(kind, x, posts->alpha[i], posts->beta[i]);
+        } else {
+            FLOATV other = VLOAD(arena + posts->operand[i] + (kind < ADD_CHANNEL ? place : channel));
+            x = kind == ADD_SAME || kind == ADD_CHANNEL ? x + other : x * other;
+        }
+    }
+    return x;
+}
+
+/* The first `count` of the values; zero behind them. */
+FLOATV first(FLOATV x, int count)
+{
+    float values[V];
+    VSTORE(x, values);
+    for (int i = 0; i < V; ++i)
+        values[i] = i < count ? values[i] : 0.0f;
+    return VLOAD(values);
+}
+
+/* Write a vector of channels of a pixel of a blocked output of `size` pixels; nothing behind the last block. */
+void write_blocked(
+    const posts_t *posts, __global float *arena, int output, FLOATV x, int pixel, int size, int channel, int channels)
+{
+    if (channel >= (channels + B - 1) / B * B)
+        return;
+    int place = (channel / B * size + pixel) * B + channel % B;
+    x = after(posts, arena, x, place, channel);
+    VSTORE(channel + V > channels ? first(x, channels - channel) : x, arena + output + place);
+}
