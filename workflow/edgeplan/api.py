@@ -326,7 +326,7 @@ def plan_memory(
     """
     from edgeplan.chapters.memory.budget import Budget
     from edgeplan.chapters.memory.plan import planning, require_replaceable
-    from edgeplan.chapters.memory.stock import peak_bytes
+    from edgeplan.measurement.process.stock import peak_bytes
     from edgeplan.devices.config import load_device
     from edgeplan.graph.onnx.prepare import Preparation, prepare_file
     from edgeplan.planning.memory.planner import Mode
@@ -355,7 +355,7 @@ def plan_memory(
         if wanted is None:
             size = planner.least_for(slowdown, Mode(mode))
         elif wanted.share:
-            size = int(wanted.share * peak_bytes(source, planner.cores))
+            size = int(wanted.share * peak_bytes(source, planner.cores.compute))
         else:
             size = wanted.size
         planner.beside_bytes = planner.idle_bytes if total and wanted is not None else 0

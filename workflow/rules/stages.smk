@@ -5,7 +5,7 @@ include: "common.smk"
 
 
 from edgeplan.chapters.base import expanded
-from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, parts_of_report
+from edgeplan.chapters.registry import CHAPTERS, REPORTS, STAGES, parts_of_report
 
 
 def is_fixed(stage):
@@ -27,10 +27,14 @@ def patterns(stage, paths):
 
 
 def inputs_of(stage):
-    """What a stage reads; the report of a device what the chapters wrote of it, too."""
+    """What a stage reads; the report of a device or a pair what the chapters wrote of it, too."""
     gathered = (
-        {"parts": lambda wildcards: parts_of_report(wildcards.device, config)}
-        if stage is REPORT
+        {
+            "parts": lambda wildcards: parts_of_report(
+                stage, wildcards[stage.targets.wildcards[0]], config
+            )
+        }
+        if stage in REPORTS
         else {}
     )
     return patterns(stage, stage.inputs) | gathered

@@ -64,6 +64,8 @@ class Targets:
 
 #: The devices that have a report.
 DEVICES = Targets("devices")
+#: The pairs of processors that have one.
+PAIRS = Targets("partition.pairs", wildcards=("pair",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class Chapter:
             captions lie beside the chapter.
         merged_by: the stage that merges its figures of merit (`results/<target>/chapters/<name>.json`) into
             `results/<target>/metrics.json` and takes its part into `results/<target>/report.html`.
-        named_devices: where else in params.yaml devices are named; each has to have a file.
+        named_devices, named_pairs: where else in params.yaml devices and pairs are named; each has to have a file.
         shipped_devices: where devices are named that stages learn from; each has to be shipped with its kernels.
         compared: tables of the committed results that `dvc plots diff` draws.
         estimate: `module:function` from params and engines to seconds by part of a run.
@@ -168,6 +170,7 @@ class Chapter:
     figures: str = ""
     merged_by: str = "report"
     named_devices: tuple[Targets, ...] = ()
+    named_pairs: tuple[Targets, ...] = ()
     shipped_devices: tuple[Targets, ...] = ()
     compared: tuple[Compared, ...] = ()
     estimate: str = ""

@@ -11,35 +11,43 @@ import yaml
 from edgeplan.chapters.base import DEVICES, ChapterParams, Targets
 from edgeplan.chapters.registry import CHAPTERS
 from edgeplan.devices.config import DEVICE_FOLDER, load_device
+from edgeplan.devices.pairs import PAIR_FOLDER, load_pair
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.params import load_params
 from edgeplan.workspace import shipped_folder
 
 
-def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> ChapterParams:
-    """Read params.yaml and the file of every device that it names.
+def check_params(path: Path, devices: Path = DEVICE_FOLDER, pairs: Path = PAIR_FOLDER) -> ChapterParams:
+    """Read params.yaml and the file of every device and every pair that it names.
 
     Raises:
         ParamsError: a key is misspelt or missing, or a value is out of range.
-        DeviceError: a device has no file in the folder `devices`, or one that does not fit; nothing is shipped of a prior one.
+        DeviceError: a device has no file in the folder `devices`, or a pair in the folder `pairs`, or one that does not fit;
+            nothing is shipped of a prior device.
     """
     params = load_params(path)
     for place, name in _named(
         params, (DEVICES, *(targets for chapter in CHAPTERS.values() for targets in chapter.named_devices))
     ):
-        file = devices / f"{name}.yaml"
-        if not file.is_file():
-            known = ", ".join(sorted(p.stem for p in devices.glob("*.yaml"))) or "none"
-            raise DeviceError(
-                f"unknown device {name!r}: there is no {file}",
-                where=f"{path}, {place}",
-                next_step=f"write that file, or name one of those there: {known}; "
-                f"`dvc exp run` with --temp or --queue takes only files that git knows: git add {file}",
-            )
-        load_device(file)
+        load_device(_file("device", name, devices, f"{path}, {place}"))
+    for place, name in _named(params, (targets for chapter in CHAPTERS.values() for targets in chapter.named_pairs)):
+        load_pair(_file("pair", name, pairs, f"{path}, {place}"))
     for place, name in _named(params, (targets for chapter in CHAPTERS.values() for targets in chapter.shipped_devices)):
         shipped_folder(name, where=place)
     return params
+
+
+def _file(what: str, name: str, folder: Path, where: str) -> Path:
+    file = folder / f"{name}.yaml"
+    if not file.is_file():
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml"))) or "none"
+        raise DeviceError(
+            f"unknown {what} {name!r}: there is no {file}",
+            where=where,
+            next_step=f"write that file, or name one of those there: {known}; "
+            f"`dvc exp run` with --temp or --queue takes only files that git knows: git add {file}",
+        )
+    return file
 
 
 def refuse_overlay(config: Mapping[str, Any], path: Path) -> None:

@@ -71,7 +71,7 @@ def _check() -> dict[str, Any]:
     """Runs first, as the first of the file, whenever a value of params.yaml or a device file changed."""
     return {
         "cmd": "PYTHONPATH=workflow python workflow/scripts/check.py",
-        "deps": ["config/devices", "workflow/scripts/check.py", *code("edgeplan.chapters.check")],
+        "deps": ["config/devices", "config/pairs", "workflow/scripts/check.py", *code("edgeplan.chapters.check")],
         "params": [{"params.yaml": None}],
     }
 

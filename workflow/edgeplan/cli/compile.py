@@ -23,6 +23,7 @@ def compile_ahead() -> None:
     from edgeplan.predictors.trees import Forest  # noqa: PLC0415
     from edgeplan.predictors.walking import Walk  # noqa: PLC0415
     from edgeplan.runtime import kernels, native  # noqa: F401, PLC0415  likewise
+    from edgeplan.runtime.native import partner  # noqa: F401, PLC0415  likewise
 
     kernels.compile_all()
     leaf = Forest.from_arrays(

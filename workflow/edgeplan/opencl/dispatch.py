@@ -1,4 +1,4 @@
-"""The white-box dispatcher: which kernels run a step, with which tiles and groups. A pure function of shapes and device numbers.
+"""The white-box dispatcher: which kernels run a step, with which tiles and groups; a pure function of shapes and numbers.
 
 What it decides is known before anything is built, so predictors learn from it (LiPG, section 3.2).
 """
@@ -7,28 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Protocol
 
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl import convolutions
+from edgeplan.opencl import convolutions, copies, linear, pointwise, windows
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch
+from edgeplan.opencl.spaces import Maker, refusal_of
 
 Shapes = Mapping[str, Shape]
 Layouts = Mapping[str, str]
 
 
-class Maker(Protocol):
-    """Chooses the kernels of a kind of step."""
-
-    def __call__(self, step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-        """The kernels of a step that is not refused."""
-
-
+#: Makers that say themselves what they lack.
+_OTHERS: Mapping[str, Maker] = MappingProxyType(
+    {
+        **dict.fromkeys(("eltwise", "binary", "scale"), pointwise.dispatch),
+        "concat": copies.concat,
+        "split": copies.split,
+        "shuffle": copies.shuffle,
+        "reshape": copies.reshape,
+        "transpose": copies.transpose,
+        "pool": windows.pool,
+        "lrn": windows.lrn,
+        "resize": windows.resize,
+        "softmax": windows.softmax,
+    }
+)
 #: Kind of step -> (why a step is refused or "", its kernels).
-KINDS: Mapping[str, tuple[Callable[[Step, Shapes, Layouts, DeviceNumbers], str], Maker]] = MappingProxyType(
-    {"conv": (convolutions.refusal, convolutions.dispatch)}
+KINDS: Mapping[str, tuple[Callable[[Step, Shapes, Layouts, DeviceNumbers], str], Callable[..., Dispatch]]] = MappingProxyType(
+    {
+        "conv": (convolutions.refusal, convolutions.dispatch),
+        "fc": (linear.refusal, linear.dispatch),
+        **{kind: (refusal_of(maker), maker) for kind, maker in _OTHERS.items()},
+    }
 )
 
 
@@ -66,5 +78,7 @@ def dispatch(
         raise DeviceError(
             f"the OpenCL kernels lack {why}", where=f"step {step.name!r}", next_step="leave this step to the other processor"
         )
-    del start, leading
-    return KINDS[step.kind][1](step, shapes, layouts, numbers)
+    make = KINDS[step.kind][1]
+    if start or leading:
+        return make(step, shapes, layouts, numbers, start, leading)
+    return make(step, shapes, layouts, numbers)

@@ -46,7 +46,77 @@ def _conv_direct(sizes: Mapping[str, int], weight: Array, bias: Array | None, fo
     target[:] = padded.reshape(out // columns, columns, inner, height * width).transpose(0, 3, 2, 1)
 
 
+def _as_it_is(_sizes: Mapping[str, int], weight: Array, _bias: Array | None, found: Array) -> None:
+    """Any shape, row-major."""
+    found[: weight.size] = weight.ravel()
+
+
+def _by_channel(_sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
+    """A factor and a summand of each channel: (C,) both, each padded to whole blocks."""
+    for start, values in ((0, weight), (len(found) // 2, bias)):
+        if values is not None:
+            found[start : start + values.size] = values.ravel()
+
+
+#: G of F(4 x 4, 3 x 3) at the points 0, 1, -1, 2, -2 and infinity.
+_WINOGRAD = np.array(
+    [
+        [1 / 4, 0, 0],
+        [-1 / 6, -1 / 6, -1 / 6],
+        [-1 / 6, 1 / 6, -1 / 6],
+        [1 / 24, 1 / 12, 1 / 6],
+        [1 / 24, -1 / 12, 1 / 6],
+        [0, 0, 1],
+    ]
+)
+
+
+def _conv_winograd(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
+    """From (O, I, 3, 3) to bias [tiles][T] and, of G w G', [36][tiles][I][T]."""
+    columns = sizes["columns"]
+    padded = _padded(_padded(weight, 1, sizes["block"]), 0, columns)
+    out, inner = padded.shape[:2]
+    if bias is not None:
+        found[: len(bias)] = bias
+    both = np.kron(_WINOGRAD, _WINOGRAD).astype(np.float32)
+    target = found[out:].reshape(len(both), out // columns, inner, columns)
+    target[:] = (both @ padded.reshape(-1, 9).T).reshape(-1, out // columns, columns, inner).transpose(0, 1, 3, 2)
+
+
+def _conv_first(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
+    """From (O, I, window) to B zeros, bias [tiles][T] and [tiles][I][window][T].
+
+    Of a depthwise convolution, whose I is 1, to B zeros, bias [channels] and [blocks][window][B].
+    """
+    _tiled(sizes["columns"], weight.reshape(len(weight), -1), bias, found[sizes["block"] :])
+
+
+def _tiled(columns: int, weight: Array, bias: Array | None, found: Array) -> None:
+    """From (O, K) to bias [tiles][columns] and [tiles][K][columns]."""
+    padded = _padded(weight, 0, columns)
+    if bias is not None:
+        found[: len(bias)] = bias
+    found[len(padded) :].reshape(-1, padded.shape[1], columns)[:] = padded.reshape(-1, columns, padded.shape[1]).swapaxes(1, 2)
+
+
+def _linear(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
+    """From (K, columns), or (columns, K) if transposed, to bias [tiles][T] and [tiles][K][T]; K in the order of the input."""
+    width, channels, pixels, block = (sizes[key] for key in ("columns", "channels", "pixels", "block"))
+    matrix = weight if sizes["transposed"] else weight.T
+    columns = len(matrix)
+    split = _padded(matrix.reshape(columns, channels, pixels), 1, block)
+    ordered = split.reshape(columns, -1, block, pixels).swapaxes(2, 3).reshape(columns, -1)
+    _tiled(width, ordered, bias, found)
+
+
 #: Transform -> (sizes, weight, bias, buffer of zeros to fill).
 TRANSFORMS: Mapping[str, Callable[[Mapping[str, int], Array, Array | None, Array], None]] = MappingProxyType(
-    {"conv_direct": _conv_direct}
+    {
+        "conv_direct": _conv_direct,
+        "conv_winograd": _conv_winograd,
+        "conv_first": _conv_first,
+        "linear": _linear,
+        "as_it_is": _as_it_is,
+        "by_channel": _by_channel,
+    }
 )

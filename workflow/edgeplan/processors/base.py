@@ -6,12 +6,13 @@ A new processor is one file that subclasses `Processor`, and one line in `regist
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType, TracebackType
 from typing import Self
 
+from edgeplan.errors import DeviceError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.executable import Buffer, Executable
 
@@ -85,6 +86,9 @@ class Processor(ABC):
             DeviceError: there is not so much.
         """
 
+    def free(self, buffer: Buffer) -> None:  # noqa: B027  where nobody else holds it, it is free
+        """Let go of memory from `allocate`; kernels on it have finished, and none is enqueued any more."""
+
     @abstractmethod
     def prepare(self, executable: Executable, index: int) -> Kernel:
         """Make the kernel of a step of `executable.program`, with its weights read and transformed.
@@ -93,6 +97,14 @@ class Processor(ABC):
 
         Raises:
             ModelError: the weights cannot be read, or the processor refuses the step.
+            DeviceError: the kernel cannot be made.
+        """
+
+    @abstractmethod
+    def empty(self) -> Kernel:
+        """A kernel that does nothing: what handing over costs is measured with it.
+
+        Raises:
             DeviceError: the kernel cannot be made.
         """
 
@@ -111,6 +123,52 @@ class Processor(ABC):
         Raises:
             DeviceError: the processor reports a failure, or does not answer in its time.
         """
+
+    def flush(self) -> None:  # noqa: B027  a processor without a queue has begun
+        """See to it that what was enqueued is begun."""
+
+    def enqueue_wait(self, counter_address: int, value: int) -> None:
+        """Have the queue wait until a counter has reached a value; after too long it gives up, as `finish` tells.
+
+        Only processors whose capabilities say `atomics` can.
+
+        Args:
+            counter_address: of an int32 in memory from `allocate`.
+            value: at least which it must be.
+
+        Raises:
+            DeviceError: this processor does not see the host's stores while it runs.
+        """
+        del counter_address, value
+        raise self._cannot_poll()
+
+    def enqueue_signal(self, counter_address: int, value: int) -> None:
+        """Have the queue store a value in a counter once all that was enqueued before has run; all that was written is seen.
+
+        Args:
+            counter_address: of an int32 in memory from `allocate`.
+            value: to store.
+
+        Raises:
+            DeviceError: the host does not see this processor's stores while it runs.
+        """
+        del counter_address, value
+        raise self._cannot_poll()
+
+    def _cannot_poll(self) -> DeviceError:
+        return DeviceError(
+            f"{self.capabilities.name} sees no counters while it runs", where="polling", next_step="synchronise by events"
+        )
+
+    def give_up(self) -> None:  # noqa: B027  a processor that does not poll has nothing to end
+        """End all waits for counters now; `finish` then raises."""
+
+    def spans(self) -> Sequence[tuple[int, int]]:
+        """When each kernel began and ended that was enqueued since this was asked last, in order; all have finished.
+
+        In ns of `time.perf_counter_ns`; nothing where it is not measured.
+        """
+        return ()
 
     def take(self) -> None:  # noqa: B027  with fine-grained sharing there is nothing to do
         """The host is to read and write shared memory now; all kernels have finished."""

@@ -1,4 +1,4 @@
-"""Stages `report` and `cold_report`: pages, and the figures of merit of all chapters of a device in one file.
+"""Stages `report`, `pair_report` and `cold_report`: pages, and the figures of merit of all chapters of a device in one file.
 
 What people wrote, captions and remarks, is read here and by no stage before.
 """
@@ -57,6 +57,21 @@ def write_report(
     own = with_texts(prediction, _CHAPTERS / "prediction/captions", remarks_of(remarks, device, prediction.rows))
     shown = [own, *(_complete(path, device, remarks) for path in sorted(chapters.glob(f"*{SUFFIX}")))]
     write_text(report, render_page(device, own.machine, shown))
+
+
+def write_pair_report(*, pair: str, chapters: Path, metrics: Path, remarks: Path, report: Path) -> None:
+    """Gather what the chapters on pairs of processors wrote.
+
+    Args:
+        pair: its name.
+        chapters: as for `write_report`.
+        metrics: where the figures of merit of all chapters go.
+        remarks: folder of texts written by people.
+        report: the page.
+    """
+    write_json(metrics, merged_metrics(chapters))
+    shown = [_complete(path, pair, remarks) for path in sorted(chapters.glob(f"*{SUFFIX}"))]
+    write_text(report, render_page(pair, shown[0].machine if shown else "", shown))
 
 
 def write_chapter_report(*, device: str, chapter: Path, remarks: Path, page: Path) -> None:

@@ -6,6 +6,7 @@ execution is in step order. What the two share is read-only, but for the arena, 
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import math
 import mmap
@@ -117,6 +118,19 @@ class Executable:
             data = np.frombuffer(mmap.mmap(-1, max(1, program.arena_bytes)), np.uint8)
             arena = Buffer(data, data.ctypes.data)
         self.arena = arena
+
+    def through(self, dnnl: Dnnl, program: Program | None = None) -> Executable:
+        """The same files and memory, used through another handle of the library; closed with this one.
+
+        Args:
+            dnnl: the handle: an engine is of one, and what it makes.
+            program: in place of this one; None: this one.
+        """
+        found = copy.copy(self)
+        found.dnnl, found.program = dnnl, program or self.program
+        p = found.program
+        found.creator = Creator(dnnl, p.shapes, p.layouts, p.offsets, p.types)
+        return found
 
     def close(self) -> None:
         """Close the files. The arena lives as long as something points to it."""

@@ -141,7 +141,7 @@ def _columns(
     slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
     if bias is not None:
         slots += (Slot(constants.ARG_BIAS, bias),)
-    wanted = _wanted(d, shape, plain, v)  # a handle lives as long as it is named
+    wanted = _wanted(d, shape, plain, v)
     given = (read.value, wanted.value, bias.value if bias is not None else None, out.descriptor.value)
     function = "dnnl_matmul_primitive_desc_create"
     return d.dnnl.make("primitive_desc", function, d.dnnl.engine.value, *given, attributes.value), slots

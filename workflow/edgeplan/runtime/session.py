@@ -49,18 +49,7 @@ class SequentialSession:
 
     def bind(self, inputs: Mapping[str, Array]) -> None:
         """Copy the inputs to their place. The arena is reused while running, so each run needs them again."""
-        for name in self.program.inputs:
-            shape = self.program.shapes[name]
-            value = inputs.get(name)
-            dtype = self.program.dtype(name)
-            if value is None or value.shape != shape or not np.can_cast(value.dtype, dtype, "same_kind"):
-                given = "missing" if value is None else f"{value.dtype}{list(value.shape)}"
-                raise ModelError(
-                    f"input {name!r} is {given}, not {dtype}{list(shape)}",
-                    where=self.program.name,
-                    next_step=f"correct the input: expected {dtype}{list(shape)}",
-                )
-            np.copyto(self.executable.activation(name), value)
+        bind_inputs(self.executable, inputs)
 
     def execute(self) -> None:
         """Run all steps on the inputs bound."""
@@ -71,4 +60,30 @@ class SequentialSession:
 
     def outputs(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
-        return {name: np.array(self.executable.activation(name)) for name in self.program.outputs}
+        return outputs_of(self.executable)
+
+
+def bind_inputs(executable: Executable, inputs: Mapping[str, Array]) -> None:
+    """Copy the inputs of a run to their place in the arena.
+
+    Raises:
+        ModelError: an input is missing or of another shape.
+    """
+    program = executable.program
+    for name in program.inputs:
+        shape = program.shapes[name]
+        value = inputs.get(name)
+        dtype = program.dtype(name)
+        if value is None or value.shape != shape or not np.can_cast(value.dtype, dtype, "same_kind"):
+            given = "missing" if value is None else f"{value.dtype}{list(value.shape)}"
+            raise ModelError(
+                f"input {name!r} is {given}, not {dtype}{list(shape)}",
+                where=program.name,
+                next_step=f"correct the input: expected {dtype}{list(shape)}",
+            )
+        np.copyto(executable.activation(name), value)
+
+
+def outputs_of(executable: Executable) -> dict[str, Array]:
+    """Copies of the outputs of the last run."""
+    return {name: np.array(executable.activation(name)) for name in executable.program.outputs}

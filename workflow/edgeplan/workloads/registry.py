@@ -22,13 +22,19 @@ from edgeplan.workloads.exported import Exported, save_model
 from edgeplan.workloads.recurrent import recurrent_language_model
 from edgeplan.workloads.transformers import bert, gpt2, vit
 from edgeplan.workloads.yolov3 import yolov3
+from edgeplan.zoo.alexnet import alexnet
 from edgeplan.zoo.choices import Choices
+from edgeplan.zoo.densenet import densenet
 from edgeplan.zoo.family import Builder
+from edgeplan.zoo.googlenet import googlenet
+from edgeplan.zoo.mnasnet import mnasnet
 from edgeplan.zoo.mobilenetv1 import mobilenetv1
 from edgeplan.zoo.mobilenetv2 import mobilenetv2
 from edgeplan.zoo.resnet import resnet
 from edgeplan.zoo.squeezenet import squeezenet
+from edgeplan.zoo.unseen.darknet import darknet19
 from edgeplan.zoo.unseen.inception import inception_v3
+from edgeplan.zoo.unseen.mobile import repvgg_a0
 from edgeplan.zoo.vgg import vgg
 
 #: A network of the zoo, or a model as an exporter writes it.
@@ -48,14 +54,20 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = MappingProxyType(
     {
         **dict(
             (
-                _zoo("resnet152", partial(resnet, depth=152)),
-                _zoo("vgg19", partial(vgg, depth=19)),
+                *(_zoo(f"resnet{depth}", partial(resnet, depth=depth)) for depth in (18, 34, 50, 152)),
+                *(_zoo(f"vgg{depth}", partial(vgg, depth=depth)) for depth in (11, 16, 19)),
+                _zoo("alexnet", alexnet),
+                _zoo("googlenet", googlenet),
+                _zoo("densenet121", densenet),
+                _zoo("mnasnet", mnasnet),
                 _zoo("mobilenetv1", mobilenetv1),
                 _zoo("mobilenetv2", mobilenetv2),
                 _zoo("squeezenet", partial(squeezenet, version="1.0")),
             )
         ),
         "inception_v3": partial(inception_v3, "inception_v3"),
+        "darknet19": partial(darknet19, "darknet19"),
+        "repvgg_a0": partial(repvgg_a0, "repvgg_a0"),
         "yolov3": partial(yolov3, "yolov3"),
         "vit_b_16": partial(vit, "vit_b_16"),
         "gpt2": partial(gpt2, "gpt2"),

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.chapters.memory import stock
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.plan import Cores, MemoryPlanned, Planner
 from edgeplan.chapters.memory.settings import MemorySettings
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, InfeasibleError
+from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.child import ColdRunError, answered
 from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_limited
@@ -106,7 +106,7 @@ def _stock(subject: Subject, setting: str) -> dict[str, Any]:
     try:
         inputs = stock.inputs_of(subject.model)
         artefact = stock.prepared(setting, subject.model, inputs, folder, subject.settings.threads)
-        found = stock.run_stock(stock.stock_job(setting, artefact, inputs, subject.cores, subject.settings.runs))
+        found = stock.run_stock(stock.stock_job(setting, artefact, inputs, subject.cores.compute, subject.settings.runs))
     except ColdRunError as error:
         return row | {"reason": error.reason}
     memory = {key: getattr(found.peak, key) - getattr(found.idle, key) for key in ("anonymous", "file", "shared")}
@@ -217,7 +217,7 @@ def _held(subject: Subject, planner: Planner) -> Iterator[dict[str, Any]]:
     try:
         artefact = stock.prepared(setting, subject.model, inputs, folder, subject.settings.threads)
         evict(artefact.files)
-        job = stock.stock_job(setting, artefact, inputs, subject.cores, subject.settings.runs, str(gate))
+        job = stock.stock_job(setting, artefact, inputs, subject.cores.compute, subject.settings.runs, str(gate))
         held = run_limited(stock.MODULE, job.model_dump_json().encode(), gate, budget)
         found = answered(StockResult, setting, held.code, held.stdout, held.stderr)
         yield row | {

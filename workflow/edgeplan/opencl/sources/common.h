@@ -13,6 +13,13 @@
 #define AS_INTV JOIN(as_int, V)
 #define T (N * V)
 
+/* What is read soon, into the first cache (3) or the second (2): planes of channels lie too far apart for a CPU to foresee. */
+#if defined(__x86_64__) || defined(__aarch64__)
+#define SOON(from, cache) __builtin_prefetch((const void *)(size_t)(from), 0, cache)
+#else
+#define SOON(from, cache)
+#endif
+
 /* Post-operations: the codes of edgeplan.opencl.post_ops, eight bits each, the first lowest; 0 ends them. */
 enum {
     RELU = 1, CLIP, LOGISTIC, HARDSWISH, HARDSIGMOID, SWISH, TANH, ELU, LINEAR, SQUARE, ABS, SQRT, EXP, LOG, POW, GELU_TANH,
@@ -29,6 +36,8 @@ typedef struct {
     int kinds;
     float alpha[4], beta[4];
     int operand[4];
+    int bounds, sums; /* from here on: set by `bounding` */
+    float low, high;
 } posts_t;
 
 FLOATV eltwise(int kind, FLOATV x, float alpha, float beta)
@@ -57,8 +66,19 @@ FLOATV eltwise(int kind, FLOATV x, float alpha, float beta)
     return x;
 }
 
-/* The post-operations on values whose first lies at `place` of the output and is of channel (or column) `channel`. */
-FLOATV after(const posts_t *posts, __global const float *arena, FLOATV x, int place, int channel)
+/* The first `count` values in memory; zero behind them, where nothing may be read. */
+FLOATV load_first(__global const float *from, int count)
+{
+    if (count >= V)
+        return VLOAD(from);
+    float values[V];
+    for (int i = 0; i < V; ++i)
+        values[i] = i < count ? from[i] : 0.0f;
+    return VLOAD(values);
+}
+
+/* The post-operations on `count` values whose first lies at `place` of the output and is of channel (or column) `channel`. */
+FLOATV after(const posts_t *posts, __global const float *arena, FLOATV x, int place, int channel, int count)
 {
     for (int i = 0; i < 4; ++i) {
         int kind = (posts->kinds >> 8 * i) & 255;
@@ -67,11 +87,21 @@ FLOATV after(const posts_t *posts, __global const float *arena, FLOATV x, int pl
         if (kind < ADD_SAME) {
             x = eltwise(kind, x, posts->alpha[i], posts->beta[i]);
         } else {
-            FLOATV other = VLOAD(arena + posts->operand[i] + (kind < ADD_CHANNEL ? place : channel));
+            FLOATV other = load_first(arena + posts->operand[i] + (kind < ADD_CHANNEL ? place : channel), count);
             x = kind == ADD_SAME || kind == ADD_CHANNEL ? x + other : x * other;
         }
     }
     return x;
+}
+
+/* Find out whether the post-operations are at most a sum, then a RELU without slope or a CLIP: those take two instructions. */
+void bounding(posts_t *posts)
+{
+    int sums = (posts->kinds & 255) == ADD_SAME, kind = sums ? posts->kinds >> 8 : posts->kinds;
+    posts->sums = sums;
+    posts->low = kind == CLIP ? posts->alpha[sums] : kind == RELU ? 0.0f : -INFINITY;
+    posts->high = kind == CLIP ? posts->beta[sums] : INFINITY;
+    posts->bounds = kind == 0 || kind == CLIP || (kind == RELU && posts->alpha[sums] == 0.0f);
 }
 
 /* The first `count` of the values; zero behind them. */
@@ -91,6 +121,42 @@ void write_blocked(
     if (channel >= (channels + B - 1) / B * B)
         return;
     int place = (channel / B * size + pixel) * B + channel % B;
-    x = after(posts, arena, x, place, channel);
-    VSTORE(channel + V > channels ? first(x, channels - channel) : x, arena + output + place);
+    if (posts->bounds && channel + V <= channels) {
+        if (posts->sums)
+            x += VLOAD(arena + posts->operand[0] + place);
+        x = min(max(x, posts->low), posts->high);
+    } else {
+        x = first(after(posts, arena, x, place, channel, channels - channel), channels - channel);
+    }
+    VSTORE(x, arena + output + place);
+}
+
+/* Write `count` of R pixels of N vectors of channels: in registers where post-operations are bounds and no channel is padding.
+   Inlined, since what is passed by address does not stay in registers. */
+__attribute__((always_inline)) void write_tile(
+    const posts_t *posts, __global float *arena, int output, FLOATV (*values)[N], int pixel, int count, int size, int channel,
+    int channels)
+{
+    if (posts->bounds && count >= R && channel + T <= channels) {
+#pragma unroll
+        for (int r = 0; r < R; ++r)
+#pragma unroll
+            for (int n = 0; n < N; ++n) {
+                int of = channel + n * V, place = (of / B * size + pixel + r) * B + of % B;
+                FLOATV x = values[r][n];
+                if (posts->sums)
+                    x += VLOAD(arena + posts->operand[0] + place);
+                VSTORE(min(max(x, posts->low), posts->high), arena + output + place);
+            }
+        return;
+    }
+    FLOATV kept[R][N];
+#pragma unroll
+    for (int r = 0; r < R; ++r)
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+            kept[r][n] = values[r][n];
+    for (int r = 0; r < R && r < count; ++r)
+        for (int n = 0; n < N; ++n)
+            write_blocked(posts, arena, output, kept[r][n], pixel + r, size, channel + n * V, channels);
 }

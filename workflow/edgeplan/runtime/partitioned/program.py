@@ -111,8 +111,9 @@ def partition(
     root = shared_buffers(lowered, {t: f for t, f in layouts.items() if t not in ranged.tensors}, block)
     touched = [_touched(step, ranged, root) for step in ranged.lowered.steps]
     if orders is None:
-        order = list(range(len(lanes)))
-        before = [[j for j in order[:k] if ranged.origin[j] < ranged.origin[k]] for k in order]
+        # of a split the GPU's part first: it is queued, the CPU's part runs at once
+        order = sorted(range(len(lanes)), key=lambda k: (ranged.origin[k], -lanes[k]))
+        before = [[j for j in range(k) if ranged.origin[j] < ranged.origin[k]] for k in range(len(lanes))]
     else:
         before = _dependencies(ranged.origin, touched)
         order = _merged(lowered, ranged.origin, lanes, before, orders)

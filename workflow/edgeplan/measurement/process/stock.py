@@ -5,16 +5,12 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.process.child import ColdRunError, prepare_offline, work_apart
 from edgeplan.measurement.process.job import Artefact, PrepareJob
 from edgeplan.measurement.process.stock_memory import StockJob, StockResult
-
-if TYPE_CHECKING:
-    from edgeplan.chapters.memory.plan import Cores
 
 MODULE = "edgeplan.measurement.process.stock_memory"
 #: What shares are of: ONNX Runtime as it comes.
@@ -23,7 +19,7 @@ _TIMEOUT_SECONDS = 600.0
 _STDERR_LINES = 3
 
 
-def peak_bytes(model: Path, cores: Cores) -> int:
+def peak_bytes(model: Path, processors: tuple[int, ...]) -> int:
     """What ONNX Runtime takes over idle by default, all pages.
 
     Raises:
@@ -31,8 +27,8 @@ def peak_bytes(model: Path, cores: Cores) -> int:
     """
     inputs = inputs_of(model)
     with tempfile.TemporaryDirectory(prefix="edgeplan-stock-") as folder:
-        artefact = prepared(DEFAULT, model, inputs, Path(folder), len(cores.compute))
-        return run_stock(stock_job(DEFAULT, artefact, inputs, cores, runs=3)).peak_over_idle
+        artefact = prepared(DEFAULT, model, inputs, Path(folder), len(processors))
+        return run_stock(stock_job(DEFAULT, artefact, inputs, processors, runs=3)).peak_over_idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +64,11 @@ def prepared(setting: str, model: Path, inputs: Inputs, folder: Path, threads: i
     return found.artefact
 
 
-def stock_job(setting: str, artefact: Artefact, inputs: Inputs, cores: Cores, runs: int, gate: str = "") -> StockJob:
+def stock_job(setting: str, artefact: Artefact, inputs: Inputs, processors: tuple[int, ...], runs: int, gate: str = "") -> StockJob:
     """A job that runs a model by a setting, on the processors that a plan computes on."""
     return StockJob(
-        setting=setting, artefact=artefact, inputs=inputs.shapes, types=inputs.types, threads=len(cores.compute),
-        processors=cores.compute, runs=runs, gate=gate,
+        setting=setting, artefact=artefact, inputs=inputs.shapes, types=inputs.types, threads=len(processors),
+        processors=processors, runs=runs, gate=gate,
     )  # fmt: skip
 
 

@@ -1,0 +1,182 @@
+"""A second processor without a GPU: oneDNN on a thread of its own with a queue, which can be slow, hang or fail."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from edgeplan.errors import DeviceError
+from edgeplan.graph.steps import Lowered, Step
+from edgeplan.processors.base import Capabilities, Kernel, Processor, Sharing
+from edgeplan.runtime.candidates import candidates, default
+from edgeplan.runtime.creation import Creator
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.executable import Buffer, Executable, Prepared, Worker, allocate
+
+
+class QueueProcessor(Processor):
+    """Runs steps by oneDNN in its own thread, in the order of its queue.
+
+    Args:
+        sharing: what it says of its memory; other than fine, `take` and `give` are checked.
+        atomics: whether it says that it can poll.
+        cores: that it says it computes on.
+        hangs_before: kernels after which it stops for good, until it is closed.
+        fails_before: kernels after which one fails.
+        pause_seconds: that each kernel takes longer.
+        limit_seconds: of waits.
+    """
+
+    def __init__(
+        self,
+        *,
+        sharing: Sharing = Sharing.fine,
+        atomics: bool = True,
+        cores: tuple[int, ...] = (),
+        hangs_before: int = 1 << 62,
+        fails_before: int = 1 << 62,
+        pause_seconds: float = 0.0,
+        limit_seconds: float = 10.0,
+    ) -> None:
+        self._capabilities = Capabilities("double", "1", sharing, atomics, cores)
+        self._dnnl = Dnnl()
+        self._hangs, self._fails, self._pause, self.limit_seconds = hangs_before, fails_before, pause_seconds, limit_seconds
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._problem: BaseException | None = None
+        self._stop, self._gave_up = threading.Event(), threading.Event()
+        self._done, self._asked = 0, 0
+        self._spans: list[tuple[int, int]] = []
+        self.given = True
+        self.memory: list[Buffer] = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:
+        del layouts
+        return "values that are not of float32" if any(t in lowered.types for t in (*step.reads, *step.outputs)) else ""
+
+    def allocate(self, size: int) -> Buffer:
+        if size > self._capabilities.memory_bytes:
+            raise DeviceError("too much", where="double", next_step="ask for less")
+        buffer = allocate(size)
+        buffer.data[:] = 0
+        self.memory.append(buffer)
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        self.memory = [b for b in self.memory if b.address != buffer.address]
+
+    def prepare(self, executable: Executable, index: int) -> Kernel:
+        """With the likely fastest implementation, and scratch of its own."""
+        program = executable.program
+        creator = Creator(self._dnnl, program.shapes, program.layouts, program.offsets, program.types)
+        self._dnnl.set_threads(1)
+        choice = default(candidates(creator, program.steps[index]))
+        created = creator.create(program.steps[index], choice)
+        scratch = allocate(created.scratch_bytes)
+        at = scratch.address - executable.arena.address
+        choices = (*program.choices[:index], choice, *program.choices[index + 1 :])
+        own = replace(program, scratch_offset=at, arena_bytes=at + created.scratch_bytes, choices=choices)
+        prepared = executable.through(self._dnnl, own).prepare(index, Worker(self._dnnl))
+        return Kernel(choice.name, (prepared, scratch))
+
+    def empty(self) -> Kernel:
+        return Kernel("empty", (Prepared((), (), ()), None))
+
+    def enqueue(self, kernel: Kernel) -> None:
+        assert isinstance(kernel.handle, tuple)
+        prepared, _ = kernel.handle
+        self._put(lambda: self._run(prepared))
+
+    def enqueue_wait(self, counter_address: int, value: int) -> None:
+        if not self._capabilities.atomics:
+            raise self._cannot_poll()
+        counter = self._word(counter_address)
+
+        def wait() -> None:
+            end = time.monotonic() + self.limit_seconds
+            while counter[0] < value and not self._gave_up.is_set():
+                time.sleep(0)
+                if time.monotonic() > end:
+                    self._gave_up.set()
+
+        self._put(wait)
+
+    def enqueue_signal(self, counter_address: int, value: int) -> None:
+        if not self._capabilities.atomics:
+            raise self._cannot_poll()
+        self._put(lambda: self._word(counter_address).__setitem__(0, value))
+
+    def give_up(self) -> None:
+        self._gave_up.set()
+
+    def finish(self) -> None:
+        end = time.monotonic() + self.limit_seconds
+        while self._done < self._asked:
+            time.sleep(0)
+            if time.monotonic() > end:
+                raise DeviceError("the double does not answer", where="double", next_step="none")
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise DeviceError(f"the double failed: {problem}", where="double", next_step="none")
+        if self._gave_up.is_set():
+            self._gave_up.clear()
+            raise DeviceError("the double gave up waiting", where="double", next_step="none")
+
+    def spans(self) -> list[tuple[int, int]]:
+        found, self._spans = self._spans, []
+        return found
+
+    def take(self) -> None:
+        assert self._done == self._asked, "kernels still run"
+        self.given = False
+
+    def give(self) -> None:
+        self.given = True
+
+    def close(self) -> None:
+        self._stop.set()
+        self._gave_up.set()
+        self._queue.put(None)
+        self._thread.join()
+
+    def _word(self, address: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        (memory,) = [b for b in self.memory if b.address <= address < b.address + len(b.data)]
+        return memory.tensor(address - memory.address, (1,), "int32")
+
+    def _put(self, work: Callable[[], None]) -> None:
+        assert self.given or self._capabilities.sharing == Sharing.fine, "the host has the memory"
+        self._asked += 1
+        self._queue.put(work)
+
+    def _run(self, prepared: Prepared) -> None:
+        self._hangs, self._fails = self._hangs - 1, self._fails - 1
+        if self._hangs < 0:
+            self._stop.wait()
+        if self._fails < 0:
+            self._fails = 1 << 62
+            raise RuntimeError("out of order")
+        begin = time.perf_counter_ns()
+        for run, primitive, count, arguments in prepared.calls:
+            self._dnnl.check_execution(run(primitive, self._stream.value, count, arguments))
+        time.sleep(self._pause)
+        self._spans.append((begin, time.perf_counter_ns()))
+
+    def _serve(self) -> None:
+        self._dnnl.set_threads(1)
+        self._stream = self._dnnl.stream()
+        while (work := self._queue.get()) is not None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001  told by `finish`
+                self._problem = error
+            self._done += 1

@@ -1,0 +1,1 @@
+"""The chapter on partitions: one model on two processors at once, split where it pays."""

@@ -1,0 +1,64 @@
+"""The chapter on partitions: what it measures, learns and shows."""
+
+from __future__ import annotations
+
+from edgeplan.chapters.base import PAIRS, Chapter, Compared, Stage
+from edgeplan.chapters.partition.settings import Params
+
+_MEASURED = "results/{pair}/partition"
+_CHAPTERS = "results/{pair}/chapters"
+_FRAMES = ("samples", "layers", "models", "handshakes", "curves")
+_DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
+    "errors": f"{_MEASURED}/errors.parquet",
+    "importance": f"{_MEASURED}/importance.parquet",
+    "environment_path": f"{_MEASURED}/environment.json",
+}
+
+PARTITION = Stage(
+    name="partition",
+    function="edgeplan.chapters.partition.stages.partition:measure_partition",
+    targets=PAIRS,
+    params=("seed", "partition"),
+    inputs={"pair_path": "config/pairs/{pair}.yaml"},
+    outputs=_DOCUMENTS,
+    paths={"work": "work/partition", "predictors": f"{_MEASURED}/predictors"},
+    rows="data/rows/{pair}/partition",
+    reads=("config/devices",),
+    writes=(f"{_MEASURED}/predictors",),
+    cached=(f"{_MEASURED}/predictors",),
+    renews=True,
+    all_cores=True,
+)
+PARTITION_TABLES = Stage(
+    name="partition_tables",
+    function="edgeplan.chapters.partition.stages.partition_tables:write_partition",
+    targets=PAIRS,
+    inputs=_DOCUMENTS,
+    outputs={"metrics": f"{_CHAPTERS}/partition.json", "chapter": f"{_CHAPTERS}/partition.page.json"},
+    paths={"measured": _MEASURED},
+    writes=(f"{_MEASURED}/tables",),
+    plots=(f"{_MEASURED}/figures",),
+    shown=(f"{_MEASURED}/tables", f"{_MEASURED}/figures"),
+    cached=(f"{_CHAPTERS}/partition.page.json",),
+)
+
+CHAPTER = Chapter(
+    name="partition",
+    title="One model on two processors",
+    paper="LiPG (EPEW 2025)",
+    settings=Params,
+    targets=PAIRS,
+    stages=(PARTITION, PARTITION_TABLES),
+    tables="edgeplan.chapters.partition.evaluation.tables:PARTITION_TABLES",
+    figures="edgeplan.chapters.partition.evaluation.figures:PARTITION_FIGURES",
+    merged_by="pair_report",
+    named_pairs=(PAIRS,),
+    compared=(
+        Compared(
+            "results/pair-pocl/partition/tables/partition_table_03.csv",
+            "speedup over the better single processor on pair-pocl, by model",
+            "speedup",
+            "model",
+        ),
+    ),
+)

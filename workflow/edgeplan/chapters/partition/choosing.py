@@ -1,0 +1,102 @@
+"""Where a single layer is split: what each way to choose would do (LiPG, section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeplan.chapters.partition.layers import Layer
+from edgeplan.chapters.partition.learning.features import Floats
+from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
+from edgeplan.chapters.partition.sampling import splits
+
+#: More splits than these are narrowed down in two passes.
+_FIRST_PASS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What predictors say of a layer.
+
+    Attributes:
+        cpu_us, gpu_us: whole on one processor.
+        channels: of the CPU, for each split that was looked at.
+        parts_us: CPU's and GPU's time of each (splits, 2).
+    """
+
+    cpu_us: float
+    gpu_us: float
+    channels: tuple[int, ...]
+    parts_us: Floats
+
+    @property
+    def spans_us(self) -> Floats:
+        """Of the slower part of each split."""
+        return np.asarray(self.parts_us.max(axis=1, initial=0.0))
+
+
+def predicted(predictors: PairPredictors, layer: Layer, step: int, variant: str = OURS) -> Predicted:
+    """All splits in steps of channels; of many, a coarse pass and then those around the best two of it."""
+    every = splits(layer.outputs, step)
+    stride = -(-len(every) // _FIRST_PASS) if every else 1
+    chosen = every[stride - 1 :: stride] if stride > 1 else every
+    cpu, gpu = _times(predictors, layer, chosen, variant)
+    if stride > 1:
+        best = np.argsort(np.maximum(cpu[1:], gpu[1:]))[:2]
+        near = {at for k in best for at in every if abs(at - chosen[k]) < stride * step} - {*chosen}
+        more = tuple(sorted(near))
+        further = _times(predictors, layer, more, variant)
+        order = np.argsort([*chosen, *more])
+        cpu = np.concatenate([cpu[:1], np.concatenate([cpu[1:], further[0][1:]])[order]])
+        gpu = np.concatenate([gpu[:1], np.concatenate([gpu[1:], further[1][1:]])[order]])
+        chosen = tuple(sorted((*chosen, *more)))
+    return Predicted(float(cpu[0]), float(gpu[0]), chosen, np.column_stack([cpu[1:], gpu[1:]]))
+
+
+def _times(predictors: PairPredictors, layer: Layer, channels: Sequence[int], variant: str) -> tuple[Floats, Floats]:
+    """Of the whole layer, then of each split, on the CPU and on the GPU."""
+    cpu = predictors.cpu_us([layer, *(layer.part(c) for c in channels)])
+    gpu = predictors.gpu_us([layer, *(layer.part(layer.outputs - c) for c in channels)], variant)
+    return cpu, gpu
+
+
+def choose(found: Predicted, outputs: int, handshake_us: float, margin: float) -> int:
+    """Channels of the CPU: 0 and all of them are a single processor.
+
+    Args:
+        found: what predictors say.
+        outputs: channels of the layer.
+        handshake_us: that a split costs.
+        margin: a split is taken only where it gains more than this share of the better single processor's time.
+    """
+    whole = min(found.cpu_us, found.gpu_us)
+    single = outputs if found.cpu_us <= found.gpu_us else 0
+    if not found.channels:
+        return single
+    spans = found.spans_us + handshake_us
+    best = int(np.argmin(spans))
+    return found.channels[best] if spans[best] < whole * (1 - margin) else single
+
+
+def at_share(outputs: int, share: float, step: int) -> int:
+    """Channels of the CPU nearest to a share of a layer, in whole steps and with something for both where that can be."""
+    every = splits(outputs, step)
+    return min(every, key=lambda c: abs(c - share * outputs)) if every else outputs
+
+
+def fixed_share(predictors: PairPredictors, layers: Sequence[Layer], step: int, handshake_us: float) -> float:
+    """The one share of the CPU that is best for training layers: least mean of span over the better single processor."""
+    shares = np.linspace(0.05, 0.95, 19)
+    split = [layer for layer in layers if splits(layer.outputs, step)]
+    if not split:
+        return 0.5
+    whole = np.minimum(predictors.cpu_us(split), predictors.gpu_us(split))
+    means = []
+    for share in shares:
+        channels = [at_share(layer.outputs, float(share), step) for layer in split]
+        cpu = predictors.cpu_us([layer.part(c) for layer, c in zip(split, channels, strict=True)])
+        gpu = predictors.gpu_us([layer.part(layer.outputs - c) for layer, c in zip(split, channels, strict=True)])
+        means.append(float(np.mean((np.maximum(cpu, gpu) + handshake_us) / whole)))
+    return float(shares[int(np.argmin(means))])

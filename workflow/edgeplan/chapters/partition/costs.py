@@ -1,0 +1,149 @@
+"""Models to cost documents: what the predictors of a pair say of every step, whole and split."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgeplan.chapters.partition.choosing import predicted
+from edgeplan.chapters.partition.layers import Layer, layer_of
+from edgeplan.chapters.partition.learning.predictors import CPU, GPU, OURS, PairPredictors, refused
+from edgeplan.errors import ModelError
+from edgeplan.graph.steps import Lowered, Step
+from edgeplan.opencl.dispatch import refusal
+from edgeplan.planning.partition.costs import SPLIT, Costs
+from edgeplan.planning.partition.document import parse_costs
+from edgeplan.planning.partition.plan import PartitionPlan
+from edgeplan.runtime.layouts import NCHW, same_bytes
+from edgeplan.runtime.partitioned.program import Assignment, Lane, Split
+from edgeplan.runtime.ranges import channels_of, why_not_split
+
+#: Channels between two splits that a plan may choose from.
+GRID = 16
+_US = 1e3
+_DIMENSION = "channels"
+_BANDWIDTH = "bandwidth"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCosts:
+    """A model's costs.
+
+    Attributes:
+        content: the cost document, JSON in UTF-8.
+        costs: the same, read.
+        channels: by step and position among its options, channels of the CPU; 0 or all of a whole one.
+    """
+
+    content: bytes
+    costs: Costs
+    channels: tuple[tuple[int, ...], ...]
+
+
+def model_costs(
+    lowered: Lowered,
+    layouts: Mapping[str, str],
+    predictors: PairPredictors,
+    *,
+    names: tuple[str, str],
+    synchronisation: str,
+    variant: str = OURS,
+) -> ModelCosts:
+    """The costs of a model on a pair.
+
+    Args:
+        lowered: its steps.
+        layouts: layout of every activation.
+        predictors: of the pair.
+        names: of the processors, as people read them.
+        synchronisation: "polling" or "events".
+        variant: of the GPU's predictors.
+    """
+    handshake_ms = predictors.card.handshake_us[synchronisation] / _US
+    writers = {tensor: step.name for step in lowered.steps for tensor in step.outputs}
+    operators, channels = [], []
+    for step in lowered.steps:
+        entry, of_options = _operator(lowered, layouts, step, predictors, variant)
+        read = dict.fromkeys(writers[tensor] for tensor in step.reads if tensor in writers)
+        operators.append({"name": step.name, "inputs": list(read), **entry})
+        channels.append(of_options)
+    document = {
+        "format_version": 1,
+        "model": lowered.name or "model",
+        "processors": {"cpu": names[0], "gpu": names[1]},
+        "cpu_to_gpu_ms": handshake_ms,
+        "gpu_to_cpu_ms": handshake_ms,
+        "operators": operators,
+    }
+    content = (json.dumps(document, indent=1) + "\n").encode()
+    return ModelCosts(content, parse_costs(content, "costs of the model"), tuple(channels))
+
+
+def _operator(
+    lowered: Lowered, layouts: Mapping[str, str], step: Step, predictors: PairPredictors, variant: str
+) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """Options of a step, and the CPU's channels of each."""
+    layer, numbers = layer_of(step, lowered.shapes), predictors.numbers
+    if step.kind == "reshape" and _is_view(step, lowered, layouts, numbers.block):
+        return {"options": [{"on": "cpu", "cpu_ms": 0.0}, {"on": "gpu", "gpu_ms": 0.0}], "unsplittable": "a view"}, (1, 0)
+    lacking = refusal(step, lowered.shapes, layouts, numbers)
+    if layer is None or (not lacking and refused(layer, numbers)):
+        options = [{"on": "cpu", "cpu_ms": predictors.other_us(CPU, step, lowered.shapes) / _US}]
+        if not lacking:
+            options.append({"on": "gpu", "gpu_ms": predictors.other_us(GPU, step, lowered.shapes) / _US})
+        entry = {"options": options, "load": _BANDWIDTH, "unsplittable": why_not_split(lowered, layouts, numbers.block, step)}
+        return entry, (1, 0)[: len(options)]
+    why = why_not_split(lowered, layouts, numbers.block, step) or (f"the GPU has no kernel of it: {lacking}" if lacking else "")
+    return _layer(layer, channels_of(lowered, step), predictors, variant, why=why, on_gpu=not lacking)
+
+
+def _is_view(step: Step, lowered: Lowered, layouts: Mapping[str, str], block: int) -> bool:
+    """Whether nothing is moved."""
+    return all(same_bytes(lowered.shapes[t], layouts[t], NCHW, block) for t in (step.inputs[0], step.outputs[0]))
+
+
+def _layer(
+    layer: Layer, outputs: int, predictors: PairPredictors, variant: str, *, why: str, on_gpu: bool
+) -> tuple[dict[str, Any], tuple[int, ...]]:
+    error = max(predictors.error(CPU, layer.kind), predictors.error(GPU, layer.kind, variant))
+    if not on_gpu:
+        options = [{"on": "cpu", "cpu_ms": float(predictors.cpu_us([layer])[0]) / _US}]
+        return {"options": options, "error": error, "unsplittable": why}, (outputs,)
+    found = predicted(predictors, layer, GRID, variant)
+    options = [{"on": "cpu", "cpu_ms": found.cpu_us / _US}, {"on": "gpu", "gpu_ms": found.gpu_us / _US}]
+    channels = [outputs, 0]
+    for c, (cpu_us, gpu_us) in zip(found.channels, found.parts_us.tolist(), strict=True) if not why else ():
+        times = {"cpu_ms": cpu_us / _US, "gpu_ms": gpu_us / _US, "cpu_share": c / outputs, "dimension": _DIMENSION}
+        options.append({"on": "split", **times})
+        channels.append(c)
+    few = "" if why or found.channels else f"its {outputs} channels are too few to be split in steps of {GRID}"
+    return {"options": options, "error": min(error, 1.0), "unsplittable": why or few}, tuple(channels)
+
+
+def assignments(plan: PartitionPlan, lowered: Lowered) -> tuple[Assignment, ...]:
+    """Where each step of a model runs by a plan of it.
+
+    Raises:
+        ModelError: the plan is of other steps.
+    """
+    names = [step.name for step in lowered.steps]
+    if [step.name for step in plan.steps] != names:
+        raise ModelError("the plan is of other steps than the model has", where=lowered.name, next_step="plan the model again")
+    found: list[Assignment] = []
+    for step, planned in zip(lowered.steps, plan.steps, strict=True):
+        if planned.on == "split":
+            found.append(Split(round(planned.cpu_share * channels_of(lowered, step))))
+        else:
+            found.append(Lane.cpu if planned.on == "cpu" else Lane.gpu)
+    return tuple(found)
+
+
+def chosen_assignments(costs: ModelCosts, choice: Sequence[int]) -> tuple[Assignment, ...]:
+    """Where each step runs by a choice of options."""
+    found: list[Assignment] = []
+    for step, of_options, k in zip(costs.costs.steps, costs.channels, choice, strict=True):
+        option = step.options[k]
+        found.append(Split(of_options[option.index]) if option.kind == SPLIT else Lane(option.kind))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Tables, figures and figures of merit of the chapter on partitions."""

@@ -1,0 +1,81 @@
+"""What the chapter on partitions measured, and the parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+#: Ways to run a layer: whole on one processor, and split by different choices.
+CPU, GPU, SEARCH, OURS, PLAIN, EQUAL, FIXED, EVENTS = (
+    *("cpu", "gpu", "search", "ours", "without dispatch features", "equal", "fixed", "waiting for events"),
+)
+ALL_CORES = "cpu, all cores"
+GREEDY = "greedy"
+#: Those of a layer, in the order of tables.
+LAYER_WAYS = (SEARCH, OURS, PLAIN, FIXED, EQUAL, EVENTS, ALL_CORES)
+#: Ways to run a model on the pair.
+PAIR_WAYS = (OURS, GREEDY, FIXED, EQUAL, CPU, GPU)
+#: Oracles below it gain too little to be a divisor.
+WORTH = 1.05
+
+
+@dataclass(frozen=True)
+class PartitionEvidence:
+    """Rows of the stage `partition`.
+
+    Attributes:
+        pair: its name.
+        samples: `learning.training.SAMPLE`.
+        errors: of the predictors, `learning.training.Trained.errors`.
+        importance: likewise.
+        layers: one row a layer and way: kind, name, way, channels (of the CPU), outputs, us, predicted_us, ratio_ms.
+        models: one row a model and way: model, way, median_ms, repeat (one half of the runs over the other), predicted_ms,
+            peak_mib, cpu_ms, error, tolerance, splits, steps, plan_seconds, plan_gap, reason.
+        handshakes: synchronisation, least_us, median_us, note.
+        curves: of figures: figure, outputs, cpu_us, gpu_us with low and high, implementation, work_groups, and what predictors say.
+        environment: of the machine, with the rules' counts of layers.
+    """
+
+    pair: str
+    samples: pd.DataFrame
+    errors: pd.DataFrame
+    importance: pd.DataFrame
+    layers: pd.DataFrame
+    models: pd.DataFrame
+    handshakes: pd.DataFrame
+    curves: pd.DataFrame
+    environment: Mapping[str, Any]
+
+    @cached_property
+    def speedups(self) -> pd.DataFrame:
+        """By kind and layer (index), a column for each way: speedup over the faster single processor, both on fresh runs."""
+        us = self.layers.pivot_table(index=["kind", "name"], columns="way", values="us", aggfunc="first")
+        if not {CPU, GPU} <= set(us.columns):
+            return us.iloc[:0]
+        best = us[[CPU, GPU]].min(axis=1)
+        return us.rdiv(best, axis=0)
+
+    @cached_property
+    def tested(self) -> pd.DataFrame:
+        """Held-out samples with their relative errors."""
+        rows = self.errors[self.errors["split"] == "test"]
+        return rows.assign(error=(rows["predicted_us"] / rows["measured_us"] - 1).abs())
+
+    @cached_property
+    def end_to_end(self) -> pd.DataFrame:
+        """Models by way: median time in ms."""
+        ran = self.models[self.models["median_ms"].notna()]
+        return ran.pivot_table(index="model", columns="way", values="median_ms", aggfunc="first", sort=False)
+
+    @cached_property
+    def planned(self) -> pd.DataFrame:
+        """Our plans of models."""
+        return self.models[(self.models["way"] == OURS) & self.models["median_ms"].notna()]
+
+    def curve(self, figure: str) -> pd.DataFrame:
+        """What a figure shows."""
+        return self.curves[self.curves["figure"] == figure].sort_values("outputs")

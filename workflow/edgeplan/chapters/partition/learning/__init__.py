@@ -1,0 +1,1 @@
+"""What is learnt from sampled layers: predictors of latency, and what they are compared with."""

@@ -1,0 +1,39 @@
+"""What predictors know of a layer: its shape, and how a GPU runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.chapters.partition.layers import Layer
+
+Floats = npt.NDArray[np.float64]
+#: Of the shape alone, the configuration and what follows from it.
+SHAPE = (
+    *("height", "width", "inputs", "outputs", "window", "window_width", "stride"),
+    *("flops", "input_elements", "output_elements", "weight_elements"),
+)
+#: Of the dispatch (`edgeplan.opencl.launch.Dispatch.features`), in this order; prefixed in tables of importance.
+DISPATCH = (
+    *("launches", "work_group", "work_groups", "waves", "last_wave", "tile_pixels", "tile_channels"),
+    *("padded_pixels", "padded_channels", "useful", "padded_work", "weight_elements", "workspace_elements"),
+)
+#: All, as predictors with dispatch features have them.
+AUGMENTED = (*SHAPE, *(f"dispatch.{name}" for name in DISPATCH))
+
+
+def shape_matrix(layers: Sequence[Layer]) -> Floats:
+    """Features of shapes (layers, features)."""
+    rows = np.array([(v.height, v.width, v.inputs, v.outputs, *v.kernel, v.stride, *v.out_size) for v in layers], np.float64)
+    rows = rows.reshape(len(layers), 9)
+    height, width, inputs, outputs, tall, broad, _, high, wide = rows.T
+    weights = inputs * outputs * tall * broad
+    more = (2 * high * wide * weights, height * width * inputs, high * wide * outputs, weights)
+    return np.column_stack([rows[:, :7], *more])
+
+
+def dispatch_matrix(found: Sequence[Mapping[str, float]]) -> Floats:
+    """Features of dispatches (layers, features)."""
+    return np.array([[one[name] for name in DISPATCH] for one in found], np.float64).reshape(len(found), len(DISPATCH))

@@ -1,0 +1,206 @@
+"""The predictors of a pair: one for each implementation of a kind on each processor, in a folder with a card."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from edgeplan.chapters.partition.layers import Layer, layouts, lowered
+from edgeplan.chapters.partition.learning.boosted import Trees
+from edgeplan.chapters.partition.learning.features import AUGMENTED, SHAPE, Floats, dispatch_matrix, shape_matrix
+from edgeplan.chapters.partition.learning.others import ALL, family, terms
+from edgeplan.errors import FormatError
+from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import Step
+from edgeplan.opencl.dispatch import dispatch, refusal
+from edgeplan.opencl.launch import DeviceNumbers
+from edgeplan.support.files import read_json, write_json, write_text
+
+CPU, GPU = "cpu", "gpu"
+SIDES = (CPU, GPU)
+#: Variants of the GPU's predictors: with dispatch features and a model for each implementation, or on shapes alone.
+OURS, PLAIN = "ours", "plain"
+_POOLED = ""
+_CARD = "card.json"
+_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_AGAIN = "measure the pair: dvc repro partition@PAIR"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Model(_Part):
+    """One text model.
+
+    Attributes:
+        side: "cpu" or "gpu".
+        variant: `OURS` or `PLAIN`.
+        kind: of the layers.
+        implementation: that it is of; "" for all that have none of their own.
+        file: its name.
+    """
+
+    side: Literal["cpu", "gpu"]
+    variant: Literal["ours", "plain"]
+    kind: Literal["linear", "conv"]
+    implementation: str
+    file: Annotated[str, Field(pattern=r"^[a-z0-9_.-]+\.txt$")]
+
+
+class Card(_Part):
+    """What the predictors are of.
+
+    Attributes:
+        format_version: version of this document.
+        pair: name of the pair.
+        fingerprint: of the machine.
+        versions: of both processors' libraries, the CPU's first.
+        numbers: of the GPU (`DeviceNumbers`), that dispatch is computed for.
+        models: the texts.
+        cpu_implementations: by kind, window and stride ("conv 3x3/2"), the one that most samples had.
+        others: factors of `others.TERMS` by side and family.
+        errors: mean relative error on held-out samples, by side, kind and variant ("gpu conv ours").
+        handshake_us: of an empty step, by synchronisation.
+        fixed_share: the CPU's share of all layers that is best on the training samples, by kind.
+    """
+
+    format_version: Literal[1] = 1
+    pair: str
+    fingerprint: str
+    versions: tuple[str, str]
+    numbers: dict[str, int]
+    models: tuple[Model, ...]
+    cpu_implementations: dict[str, str]
+    others: dict[Literal["cpu", "gpu"], dict[str, tuple[_Number, _Number, _Number]]]
+    errors: dict[str, _Number]
+    handshake_us: dict[str, _Number]
+    fixed_share: dict[str, _Number] = {}
+
+
+@dataclass(frozen=True)
+class PairPredictors:
+    """Predictors of latency on both processors of a pair.
+
+    Attributes:
+        card: what they are of.
+        trees: by side, variant, kind and implementation.
+    """
+
+    card: Card
+    trees: Mapping[tuple[str, str, str, str], Trees] = field(repr=False)
+
+    @property
+    def numbers(self) -> DeviceNumbers:
+        """Of the GPU."""
+        return DeviceNumbers(**self.card.numbers)
+
+    def cpu_us(self, layers: Sequence[Layer]) -> Floats:
+        """Latency of layers of one kind on the CPU (layers,)."""
+        names = [self.card.cpu_implementations.get(shape_class(layer), _POOLED) for layer in layers]
+        return self._predicted(CPU, OURS, layers, shape_matrix(layers), names)
+
+    def gpu_us(self, layers: Sequence[Layer], variant: str = OURS) -> Floats:
+        """Latency of layers of one kind on the GPU (layers,)."""
+        if variant == PLAIN:
+            return self._predicted(GPU, PLAIN, layers, shape_matrix(layers), [_POOLED] * len(layers))
+        names, matrix = augmented(layers, self.numbers)
+        return self._predicted(GPU, OURS, layers, matrix, names)
+
+    def _predicted(self, side: str, variant: str, layers: Sequence[Layer], matrix: Floats, names: Sequence[str]) -> Floats:
+        if not layers:
+            return np.zeros(0)
+        kind, found = layers[0].kind, np.zeros(len(layers))
+        chosen = np.array([name if (side, variant, kind, name) in self.trees else _POOLED for name in names])
+        for name in dict.fromkeys(chosen.tolist()):
+            rows = chosen == name
+            found[rows] = self.trees[side, variant, kind, name].predict(matrix[rows])
+        return found
+
+    def other_us(self, side: str, step: Step, shapes: Mapping[str, Shape]) -> float:
+        """Latency of a step that is no layer."""
+        fits = self.card.others[side]  # type: ignore[index]
+        factors = fits.get(family(step), fits[ALL])
+        return sum(factor * term for factor, term in zip(factors, terms(step, shapes), strict=True))
+
+    def error(self, side: str, kind: str, variant: str = OURS) -> float:
+        """Mean relative error on held-out samples."""
+        return self.card.errors[f"{side} {kind} {variant}"]
+
+
+def augmented(layers: Sequence[Layer], numbers: DeviceNumbers) -> tuple[list[str], Floats]:
+    """Implementations of layers on a GPU, and features of their shapes and dispatches (layers, features)."""
+    names, found = [], []
+    for layer in layers:
+        one = lowered("", (layer,))
+        dispatched = dispatch(one.steps[0], one.shapes, layouts((layer,)), numbers)
+        names.append(dispatched.implementation)
+        found.append(dispatched.features())
+    return names, np.column_stack([shape_matrix(layers), dispatch_matrix(found)])
+
+
+def refused(layer: Layer, numbers: DeviceNumbers) -> str:
+    """Why a GPU cannot run a layer, "" if it can."""
+    one = lowered("", (layer,))
+    return refusal(one.steps[0], one.shapes, layouts((layer,)), numbers)
+
+
+def shape_class(layer: Layer) -> str:
+    """Layers of one class have one implementation on the CPU."""
+    high, wide = layer.kernel
+    return f"{layer.kind} {high}x{wide}/{layer.stride}{' image' if layer.inputs < 8 else ''}"  # noqa: PLR2004  a block
+
+
+def file_name(side: str, variant: str, kind: str, implementation: str) -> str:
+    """Of a text model."""
+    parts = [side, kind, *([variant] if variant == PLAIN else []), *filter(None, (implementation,))]
+    return re.sub(r"[^a-z0-9_.-]", "_", "-".join(parts).lower()) + ".txt"
+
+
+def save(predictors: PairPredictors, folder: Path) -> None:
+    """Write the card and the texts."""
+    for model in predictors.card.models:
+        write_text(folder / model.file, predictors.trees[model.side, model.variant, model.kind, model.implementation].text)
+    write_json(folder / _CARD, json.loads(predictors.card.model_dump_json()))
+
+
+def load(folder: Path) -> PairPredictors:
+    """Read predictors.
+
+    Raises:
+        FormatError: there are none, or they are damaged.
+    """
+    card = read_json(folder / _CARD, Card, "the predictors of the pair")
+    trees = {}
+    for model in card.models:
+        path = folder / model.file
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise FormatError(f"cannot read a predictor: {error}", where=str(path), next_step=_AGAIN) from error
+        width = len(AUGMENTED if (model.side, model.variant) == (GPU, OURS) else SHAPE)
+        trees[model.side, model.variant, model.kind, model.implementation] = Trees.of(text, width, str(path))
+    predictors = PairPredictors(card, MappingProxyType(trees))
+    _check(predictors, folder)
+    return predictors
+
+
+def _check(predictors: PairPredictors, folder: Path) -> None:
+    card = predictors.card
+    try:
+        _ = predictors.numbers
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"the numbers of the GPU do not fit: {error}", where=str(folder / _CARD), next_step=_AGAIN) from error
+    lacking = [f"all of {side} {kind}" for side in SIDES for kind in ("linear", "conv") if (side, OURS, kind, "") not in predictors.trees]
+    lacking += [f"other steps on the {side}" for side in SIDES if ALL not in card.others.get(side, {})]  # type: ignore[call-overload]
+    lacking += ["handshakes"] if not card.handshake_us else []
+    if lacking:
+        raise FormatError(f"the predictors lack {lacking[0]}", where=str(folder / _CARD), next_step=_AGAIN)

@@ -1,0 +1,196 @@
+"""Training the predictors of a pair from sampled layers, and their errors on held-out ones (LiPG, section 5.2)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from edgeplan.chapters.partition.layers import KINDS, Layer
+from edgeplan.chapters.partition.learning import boosted, others, plain
+from edgeplan.chapters.partition.learning.boosted import Trees
+from edgeplan.chapters.partition.learning.features import AUGMENTED, DISPATCH, SHAPE, Floats, dispatch_matrix, shape_matrix
+from edgeplan.chapters.partition.learning.predictors import (
+    CPU,
+    GPU,
+    OURS,
+    PLAIN,
+    SIDES,
+    Card,
+    Model,
+    PairPredictors,
+    file_name,
+    shape_class,
+)
+
+#: Columns of sampled layers that say which layer it is.
+LAYER = ("kind", "height", "width", "inputs", "outputs", "window", "stride", "window_width")
+#: Columns of samples. Of steps that are no layers the kind is `OTHER`; `dispatch` is JSON of dispatch features by name, `terms`
+#: of `others.TERMS`. A processor that refuses a step has no time of it.
+SAMPLE = (*LAYER, "name", "family", "cpu_us", "gpu_us", "cpu_implementation", "gpu_implementation", "dispatch", "terms")
+OTHER = "other"
+#: With fewer rows an implementation has no predictor of its own.
+_LEAST = 30
+LINEAR_REGRESSION, NETWORK = "linear regression", "network"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What the samples are of; see `Card`."""
+
+    pair: str
+    fingerprint: str
+    versions: tuple[str, str]
+    numbers: Mapping[str, int]
+    handshake_us: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What training gives.
+
+    Attributes:
+        predictors: to plan by.
+        errors: for every sample and predictor: side, kind, predictor, implementation, measured_us, predicted_us, split
+            ("training", "test").
+        importance: gain of every feature, by kind and implementation: of the GPU's predictors with dispatch features.
+        beside: the predictors on shapes alone of the GPU, by name and kind.
+    """
+
+    predictors: PairPredictors
+    errors: pd.DataFrame
+    importance: pd.DataFrame
+    beside: Mapping[tuple[str, str], plain.Predict]
+
+    @property
+    def digest(self) -> str:
+        """Of all trees and of what the card says: plans are for one."""
+        state = hashlib.sha256(self.predictors.card.model_dump_json().encode())
+        for key in sorted(self.predictors.trees):
+            state.update(self.predictors.trees[key].text.encode())
+        return state.hexdigest()[:16]
+
+
+def layers_of(frame: pd.DataFrame) -> list[Layer]:
+    """The layers of rows."""
+    return [Layer(str(kind), *map(int, sizes)) for kind, *sizes in frame[list(LAYER)].itertuples(index=False, name=None)]
+
+
+def train(samples: pd.DataFrame, about: About, *, trials: int, test_share: float, seed: int) -> Trained:
+    """Train on all samples but a held-out share.
+
+    Args:
+        samples: with the columns `SAMPLE`.
+        about: what they are of.
+        trials: of Optuna for each predictor.
+        test_share: that is held out.
+        seed: of all that is drawn.
+    """
+    trees: dict[tuple[str, str, str, str], Trees] = {}
+    parts, gains, beside = [], [], {}
+    for kind in KINDS:
+        rows = samples[(samples["kind"] == kind) & samples["cpu_us"].notna() & samples["gpu_us"].notna()].reset_index(drop=True)
+        held = np.random.default_rng(seed).permutation(len(rows)) < round(test_share * len(rows))
+        layers = layers_of(rows)
+        shapes = shape_matrix(layers)
+        matrices = {
+            (CPU, OURS): shapes,
+            (GPU, PLAIN): shapes,
+            (GPU, OURS): np.column_stack([shapes, dispatch_matrix([json.loads(text) for text in rows["dispatch"]])]),
+        }
+        for (side, variant), matrix in matrices.items():
+            us = rows[f"{side}_us"].to_numpy(np.float64)
+            names = rows[f"{side}_implementation"].to_numpy(str)
+            predicted = np.zeros(len(rows))
+            for name, fitted, at in _groups(names, held, single=variant == PLAIN):
+                found, gain = boosted.fit(matrix[fitted], us[fitted], trials, seed)
+                trees[side, variant, kind, name] = found
+                predicted[at] = found.predict(matrix[at])
+                if (side, variant) == (GPU, OURS):
+                    gains.append(pd.DataFrame({"kind": kind, "implementation": name, "feature": AUGMENTED, "gain": gain}))
+            parts.append(_errors(side, kind, variant, names, us, predicted, held))
+        gpu_us, names = rows["gpu_us"].to_numpy(np.float64), rows["gpu_implementation"].to_numpy(str)
+        for label, predict in (
+            (LINEAR_REGRESSION, plain.linear_regression(shapes[~held], gpu_us[~held])),
+            (NETWORK, plain.network(shapes[~held], gpu_us[~held], seed)),
+        ):
+            beside[label, kind] = predict
+            parts.append(_errors(GPU, kind, label, names, gpu_us, predict(shapes), held))
+    errors = pd.concat(parts, ignore_index=True)
+    tested = errors[errors["split"] == "test"]
+    relative = (tested["predicted_us"] / tested["measured_us"] - 1).abs()
+    means = relative.groupby([tested["side"], tested["kind"], tested["predictor"]]).mean()
+    card = Card(
+        pair=about.pair,
+        fingerprint=about.fingerprint,
+        versions=about.versions,
+        numbers=dict(about.numbers),
+        models=tuple(
+            Model(side=s, variant=v, kind=k, implementation=i, file=file_name(s, v, k, i))  # type: ignore[arg-type]
+            for s, v, k, i in trees
+        ),
+        cpu_implementations=_cpu_implementations(samples),
+        others={side: _others(samples, side) for side in SIDES},  # type: ignore[misc]
+        errors={" ".join(map(str, key)): float(value) for key, value in means.items()},  # type: ignore[call-overload]
+        handshake_us=dict(about.handshake_us),
+    )
+    predictors = PairPredictors(card, MappingProxyType(trees))
+    return Trained(predictors, errors, pd.concat(gains, ignore_index=True), MappingProxyType(beside))
+
+
+Rows = npt.NDArray[np.bool_]
+
+
+def _groups(names: npt.NDArray[np.str_], held: Rows, *, single: bool) -> Iterator[tuple[str, Rows, Rows]]:
+    """Implementations with rows enough, each with what to train on and what it predicts; "" for all, and for what is left."""
+    left = np.ones(len(names), np.bool_)
+    for name in [] if single else sorted(set(names.tolist())):
+        own = names == name
+        if name and (own & ~held).sum() >= _LEAST:
+            left &= ~own
+            yield name, own & ~held, own
+    yield "", ~held, left
+
+
+def _errors(
+    side: str, kind: str, predictor: str, names: Sequence[str] | npt.NDArray[np.str_], us: Floats, predicted: Floats, held: Rows
+) -> pd.DataFrame:
+    about = {"side": side, "kind": kind, "predictor": predictor, "implementation": names}
+    split = np.where(held, "test", "training")
+    return pd.DataFrame({**about, "measured_us": us, "predicted_us": predicted, "split": split})
+
+
+def _cpu_implementations(samples: pd.DataFrame) -> dict[str, str]:
+    """The implementation that most samples of a class of shapes had."""
+    rows = samples[samples["kind"].isin(KINDS) & samples["cpu_us"].notna()]
+    classes = pd.Series([shape_class(layer) for layer in layers_of(rows)], index=rows.index, dtype=object)
+    common = rows.groupby(classes)["cpu_implementation"].agg(lambda names: str(names.mode().iloc[0]))
+    return {str(key): str(name) for key, name in common.items()}
+
+
+def _others(samples: pd.DataFrame, side: str) -> dict[str, tuple[float, float, float]]:
+    rows = samples[(samples["kind"] == OTHER) & samples[f"{side}_us"].notna()]
+    terms = np.array([json.loads(text) for text in rows["terms"]], np.float64).reshape(len(rows), len(others.TERMS))
+    us, families = rows[f"{side}_us"].to_numpy(np.float64), rows["family"].to_numpy(str)
+    found: dict[str, Any] = {others.ALL: others.fit(terms, us) if len(rows) else (0.0, 0.0, 0.0)}
+    for family in sorted(set(families.tolist())):
+        own = families == family
+        if own.sum() >= others.FEW:
+            found[family] = others.fit(terms[own], us[own])
+    return found
+
+
+def empty_dispatch() -> str:
+    """Dispatch features of a row that has none."""
+    return json.dumps(dict.fromkeys(DISPATCH, 0.0))
+
+
+#: How many features there are without dispatch.
+PLAIN_FEATURES = len(SHAPE)

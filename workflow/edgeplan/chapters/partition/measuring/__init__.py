@@ -1,0 +1,1 @@
+"""What is measured on a pair: layers in chains, splits, models, handshakes."""

@@ -1,0 +1,188 @@
+"""Layers in chains: many of them, each with weights of its own, run one after the other in one session.
+
+In a model weights come from memory, since those of other steps were used meanwhile, and activations from caches, where the step
+before has left them. A chain has both: no weights are used twice in a run, and activations lie in one place. Values do not
+matter: all weights are parts of one file of small random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from edgeplan.chapters.partition.layers import Layer, layouts, lowered
+from edgeplan.chapters.partition.measuring.opened import Opened
+from edgeplan.graph.steps import Lowered
+from edgeplan.processors.onednn import OnednnProcessor
+from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, partition
+from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
+
+Floats = npt.NDArray[np.float64]
+_POOL, _POSITIVE, _CARRIER = "pool.bin", "positive.bin", "carrier.onnx"
+_POOL_ELEMENTS, _POSITIVE_ELEMENTS = 48 << 20, 1 << 16
+_SPREAD = 0.05
+_FLOAT_BYTES = 4
+_ALIGNMENT = 4096
+_WARM_RUNS = 1
+_FENCE_LAYER = Layer.linear(1, 64, 16)
+_US = 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A layer at a place in a chain, and the CPU's channels of it: 0 for the GPU alone, all for the CPU alone."""
+
+    layer: Layer
+    channels: int
+
+    @property
+    def assignment(self) -> Assignment:
+        """Where it runs."""
+        if self.channels == 0:
+            return Lane.gpu
+        return Lane.cpu if self.channels >= self.layer.outputs else Split(self.channels)
+
+
+_FENCE = Place(_FENCE_LAYER, _FENCE_LAYER.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainTimes:
+    """What a chain took.
+
+    Attributes:
+        us: of each step in each run (runs, steps): of a whole one its own time, of a split one from the start of both parts
+            until the CPU knows that the GPU is done.
+        implementations: of each step on the CPU and on the GPU, "" where it has no part.
+    """
+
+    us: Floats
+    implementations: tuple[tuple[str, str], ...]
+
+
+def write_pool(folder: Path) -> None:
+    """The file that all weights are parts of, and one for variances, which are positive."""
+    path = folder / _POOL
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        rng = np.random.default_rng(0)
+        with path.open("wb") as file:
+            (folder / _POSITIVE).write_bytes((rng.random(_POSITIVE_ELEMENTS, dtype=np.float32) + np.float32(0.5)).tobytes())
+            for _ in range(16):
+                values = rng.random(_POOL_ELEMENTS // 16, dtype=np.float32)
+                file.write(((values - np.float32(0.5)) * np.float32(2 * _SPREAD)).tobytes())
+
+
+def write_carrier(steps: Lowered, folder: Path, start: int = 0) -> Path:
+    """A model file that holds nothing but where in the pool the weights of steps lie, one after the other.
+
+    Args:
+        steps: of layers.
+        folder: that the pool is in.
+        start: bytes of the pool to begin at.
+    """
+    graph = onnx.GraphProto(name=steps.name)
+    size, at = _FLOAT_BYTES * _POOL_ELEMENTS, start
+    for step in steps.steps:
+        for role, name in step.weights.items():
+            shape = steps.shapes[name]
+            length = _FLOAT_BYTES * int(np.prod(shape))
+            at = at if at + length <= size else 0
+            file, offset = (_POSITIVE, 0) if role == "bn_variance" else (_POOL, at)
+            tensor = onnx.TensorProto(name=name, dims=shape, data_type=onnx.TensorProto.FLOAT)
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            for key, value in (("location", file), ("offset", offset), ("length", length)):
+                tensor.external_data.add(key=key, value=str(value))
+            graph.initializer.append(tensor)
+            at += -(-length // _ALIGNMENT) * _ALIGNMENT
+    path = folder / _CARRIER
+    path.write_bytes(onnx.ModelProto(graph=graph).SerializeToString())
+    return path
+
+
+def timed(
+    pair: Opened,
+    places: Sequence[Place],
+    folder: Path,
+    runs: int,
+    *,
+    cpu: OnednnProcessor | None = None,
+    synchronisation: Synchronisation | None = None,
+    start: int = 0,
+) -> ChainTimes:
+    """Run a chain; the processors note times (`opened` with `profiling` where a step runs on the GPU alone).
+
+    Args:
+        pair: the processors.
+        places: layers.
+        folder: with the pool.
+        runs: that count.
+        cpu: in place of the pair's.
+        synchronisation: in place of the pair's.
+        start: bytes of the pool to begin at.
+    """
+    fenced = [*places, _FENCE]  # behind the splits, so that the CPU sees the end of each
+    order = sorted(range(len(fenced)), key=lambda k: (_rank(fenced[k]), k != len(places), k))
+    chosen = [fenced[k] for k in order]
+    steps = lowered("chain", [place.layer for place in chosen])
+    found = _times(pair, steps, layouts([p.layer for p in chosen]), [p.assignment for p in chosen], order, folder, runs,
+                   cpu or pair.cpu, synchronisation or pair.synchronisation, start)  # fmt: skip
+    return ChainTimes(found.us[:, :-1], found.implementations[:-1])
+
+
+def _rank(place: Place) -> int:
+    """Splits come first, then the CPU's layers, then the GPU's."""
+    return 0 if isinstance(place.assignment, Split) else 1 + place.assignment
+
+
+def timed_steps(pair: Opened, steps: Lowered, where: Mapping[str, str], lane: Lane, folder: Path, runs: int) -> ChainTimes:
+    """Run any steps, none of which reads what another wrote, on one processor alone."""
+    assignments = [lane] * len(steps.steps)
+    order = list(range(len(steps.steps)))
+    return _times(pair, steps, where, assignments, order, folder, runs, pair.cpu, pair.synchronisation, 0)
+
+
+def _times(
+    pair: Opened,
+    steps: Lowered,
+    where: Mapping[str, str],
+    assignments: Sequence[Assignment],
+    order: Sequence[int],
+    folder: Path,
+    runs: int,
+    cpu: OnednnProcessor,
+    synchronisation: Synchronisation,
+    start: int,
+) -> ChainTimes:
+    parts = partition(steps, MappingProxyType(dict(where)), cpu.dnnl.info.block, assignments)
+    carrier = write_carrier(steps, folder, start)
+    found = np.zeros((runs, len(assignments)))
+    with PairSession(cpu, pair.gpu, parts, carrier, synchronisation) as session:
+        arena = session.arena.tensor(0, (session.program.arena_bytes // _FLOAT_BYTES,), "float32")
+        arena[:] = np.random.default_rng(0).random(len(arena), dtype=np.float32)
+        lanes, origin = np.array(parts.lanes), np.array(parts.ranged.origin)
+        names = [("", "")] * len(assignments)
+        for k, kernel in enumerate(session.kernels):
+            one = list(names[order[origin[k]]])
+            one[lanes[k]] = kernel.implementation
+            names[order[origin[k]]] = (one[0], one[1])
+        for run in range(-_WARM_RUNS, runs):
+            session.execute()
+            if run >= 0:
+                found[run, order] = _spans(session.times, lanes, origin, len(assignments)) / _US
+    return ChainTimes(found, tuple(names))
+
+
+def _spans(times: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64], origin: npt.NDArray[np.int64], count: int) -> Floats:
+    """Time of each step of one run, in ns."""
+    begin, end = np.full((2, count), -1, np.int64), np.full((2, count), -1, np.int64)
+    begin[lanes, origin], end[lanes, origin] = times.T
+    on = [np.isin(np.arange(count), origin[lanes == lane]) for lane in Lane]
+    own = np.where(on[0], end[0] - begin[0], end[1] - begin[1]).astype(np.float64)
+    return np.where(on[0] & on[1], np.append(begin[0, 1:], -1) - begin[0], own)

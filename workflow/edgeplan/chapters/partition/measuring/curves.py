@@ -1,0 +1,71 @@
+"""Latency by output channels, for the paper's Figures 2, 3, 5 and 6."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.partition.layers import CONV, Layer
+from edgeplan.chapters.partition.learning.features import DISPATCH, shape_matrix
+from edgeplan.chapters.partition.learning.plain import Predict
+from edgeplan.chapters.partition.learning.predictors import PLAIN, augmented
+from edgeplan.chapters.partition.measuring.chains import Place, timed
+from edgeplan.chapters.partition.measuring.splits import SplitMeasuring, part_rows
+
+#: Figure -> its layer by output channels, and the range of these.
+CURVES: Mapping[str, tuple[Callable[[int], Layer], int, int]] = MappingProxyType(
+    {
+        "figure_02": (lambda outputs: Layer.linear(50, 3072, outputs), 16, 1024),
+        "figure_03": (lambda outputs: Layer.linear(50, 768, outputs), 64, 3072),
+        "figure_05": (lambda outputs: Layer.linear(50, 768, outputs), 2048, 2560),
+        "figure_06": (lambda outputs: Layer(CONV, 64, 64, 128, outputs, 3, 1), 16, 256),
+    }
+)
+_UNIT = 4  # channels: curves have jumps at vectors and tiles
+_GROUPS = DISPATCH.index("work_groups")
+
+
+def curves(measuring: SplitMeasuring, beside: Mapping[tuple[str, str], Predict]) -> pd.DataFrame:
+    """Both processors and all predictors over the channels of each figure.
+
+    Args:
+        measuring: of the pair.
+        beside: predictors on shapes alone, by name and kind.
+    """
+    predictors, settings = measuring.predictors, measuring.settings
+    parts = []
+    for figure, (make, low, high) in CURVES.items():
+        points = np.unique(np.round(np.linspace(low, high, settings.curve_points) / _UNIT).astype(int) * _UNIT)
+        layers = [make(int(outputs)) for outputs in points]
+        key = [[asdict(layer) for layer in layers], settings.fresh_runs]
+        found = measuring.rows.found("curves", key, lambda layers=layers: _measured(measuring, layers))
+        sides = {side: found[found["way"] == side].sort_values("place") for side in ("cpu", "gpu")}
+        _, matrix = augmented(layers, predictors.numbers)
+        columns = {"figure": figure, "outputs": points}
+        for side, own in sides.items():
+            columns |= {f"{side}_{name}": own[name].to_numpy() for name in ("us", "low_us", "high_us")}
+        columns |= {"implementation": sides["gpu"]["gpu_implementation"].to_numpy()}
+        columns |= {"work_groups": matrix[:, -len(DISPATCH) + _GROUPS]}
+        columns |= {"ours_us": predictors.gpu_us(layers), "plain_us": predictors.gpu_us(layers, PLAIN)}
+        shapes = shape_matrix(layers)
+        columns |= {f"{name}_us": predict(shapes) for (name, kind), predict in beside.items() if kind == layers[0].kind}
+        parts.append(pd.DataFrame(columns))
+    measuring.rows.merge("curves")
+    return pd.concat(parts, ignore_index=True)
+
+
+def _measured(measuring: SplitMeasuring, layers: list[Layer]) -> pd.DataFrame:
+    assert measuring.pair is not None  # noqa: S101  or nothing may be measured
+    parts = []
+    each = max(1, measuring.settings.chain // 2)
+    for at in range(0, len(layers), each):
+        some = layers[at : at + each]
+        places = [*(Place(layer, layer.outputs) for layer in some), *(Place(layer, 0) for layer in some)]
+        rows = part_rows(places, timed(measuring.pair, places, measuring.folder, measuring.settings.fresh_runs))
+        place = [at + k for k in range(len(some))]
+        parts.append(rows.assign(place=place * 2, way=["cpu"] * len(some) + ["gpu"] * len(some)))
+    return pd.concat(parts, ignore_index=True)

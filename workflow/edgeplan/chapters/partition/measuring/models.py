@@ -1,0 +1,215 @@
+"""Models end to end: our plan, other plans and single processors interleaved, oneDNN and stock engines on all cores."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.partition.costs import ModelCosts, chosen_assignments
+from edgeplan.chapters.partition.learning.predictors import PairPredictors
+from edgeplan.chapters.partition.measuring.opened import Opened, opened
+from edgeplan.chapters.partition.measuring.rows import COLUMNS
+from edgeplan.chapters.partition.measuring.worker import PairJob, PairResult
+from edgeplan.chapters.partition.planned import PlannedModel, plan_model, write_folder
+from edgeplan.devices.pairs import PairFile
+from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.errors import DeviceError, EdgeplanError
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.measurement.process import stock
+from edgeplan.measurement.process.child import ColdRunError, work_apart
+from edgeplan.measurement.process.inputs import random_inputs, relative_error
+from edgeplan.planning.partition import baselines
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice
+from edgeplan.planning.partition.simulate import in_sequence
+from edgeplan.runtime.layouts import LIKELY
+from edgeplan.runtime.partitioned.program import partition
+from edgeplan.runtime.partitioned.session import PairSession
+from edgeplan.runtime.program import default_program
+from edgeplan.runtime.session import SequentialSession
+
+OURS, ALL_CORES = "ours", "cpu, all cores"
+_NUMBERS = tuple(name for name in COLUMNS["models"] if name not in ("way", "reason"))
+_MIB = 1 << 20
+_TIMEOUT_SECONDS = 600.0
+#: Of the largest magnitude; Winograd's transforms lose a digit.
+_EXACT, _WINOGRAD = 1e-5, 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class ModelJob:
+    """A model to measure.
+
+    Attributes:
+        model: its ONNX file.
+        folder: an empty one.
+        runs: of each way.
+        settings: stock ones.
+    """
+
+    model: Path
+    folder: Path
+    runs: int
+    settings: tuple[str, ...]
+
+
+def measured(pair: PairFile, predictors: PairPredictors, job: ModelJob) -> pd.DataFrame:
+    """All rows of a model, with the columns of `rows.COLUMNS`; what cannot be measured has a reason.
+
+    Args:
+        pair: is opened meanwhile.
+        predictors: of it.
+        job: what to measure.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        with opened(pair) as both:
+            planned = plan_model(job.model, predictors, both.names, both.synchronisation)
+            rows += _interleaved(both, predictors, planned, job)
+            write_folder(planned, both, job.folder / "plan")
+        rows[0] |= _apart(job)  # processes inherit the cores that this one is held to
+    except EdgeplanError as error:
+        rows.append({"way": OURS, "reason": error.what.splitlines()[0]})
+    rows += [_stock(pair, setting, job) for setting in job.settings]
+    frame = pd.DataFrame(rows).reindex(columns=list(COLUMNS["models"]))
+    frame["reason"] = frame["reason"].fillna("").astype(str)
+    frame[list(_NUMBERS)] = frame[list(_NUMBERS)].astype("float64")
+    return frame
+
+
+def fixed(costs: ModelCosts, predictors: PairPredictors) -> Choice:
+    """Every layer at the one ratio that is best on the training samples; other steps where they are fastest."""
+    share = float(np.mean(list(predictors.card.fixed_share.values()) or [0.5]))
+    return baselines.at_ratio(costs.costs, share)
+
+
+def _ways(costs: ModelCosts, predictors: PairPredictors) -> Mapping[str, Choice]:
+    return {
+        "cpu": baselines.single(costs.costs, CPU),
+        "gpu": baselines.single(costs.costs, GPU),
+        "equal": baselines.equal(costs.costs),
+        "fixed": fixed(costs, predictors),
+        "greedy": baselines.greedy(costs.costs),
+    }
+
+
+def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel, job: ModelJob) -> list[dict[str, Any]]:
+    """Our plan first, then the others, one run of each after the other."""
+    graph = load_onnx(job.model)
+    inputs = random_inputs({name: graph.shape(name) for name in graph.inputs}, 0)
+    expected = reference_outputs(job.model, inputs)
+    block = pair.cpu.dnnl.info.block
+    rows: list[dict[str, Any]] = []
+    runs: list[Callable[[], float]] = []
+    with ExitStack() as stack:
+        sessions = {OURS: planned.partitioned(block)}
+        for way, choice in _ways(planned.costs, predictors).items():
+            assigned = chosen_assignments(planned.costs, choice)
+            sessions[way] = partition(planned.lowered, planned.layouts, block, assigned)
+            predicted = in_sequence(planned.costs.costs, choice).makespan_ms
+            splits = sum(o.kind == SPLIT for o in planned.costs.costs.chosen(choice))
+            rows.append({"way": way, "predicted_ms": predicted, "splits": splits})
+        plan = planned.plan
+        ours = {"way": OURS, "predicted_ms": plan.makespan_ms, "splits": sum(step.on == "split" for step in plan.steps)}
+        rows.insert(0, ours | {"plan_seconds": planned.seconds, "plan_gap": plan.gap})
+        for row, (way, made) in zip(rows, sessions.items(), strict=True):
+            session = stack.enter_context(PairSession(pair.cpu, pair.gpu, made, job.model, pair.synchronisation))
+            outputs = session.run(inputs)
+            winograd = any("winograd" in kernel.implementation for kernel in session.kernels)
+            error = relative_error([outputs[name] for name in expected], list(expected.values()))
+            row |= {"error": error, "tolerance": _WINOGRAD if winograd else _EXACT, "steps": len(planned.lowered.steps)}
+            runs.append(_timed(session, inputs))
+        with _wide(pair):
+            for home in LIKELY:
+                program = default_program(pair.cpu.dnnl, job.model, graph, home, threads=len(pair.pair.cores))
+                wide = SequentialSession(pair.cpu.dnnl, program, job.model.parent, len(pair.pair.cores))
+                wide.run(inputs)
+                runs.append(_timed_wide(pair, wide, inputs))
+        times = np.array([[run() for run in runs] for _ in range(job.runs)])
+    pair.cpu.ready()
+    for row, own in zip(rows, times.T, strict=False):
+        row |= _summary(own)
+    beside = [_summary(own) for own in times.T[len(rows) :]]
+    best = min(beside, key=lambda found: found["median_ms"])
+    return [*rows, {"way": ALL_CORES, "steps": len(planned.lowered.steps), **best}]
+
+
+def _timed(session: PairSession, inputs: Mapping[str, Any]) -> Callable[[], float]:
+    def run() -> float:
+        session.bind(inputs)
+        began = time.perf_counter()
+        session.execute()
+        return (time.perf_counter() - began) * 1e3
+
+    return run
+
+
+def _timed_wide(pair: Opened, session: SequentialSession, inputs: Mapping[str, Any]) -> Callable[[], float]:
+    def run() -> float:
+        with _wide(pair):
+            session.bind(inputs)
+            began = time.perf_counter()
+            session.execute()
+            return (time.perf_counter() - began) * 1e3
+
+    return run
+
+
+@contextlib.contextmanager
+def _wide(pair: Opened) -> Iterator[None]:
+    """This thread may use all cores of the pair, and starts others there."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, pair.pair.cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
+        pair.cpu.ready()
+
+
+def _summary(times_ms: Any) -> dict[str, float]:
+    """Median, and how far the medians of even and odd runs are apart."""
+    found = [float(t) for t in times_ms]
+    halves = [statistics.median(found[start::2] or found) for start in (0, 1)]
+    return {"median_ms": statistics.median(found), "repeat": max(halves) / min(halves)}
+
+
+def _apart(job: ModelJob) -> dict[str, Any]:
+    """Memory and processor time of our plan in a process of its own."""
+    try:
+        found = work_apart(
+            "edgeplan.chapters.partition.measuring.worker",
+            PairJob(folder=job.folder / "plan", runs=job.runs),
+            PairResult,
+            "a plan of a pair",
+            _TIMEOUT_SECONDS,
+        )
+    except ColdRunError as error:
+        return {"reason": error.reason}
+    return {"peak_mib": (found.peak - found.idle) / _MIB, "cpu_ms": found.cpu_ms / job.runs}
+
+
+def _stock(pair: PairFile, setting: str, job: ModelJob) -> dict[str, Any]:
+    row: dict[str, Any] = {"way": setting}
+    folder = job.folder / setting
+    folder.mkdir()
+    cores = tuple(sorted(pair.cores))
+    try:
+        inputs = stock.inputs_of(job.model)
+        artefact = stock.prepared(setting, job.model, inputs, folder, len(cores))
+        found = stock.run_stock(stock.stock_job(setting, artefact, inputs, cores, job.runs + 1))
+    except (ColdRunError, DeviceError) as error:
+        return row | {"reason": error.what.splitlines()[0]}
+    times = _summary(found.run_ms[1:])
+    return row | times | {"peak_mib": found.peak_over_idle / _MIB, "cpu_ms": found.cpu_ms / len(found.run_ms)}
+
+

@@ -1,0 +1,105 @@
+"""Rows of a pair that are stored: by what was measured, found again by their keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from edgeplan.errors import StoreError
+from edgeplan.measurement.bench import STORED_ROWS_ONLY
+from edgeplan.measurement.kept import KeptTables
+from edgeplan.support.protocols import protocol
+
+#: When a row was measured, seconds since 1970.
+WHEN = "measured_at"
+_PART_US = ("channels", "us", "low_us", "high_us", "cpu_implementation", "gpu_implementation")
+#: Columns of each kind of rows.
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "samples": ("place", "cpu_us", "gpu_us", "cpu_implementation", "gpu_implementation"),
+    "grids": (*_PART_US, "again"),
+    "fresh": ("layer", "way", *_PART_US),
+    "curves": ("place", "way", *_PART_US),
+    "handshakes": ("synchronisation", "least_us", "median_us", "note"),
+    "models": (
+        *("way", "median_ms", "repeat", "predicted_ms", "peak_mib", "cpu_ms", "error", "tolerance", "splits", "steps"),
+        *("plan_seconds", "plan_gap", "reason"),
+    ),
+}
+
+
+class NotThereError(Exception):
+    """Rows that are not stored, where nothing may be measured."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The stored rows of a pair.
+
+    Args:
+        folder: with a folder of each kind in it.
+        identity: what they are for: the machine and both processors (`Opened.identity`), None where nothing may be measured:
+            then rows of any are taken.
+    """
+
+    folder: Path
+    stores: Mapping[str, KeptTables]
+    identity: object
+
+    @classmethod
+    def of(cls, folder: Path, identity: object) -> Rows:
+        """Those of a folder, which may be absent.
+
+        Raises:
+            FormatError: a file is damaged.
+        """
+        return cls(folder, {kind: KeptTables(folder / kind, *columns, WHEN) for kind, columns in COLUMNS.items()}, identity)
+
+    def found(self, kind: str, what: object, measure: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """The rows of something, measured where they are not stored.
+
+        Args:
+            kind: in `COLUMNS`.
+            what: decides them, besides the pair and the protocol.
+            measure: gives them.
+
+        Raises:
+            NotThereError: they are not stored, and nothing may be measured.
+        """
+        store, key = self.stores[kind], self._key(kind, what)
+        stored = store.get(key)
+        if stored is not None:
+            return stored
+        if only_stored():
+            raise NotThereError
+        made = measure().assign(**{WHEN: time.time()})
+        store.add(key, made)
+        return made
+
+    def _key(self, kind: str, what: object) -> str:
+        content = [protocol("partition").name, kind, self.identity, what]
+        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+    def merge(self, kind: str) -> None:
+        """Bring rows that were added together in one file."""
+        self.stores[kind].merge()
+
+
+def only_stored() -> bool:
+    """Whether nothing may be measured."""
+    return bool(os.environ.get(STORED_ROWS_ONLY))
+
+
+def nothing_stored(folder: Path) -> StoreError:
+    """The error where nothing may be measured, and there are no rows."""
+    return StoreError(
+        "nothing may be measured, and rows of this pair are lacking",
+        where=str(folder),
+        next_step=f"unset {STORED_ROWS_ONLY} to measure here, or restore them: git checkout -- {folder}",
+    )

@@ -1,0 +1,197 @@
+"""Samples to learn from: layers and other steps, each on both processors alone, in chains (LiPG, section 5.2)."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.partition import sampling
+from edgeplan.chapters.partition.layers import KINDS, Layer, layer_of
+from edgeplan.chapters.partition.learning.features import DISPATCH
+from edgeplan.chapters.partition.learning.others import family, terms
+from edgeplan.chapters.partition.learning.predictors import augmented, refused
+from edgeplan.chapters.partition.learning.training import LAYER, OTHER, SAMPLE, empty_dispatch
+from edgeplan.chapters.partition.measuring.chains import Place, timed, timed_steps
+from edgeplan.chapters.partition.measuring.opened import Opened
+from edgeplan.chapters.partition.measuring.rows import Rows
+from edgeplan.chapters.partition.settings import PartitionSettings
+from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import Lowered, Step
+from edgeplan.opencl.dispatch import refusal
+from edgeplan.opencl.launch import DeviceNumbers
+from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.partitioned.program import Lane
+from edgeplan.runtime.program import activation_layouts
+from edgeplan.zoo.registry import FAMILIES
+
+_MIB = 1 << 20
+#: One other step is sampled for so many layers of a kind.
+_LAYERS_PER_OTHER = 8
+#: Variants of each family that other steps are taken from.
+_VARIANTS = 2
+#: Views take no time; the rest has no kernel that a plan could choose.
+_LEFT_OUT = ("reshape",)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherStep:
+    """A step of a model that is no layer, and what it reads and writes."""
+
+    step: Step
+    shapes: MappingProxyType[str, Shape]
+    layouts: MappingProxyType[str, str]
+
+
+def samples(
+    rows: Rows, pair: Opened | None, numbers: DeviceNumbers, settings: PartitionSettings, seed: int, folder: Path
+) -> pd.DataFrame:
+    """All samples, with the columns `training.SAMPLE`.
+
+    Args:
+        rows: what is stored.
+        pair: None where nothing may be measured.
+        numbers: of the GPU.
+        settings: how many, and how.
+        seed: of the draw.
+        folder: with the pool of weights.
+    """
+    parts = []
+    for kind in KINDS:
+        drawn = sampling.sampled(kind, settings.samples, settings.sample_flops, seed)
+        kept = [layer for layer in drawn if not refused(layer, numbers)]
+        for chain in sampling.chains(kept, settings.chain, settings.chain_mib * _MIB):
+            key = [[asdict(layer) for layer in chain], settings.sample_runs]
+            found = rows.found("samples", key, lambda chain=chain: _chain(pair, chain, settings.sample_runs, folder))
+            parts.append(_layers(chain, found, numbers))
+    others = _others(numbers, max(1, settings.samples // _LAYERS_PER_OTHER), seed)
+    for at in range(0, len(others), settings.chain):
+        chain_of = others[at : at + settings.chain]
+        key = [[_described(one) for one in chain_of], settings.sample_runs]
+        found = rows.found("samples", key, lambda some=chain_of: _steps(pair, some, settings.sample_runs, folder))
+        parts.append(_other_rows(chain_of, found))
+    rows.merge("samples")
+    return pd.concat(parts, ignore_index=True)[list(SAMPLE)]
+
+
+def _chain(pair: Opened | None, chain: Sequence[Layer], runs: int, folder: Path) -> pd.DataFrame:
+    """Every layer on the CPU, then every layer on the GPU; both in each run."""
+    assert pair is not None  # noqa: S101  or nothing may be measured
+    places = [*(Place(layer, layer.outputs) for layer in chain), *(Place(layer, 0) for layer in chain)]
+    found = timed(pair, places, folder, runs)
+    us, count = np.median(found.us, axis=0), len(chain)
+    names = found.implementations
+    return _table(us[:count], us[count:], [n[0] for n in names[:count]], [n[1] for n in names[count:]])
+
+
+def _table(cpu_us: object, gpu_us: object, cpu: list[str], gpu: list[str]) -> pd.DataFrame:
+    made = {"place": np.arange(len(cpu)), "cpu_us": cpu_us, "gpu_us": gpu_us}
+    return pd.DataFrame({**made, "cpu_implementation": cpu, "gpu_implementation": gpu})
+
+
+def _layers(chain: Sequence[Layer], found: pd.DataFrame, numbers: DeviceNumbers) -> pd.DataFrame:
+    _, matrix = augmented(chain, numbers)
+    made = pd.DataFrame([asdict(layer) for layer in chain])
+    features = [json.dumps(dict(zip(DISPATCH, row.tolist(), strict=True))) for row in matrix[:, -len(DISPATCH) :]]
+    about = {"name": [layer.name for layer in chain], "family": "", "dispatch": features, "terms": ""}
+    return pd.concat([made.assign(**about), found.drop(columns="place").reset_index(drop=True)], axis=1)
+
+
+# Steps that are no layers
+
+
+def _others(numbers: DeviceNumbers, count: int, seed: int) -> list[OtherStep]:
+    """Different steps of variants of the zoo's families, as many of each family of steps as there may be."""
+    rng = random.Random(f"{seed} other steps")  # noqa: S311  no secrets
+    by_family: dict[str, list[OtherStep]] = {}
+    seen: set[object] = set()
+    for one in _steps_of_zoo(seed):
+        key = tuple(_described(one).items())
+        if str(key) in seen or refusal(one.step, one.shapes, one.layouts, numbers):
+            continue
+        seen.add(str(key))
+        by_family.setdefault(family(one.step), []).append(one)
+    for some in by_family.values():
+        rng.shuffle(some)
+    found: list[OtherStep] = []
+    while len(found) < count and any(by_family.values()):
+        for name in sorted(by_family):
+            if by_family[name] and len(found) < count:
+                found.append(by_family[name].pop())
+    return found
+
+
+def _steps_of_zoo(seed: int) -> Iterator[OtherStep]:
+    for zoo in FAMILIES.values():
+        for index in range(_VARIANTS):
+            lowered = lower(zoo.build(zoo.variant(seed, index)))
+            layouts = activation_layouts(lowered, BLOCKED)
+            for step in lowered.steps:
+                tensors = (*step.reads, *step.outputs, *step.weights.values())
+                if step.kind in _LEFT_OUT or layer_of(step, lowered.shapes) or any(t in lowered.types for t in tensors):
+                    continue
+                shapes = {name: lowered.shapes[name] for name in tensors}
+                own = {name: layouts[name] for name in (*step.reads, *step.outputs)}
+                yield OtherStep(step, MappingProxyType(shapes), MappingProxyType(own))
+
+
+def _described(one: OtherStep) -> dict[str, object]:
+    """What decides the time of a step, its names left out."""
+    step = one.step
+    return {
+        "kind": step.kind,
+        "settings": {key: step.settings[key] for key in sorted(step.settings)},
+        "reads": [(one.shapes[t], one.layouts[t]) for t in step.reads],
+        "writes": [(one.shapes[t], one.layouts[t]) for t in step.outputs],
+        "weights": [(role, one.shapes[name]) for role, name in sorted(step.weights.items())],
+        "post": [(p.kind, p.algorithm, p.alpha, p.beta) for p in step.post_ops],
+    }
+
+
+def _renamed(k: int, one: OtherStep) -> tuple[Step, dict[str, Shape], dict[str, str]]:
+    """A step whose tensors no other one names."""
+    step = one.step
+    name = {tensor: f"{k}.{tensor}" for tensor in one.shapes}
+    moved = replace(
+        step,
+        name=str(k),
+        inputs=tuple(name[t] for t in step.inputs),
+        outputs=tuple(name[t] for t in step.outputs),
+        weights=MappingProxyType({role: name[w] for role, w in step.weights.items()}),
+        post_ops=tuple(replace(p, tensor=name[p.tensor]) if p.tensor else p for p in step.post_ops),
+    )
+    shapes = {name[t]: shape for t, shape in one.shapes.items()}
+    return moved, shapes, {name[t]: layout for t, layout in one.layouts.items()}
+
+
+def _steps(pair: Opened | None, some: Sequence[OtherStep], runs: int, folder: Path) -> pd.DataFrame:
+    assert pair is not None  # noqa: S101  or nothing may be measured
+    steps, shapes, layouts = [], {}, {}
+    for k, one in enumerate(some):
+        step, own_shapes, own_layouts = _renamed(k, one)
+        steps.append(step)
+        shapes |= own_shapes
+        layouts |= own_layouts
+    lowered = Lowered("steps", tuple(steps), (), (), MappingProxyType(shapes))
+    cpu, gpu = (timed_steps(pair, lowered, layouts, lane, folder, runs) for lane in Lane)
+    us = [np.median(found.us, axis=0) for found in (cpu, gpu)]
+    return _table(*us, [n[0] for n in cpu.implementations], [n[1] for n in gpu.implementations])
+
+
+def _other_rows(some: Sequence[OtherStep], found: pd.DataFrame) -> pd.DataFrame:
+    about = {
+        **dict.fromkeys(LAYER, 0),
+        "kind": OTHER,
+        "name": [one.step.kind for one in some],
+        "family": [family(one.step) for one in some],
+        "dispatch": empty_dispatch(),
+        "terms": [json.dumps(terms(one.step, one.shapes)) for one in some],
+    }
+    return found.drop(columns="place").reset_index(drop=True).assign(**about)

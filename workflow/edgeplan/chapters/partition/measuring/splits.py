@@ -1,0 +1,223 @@
+"""Layers split in every way: a grid search, and what was chosen run again in new sessions (LiPG, sections 5.3 and 5.5)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.partition import sampling
+from edgeplan.chapters.partition.choosing import Predicted, at_share, choose, predicted
+from edgeplan.chapters.partition.layers import KINDS, Layer
+from edgeplan.chapters.partition.learning.predictors import CPU, GPU, OURS, PLAIN, PairPredictors, refused
+from edgeplan.chapters.partition.measuring.chains import ChainTimes, Place, timed
+from edgeplan.chapters.partition.measuring.opened import Opened
+from edgeplan.chapters.partition.measuring.rows import NotThereError, Rows
+from edgeplan.chapters.partition.settings import PartitionSettings
+from edgeplan.processors.onednn import OnednnProcessor
+from edgeplan.runtime.partitioned.session import Synchronisation
+
+#: Ways to run a layer, as tables name them.
+WHOLE_CPU, WHOLE_GPU, SEARCH, WITHOUT, EVENTS, ALL_CORES = (
+    *("cpu", "gpu", "search", "without dispatch features", "waiting for events", "cpu, all cores"),
+)
+_MIB = 1 << 20
+_PAIR_WAYS = "pair"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What each way makes of a layer.
+
+    Attributes:
+        layer: the layer.
+        channels: of the CPU, by way.
+        predicted_us: of our choice.
+        ratio_ms: taken to predict all splits and to choose.
+    """
+
+    layer: Layer
+    channels: Mapping[str, int]
+    predicted_us: float
+    ratio_ms: float
+
+
+@dataclass(frozen=True)
+class SplitMeasuring:
+    """Measures layers.
+
+    Attributes:
+        rows: what is stored.
+        pair: None where nothing may be measured.
+        predictors: of the pair.
+        settings: what is measured.
+        folder: with the pool of weights.
+    """
+
+    rows: Rows
+    pair: Opened | None
+    predictors: PairPredictors
+    settings: PartitionSettings
+    folder: Path
+
+    def layers(self, seed: int) -> pd.DataFrame:
+        """All rows of layers: kind, name, way, channels, outputs, us, predicted_us, ratio_ms; see `PartitionEvidence.layers`."""
+        s = self.settings
+        parts = []
+        for kind in KINDS:
+            drawn = sampling.layers(kind, s.layers, s.layer_flops, s.conv_divisors, seed)
+            chosen = [*self._all_chosen(drawn)]
+            each = max(1, s.chain // 7)  # about as many places of each layer
+            for at in range(0, len(chosen), each):
+                parts += self._fresh(chosen[at : at + each])
+        self.rows.merge("grids")
+        self.rows.merge("fresh")
+        return pd.concat(parts, ignore_index=True)
+
+    # Choosing
+
+    def _all_chosen(self, drawn: Sequence[Layer]) -> Iterator[Chosen]:
+        for layer in drawn:
+            if not refused(layer, self.predictors.numbers):
+                with suppress(NotThereError):
+                    yield self._chosen(layer)
+
+    def _chosen(self, layer: Layer) -> Chosen:
+        step, card = self.settings.grid_step, self.predictors.card
+        polling = card.handshake_us.get(Synchronisation.polling, max(card.handshake_us.values()))
+        margins = {variant: self._margin(layer, variant) for variant in (OURS, PLAIN)}
+        began = time.perf_counter()
+        found = predicted(self.predictors, layer, step)
+        ours = choose(found, layer.outputs, polling, margins[OURS])
+        ratio_ms = (time.perf_counter() - began) * 1e3
+        plain = choose(predicted(self.predictors, layer, step, PLAIN), layer.outputs, polling, margins[PLAIN])
+        channels = {
+            WHOLE_CPU: layer.outputs,
+            WHOLE_GPU: 0,
+            SEARCH: self._searched(layer),
+            OURS: ours,
+            WITHOUT: plain,
+            "fixed": at_share(layer.outputs, card.fixed_share[layer.kind], step),
+            "equal": at_share(layer.outputs, 0.5, step),
+        }
+        return Chosen(layer, channels, _span(found, ours, layer.outputs, polling), ratio_ms)
+
+    def _margin(self, layer: Layer, variant: str) -> float:
+        return max(self.predictors.error(CPU, layer.kind), self.predictors.error(GPU, layer.kind, variant))
+
+    def _searched(self, layer: Layer) -> int:
+        """The fastest of all splits and both processors: all of them a few times, then the best of them again."""
+        s = self.settings
+        key = [asdict(layer), s.grid_step, s.grid_runs, s.grid_again_runs, s.grid_best]
+        found = self.rows.found("grids", key, lambda: self._grid(layer))
+        again = found[found["again"]]
+        return int(again.loc[again["us"].idxmin(), "channels"])
+
+    def _grid(self, layer: Layer) -> pd.DataFrame:
+        s = self.settings
+        every = [0, *sampling.splits(layer.outputs, s.grid_step), layer.outputs]
+        coarse = self._timed([Place(layer, c) for c in every], s.grid_runs)
+        order = np.argsort(coarse["us"].to_numpy())[: s.grid_best]
+        best = sorted({every[k] for k in order} | {0, layer.outputs})
+        again = self._timed([Place(layer, c) for c in best], s.grid_again_runs)
+        return pd.concat([coarse.assign(again=False), again.assign(again=True)], ignore_index=True)
+
+    # Running
+
+    def _timed(self, places: Sequence[Place], runs: int) -> pd.DataFrame:
+        """Rows of places, in chains that are short enough for memory."""
+        assert self.pair is not None  # noqa: S101  or nothing may be measured
+        parts, at = [], 0
+        most = max(2, int(self.settings.chain_mib * _MIB // (max(p.layer.weight_bytes for p in places) or 1)))
+        while at < len(places):
+            chain = places[at : at + most]
+            parts.append(part_rows(chain, timed(self.pair, chain, self.folder, runs)))
+            at += len(chain)
+        return pd.concat(parts, ignore_index=True)
+
+    def _fresh(self, some: Sequence[Chosen]) -> Iterator[pd.DataFrame]:
+        """What was chosen, in new sessions: every different split of these layers in one chain, and beside it the same otherwise."""
+        key = [[[asdict(c.layer), sorted(set(c.channels.values())), c.channels[OURS]] for c in some], self.settings.fresh_runs]
+        try:
+            found = self.rows.found("fresh", key, lambda: self._fresh_rows(some))
+        except NotThereError:
+            return
+        for k, chosen in enumerate(some):
+            own = found[found["layer"] == k]
+            pair = own[own["way"] == _PAIR_WAYS].set_index("channels")["us"]
+            us = {way: float(pair[channels]) for way, channels in chosen.channels.items()}
+            channels = dict(chosen.channels)
+            for way in (EVENTS, ALL_CORES):
+                others = own[own["way"] == way]
+                channels[way] = chosen.channels[OURS] if way == EVENTS else chosen.layer.outputs
+                us[way] = float(others["us"].iloc[0]) if len(others) else us[OURS]
+            yield pd.DataFrame(
+                {
+                    "kind": chosen.layer.kind,
+                    "name": chosen.layer.name,
+                    "way": list(us),
+                    "channels": [channels[way] for way in us],
+                    "outputs": chosen.layer.outputs,
+                    "us": list(us.values()),
+                    "predicted_us": [chosen.predicted_us if way == OURS else np.nan for way in us],
+                    "ratio_ms": [chosen.ratio_ms if way == OURS else np.nan for way in us],
+                }
+            )
+
+    def _fresh_rows(self, some: Sequence[Chosen]) -> pd.DataFrame:
+        assert self.pair is not None  # noqa: S101  or nothing may be measured
+        pair, runs = self.pair, self.settings.fresh_runs
+        of = [(k, c) for k, one in enumerate(some) for c in sorted(set(one.channels.values()))]
+        found = self._timed([Place(some[k].layer, c) for k, c in of], runs)
+        parts = [found.assign(layer=[k for k, _ in of], way=_PAIR_WAYS)]
+        split = [k for k, one in enumerate(some) if 0 < one.channels[OURS] < one.layer.outputs]
+        if split:
+            places = [Place(some[k].layer, some[k].channels[OURS]) for k in split]
+            waited = timed(pair, places, self.folder, runs, synchronisation=Synchronisation.events)
+            parts.append(part_rows(places, waited).assign(layer=split, way=EVENTS))
+        places = [Place(one.layer, one.layer.outputs) for one in some]
+        with on_all_cores(pair) as cpu:
+            beside = timed(pair, places, self.folder, runs, cpu=cpu, synchronisation=Synchronisation.events)
+        parts.append(part_rows(places, beside).assign(layer=range(len(some)), way=ALL_CORES))
+        return pd.concat(parts, ignore_index=True)
+
+
+def _span(found: Predicted, channels: int, outputs: int, handshake_us: float) -> float:
+    """What was predicted of a choice."""
+    if channels in (0, outputs):
+        return found.cpu_us if channels else found.gpu_us
+    return float(found.spans_us[found.channels.index(channels)]) + handshake_us
+
+
+def part_rows(places: Sequence[Place], found: ChainTimes) -> pd.DataFrame:
+    """A row for each place: the median of its runs, and what the middle half of them lie within."""
+    low, middle, high = np.quantile(found.us, [0.25, 0.5, 0.75], axis=0)
+    return pd.DataFrame(
+        {
+            "channels": [place.channels for place in places],
+            "us": middle,
+            "low_us": low,
+            "high_us": high,
+            "cpu_implementation": [names[0] for names in found.implementations],
+            "gpu_implementation": [names[1] for names in found.implementations],
+        }
+    )
+
+
+@contextmanager
+def on_all_cores(pair: Opened) -> Iterator[OnednnProcessor]:
+    """oneDNN on all cores of the pair, on this thread; the pair's GPU has nothing to do meanwhile."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, pair.pair.cores)
+    try:
+        with OnednnProcessor(pair.pair.cores) as cpu:
+            yield cpu
+    finally:
+        os.sched_setaffinity(0, own)
+        pair.cpu.ready()

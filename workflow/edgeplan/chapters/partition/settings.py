@@ -1,0 +1,83 @@
+"""The `partition` section of params.yaml."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from edgeplan.chapters.base import ChapterParams, DeviceName, Section
+from edgeplan.engines.registry import SETTINGS
+from edgeplan.workloads.registry import WORKLOADS
+
+_Count = Annotated[int, Field(ge=1, le=100_000)]
+_Flops = Annotated[float, Field(gt=0, le=1e12)]
+
+
+class PartitionSettings(Section):
+    """What the chapter on partitions measures.
+
+    Attributes:
+        pairs: of processors, files of config/pairs.
+        devices: second processors alone, as engines: for predictions of whole models. Stages of `devices` leave them out.
+        samples: layers of each kind (linear, convolution) that predictors learn from and are tested on (section 5.2).
+        sample_flops: the fewest and the most of a sampled layer.
+        chain: layers that are measured in one session, each with its own weights.
+        chain_mib: the most weights of such a session.
+        sample_runs: of each chain, on each processor.
+        test_share: of the samples, held out.
+        trials: of Optuna, for each predictor.
+        layers: of each kind that splits are tried on (section 5.3).
+        layer_flops: the fewest and the most of them.
+        conv_divisors: of the channels of windows of 1, 3, 5 and 7 (section 5.3).
+        grid_step: channels between two splits that the search tries.
+        grid_runs: of every split, then `grid_again_runs` of the `grid_best` fastest.
+        fresh_runs: of the splits that were chosen, in new sessions.
+        models: end to end; names of `workloads.registry.WORKLOADS`.
+        model_runs: of each way to run a model, interleaved.
+        settings: stock settings to stand beside, on all cores; those not installed say so in the tables.
+        handshakes: runs of the empty handshakes, of 20 steps each.
+        curve_points: channels at which a curve of a figure is measured.
+        lock_timeout_seconds: how long to wait while another process is measuring on this machine.
+    """
+
+    pairs: Annotated[list[DeviceName], Field(min_length=1)]
+    devices: list[DeviceName]
+    samples: _Count
+    sample_flops: tuple[_Flops, _Flops]
+    chain: Annotated[int, Field(ge=1, le=200)]
+    chain_mib: Annotated[float, Field(gt=0, le=1e6)]
+    sample_runs: _Count
+    test_share: Annotated[float, Field(gt=0, lt=1)]
+    trials: Annotated[int, Field(ge=1, le=1000)]
+    layers: _Count
+    layer_flops: tuple[_Flops, _Flops]
+    conv_divisors: tuple[_Count, _Count, _Count, _Count]
+    grid_step: Annotated[int, Field(ge=8, le=1024, multiple_of=8)]
+    grid_runs: _Count
+    grid_again_runs: _Count
+    grid_best: _Count
+    fresh_runs: _Count
+    models: Annotated[tuple[str, ...], Field(min_length=1)]
+    model_runs: _Count
+    settings: tuple[str, ...]
+    handshakes: _Count
+    curve_points: Annotated[int, Field(ge=2, le=1000)]
+    lock_timeout_seconds: Annotated[float, Field(ge=0)] = 600.0
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for what, names, known in (("model", self.models, WORKLOADS), ("setting", self.settings, SETTINGS)):
+            if unknown := [name for name in names if name not in known]:
+                raise ValueError(f"there is no {what} {unknown[0]!r}; known: {', '.join(known)}")
+        for name in ("sample_flops", "layer_flops"):
+            low, high = getattr(self, name)
+            if low >= high:
+                raise ValueError(f"{name}: the fewest first")
+        return self
+
+
+class Params(ChapterParams):
+    """What the chapter reads of params.yaml."""
+
+    partition: PartitionSettings

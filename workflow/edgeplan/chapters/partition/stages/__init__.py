@@ -1,0 +1,1 @@
+"""The stages of the chapter on partitions."""

@@ -1,0 +1,256 @@
+"""Stage `partition`: samples, predictors, splits of layers, models end to end, handshakes; all that measures is here."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from edgeplan.chapters.partition import sampling
+from edgeplan.chapters.partition.choosing import fixed_share
+from edgeplan.chapters.partition.layers import KINDS
+from edgeplan.chapters.partition.learning.predictors import PairPredictors, save
+from edgeplan.chapters.partition.learning.training import About, Trained, layers_of, train
+from edgeplan.chapters.partition.measuring.chains import write_pool
+from edgeplan.chapters.partition.measuring.curves import curves as measured_curves
+from edgeplan.chapters.partition.measuring.models import ModelJob, measured
+from edgeplan.chapters.partition.measuring.opened import Opened, opened
+from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows, nothing_stored, only_stored
+from edgeplan.chapters.partition.measuring.samples import samples as measured_samples
+from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
+from edgeplan.chapters.partition.settings import Params, PartitionSettings
+from edgeplan.devices.machine import environment
+from edgeplan.devices.pairs import PairFile, load_pair
+from edgeplan.errors import DeviceError
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.opencl.launch import DeviceNumbers
+from edgeplan.runtime.partitioned.handshake import handshake
+from edgeplan.runtime.partitioned.session import Synchronisation
+from edgeplan.support.files import write_json
+from edgeplan.support.frames import read_document, write_parquet
+from edgeplan.workloads.registry import WORKLOADS, save_workload
+
+log = logging.getLogger(__name__)
+_ABOUT = "about.json"
+_HANDSHAKE_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What rows of a pair are of, as it is written beside them.
+
+    Attributes:
+        identity: decides the rows besides what was measured (`Opened.identity`).
+        numbers: of the GPU.
+        versions: of both processors' libraries.
+        names: of both.
+        synchronisation, why: how they wait, and why so.
+        environment: of the machine.
+    """
+
+    identity: list[Any]
+    numbers: dict[str, int]
+    versions: tuple[str, str]
+    names: tuple[str, str]
+    synchronisation: str
+    why: str
+    environment: dict[str, Any]
+
+    @classmethod
+    def of(cls, pair: Opened) -> _Known:
+        about = environment() | {"load_1min": None, "affinity": sorted(pair.pair.cores)}
+        return cls(
+            pair.identity, pair.numbers, pair.versions, pair.names, pair.synchronisation.value, pair.why, about
+        )
+
+
+def measure_partition(
+    params: Params,
+    *,
+    pair_path: Path,
+    rows: Path,
+    work: Path,
+    predictors: Path,
+    samples: Path,
+    layers: Path,
+    models: Path,
+    handshakes: Path,
+    curves: Path,
+    errors: Path,
+    importance: Path,
+    environment_path: Path,
+) -> None:
+    """Measure what the rows lack, train, and write all of it.
+
+    Args:
+        params: params.yaml.
+        pair_path: the pair file.
+        rows: rows of earlier runs.
+        work: models and weights; may be deleted.
+        predictors: where the predictors go.
+        samples, layers, models, handshakes, curves: where the tables of this stage go.
+        errors, importance: where what training tells goes.
+        environment_path: where the state of the machine goes.
+
+    Raises:
+        StoreError: nothing may be measured, and there are no rows.
+        BusyError: another process is measuring on this machine, and did not end in time.
+        DeviceError: a processor of the pair is not there, or fails.
+    """
+    pair = load_pair(pair_path)
+    settings, folder = params.partition, (work / pair.name).resolve()
+    held = nullcontext() if only_stored() else machine_lock(settings.lock_timeout_seconds)
+    with held:
+        run = _Run(pair, settings, params.seed, rows, folder)
+        run.go()
+    write_parquet(run.samples, samples)
+    save(run.trained.predictors, predictors)
+    write_parquet(run.trained.errors, errors)
+    write_parquet(run.trained.importance, importance)
+    for frame, path in ((run.layers, layers), (run.models, models), (run.handshakes, handshakes), (run.curves, curves)):
+        write_parquet(frame, path)
+    write_json(environment_path, run.environment())
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Run:
+    """One run of the stage."""
+
+    def __init__(self, pair: PairFile, settings: PartitionSettings, seed: int, rows: Path, folder: Path) -> None:
+        self.pair, self.settings, self.seed, self.folder = pair, settings, seed, folder
+        self._rows_path = rows
+        self.known = self._known()
+        self.rows = Rows.of(rows, self.known.identity)
+
+    def _known(self) -> _Known:
+        """What the pair is, or, where nothing may be measured, what the stored rows are of."""
+        path = self._rows_path / _ABOUT
+        if only_stored():
+            if not path.is_file():
+                raise nothing_stored(self._rows_path)
+            stored = read_document(path)
+            return _Known(**{**stored, "versions": tuple(stored["versions"]), "names": tuple(stored["names"])})
+        with opened(self.pair) as pair:
+            found = _Known.of(pair)
+        return found
+
+    def go(self) -> None:
+        """Measure and train, in the order in which one needs the other."""
+        if not only_stored():
+            shutil.rmtree(self.folder, ignore_errors=True)  # of a run that was killed
+            write_pool(self.folder)
+            write_json(self._rows_path / _ABOUT, _document(self.known))
+        try:
+            self.handshakes = self.rows.found("handshakes", self.settings.handshakes, self._handshakes)
+            self.rows.merge("handshakes")
+            log.info("handshakes: %s", self.handshakes.to_dict("records"))
+            if only_stored():
+                self._layers(None)
+            else:
+                with opened(self.pair, profiling=True) as pair:
+                    self._layers(pair)
+        except NotThereError as error:
+            raise nothing_stored(self._rows_path) from error
+        self.models = self._models()
+        self.rows.merge("models")
+
+    def _layers(self, pair: Opened | None) -> None:
+        """Samples, predictors, splits and curves: on processors that note times."""
+        numbers = DeviceNumbers(**self.known.numbers)
+        self.samples = measured_samples(self.rows, pair, numbers, self.settings, self.seed, self.folder)
+        log.info("%d samples", len(self.samples))
+        self.trained = self._trained()
+        log.info("errors of predictors: %s", self.trained.predictors.card.errors)
+        measuring = SplitMeasuring(self.rows, pair, self.trained.predictors, self.settings, self.folder)
+        self.layers = measuring.layers(self.seed)
+        log.info("%d layers split", self.layers["name"].nunique())
+        self.curves = measured_curves(measuring, self.trained.beside)
+
+    def _handshakes(self) -> pd.DataFrame:
+        """By polling and by events, on processors that note no times."""
+        found = []
+        with opened(self.pair) as pair:
+            for how in Synchronisation:
+                row: dict[str, Any] = {"synchronisation": how.value, "note": ""}
+                try:
+                    made = handshake(pair.cpu, pair.gpu, how, self.settings.handshakes, _HANDSHAKE_STEPS)
+                    row |= {"least_us": made.least_us, "median_us": made.median_us}
+                except DeviceError as error:
+                    row |= {"least_us": float("nan"), "median_us": float("nan"), "note": error.what}
+                found.append(row)
+        return pd.DataFrame(found)
+
+    def _trained(self) -> Trained:
+        settings = self.settings
+        costs = self.handshakes.dropna(subset="median_us").set_index("synchronisation")["median_us"]
+        about = About(
+            self.pair.name,
+            str(self.known.identity[0]),
+            self.known.versions,
+            self.known.numbers,
+            {str(how): float(us) for how, us in costs.items()},
+        )
+        trained = train(self.samples, about, trials=settings.trials, test_share=settings.test_share, seed=self.seed)
+        return replace(trained, predictors=self._with_shares(trained.predictors))
+
+    def _with_shares(self, predictors: PairPredictors) -> PairPredictors:
+        """With the one ratio that is best on the training samples, of each kind."""
+        shares = {}
+        handshake_us = min(predictors.card.handshake_us.values())
+        for kind in KINDS:
+            some = layers_of(self.samples[self.samples["kind"] == kind])
+            shares[kind] = fixed_share(predictors, some, self.settings.grid_step, handshake_us)
+        return replace(predictors, card=predictors.card.model_copy(update={"fixed_share": shares}))
+
+    def _models(self) -> pd.DataFrame:
+        found = []
+        shares = json.dumps(self.trained.predictors.card.fixed_share, sort_keys=True)
+        for name in self.settings.models:
+            what = [name, self.seed, self.settings.model_runs, self.settings.settings, shares, self.trained.digest]
+            try:
+                rows = self.rows.found("models", what, lambda name=name: self._model(name))
+            except NotThereError:
+                log.warning("no rows of %s: it is left out, since nothing may be measured", name)
+                continue
+            found.append(rows.assign(model=name))
+        if not found:
+            raise nothing_stored(self._rows_path)
+        return pd.concat(found, ignore_index=True)
+
+    def _model(self, name: str) -> pd.DataFrame:
+        folder = self.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        model = save_workload(WORKLOADS[name](), folder / f"{name}.onnx", self.seed)
+        job = ModelJob(model, folder, self.settings.model_runs, self.settings.settings)
+        frame = measured(self.pair, self.trained.predictors, job)
+        shutil.rmtree(folder, ignore_errors=True)
+        log.info("%s: %s", name, frame[["way", "median_ms", "reason"]].to_dict("records"))
+        return frame
+
+    def environment(self) -> dict[str, Any]:
+        """State of the machine, and what the rows are of."""
+        s = self.settings
+        rules = {kind: len(sampling.all_layers(kind, s.layer_flops, s.conv_divisors)) for kind in KINDS}
+        when = max(float(frame[WHEN].max()) for frame in (self.handshakes, self.models))
+        return self.known.environment | {
+            "processors": list(self.known.names),
+            "versions": list(self.known.versions),
+            "synchronisation": f"{self.known.synchronisation}: {self.known.why}",
+            "layers_by_rule": rules,
+            "measured_at": time.strftime("%Y-%m-%d", time.gmtime(when)),
+        }
+
+
+def _document(known: _Known) -> Mapping[str, Any]:
+    return {name: getattr(known, name) for name in _Known.__slots__}
+
+

@@ -1,0 +1,183 @@
+"""A model on an OpenCL device alone: f32, the kernels that the dispatcher chooses, activations in blocks of channels.
+
+Steps that the device has no kernels for run on the host, through oneDNN, and their nodes say so: `host.` and its kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from edgeplan.engines.base import (
+    Array,
+    Engine,
+    EngineNode,
+    EngineSettings,
+    ProfiledSession,
+    Session,
+    Times,
+    random_inputs,
+)
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.steps import Lowered
+from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
+from edgeplan.processors.base import Kernel
+from edgeplan.processors.opencl import OpenclProcessor
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.executable import Executable, Prepared, Worker
+from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.program import Program, default_program
+
+_NS_PER_US = 1000.0
+
+
+class Opencl(Engine):
+    """An OpenCL device; the options are those of `OpenclOptions`, threads are the host's."""
+
+    name = "opencl"
+    reports_nodes = True
+
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(settings)
+        self._options = OpenclOptions.of(settings.options)
+        self._dnnl = Dnnl()
+        find_device(self._options)
+
+    @classmethod
+    def version(cls) -> str:
+        driver = "_".join(str(find_device(OpenclOptions()).driver_version).split())
+        return f"{pyopencl().VERSION_TEXT}+{driver}"
+
+    def load(self, model: Path, graph: Graph) -> Session:
+        return _OpenclSession(self._loaded(model, graph, profiling=False), graph)
+
+    def load_profiled(self, model: Path, graph: Graph) -> ProfiledSession:
+        return _OpenclProfiledSession(self._loaded(model, graph, profiling=True), graph)
+
+    def _loaded(self, model: Path, graph: Graph, *, profiling: bool) -> _Loaded:
+        program = default_program(self._dnnl, model, graph, BLOCKED, threads=self.settings.threads)
+        processor = OpenclProcessor(self._options, self._dnnl.info.block, profiling=profiling)
+        try:
+            return _Loaded(self._dnnl, program, model.parent, processor, self.settings.threads)
+        except BaseException:
+            processor.close()
+            raise
+
+
+class _Loaded:
+    """A program prepared whole on a device, and what the device refuses on the host."""
+
+    def __init__(self, dnnl: Dnnl, program: Program, folder: Path, processor: OpenclProcessor, threads: int) -> None:
+        self.program, self.processor = program, processor
+        self._threads = threads
+        self._worker = Worker(dnnl, threads)
+        border = (program.inputs, program.outputs)
+        lowered = Lowered(program.name, program.steps, *border, program.shapes, program.types)
+        steps: list[Kernel | Prepared] = []
+        with Executable(dnnl, program, folder, processor.allocate(program.arena_bytes)) as executable:
+            self._executable = executable
+            for index, step in enumerate(program.steps):
+                if processor.refuses(lowered, step, program.layouts):
+                    steps.append(executable.prepare(index, self._worker, threads))
+                else:
+                    steps.append(processor.prepare(executable, index))
+        self.steps = tuple(steps)
+
+    def bind(self, inputs: Mapping[str, Array]) -> None:
+        """Copy the inputs to their place; the arena is reused while running."""
+        self.processor.take()
+        for name in self.program.inputs:
+            np.copyto(self._executable.activation(name), inputs[name])
+        self.processor.give()
+
+    def run(self) -> Iterator[tuple[Any, ...] | int]:
+        """Run all steps on the inputs bound: of each the events of its launches, or the nanoseconds that the host took."""
+        processor = self.processor
+        for step in self.steps:
+            if isinstance(step, Kernel):
+                yield processor.enqueue_timed(step)
+                continue
+            processor.finish()
+            processor.take()
+            self._worker.dnnl.set_threads(self._threads)
+            start = perf_counter_ns()
+            self._executable.execute(step, self._worker)
+            taken = perf_counter_ns() - start
+            processor.give()
+            yield taken
+        processor.finish()
+        processor.take()
+
+    def outputs(self) -> dict[str, Array]:
+        """Copies of the outputs of the last run."""
+        return {name: np.array(self._executable.activation(name)) for name in self.program.outputs}
+
+
+class _OpenclSession(Session):
+    def __init__(self, loaded: _Loaded, graph: Graph) -> None:
+        self._loaded = loaded
+        self._inputs = random_inputs(graph)
+
+    def run(self) -> None:
+        self._loaded.bind(self._inputs)
+        for _ in self._loaded.run():
+            pass
+
+    def outputs(self) -> Mapping[str, Array]:
+        return self._loaded.outputs()
+
+    def close(self) -> None:
+        self._loaded.processor.close()
+
+
+class _OpenclProfiledSession(_OpenclSession, ProfiledSession):
+    """Asks the device when each kernel started and ended."""
+
+    def __init__(self, loaded: _Loaded, graph: Graph) -> None:
+        super().__init__(loaded, graph)
+        self._nodes, self._columns = _nodes(loaded, graph)
+        self._runs: list[list[int]] = []
+
+    def run(self) -> None:
+        self._loaded.bind(self._inputs)
+        found = list(self._loaded.run())
+        self._runs.append([one if isinstance(one, int) else sum(map(_nanoseconds, one)) for one in found])
+
+    def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
+        runs = np.array(self._runs, dtype=np.int64).reshape(len(self._runs), len(self._loaded.steps))[:, self._columns]
+        times = np.zeros((len(blocks), len(self._nodes)))
+        for row, (start, stop) in enumerate(blocks):
+            times[row] = np.median(runs[start:stop], axis=0) / _NS_PER_US
+        return self._nodes, times
+
+
+def _nanoseconds(event: Any) -> int:
+    return int(event.profile.end - event.profile.start)
+
+
+def _nodes(loaded: _Loaded, graph: Graph) -> tuple[tuple[EngineNode, ...], list[int]]:
+    """The executed nodes, and the step that each is. A view, for which nothing runs, is none."""
+    nodes: list[EngineNode] = []
+    columns: list[int] = []
+    program = loaded.program
+    producers = {tensor: step for step in program.steps for tensor in step.outputs}
+    for index, (step, ready) in enumerate(zip(program.steps, loaded.steps, strict=True)):
+        if isinstance(ready, Kernel):
+            if ready.handle == ():
+                continue
+            implementation = ready.implementation
+        else:
+            if not ready.calls:
+                continue
+            implementation = f"host.{program.choices[index].kernel}"
+        layouts = [program.layouts[tensors[0]] if tensors else "" for tensors in (step.inputs, step.outputs)]
+        tensor = "" if step.members else step.inputs[0]
+        while tensor and tensor not in graph.tensors:  # between the steps of one operator
+            tensor = producers[tensor].inputs[0]
+        nodes.append(EngineNode(step.name, step.kind, implementation, step.members, tensor, *layouts))
+        columns.append(index)
+    return tuple(nodes), columns

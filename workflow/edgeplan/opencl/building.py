@@ -1,0 +1,173 @@
+"""Builds kernels. Drivers crash while they compile, so what was never built on a device is first built in a process of its own.
+
+What was built is remembered in the state folder of the user; drivers keep the code that they generated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from edgeplan.errors import DeviceError, StoreError
+from edgeplan.measurement.process.child import ColdRunError, work_apart
+from edgeplan.opencl.platforms import OpenclOptions, describe, find_device, pyopencl, reason
+from edgeplan.support.files import state_folder
+
+_SOURCES = Path(__file__).with_name("sources")
+#: The language of kernels that stand alone: atomics that other processors see need 3.0. The others are of 1.2.
+_STANDARD = {"poll": "CL3.0", "empty": "CL1.2"}
+_TIMEOUT_SECONDS = 600.0
+
+
+class Variant(BaseModel):
+    """A program: its text, and how it is compiled."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    text: str
+    options: tuple[str, ...]
+
+
+class _Job(BaseModel):
+    """Variants to try on a device, in order; a file is left in `folder` for each that was built."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    device: dict[str, str | int | tuple[int, ...]]
+    variants: list[Variant]
+
+
+class _Result(BaseModel):
+    """How far it got: variants built, and what the driver said of the next one, if it refused it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    built: int
+    problem: str = ""
+
+
+@cache
+def variant(source: str, defines: tuple[tuple[str, int], ...]) -> Variant:
+    """A kernel file of `sources` with its macros."""
+    text = (_SOURCES / "common.h").read_text(encoding="utf-8") if source not in _STANDARD else ""
+    text += (_SOURCES / f"{source}.cl").read_text(encoding="utf-8")
+    name = f"{source} ({', '.join(f'{key} {value}' for key, value in defines)})"
+    options = (f"-cl-std={_STANDARD.get(source, 'CL1.2')}", *(f"-D{key}={value}" for key, value in defines))
+    return Variant(name=name, text=text, options=options)
+
+
+class Programs:
+    """The programs of one context.
+
+    Args:
+        context: of pyopencl.
+        options: what the device was found by.
+    """
+
+    def __init__(self, context: Any, options: OpenclOptions) -> None:
+        self._context, self._options = context, options
+        (self._device,) = context.devices
+        self._named = describe(self._device)
+        self._built: dict[Variant, Any] = {}
+        self._folder = _folder()
+
+    def try_apart(self, variants: Iterable[Variant]) -> None:
+        """Build in another process what was never built on this device.
+
+        Raises:
+            DeviceError: the driver refuses a variant, crashes or hangs.
+        """
+        new = [one for one in dict.fromkeys(variants) if one not in self._built and not self._known(one)]
+        if not new:
+            return
+        job = _Job(device=asdict(self._options), variants=new)
+        try:
+            found = work_apart(__name__, job, _Result, "building OpenCL kernels", _TIMEOUT_SECONDS)
+        except ColdRunError as error:
+            raise DeviceError(
+                f"the OpenCL driver fails while it builds kernels: {error.what}",
+                where=f"one of {', '.join(one.name for one in new if not self._known(one))} on {self._named}",
+                next_step="install another version of the driver",
+            ) from error
+        if found.problem:
+            raise self._refused(new[found.built], found.problem)
+
+    def kernel(self, asked: Variant, function: str) -> Any:
+        """A kernel object of its own, whose arguments can be set.
+
+        Raises:
+            DeviceError: the driver refuses the variant, crashes or hangs.
+        """
+        cl = pyopencl()
+        if asked not in self._built:
+            self.try_apart([asked])
+            try:
+                self._built[asked] = _build(self._context, asked)
+            except cl.Error as error:
+                raise self._refused(asked, reason(error)) from error
+        return cl.Kernel(self._built[asked], function)
+
+    def _refused(self, asked: Variant, problem: str) -> DeviceError:
+        return DeviceError(
+            f"the OpenCL driver cannot build the kernel {asked.name}: {problem}",
+            where=self._named,
+            next_step="install another version of the driver, or name another vector in the options of the device file",
+        )
+
+    def _known(self, asked: Variant) -> bool:
+        return self._folder is not None and _mark(self._folder, self._named, asked).exists()
+
+
+def _build(context: Any, asked: Variant) -> Any:
+    cl = pyopencl()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cl.CompilerWarning)  # compilers talk
+        return cl.Program(context, asked.text).build(list(asked.options), cache_dir=False)
+
+
+def _folder() -> Path | None:
+    """Where it is remembered what was built; None: nowhere."""
+    try:
+        folder = state_folder() / "opencl"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (StoreError, OSError):
+        return None
+    return folder
+
+
+def _mark(folder: Path, device: str, asked: Variant) -> Path:
+    content = "\0".join((device, asked.text, *asked.options))
+    return folder / hashlib.sha256(content.encode()).hexdigest()
+
+
+def _tried(context: Any, device: str, variants: Sequence[Variant]) -> _Result:
+    """Build variants until one is refused; code is generated, too, which a build alone may put off."""
+    cl, folder = pyopencl(), _folder()
+    for count, asked in enumerate(variants):
+        try:
+            _build(context, asked).get_info(cl.program_info.BINARIES)
+        except cl.Error as error:
+            return _Result(built=count, problem=reason(error))
+        if folder is not None:
+            _mark(folder, device, asked).touch()
+    return _Result(built=len(variants))
+
+
+def main() -> None:
+    """Do the job on stdin, answer on stdout."""
+    job = _Job.model_validate_json(sys.stdin.buffer.read())
+    device = find_device(OpenclOptions(**job.device))  # type: ignore[arg-type]
+    sys.stdout.write(_tried(pyopencl().Context([device]), describe(device), job.variants).model_dump_json())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""Which kernels run steps that copy: joined, cut, shuffled, transposed, or put in another layout or shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import Step
+from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Place, Work
+from edgeplan.opencl.spaces import (
+    LackingError,
+    Layouts,
+    Shapes,
+    Space,
+    Strides,
+    Tensor,
+    activation,
+    image_strides,
+    is_blocked,
+    plain_strides,
+    rows,
+    walked,
+)
+from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
+
+_ALIGNED = 16  # elements of a cache line
+_RANK, _CHANNELS = 4, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """Which channel (or lane) of the source each of the target is: `c % groups * each + c // groups + shift`.
+
+    Below 0 the target stays as it is; from `limit` on it is 0, if it is padding.
+    """
+
+    limit: int
+    shift: int = 0
+    groups: int = 1
+    each: int = 0
+
+
+@dataclass(slots=True)
+class Chain:
+    """Launches of one step, being put together, with what lies between them."""
+
+    numbers: DeviceNumbers
+    launches: list[Launch] = field(default_factory=list)
+    workspace: int = 0
+
+    def temporary(self, shape: Shape, layout: str) -> Tensor:
+        """A tensor between launches."""
+        made = Tensor(Memory.workspace, self.workspace, shape, layout)
+        self.workspace += -(-made.elements(self.numbers.block) // _ALIGNED) * _ALIGNED
+        return made
+
+    def copied(self, source: Tensor, target: Tensor) -> None:
+        """From one layout to another; the shape is the same."""
+        space, (out, read) = walked(target, [(source.shape, source.layout)], self.numbers.block)
+        self.moved((source, read), (target, out), space, Channels(space.lanes))
+
+    def moved(self, source: tuple[Tensor, Strides], target: tuple[Tensor, Strides], space: Space, channels: Channels) -> None:
+        """Copy lanes."""
+        (read, steps), (written, places) = source, target
+        arguments = [
+            *(read.memory, read.place, *steps, written.memory, written.place, *places),
+            *(space.width, space.height, space.blocks, space.lanes, int(space.padded)),
+            *(channels.groups, channels.each, channels.shift, channels.limit),
+        ]
+        self.launches.append(space.launch("move", "move", self.numbers, arguments))
+
+    def plain(self, tensor: Tensor) -> Tensor:
+        """A tensor row-major."""
+        if not is_blocked(tensor, self.numbers.block):
+            return replace(tensor, layout=NCHW)
+        made = self.temporary(tensor.shape, NCHW)
+        self.copied(tensor, made)
+        return made
+
+    def blocked(self, tensor: Tensor) -> Tensor:
+        """An image in blocks."""
+        if self.in_blocks(tensor):
+            return replace(tensor, layout=BLOCKED)
+        made = self.temporary(tensor.shape, BLOCKED)
+        self.copied(tensor, made)
+        return made
+
+    def in_blocks(self, tensor: Tensor) -> bool:
+        """Whether an image has the bytes of one in blocks.
+
+        Raises:
+            LackingError: it is no image, or several.
+        """
+        if len(tensor.shape) != _RANK or tensor.shape[0] != 1:
+            raise LackingError(f"this of a tensor {tensor.shape}")
+        return same_bytes(tensor.shape, tensor.layout, BLOCKED, self.numbers.block)
+
+    def done(self, implementation: str, work: Work | None = None) -> Dispatch:
+        """What runs the step; without its own count of work it is one copy of all elements."""
+        if work is None:
+            width, height, blocks = self.launches[-1].global_size
+            lanes = blocks * self.numbers.block
+            work = Work(width * height, lanes, width * height, lanes, 1.0)
+        return Dispatch(
+            implementation,
+            tuple(self.launches),
+            (1, self.numbers.block),
+            work,
+            self.numbers.units,
+            workspace_elements=self.workspace,
+        )
+
+
+def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
+    """Each input to its place in the output, in order: a block that two share is written by both.
+
+    Raises:
+        LackingError: there is no kernel.
+    """
+    if step.weights:
+        raise LackingError("constants that are joined with activations")
+    chain, axis = Chain(numbers), step.integer("axis")
+    target = activation(step, "output", shapes, layouts)
+    sources = [activation(step, f"input:{index}", shapes, layouts) for index in range(len(step.inputs))]
+    start = 0
+    for source in sources:
+        if _images([target, *sources], axis, numbers.block):
+            _pasted(chain, source, target, axis, start)
+        else:
+            _row_part(chain, source, target, axis, (0, start))
+        start += source.shape[axis]
+    return chain.done("concat.move")
+
+
+def split(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
+    """Each output from its place in the input.
+
+    Raises:
+        LackingError: there is no kernel.
+    """
+    chain, axis = Chain(numbers), step.integer("axis")
+    source = activation(step, "input:0", shapes, layouts)
+    targets = [activation(step, f"output:{index}", shapes, layouts) for index in range(len(step.outputs))]
+    start = step.integer("start") if "start" in step.settings else 0
+    for target in targets:
+        if _images([source, *targets], axis, numbers.block):
+            _cut(chain, source, target, axis, start)
+        else:
+            _row_part(chain, source, target, axis, (start, 0))
+        start += target.shape[axis]
+    return chain.done("split.move")
+
+
+def _images(tensors: Sequence[Tensor], axis: int, block: int) -> bool:
+    """Whether any of them is in blocks, so that all are walked through as images."""
+    if not any(is_blocked(one, block) for one in tensors):
+        return False
+    if axis == 0 or any(len(one.shape) != _RANK or one.shape[0] != 1 for one in tensors):
+        raise LackingError("this along the first axis of images, or of several")
+    return True
+
+
+def _from(tensor: Tensor, elements: int) -> Tensor:
+    place = tensor.place
+    at = replace(place, extra=place.extra + elements) if isinstance(place, Place) else place + elements
+    return replace(tensor, place=at)
+
+
+def _space(part: Tensor, blocks: int, lanes: int, *, padded: bool, flat: bool) -> Space:
+    _, _, height, width = part.shape
+    return Space(blocks, 1 if flat else height, height * width if flat else width, lanes, padded)
+
+
+def _pasted(chain: Chain, source: Tensor, target: Tensor, axis: int, start: int) -> None:
+    block, channels = chain.numbers.block, source.shape[1]
+    read, out = image_strides(source, source.shape, block), image_strides(target, target.shape, block)
+    padded = is_blocked(target, block)
+    if axis != _CHANNELS:
+        space = _space(source, -(-channels // block), channels, padded=padded, flat=False)
+        chain.moved((source, read), (_from(target, start * out[axis - 1]), out), space, Channels(channels))
+        return
+    if not padded:
+        space = _space(source, -(-channels // block), channels, padded=False, flat=True)
+        chain.moved((source, read), (_from(target, start * out[3]), out), space, Channels(channels))
+        return
+    first, last = start // block, -(-(start + channels) // block)
+    space = _space(source, last - first, target.shape[1] - first * block, padded=True, flat=True)
+    place = _from(target, first * out[0])
+    chain.moved((source, read), (place, out), space, Channels(channels, first * block - start))
+
+
+def _cut(chain: Chain, source: Tensor, target: Tensor, axis: int, start: int) -> None:
+    block, channels = chain.numbers.block, target.shape[1]
+    read, out = image_strides(source, source.shape, block), image_strides(target, target.shape, block)
+    by_channel = axis == _CHANNELS
+    padded = is_blocked(target, block)
+    space = _space(target, -(-channels // block), channels, padded=padded, flat=by_channel)
+    place = source if by_channel else _from(source, start * read[axis - 1])
+    chain.moved((place, read), (target, out), space, Channels(source.shape[1], start if by_channel else 0))
+
+
+def _row_part(chain: Chain, source: Tensor, target: Tensor, axis: int, starts: tuple[int, int]) -> None:
+    """What lies side by side in two row-major tensors, of which one is a part of the other."""
+    block, inner = chain.numbers.block, math.prod(source.shape[axis + 1 :])
+    outer = math.prod(source.shape[:axis])
+    lanes = min(source.shape[axis], target.shape[axis]) * inner
+    read, out = ((block, 0, tensor.shape[axis] * inner, 1) for tensor in (source, target))
+    space = Space(-(-lanes // block), 1, outer, lanes, padded=False)
+    places = [_from(tensor, start * inner) for tensor, start in zip((source, target), starts, strict=True)]
+    chain.moved((places[0], read), (places[1], out), space, Channels(lanes))
+
+
+def shuffle(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
+    """Channels of several groups, in turn.
+
+    Raises:
+        LackingError: there is no kernel.
+    """
+    chain, groups = Chain(numbers), step.integer("groups")
+    source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
+    chain.in_blocks(source)  # an image, in blocks or not
+    block, channels = numbers.block, source.shape[1]
+    read, out = (image_strides(one, one.shape, block) for one in (source, target))
+    space = _space(target, -(-channels // block), channels, padded=is_blocked(target, block), flat=True)
+    chain.moved((source, read), (target, out), space, Channels(channels, 0, groups, channels // groups))
+    return chain.done("shuffle.move")
+
+
+def reshape(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
+    """The same values in row-major order, whatever the two layouts.
+
+    Raises:
+        LackingError: there is no kernel.
+    """
+    chain = Chain(numbers)
+    source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
+    before, after = (is_blocked(one, numbers.block) for one in (source, target))
+    if before and after:
+        source, before = chain.plain(source), False
+    if before:
+        chain.copied(source, replace(target, shape=source.shape, layout=NCHW))
+    elif after:
+        chain.copied(replace(source, shape=target.shape, layout=NCHW), target)
+    else:
+        flat = (math.prod(source.shape),)
+        chain.copied(replace(source, shape=flat), replace(target, shape=flat))
+    return chain.done("reshape.move")
+
+
+def transpose(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
+    """Axes in another order, between row-major tensors.
+
+    Raises:
+        LackingError: there is no kernel.
+    """
+    chain, permutation = Chain(numbers), step.sizes("permutation")
+    source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
+    source = chain.plain(source)
+    written = target if not is_blocked(target, numbers.block) else chain.temporary(target.shape, NCHW)
+    own = plain_strides(source.shape, source.shape)
+    strides = [plain_strides(target.shape, target.shape), [own[axis] for axis in permutation]]
+    space, (out, read) = rows(target.shape, strides, numbers.block)
+    chain.moved((source, read), (written, out), space, Channels(space.lanes))
+    if written is not target:
+        chain.copied(written, target)
+    return chain.done("transpose.move")

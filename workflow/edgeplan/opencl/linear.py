@@ -1,0 +1,83 @@
+"""Which kernel runs a fully connected step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import Step
+from edgeplan.opencl import post_ops
+from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Packing, Place, Work
+from edgeplan.opencl.tiles import ROW_TILES, TILES, ceil, defines, grouped
+from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
+
+_IMAGE_RANK = 4
+
+
+def refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> str:
+    """Why there are no kernels for a fully connected step, or ""."""
+    source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
+    if layouts[step.inputs[0]] not in (BLOCKED, NCHW) and not same_bytes(source, layouts[step.inputs[0]], NCHW, numbers.block):
+        return f"an input in the layout {layouts[step.inputs[0]]}"
+    if len(target) == _IMAGE_RANK and not same_bytes(target, layouts[step.outputs[0]], NCHW, numbers.block):
+        return f"an output of 4 axes in the layout {layouts[step.outputs[0]]}"
+    return post_ops.refusal(step, shapes, layouts, numbers.block)
+
+
+def dispatch(
+    step: Step,
+    shapes: Mapping[str, Shape],
+    layouts: Mapping[str, str],
+    numbers: DeviceNumbers,
+    start: int = 0,
+    leading: int = 0,
+) -> Dispatch:
+    """The kernel of a fully connected step that `refusal` lets pass.
+
+    Args:
+        step: (rows, inner) to (rows, columns); an input of 4 axes is flattened to one row for each image.
+        shapes: shape of every tensor.
+        layouts: layout of every activation.
+        numbers: of the device.
+        start: elements from where the output, and operands of its shape, begin to the first column.
+        leading: columns of the tensor that the output is a range of; 0 for its own.
+    """
+    source, columns = shapes[step.inputs[0]], shapes[step.outputs[0]][-1]
+    flat = len(source) == _IMAGE_RANK and len(shapes[step.outputs[0]]) != _IMAGE_RANK
+    channels, pixels, block = (source[1], math.prod(source[2:]), 1) if flat else (source[-1], 1, 1)
+    if flat and layouts[step.inputs[0]] == BLOCKED:
+        block = numbers.block
+    rows, inner = source[0] if flat else math.prod(source[:-1]), ceil(channels, block) * block * pixels
+    tile = (ROW_TILES if rows == 1 else TILES)[numbers.vector]
+    height, width = tile[0], tile[1] * numbers.vector
+    tiles = ceil(columns, width)
+    items = ceil(rows, height)
+    launch = Launch(
+        "linear",
+        "linear",
+        defines(numbers.block, numbers.vector, tile),
+        *grouped((items, tiles), numbers),
+        (
+            Memory.arena,
+            Memory.weights,
+            Place("input:0"),
+            Place("output", start),
+            rows,
+            inner,
+            columns,
+            leading or columns,
+            tiles,
+            *post_ops.arguments(step, shapes, start),
+        ),
+    )
+    sizes = {"columns": width, "transposed": step.integer("transposed"), "channels": channels, "pixels": pixels, "block": block}
+    return Dispatch(
+        "linear",
+        (launch,),
+        tile=(height, width),
+        work=Work(rows, columns, items * height, tiles * width, inner),
+        units=numbers.units,
+        packing=Packing("linear", tiles * width * (1 + inner), MappingProxyType(sizes)),
+    )

@@ -1,0 +1,184 @@
+"""Finds the OpenCL device that options name, and tells what the dispatcher asks of it.
+
+PoCL, which computes on CPU cores, reads how many threads it may use from the environment when the first OpenCL call of a
+process loads it, and its threads inherit the affinity of the thread that makes that call. Both are set here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from edgeplan.errors import DeviceError
+
+#: Widths of vectors, in floats, that kernels are written for.
+VECTORS = (4, 8, 16)
+SHARINGS = ("fine", "coarse", "copies")
+_KEYS = ("platform", "device", "cores", "vector", "sharing")
+_WHERE = "the device file, field options"
+_POCL = "Portable Computing Language"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenclOptions:
+    """What a device file says of an OpenCL device.
+
+    Attributes:
+        platform, device: parts of their names, whatever the case; "": the first.
+        cores: CPU cores that PoCL computes on, each with a thread pinned to it; empty: one thread, where the system puts it.
+        vector: floats in a vector of the kernels; 0: what the device prefers.
+        sharing: the best way of sharing memory to use (`processors.base.Sharing`).
+    """
+
+    platform: str = ""
+    device: str = ""
+    cores: tuple[int, ...] = ()
+    vector: int = 0
+    sharing: str = SHARINGS[0]
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> OpenclOptions:
+        """Options as device files write them, as text.
+
+        Raises:
+            DeviceError: an unknown option, or a value that does not fit.
+        """
+        if unknown := sorted(given.keys() - set(_KEYS)):
+            raise DeviceError(f"unknown option {unknown[0]!r}", where=_WHERE, next_step=f"known: {', '.join(_KEYS)}")
+        vector, cores = given.get("vector", "0"), given.get("cores", "")
+        if vector not in map(str, (0, *VECTORS)):
+            raise DeviceError(f"vector is {vector!r}", where=_WHERE, next_step=f"one of {', '.join(map(str, VECTORS))}")
+        named = [core.strip() for core in cores.split(",") if core.strip()]
+        if not all(core.isascii() and core.isdigit() for core in named) or len(set(named)) < len(named):
+            raise DeviceError(f"cores is {cores!r}", where=_WHERE, next_step="name different cores, as in cores: '1'")
+        sharing = given.get("sharing", SHARINGS[0])
+        if sharing not in SHARINGS:
+            raise DeviceError(f"sharing is {sharing!r}", where=_WHERE, next_step=f"one of {', '.join(SHARINGS)}")
+        return cls(given.get("platform", ""), given.get("device", ""), tuple(int(core) for core in named), int(vector), sharing)
+
+
+@cache
+def pyopencl() -> Any:
+    """The Python binding.
+
+    Raises:
+        DeviceError: it is not installed.
+    """
+    try:
+        import pyopencl  # noqa: PLC0415  an extra
+    except ImportError as error:
+        raise DeviceError(
+            f"pyopencl is not installed: {error}", where="import of pyopencl", next_step="pip install 'edgeplan[partition]'"
+        ) from error
+    return pyopencl
+
+
+def reason(error: BaseException) -> str:
+    """What an error of pyopencl says, in a line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@dataclass(slots=True)
+class _Started:
+    """PoCL in this process: how many cores it was started for, and its threads once a device was asked for."""
+
+    cores: int = 0
+    threads: list[int] = field(default_factory=list)
+
+
+_STARTED = _Started()
+
+
+def find_device(options: OpenclOptions) -> Any:
+    """The first OpenCL device (of pyopencl) that options name.
+
+    Raises:
+        DeviceError: there is no platform or no such device, or PoCL already runs on another number of cores.
+    """
+    cl, count = pyopencl(), max(1, len(options.cores))
+    if _STARTED.cores and len(options.cores) and _STARTED.cores != count:
+        raise DeviceError(
+            f"PoCL in this process computes on {_STARTED.cores} core(s), not on {count}",
+            where=_WHERE,
+            next_step="use the same number of cores for all devices of a process, or a process for each",
+        )
+    if not _STARTED.cores:
+        _STARTED.cores = count
+        for name in ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT"):
+            os.environ[name] = str(count)
+    before, own = _threads(), os.sched_getaffinity(0)
+    try:
+        if options.cores:
+            os.sched_setaffinity(0, options.cores)
+        found = _first(_devices(cl), options)
+    except OSError as error:
+        raise DeviceError(
+            f"cannot use cores {', '.join(map(str, options.cores))}: {error.strerror}",
+            where=_WHERE,
+            next_step=f"name cores among {', '.join(map(str, sorted(own)))}",
+        ) from error
+    finally:
+        os.sched_setaffinity(0, own)
+    _STARTED.threads += sorted(_threads() - before)
+    if options.cores:
+        _pin(found, options.cores)
+    return found
+
+
+def _threads() -> set[int]:
+    return {int(entry.name) for entry in Path("/proc/self/task").iterdir()}
+
+
+def _pin(device: Any, cores: Sequence[int]) -> None:
+    if not is_pocl(device):
+        raise DeviceError(
+            f"the option cores is for PoCL, and {device.name} is no device of it",
+            where=_WHERE,
+            next_step="leave cores out, or name another platform",
+        )
+    for thread, core in zip(_STARTED.threads, cores, strict=False):
+        os.sched_setaffinity(thread, {core})
+
+
+def is_pocl(device: Any) -> bool:
+    """Whether a device is CPU cores under PoCL."""
+    return str(device.platform.name) == _POCL and bool(device.type & pyopencl().device_type.CPU)
+
+
+def _devices(cl: Any) -> list[tuple[Any, Any]]:
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        raise DeviceError(
+            f"no OpenCL platform: {reason(error)}",
+            where="clGetPlatformIDs",
+            next_step="install the driver of the GPU, or OpenCL on a CPU core: apt install pocl-opencl-icd",
+        ) from error
+    found = []
+    for platform in platforms:
+        try:
+            found += [(platform, device) for device in platform.get_devices()]
+        except cl.Error:  # a platform without devices says so by an error
+            continue
+    return found
+
+
+def _first(devices: Sequence[tuple[Any, Any]], options: OpenclOptions) -> Any:
+    for platform, device in devices:
+        if options.platform.lower() in platform.name.lower() and options.device.lower() in device.name.lower():
+            return device
+    there = "; ".join(f"{platform.name}: {device.name}" for platform, device in devices) or "no device"
+    raise DeviceError(
+        f"no OpenCL device {options.device!r} on a platform {options.platform!r}",
+        where=_WHERE,
+        next_step=f"there is {there}",
+    )
+
+
+def describe(device: Any) -> str:
+    """Platform, device and driver with their versions: what was built or measured is for one."""
+    return f"{device.platform.version.strip()}; {device.name.strip()}; {device.driver_version.strip()}"

@@ -1,0 +1,195 @@
+"""Tensors as kernels walk through them, whatever their layout: blocks of lanes, rows and pixels, with a stride of each.
+
+Lanes are channels where a tensor is an image in blocks, else the places along the last axis. One kernel thus reads and writes
+every layout, also two at once, and operands that are broadcast (a stride of 0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import Step
+from edgeplan.opencl.launch import Argument, DeviceNumbers, Dispatch, Launch, Memory, Place, Work
+from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes, size_bytes
+
+#: Work items of a group along the axis that has the most of them.
+GROUP = 32
+_RANK = 4
+_FLOAT_BYTES = 4
+Shapes = Mapping[str, Shape]
+Layouts = Mapping[str, str]
+#: Of a block of lanes, a row, a pixel and a lane, in elements.
+Strides = tuple[int, int, int, int]
+
+
+class LackingError(Exception):
+    """No kernel does this; says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An activation, or what a step keeps between its launches.
+
+    Attributes:
+        memory: where it lies.
+        place: where it begins there.
+        shape, layout: of it.
+    """
+
+    memory: Memory
+    place: Place | int
+    shape: Shape
+    layout: str
+
+    def elements(self, block: int) -> int:
+        """That it takes, padding included."""
+        return size_bytes(self.shape, self.layout, block) // _FLOAT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What work items are numbered by.
+
+    Attributes:
+        blocks, height, width: work items of each axis; one computes a block of lanes.
+        lanes: in all; the last block may have fewer.
+        padded: whether lanes behind the last are written as zeros.
+    """
+
+    blocks: int
+    height: int
+    width: int
+    lanes: int
+    padded: bool
+
+    def launch(self, source: str, kernel: str, numbers: DeviceNumbers, arguments: Sequence[Argument]) -> Launch:
+        """A kernel over this space."""
+        wide = self.width >= self.blocks
+        size = [self.width, self.height, self.blocks]
+        size[0 if wide else 2] = _rounded(size[0 if wide else 2])
+        group = (GROUP, 1, 1) if wide else (1, 1, GROUP)
+        defines = (("B", numbers.block), ("V", numbers.vector), ("R", 1), ("N", 1))
+        return Launch(source, kernel, defines, tuple(size), group, tuple(arguments))
+
+    def work(self, launch: Launch, block: int, multiplications: float) -> Work:
+        """How much of it is of use."""
+        width, height, blocks = launch.global_size
+        return Work(self.height * self.width, self.lanes, width * height, blocks * block, multiplications)
+
+
+def _rounded(count: int) -> int:
+    return -(-count // GROUP) * GROUP
+
+
+def dispatched(implementation: str, space: Space, launches: Sequence[Launch], numbers: DeviceNumbers, work: float) -> Dispatch:
+    """What runs a step over a space, with so many operations for each element."""
+    last = launches[-1]
+    return Dispatch(implementation, tuple(launches), (1, numbers.block), space.work(last, numbers.block, work), numbers.units)
+
+
+def activation(step: Step, role: str, shapes: Shapes, layouts: Layouts, extra: int = 0) -> Tensor:
+    """An activation of a step by its role (see `Place`), an output by `output` or `output:1`."""
+    kind, _, number = role.partition(":")
+    index = int(number or 0)
+    name = {"input": step.inputs, "output": step.outputs}[kind][index] if kind != "operand" else step.post_ops[index].tensor
+    if layouts[name] not in (BLOCKED, NCHW) and len(shapes[name]) == _RANK:
+        raise LackingError(f"activations in the layout {layouts[name]}")
+    return Tensor(Memory.arena, Place(role, extra), shapes[name], layouts[name])
+
+
+def is_blocked(tensor: Tensor, block: int) -> bool:
+    """Whether a tensor's bytes are those of blocks, and of no row-major tensor.
+
+    Raises:
+        LackingError: of several images.
+    """
+    if same_bytes(tensor.shape, tensor.layout, NCHW, block):
+        return False
+    if tensor.shape[0] != 1:
+        raise LackingError(f"a batch of {tensor.shape[0]}")
+    return True
+
+
+def walked(out: Tensor, others: Sequence[tuple[Shape, str]], block: int) -> tuple[Space, list[Strides]]:
+    """The space of an output, with the strides of it and of operands (shape, layout) that are broadcast to its shape.
+
+    Raises:
+        LackingError: there are more axes than kernels have.
+    """
+    tensors = [out, *(Tensor(Memory.arena, 0, shape, layout) for shape, layout in others)]
+    if any(is_blocked(one, block) for one in tensors):
+        if any(len(one.shape) != _RANK or one.shape[0] != 1 for one in tensors):
+            raise LackingError("operands of other ranks beside images in blocks, or a batch")
+        return _image(out, [image_strides(one, out.shape, block) for one in tensors], block)
+    return rows(out.shape, [plain_strides(one.shape, out.shape) for one in tensors], block)
+
+
+def image_strides(tensor: Tensor, out: Shape, block: int) -> Strides:
+    """Of an image, in blocks or not, that is broadcast to a shape."""
+    _, channels, height, width = tensor.shape
+    if is_blocked(tensor, block):
+        steps = (height * width * block, width * block, block, 1)
+    else:
+        steps = (height * width * block, width, 1, height * width)
+    repeated = channels == 1 < out[1], height == 1 < out[2], width == 1 < out[3]
+    return (
+        0 if repeated[0] else steps[0],
+        0 if repeated[1] else steps[1],
+        0 if repeated[2] else steps[2],
+        0 if repeated[0] else steps[3],
+    )
+
+
+def _image(out: Tensor, strides: list[Strides], block: int) -> tuple[Space, list[Strides]]:
+    _, channels, height, width = out.shape
+    if all(row == width * pixel for _, row, pixel, _ in strides):
+        height, width = 1, height * width
+    return Space(-(-channels // block), height, width, channels, is_blocked(out, block)), strides
+
+
+def plain_strides(shape: Shape, out: Shape) -> list[int]:
+    """Of the axes of a row-major tensor that is broadcast to a shape."""
+    raised = (1,) * (len(out) - len(shape)) + tuple(shape)
+    if len(raised) != len(out):
+        raise LackingError(f"an operand {shape} of an output {out}")
+    return [0 if size == 1 else math.prod(raised[axis + 1 :]) for axis, size in enumerate(raised)]
+
+
+def rows(out: Shape, strides: list[list[int]], block: int) -> tuple[Space, list[Strides]]:
+    """The space of a row-major output, and of tensors with these strides of each axis; axes that follow each other are one.
+
+    Raises:
+        LackingError: there are more axes than kernels have.
+    """
+    axes = [(size, tuple(one[axis] for one in strides)) for axis, size in enumerate(out) if size > 1]
+    merged: list[tuple[int, tuple[int, ...]]] = []
+    for size, steps in axes:
+        if merged and all(before == step * size for before, step in zip(merged[-1][1], steps, strict=True)):
+            merged[-1] = (merged[-1][0] * size, steps)
+        else:
+            merged.append((size, steps))
+    if len(merged) > 3:  # noqa: PLR2004  rows, pixels, lanes
+        raise LackingError(f"an output {out} with operands that are broadcast along several axes")
+    none = (0,) * len(strides)
+    (height, lines), (width, pixels), (lanes, each) = [(1, none)] * (3 - len(merged)) + merged
+    found = [(block * lane, row, pixel, lane) for row, pixel, lane in zip(lines, pixels, each, strict=True)]
+    return Space(-(-lanes // block), height, width, lanes, padded=False), found
+
+
+Maker = Callable[[Step, Shapes, Layouts, DeviceNumbers], Dispatch]
+
+
+def refusal_of(maker: Maker) -> Callable[[Step, Shapes, Layouts, DeviceNumbers], str]:
+    """Why a maker of kernels has none for a step, or ""."""
+
+    def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> str:
+        try:
+            maker(step, shapes, layouts, numbers)
+        except LackingError as lacking:
+            return str(lacking)
+        return ""
+
+    return refusal

@@ -1,0 +1,89 @@
+"""Tiles of kernels, and how work items are counted. Measured with PoCL on one core with AVX2 and vectors of 8."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from edgeplan.graph.ir import BYTES_PER_ELEMENT
+from edgeplan.opencl.launch import DeviceNumbers
+
+Tile = tuple[int, int]
+
+#: Vector -> rows (or pixels) and vectors of columns (or channels) of a work item: as many sums as registers hold beside the
+#: factors, so 12 of 16 with AVX2. Also of a linear step.
+TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (6, 2), 8: (6, 2), 16: (12, 2)})
+#: Of a direct convolution whose channels fill these better.
+WIDE_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (3, 3), 8: (4, 3), 16: (8, 3)})
+#: Of the products of a Winograd convolution, whose rows are few.
+WINOGRAD_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (4, 2), 8: (4, 2), 16: (8, 2)})
+#: Of a product of one row: enough sums that none waits for the one before it.
+ROW_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (1, 8), 8: (1, 4), 16: (1, 4)})
+#: Pixels of a row of a depthwise convolution: a divisor of the rows of most networks.
+DEPTHWISE_ROWS: Final = 7
+#: Of the input, from which all channels of the output are computed before the next such chunk is read.
+CHUNK_BYTES: Final = 1 << 16
+#: Vectors from this width on are those of CPUs: a work item does all of a chunk, since to begin costs as much as 50 products,
+#: and is a group of its own.
+CPU_VECTOR: Final = 8
+#: Work items of a group along the first two dimensions, where there are groups at all: as many as a wave of most GPUs has.
+GROUP: Final = (8, 8)
+
+
+def direct_tile(channels: int, vector: int) -> Tile:
+    """The tile of a direct convolution: whichever pads the channels of a group less."""
+    return min(TILES[vector], WIDE_TILES[vector], key=lambda tile: ceil(channels, tile[1] * vector) * tile[1])
+
+
+def defines(block: int, vector: int, tile: Tile) -> tuple[tuple[str, int], ...]:
+    """The macros of a variant of a kernel."""
+    rows, vectors = tile
+    return ("B", block), ("V", vector), ("R", rows), ("N", vectors)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Tiles of pixels as work items.
+
+    Attributes:
+        count: chunks.
+        items: work items of a chunk.
+        run: tiles of an item, one after the other.
+    """
+
+    count: int
+    items: int
+    run: int
+
+    @property
+    def tiles(self) -> int:
+        """In all, those behind the last pixel among them."""
+        return self.count * self.items * self.run
+
+
+def chunks(tiles: int, elements: int, vector: int) -> Chunks:
+    """Tiles of pixels in chunks whose input stays in a cache.
+
+    Args:
+        tiles: how many.
+        elements: of the input that one reads.
+        vector: floats of a vector.
+    """
+    count = ceil(tiles * elements * BYTES_PER_ELEMENT["float32"], CHUNK_BYTES)
+    each = ceil(tiles, count)
+    return Chunks(count, 1, each) if vector >= CPU_VECTOR else Chunks(count, each, 1)
+
+
+def grouped(size: tuple[int, ...], numbers: DeviceNumbers) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Global and local size for at least so many work items of two or three dimensions. Kernels let those behind them pass."""
+    groups = numbers.vector < CPU_VECTOR and numbers.work_group >= math.prod(GROUP)
+    local = (*(GROUP if groups else (1, 1)), 1)[: len(size)]
+    return tuple(ceil(items, unit) * unit for items, unit in zip(size, local, strict=True)), local
+
+
+def ceil(count: int, unit: int) -> int:
+    """Whole units that hold a count."""
+    return -(-count // unit)

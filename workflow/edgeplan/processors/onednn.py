@@ -1,0 +1,158 @@
+"""oneDNN on some cores: the CPU of a pair."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.errors import DeviceError, ModelError
+from edgeplan.graph.steps import Lowered, Step
+from edgeplan.processors.base import Capabilities, Kernel, Processor, Sharing
+from edgeplan.runtime.candidates import candidates
+from edgeplan.runtime.creation import Creator
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.executable import Buffer, Executable, Prepared, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKernel:
+    """A step that oneDNN runs: its C calls."""
+
+    prepared: Prepared
+
+    def table(self) -> npt.NDArray[np.int64]:
+        """Function, primitive, number of arguments and arguments of each call, as addresses: what compiled code takes."""
+        rows = [
+            (ctypes.cast(run, ctypes.c_void_p).value, primitive, count, ctypes.addressof(arguments))  # type: ignore[arg-type]
+            for run, primitive, count, arguments in self.prepared.calls
+        ]
+        return np.array(rows, np.int64).reshape(-1, 4)
+
+
+class OnednnProcessor(Processor):
+    """oneDNN, on a thread for each core. The thread that makes it is pinned to the cores until it is closed.
+
+    Args:
+        cores: to compute on; none: one thread, wherever the system puts it.
+
+    Raises:
+        DeviceError: oneDNN is not installed, or a core is not there.
+    """
+
+    def __init__(self, cores: Sequence[int] = ()) -> None:
+        self.threads = max(1, len(cores))
+        self.dnnl = Dnnl()  # before the thread is pinned: OpenMP counts processors when it is loaded
+        self._before: set[int] | None = None
+        if cores:
+            self._before = os.sched_getaffinity(0)
+            _pin(cores)
+        self._cores = tuple(sorted(cores)) or tuple(sorted(os.sched_getaffinity(0)))
+        self.dnnl.warm_up(self.threads)
+        self.worker = Worker(self.dnnl, self.threads)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it is; the cores are those that it may use."""
+        info = self.dnnl.info
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return Capabilities(
+            f"oneDNN ({info.isa})",
+            info.version,
+            Sharing.fine,
+            cores=self._cores,
+            units=self.threads,
+            memory_bytes=pages,
+        )
+
+    def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:
+        """Why oneDNN has no implementation of a step; "" if it has."""
+        self.dnnl.set_threads(self.threads)
+        try:
+            candidates(Creator(self.dnnl, lowered.shapes, layouts, {}, lowered.types), step)
+        except ModelError as error:
+            return error.what
+        return ""
+
+    def allocate(self, size: int) -> Buffer:
+        """Pages of memory, zeroed.
+
+        Raises:
+            DeviceError: there is not so much.
+        """
+        try:
+            data = np.frombuffer(mmap.mmap(-1, max(1, size)), np.uint8)
+        except (OSError, OverflowError, ValueError) as error:
+            raise DeviceError(
+                f"cannot allocate {size} bytes: {error}", where=self.capabilities.name, next_step="use a smaller model"
+            ) from error
+        return Buffer(data, data.ctypes.data)
+
+    def prepare(self, executable: Executable, index: int) -> Kernel:
+        """The primitives of a step, of the implementation that the program chose.
+
+        Raises:
+            ModelError: the weights cannot be read.
+            DeviceError: this library does not offer the implementation.
+        """
+        prepared = executable.through(self.dnnl).prepare(index, self.worker, self.threads)
+        return Kernel(executable.program.choices[index].name, CpuKernel(prepared))
+
+    def empty(self) -> Kernel:
+        """No calls."""
+        return Kernel("empty", CpuKernel(Prepared((), (), ())))
+
+    def enqueue(self, kernel: Kernel) -> None:
+        """Run a kernel, at once.
+
+        Raises:
+            DeviceError: oneDNN reports a failure.
+            ModelError: an index lies outside its axis.
+        """
+        self.ready()
+        stream = self.worker.stream.value
+        for run, primitive, count, arguments in cpu_kernel(kernel).prepared.calls:
+            if status := run(primitive, stream, count, arguments):
+                self.dnnl.check_execution(status)
+
+    def finish(self) -> None:
+        """All has run."""
+
+    def ready(self) -> None:
+        """The calling thread computes on as many threads as the processor has cores."""
+        self.dnnl.set_threads(self.threads)
+
+    def close(self) -> None:
+        """Let the thread run where it could before."""
+        if self._before is not None:
+            os.sched_setaffinity(0, self._before)
+            self._before = None
+
+
+def cpu_kernel(kernel: Kernel) -> CpuKernel:
+    """What a kernel of this processor holds."""
+    handle: Any = kernel.handle
+    if not isinstance(handle, CpuKernel):
+        raise DeviceError("a kernel of another processor", where=kernel.implementation, next_step="prepare it here")
+    return handle
+
+
+def _pin(cores: Sequence[int]) -> None:
+    try:
+        os.sched_setaffinity(0, cores)
+        missing = set(cores) - os.sched_getaffinity(0)
+    except (OSError, ValueError, OverflowError):
+        missing = set(cores)
+    if missing:
+        allowed = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+        raise DeviceError(
+            f"cannot compute on the cores {', '.join(map(str, sorted(cores)))}",
+            where="the cores of a processor",
+            next_step=f"name cores that this process may use: {allowed}",
+        )

@@ -1,0 +1,618 @@
+"""OpenCL devices as processors: own kernels on memory that the host shares as far as the device can.
+
+Kernels, their tiles and their groups come from the dispatcher (`opencl.dispatch`); arguments are set once, so that running a
+step is one call for each of its launches.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgeplan.errors import DeviceError, ModelError
+from edgeplan.graph.steps import Lowered, Step
+from edgeplan.opencl import dispatch as dispatcher
+from edgeplan.opencl.building import Programs, Variant, variant
+from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Place
+from edgeplan.opencl.platforms import VECTORS, OpenclOptions, describe, find_device, is_pocl, pyopencl, reason
+from edgeplan.opencl.transforms import packed
+from edgeplan.processors.base import Capabilities, Kernel, Processor, Sharing
+from edgeplan.runtime.creation import ALIGNMENT
+from edgeplan.runtime.executable import Buffer, Executable
+from edgeplan.runtime.layouts import same_bytes
+from edgeplan.runtime.program import Program
+from edgeplan.runtime.transform import folded
+
+#: How long the host, and kernels that wait for it, wait before they give up.
+LIMIT_SECONDS = 20.0
+_FLOAT_BYTES = 4
+#: Looks by which the speed of a polling kernel is taken, and the most of them that a kernel is ever asked for.
+_CALIBRATION_LOOKS, _MOST_LOOKS = 200_000, 1 << 40
+_NS_PER_S = 1e9
+_CLOCK_TRIES = 20
+#: Kernels of counters that are kept with their arguments set.
+_MOST_COUNTER_KERNELS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """A kernel of OpenCL with its arguments set."""
+
+    kernel: Any
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+    keep: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Allocation:
+    """Memory that both address: as the host sees it, and as an argument of kernels."""
+
+    data: Any
+    argument: Any
+    memory: Any = None
+
+
+class OpenclProcessor(Processor):
+    """One OpenCL device with a queue in order.
+
+    Args:
+        options: which device, and how it is used.
+        block: channels of a block of the layout `blocked16` on this machine (`dnnl.info.block`).
+        profiling: whether the device notes when kernels start and end (`spans`).
+
+    Raises:
+        DeviceError: there is no such device, or it cannot build the kernels that are always needed.
+    """
+
+    def __init__(self, options: OpenclOptions, block: int, *, profiling: bool = False) -> None:
+        cl = pyopencl()
+        self._cl, self._options = cl, options
+        self.device = find_device(options)
+        self.numbers = device_numbers(self.device, block, options.vector)
+        self._capabilities = _capabilities(self.device, options)
+        self._memories: list[_Allocation] = []
+        self._maps: list[Any] = []
+        self._given = True
+        self._workspace: Any = None
+        self._run_once: set[tuple[Variant, str, tuple[int, ...]]] = set()
+        self._tried: set[int] = set()
+        self._counter_kernels: dict[tuple[str, int, int], _Command] = {}
+        self._waiter: _Waiter | None = None
+        self._profiling, self._ahead_ns = profiling, 0
+        self._timed: list[tuple[Any, ...]] = []
+        try:
+            self._context = cl.Context([self.device])
+            properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
+            self._queue = cl.CommandQueue(self._context, properties=properties)
+        except cl.Error as error:
+            raise self._failed("cannot open the device", error) from error
+        self._programs = Programs(self._context, options)
+        self._waiter = _Waiter()
+        self._control: Buffer | None = None
+        self._looks = 1
+        if self._capabilities.atomics:
+            self._calibrate()
+        if profiling:
+            self._align_clocks()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it is and can do."""
+        return self._capabilities
+
+    # Steps
+
+    def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:
+        """Why there are no kernels for a step, or ""."""
+        if any(tensor in lowered.types for tensor in (*step.reads, *step.outputs)):
+            return "values that are not of float32"
+        return dispatcher.refusal(step, lowered.shapes, layouts, self.numbers)
+
+    def prepare(self, executable: Executable, index: int) -> Kernel:
+        """Dispatch a step, build its kernels, read and pack its weights, and set all arguments.
+
+        The first step of an executable has the kernels of all of them tried in one process apart, if they were never built.
+        A kernel is run once, on whatever its activations hold, so that no run waits for code to be generated.
+
+        Raises:
+            ModelError: the weights cannot be read, or the step is refused.
+            DeviceError: a kernel cannot be built, or memory does not suffice.
+        """
+        program, step = executable.program, executable.program.steps[index]
+        if step.kind == "reshape" and _is_view(program, step, self.numbers.block):
+            return Kernel("reshape.view", ())
+        if any(tensor in program.types for tensor in (*step.reads, *step.outputs)):
+            raise ModelError("values that are not of float32", where=f"step {step.name!r}", next_step="leave it to the CPU")
+        leading = step.sizes("written")[2] if step.kind == "fc" and "written" in step.settings else 0
+        found = dispatcher.dispatch(step, program.shapes, program.layouts, self.numbers, leading=leading)
+        self._try_all(executable, found)
+        memories = self._memories_of(executable, index, found)
+        commands = tuple(self._command(program, step, launch, memories) for launch in found.launches)
+        return Kernel(found.implementation, commands, found.features())
+
+    def empty(self) -> Kernel:
+        """A kernel of one work item.
+
+        Raises:
+            DeviceError: the driver cannot build it.
+        """
+        return Kernel("empty", (_Command(self._programs.kernel(variant("empty", ()), "empty"), (1,), (1,)),))
+
+    def _try_all(self, executable: Executable, found: Dispatch) -> None:
+        if id(executable) in self._tried:
+            return
+        self._tried.add(id(executable))
+        program = executable.program
+        launches = list(found.launches)
+        for step in program.steps:
+            if not dispatcher.refusal(step, program.shapes, program.layouts, self.numbers):
+                launches += dispatcher.dispatch(step, program.shapes, program.layouts, self.numbers).launches
+        self._programs.try_apart(variant(launch.source, launch.defines) for launch in launches)
+
+    def _memories_of(self, executable: Executable, index: int, found: Dispatch) -> dict[Memory, Any]:
+        step, elements = executable.program.steps[index], found.packing.elements
+        memories = {Memory.arena: self._argument(executable.arena)}
+        values = np.zeros(1, np.float32)
+        if elements:
+            values = packed(found.packing, folded(step, executable.read(index)))
+        memories[Memory.weights] = self._constant(values)
+        memories[Memory.workspace] = self._workspace_of(found.workspace_elements)
+        return memories
+
+    def _command(self, program: Program, step: Step, launch: Launch, memories: Mapping[Memory, Any]) -> _Command:
+        asked = variant(launch.source, launch.defines)
+        kernel = self._programs.kernel(asked, launch.kernel)
+        given: list[Any] = []
+        for argument in launch.arguments:
+            if isinstance(argument, Memory):
+                given.append(memories[argument])
+            elif isinstance(argument, Place):
+                given.append(np.int32(program.offsets[_tensor(step, argument.role)] // _FLOAT_BYTES + argument.extra))
+            elif isinstance(argument, float):
+                given.append(np.float32(argument))
+            else:
+                given.append(np.int32(argument))
+        cl = self._cl
+        try:
+            kernel.set_args(*given)
+            command = _Command(kernel, launch.global_size, launch.local_size, tuple(memories.values()))
+            key = (asked, launch.kernel, launch.local_size)
+            if key not in self._run_once:
+                self._run_once.add(key)
+                self._once(command)
+        except cl.Error as error:
+            raise self._failed(f"cannot prepare the kernel {asked.name}", error) from error
+        return command
+
+    def _once(self, command: _Command) -> None:
+        given = self._given
+        self.give()
+        self._launch(command)
+        self.finish()
+        if not given:
+            self.take()
+
+    # Memory
+
+    def allocate(self, size: int) -> Buffer:
+        """Zeroed memory that the host and kernels share as `capabilities.sharing` says.
+
+        Raises:
+            DeviceError: the device has not so much.
+        """
+        cl, limit = self._cl, self._capabilities.memory_bytes
+        if size > limit:
+            raise DeviceError(
+                f"{size} bytes are more than this device allocates at once ({limit})",
+                where=self._capabilities.name,
+                next_step="run a smaller model, or a device with more memory",
+            )
+        try:
+            made = self._allocated(max(size, ALIGNMENT))
+        except (cl.Error, MemoryError) as error:
+            raise self._failed(f"cannot allocate {size} bytes", error) from error
+        self._memories.append(made)
+        given = self._given
+        self.take()
+        if given and self._capabilities.sharing != Sharing.fine and not self._maps:
+            self._map(made)
+        made.data[:] = 0
+        if given:
+            self.give()
+        return Buffer(made.data[:size], made.data.ctypes.data)
+
+    def _allocated(self, size: int) -> _Allocation:
+        cl, sharing = self._cl, self._capabilities.sharing
+        if sharing == Sharing.copies:
+            raw = np.empty(size + ALIGNMENT, np.uint8)
+            start = -raw.ctypes.data % ALIGNMENT
+            data = raw[start : start + size]
+            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+            memory = cl.Buffer(self._context, flags, hostbuf=data)
+            return _Allocation(data, memory, memory)
+        flags = cl.svm_mem_flags.READ_WRITE
+        if sharing == Sharing.fine:
+            flags |= cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
+            if self._capabilities.atomics:
+                flags |= cl.svm_mem_flags.SVM_ATOMICS
+        data = cl.svm_empty(self._context, flags, size, np.uint8, alignment=ALIGNMENT)
+        return _Allocation(data, cl.SVM(data))
+
+    def free(self, buffer: Buffer) -> None:
+        """Let go of memory; what was mapped of it stays so until all is given."""
+        self._memories = [memory for memory in self._memories if memory.data.ctypes.data != buffer.address]
+
+    def _argument(self, buffer: Buffer) -> Any:
+        for memory in self._memories:
+            if memory.data.ctypes.data == buffer.address:
+                return memory.argument
+        raise DeviceError(
+            "activations lie in memory that this processor has not allocated",
+            where=self._capabilities.name,
+            next_step="give Executable an arena from OpenclProcessor.allocate",
+        )
+
+    def _constant(self, values: Any) -> Any:
+        cl = self._cl
+        try:
+            made = cl.Buffer(self._context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=values)
+        except (cl.Error, MemoryError) as error:
+            raise self._failed(f"cannot allocate {values.nbytes} bytes of weights", error) from error
+        return made
+
+    def _workspace_of(self, elements: int) -> Any:
+        """What launches of one step use between them: one for all steps, which run one after the other."""
+        cl, size = self._cl, _FLOAT_BYTES * max(1, elements)
+        if self._workspace is None or self._workspace.size < size:
+            try:
+                self._workspace = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size)
+            except (cl.Error, MemoryError) as error:
+                raise self._failed(f"cannot allocate {size} bytes between the launches of a step", error) from error
+        return self._workspace
+
+    def take(self) -> None:
+        """The host is to read and write shared memory now: it is mapped, and copied where it must be."""
+        if self._given and self._capabilities.sharing != Sharing.fine:
+            for memory in self._memories:
+                self._map(memory)
+        self._given = False
+
+    def _map(self, memory: _Allocation) -> None:
+        cl, flags = self._cl, self._cl.map_flags.READ | self._cl.map_flags.WRITE
+        try:
+            if memory.memory is None:
+                self._maps.append(memory.argument.map(self._queue, flags=flags))
+            else:
+                array, _ = cl.enqueue_map_buffer(self._queue, memory.memory, flags, 0, (memory.memory.size,), np.uint8)
+                self._maps.append(array.base)
+        except cl.Error as error:
+            raise self._failed("cannot hand memory to the host", error) from error
+
+    def give(self) -> None:
+        """Kernels that are enqueued from now on read and write shared memory."""
+        maps, self._maps = self._maps, []
+        try:
+            for mapped in maps:
+                mapped.release(self._queue)
+        except self._cl.Error as error:
+            raise self._failed("cannot take memory from the host", error) from error
+        self._given = True
+
+    # Running
+
+    def enqueue(self, kernel: Kernel) -> None:
+        """Run a kernel after all that were enqueued before.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+        events = self.enqueue_timed(kernel)
+        if self._profiling:
+            self._timed.append(events)
+
+    def spans(self) -> Sequence[tuple[int, int]]:
+        """When kernels ran, if the processor was made with `profiling`.
+
+        Raises:
+            DeviceError: the device does not tell.
+        """
+        timed, self._timed = self._timed, []
+        found: list[tuple[int, int]] = []
+        try:
+            for events in timed:
+                last = found[-1][1] if found else 0  # what launches nothing takes no time
+                times = [int(time) + self._ahead_ns for e in events for time in (e.profile.start, e.profile.end)]
+                found.append((times[0], times[-1]) if times else (last, last))
+        except self._cl.Error as error:
+            raise self._failed("the device does not tell when kernels ran", error) from error
+        return found
+
+    def _align_clocks(self) -> None:
+        """How far the host's clock is ahead of the device's, which notes when the host enqueues: the tightest of some tries."""
+        empty, width = self.empty(), 1 << 62
+        for _ in range(_CLOCK_TRIES):
+            before = time.perf_counter_ns()
+            (event,) = self.enqueue_timed(empty)
+            after = time.perf_counter_ns()
+            self.finish()
+            if after - before < width:
+                width, self._ahead_ns = after - before, (before + after) // 2 - int(event.profile.queued)
+
+    def enqueue_timed(self, kernel: Kernel) -> tuple[Any, ...]:
+        """As `enqueue`; the event of each launch.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+        return tuple(self._launch(command) for command in self._commands(kernel))
+
+    @staticmethod
+    def _commands(kernel: Kernel) -> Sequence[_Command]:
+        assert isinstance(kernel.handle, tuple)  # noqa: S101  from `prepare`
+        return kernel.handle
+
+    def _launch(self, command: _Command) -> Any:
+        try:
+            return self._cl.enqueue_nd_range_kernel(self._queue, command.kernel, command.global_size, command.local_size)
+        except self._cl.Error as error:
+            raise self._failed("cannot run a kernel", error) from error
+
+    def flush(self) -> None:
+        """See to it that what was enqueued is begun."""
+        self._queue.flush()
+
+    def finish(self, limit_seconds: float = LIMIT_SECONDS) -> None:
+        """Wait until all that was enqueued has run.
+
+        Raises:
+            DeviceError: the device reports a failure or does not answer in time, or a kernel has given up waiting for the host.
+        """
+        assert self._waiter is not None  # noqa: S101  not closed
+        try:
+            done = self._waiter.run(self._queue.finish, limit_seconds)
+        except self._cl.Error as error:
+            raise self._failed("the device fails", error) from error
+        if not done:
+            raise DeviceError(
+                f"the device has not finished within {limit_seconds:g} s",
+                where=self._capabilities.name,
+                next_step="run again; if it stays so, install another version of the driver",
+            )
+        self._check_waits()
+
+    def marker(self) -> Any:
+        """An event that has happened when all that was enqueued before has run. What it waits for is begun."""
+        try:
+            event = self._cl.enqueue_marker(self._queue)
+            self._queue.flush()
+        except self._cl.Error as error:
+            raise self._failed("cannot enqueue", error) from error
+        return event
+
+    def event_wait(self, event: Any) -> None:
+        """Wait for an event in the driver (clWaitForEvents), the way that polling is compared with.
+
+        Nothing can end this wait but the event; kernels before it end by themselves, those that wait for the host give up.
+
+        Raises:
+            DeviceError: the device reports a failure, or a kernel has given up waiting for the host.
+        """
+        try:
+            event.wait()
+        except self._cl.Error as error:
+            raise self._failed("the device fails", error) from error
+        self._check_waits()
+
+    # Counters in fine-grained memory
+
+    def enqueue_wait(self, counter_address: int, value: int) -> None:
+        """Have the queue wait until a counter, an int32 in memory from `allocate`, has reached a value.
+
+        After about `LIMIT_SECONDS` it gives up, as all waits after it do; `finish` tells.
+
+        Raises:
+            DeviceError: the device does not see the host's stores while it runs.
+        """
+        self._launch(self._counter_command("wait_for", counter_address, value))
+
+    def enqueue_signal(self, counter_address: int, value: int) -> None:
+        """Have the queue store a value in a counter once all that was enqueued before has run.
+
+        Raises:
+            DeviceError: the host does not see the device's stores while it runs.
+        """
+        self._launch(self._counter_command("set_counter", counter_address, value))
+
+    def give_up(self) -> None:
+        """End all waits of kernels for counters now; `finish` then raises."""
+        if self._control is not None:
+            self._control.tensor(0, (1,), "int32")[0] = 1
+
+    def _counter_command(self, name: str, address: int, value: int) -> _Command:
+        key = (name, address, value)
+        if key in self._counter_kernels:
+            return self._counter_kernels[key]
+        if self._control is None:
+            raise DeviceError(
+                "the device has no fine-grained shared memory with atomics, so kernels cannot wait for the host",
+                where=self._capabilities.name,
+                next_step="have the host wait for events instead",
+            )
+        cl = self._cl
+        kernel = self._programs.kernel(variant("poll", ()), name)
+        given: list[Any] = [cl.SVM(self._word(address)), np.int32(value)]
+        if name == "wait_for":
+            given += [np.int64(self._looks), cl.SVM(self._control.data[:_FLOAT_BYTES])]
+        kernel.set_args(*given)
+        command = _Command(kernel, (1,), (1,), tuple(given))
+        if len(self._counter_kernels) >= _MOST_COUNTER_KERNELS:
+            self._counter_kernels.clear()
+        self._counter_kernels[key] = command
+        return command
+
+    def _word(self, address: int) -> Any:
+        for memory in self._memories:
+            offset = address - memory.data.ctypes.data
+            if 0 <= offset <= len(memory.data) - _FLOAT_BYTES and offset % _FLOAT_BYTES == 0:
+                return memory.data[offset : offset + _FLOAT_BYTES]
+        raise DeviceError(
+            "a counter lies in memory that this processor has not allocated",
+            where=self._capabilities.name,
+            next_step="place counters in a buffer from OpenclProcessor.allocate",
+        )
+
+    def _calibrate(self) -> None:
+        """Find how many looks a waiting kernel takes in its time, on a counter that nothing moves."""
+        self._control = self.allocate(2 * ALIGNMENT)
+        never = self._control.address + ALIGNMENT
+        self.enqueue_wait(never, 0)
+        self.enqueue_signal(never, 0)
+        self.finish()  # builds them
+        self._counter_kernels.clear()
+        self._looks = _CALIBRATION_LOOKS
+        start = time.perf_counter()
+        self.enqueue_wait(never, 1)
+        self._queue.finish()
+        seconds = max(time.perf_counter() - start, 1 / _NS_PER_S)
+        self._control.data[:] = 0
+        self._counter_kernels.clear()
+        self._looks = min(_MOST_LOOKS, max(_CALIBRATION_LOOKS, int(_CALIBRATION_LOOKS * LIMIT_SECONDS / seconds)))
+
+    def _check_waits(self) -> None:
+        if self._control is None:
+            return
+        flag = self._control.tensor(0, (1,), "int32")
+        if flag[0]:
+            flag[0] = 0
+            raise DeviceError(
+                f"a kernel has waited for the host longer than {LIMIT_SECONDS:g} s",
+                where=self._capabilities.name,
+                next_step="run again with less other work on the machine",
+            )
+
+    def close(self) -> None:
+        """Free everything."""
+        if self._waiter is not None:
+            self.give_up()
+            self._waiter.close()
+            self._waiter = None
+        self._counter_kernels.clear()
+        self._maps.clear()
+        self._memories.clear()
+
+    def _failed(self, what: str, error: BaseException) -> DeviceError:
+        return DeviceError(
+            f"OpenCL {what}: {reason(error)}",
+            where=self._capabilities.name,
+            next_step="run a smaller model or part, or another device",
+        )
+
+
+class _Waiter:
+    """A thread that waits in the driver, so that its caller can stop waiting."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._left = 0
+        threading.Thread(target=self._serve, name="edgeplan-opencl", daemon=True).start()
+
+    def run(self, call: Callable[[], object], limit_seconds: float) -> bool:
+        """Whether a call returned in time. What it raises is raised here."""
+        self._asked.put(call)
+        self._left += 1
+        end = time.monotonic() + limit_seconds
+        answer: BaseException | None = None
+        while self._left:  # of calls that were too late, too
+            try:
+                answer = self._answers.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                return False
+            self._left -= 1
+        if answer is not None:
+            raise answer
+        return True
+
+    def close(self) -> None:
+        """End the thread once it is done."""
+        self._asked.put(None)
+
+    def _serve(self) -> None:
+        while (call := self._asked.get()) is not None:
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001  handed to the caller
+                self._answers.put(error)
+            else:
+                self._answers.put(None)
+
+
+def device_numbers(device: Any, block: int, vector: int = 0) -> DeviceNumbers:
+    """What the dispatcher asks of a device.
+
+    Args:
+        device: of pyopencl.
+        block: channels of a block of activations.
+        vector: floats of a vector; 0: what the device computes with at once, 4 where it has no vectors.
+    """
+    native = int(device.native_vector_width_float)
+    fitting = [size for size in VECTORS if size <= min(max(native, VECTORS[0]), block)]
+    return DeviceNumbers(
+        int(device.max_compute_units),
+        vector or fitting[-1],
+        block,
+        int(device.max_work_group_size),
+        int(device.local_mem_size),
+        int(device.max_constant_buffer_size),
+    )
+
+
+def _capabilities(device: Any, options: OpenclOptions) -> Capabilities:
+    cl = pyopencl()
+    svm = _svm(device)
+    fine, coarse = (
+        bool(svm & cl.device_svm_capabilities.FINE_GRAIN_BUFFER),
+        bool(svm & cl.device_svm_capabilities.COARSE_GRAIN_BUFFER),
+    )
+    sharing = Sharing.fine if fine else Sharing.coarse if coarse else Sharing.copies
+    order = list(Sharing)
+    sharing = order[max(order.index(sharing), order.index(Sharing(options.sharing)))]
+    atomics = sharing == Sharing.fine and bool(svm & cl.device_svm_capabilities.ATOMICS)
+    return Capabilities(
+        name=str(device.name).strip(),
+        version=describe(device),
+        sharing=sharing,
+        atomics=atomics,
+        cores=options.cores if is_pocl(device) else (),
+        units=int(device.max_compute_units),
+        memory_bytes=int(device.max_mem_alloc_size),
+    )
+
+
+def _svm(device: Any) -> int:
+    try:
+        return int(device.svm_capabilities)
+    except pyopencl().Error:  # before OpenCL 2.0
+        return 0
+
+
+def _tensor(step: Step, role: str) -> str:
+    kind, _, number = role.partition(":")
+    index = int(number or 0)
+    if kind == "operand":
+        return step.post_ops[index].tensor
+    return (step.inputs if kind == "input" else step.outputs)[index]
+
+
+def _is_view(program: Program, step: Step, block: int) -> bool:
+    """Whether a reshape's output lies where its input does."""
+    source, output = step.inputs[0], step.outputs[0]
+    plain = all(same_bytes(program.shapes[t], program.layouts[t], "nchw", block) for t in (source, output))
+    return plain and program.offsets[source] == program.offsets[output]

@@ -1,0 +1,102 @@
+"""The CPU's lane of a pair, compiled: wait for the other processor's counter, run a sub-step, count it.
+
+The counters are words in memory that both processors see while they run, of which the other one uses the lower half.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, store_word
+from edgeplan.runtime.native.making import status_of
+from edgeplan.runtime.native.waiting import nap, now_ns
+from edgeplan.runtime.native.words import DONE, FAILED, OWN_STATUS, OWN_STEP, OWN_STREAM, OWN_WORDS, PLACES, Numbers
+from edgeplan.support.compiled import compiled
+
+#: How a lane ends besides `DONE` and `FAILED`: the other processor did not come in time.
+LATE = -4
+#: Rows of `shared`: addresses of the CPU's counter and of the other one's.
+COUNTER, OTHER, SHARED = range(3)
+#: Columns of `items`: how far the other counter must be, and where the item's calls begin and end.
+NEEDED, FIRST, END, COLUMNS = range(4)
+#: Columns of `calls`, which are what `invoke_with_four` takes but for the stream.
+FUNCTION, PRIMITIVE, COUNT, ARGUMENTS, CALL_COLUMNS = range(5)
+#: Longer waits are no hand-overs between processors at work: the core is left to others for a moment at a time.
+_AWAKE_NS = 20_000_000
+_LOOKS = 32  # of one reading of the clock
+
+Table = npt.NDArray[np.int64]
+
+
+@compiled
+def _await(places: Numbers, own: Numbers, shared: Numbers, needed: int, limit_ns: int) -> int:
+    """Until the other counter is at least so far."""
+    if load_word(shared[OTHER]) >= needed:
+        return DONE
+    begun = now_ns(places, own)
+    while True:
+        for _ in range(_LOOKS):
+            if load_word(shared[OTHER]) >= needed:
+                return DONE
+        waited = now_ns(places, own) - begun
+        if waited > limit_ns:
+            return LATE
+        if waited > _AWAKE_NS:
+            nap(places)
+
+
+@compiled
+def run_lane(
+    places: Numbers, own: Numbers, shared: Numbers, items: Table, calls: Table, times: Table, last: int, limit_ns: int
+) -> int:
+    """Run all items of the lane, then wait for the last one of the other.
+
+    Args:
+        places: addresses of functions.
+        own: memory of the calling thread, with its stream; where a failure was is put there.
+        shared: see `COUNTER`.
+        items: in order.
+        calls: of all items.
+        times: when each began and ended is put there, ns of `time.perf_counter_ns`.
+        last: how far the other counter is in the end.
+        limit_ns: of one wait.
+
+    Returns:
+        `DONE`, `FAILED` or `LATE`.
+    """
+    for k in range(len(items)):
+        own[OWN_STEP] = k
+        found = _await(places, own, shared, items[k, NEEDED], limit_ns)
+        if found != DONE:
+            return found
+        times[k, 0] = now_ns(places, own)
+        for call in range(items[k, FIRST], items[k, END]):
+            given = invoke_with_four(
+                calls[call, FUNCTION], calls[call, PRIMITIVE], own[OWN_STREAM], calls[call, COUNT], calls[call, ARGUMENTS]
+            )
+            if status_of(given) != 0:
+                own[OWN_STATUS] = status_of(given)
+                return FAILED
+        times[k, 1] = now_ns(places, own)
+        store_word(shared[COUNTER], k + 1)
+    own[OWN_STEP] = len(items)
+    return _await(places, own, shared, last, limit_ns)
+
+
+def _compile() -> None:
+    """When this module is imported, for the types that it is called with; then called with nothing to do."""
+    words, table, word = types.int64[::1], types.int64[:, ::1], types.int64
+    dispatcher: Any = run_lane
+    dispatcher.compile((words, words, words, table, table, table, word, word))
+    shared = np.zeros(8 * SHARED, np.int64)
+    addresses = np.array([shared.ctypes.data + 64 * row for row in range(SHARED)], np.int64)
+    none = np.zeros((0, COLUMNS), np.int64)
+    own, places = np.zeros(OWN_WORDS, np.int64), np.zeros(PLACES, np.int64)
+    run_lane(places, own, addresses, none, np.zeros((0, CALL_COLUMNS), np.int64), np.zeros((0, 2), np.int64), 0, 0)
+
+
+_compile()

@@ -1,0 +1,66 @@
+"""What handing over costs: a chain of steps that do nothing, each of which waits for the other processor's one before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeplan.processors.base import Processor
+from edgeplan.processors.onednn import OnednnProcessor
+from edgeplan.runtime.partitioned.lanes import EventLanes, Item, PollingLanes
+from edgeplan.runtime.partitioned.program import Lane
+from edgeplan.runtime.partitioned.session import LIMIT_SECONDS, Synchronisation, cannot_poll, synchronisation_of
+
+_US_PER_NS = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """Time of a handshake, in us.
+
+    Attributes:
+        least_us: of all runs.
+        median_us: over the runs.
+    """
+
+    least_us: float
+    median_us: float
+
+
+def handshake(
+    cpu: OnednnProcessor,
+    gpu: Processor,
+    synchronisation: Synchronisation,
+    runs: int = 200,
+    steps: int = 20,
+) -> Handshake:
+    """Measure the handshake of a pair: both processors run a step side by side, and start the next when both are done.
+
+    The time of a run counts from the CPU's first step to its last; what a run takes to begin and to
+    end does not count.
+
+    Args:
+        cpu: one processor.
+        gpu: the other.
+        synchronisation: how they wait for each other.
+        runs: of the chain.
+        steps: of the chain, at least two.
+
+    Raises:
+        DeviceError: a processor fails, or the pair cannot synchronise so.
+    """
+    kernels = {Lane.gpu: gpu.empty(), Lane.cpu: cpu.empty()}
+    items = [Item(lane, k, kernel) for k in range(steps) for lane, kernel in kernels.items()]
+    kind = PollingLanes if synchronisation == Synchronisation.polling else EventLanes
+    best, why = synchronisation_of(cpu, gpu)
+    if synchronisation == Synchronisation.polling != best:
+        raise cannot_poll(why, "the handshake")
+    lanes, times = kind(cpu, gpu, items, LIMIT_SECONDS), np.zeros((len(items), 2), np.int64)
+    found = []
+    for _ in range(runs + 1):  # the first one has kernels built
+        lanes.run(times)
+        begins = times[[k for k, item in enumerate(items) if item.lane == Lane.cpu], 0]
+        found.append((begins[-1] - begins[0]) / (steps - 1) * _US_PER_NS)
+    lanes.close()
+    return Handshake(float(min(found[1:])), float(np.median(found[1:])))

@@ -1,0 +1,159 @@
+"""A partition executed: the GPU's lane in its queue, the CPU's in the calling thread, one inference at a time.
+
+With polling the queue is filled for the whole inference, each sub-step between a kernel that waits for the CPU's counter and
+one that moves the GPU's (LiPG, section 4); with events the host queues a sub-step when its inputs are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.errors import DeviceError
+from edgeplan.processors.base import Kernel, Processor, Sharing
+from edgeplan.processors.onednn import OnednnProcessor
+from edgeplan.runtime.executable import Executable
+from edgeplan.runtime.partitioned.lanes import EventLanes, Item, Lanes, PollingLanes
+from edgeplan.runtime.partitioned.program import Lane, Partitioned, program_of
+from edgeplan.runtime.session import Array, bind_inputs, outputs_of
+
+LIMIT_SECONDS = 20.0
+
+
+class Synchronisation(StrEnum):
+    """How two processors wait for each other."""
+
+    polling = "polling"
+    events = "events"
+
+
+def synchronisation_of(cpu: Processor, gpu: Processor) -> tuple[Synchronisation, str]:
+    """The best way that two processors can wait for each other, and why it is that."""
+    one, other = cpu.capabilities, gpu.capabilities
+    if other.sharing != Sharing.fine:
+        how = "by copies" if other.sharing == Sharing.copies else "only between kernels"
+        return Synchronisation.events, f"{other.name} shares memory {how}"
+    if not other.atomics:
+        return Synchronisation.events, f"kernels of {other.name} do not see the CPU's stores while they run"
+    if both := sorted({*one.cores} & {*other.cores}):
+        cores = f"core{'s' if len(both) > 1 else ''} {', '.join(map(str, both))}"
+        return Synchronisation.events, f"both compute on {cores}, where one that polls takes the other's time"
+    return Synchronisation.polling, "memory is shared while kernels run, and no core computes for both"
+
+
+def cannot_poll(why: str, where: str) -> DeviceError:
+    """The error where polling was asked for and cannot be."""
+    return DeviceError(f"the pair cannot poll: {why}", where=where, next_step="synchronise by events")
+
+
+class PairSession:
+    """A partition on two processors. It is used from the thread that made the processors, and closed before they are.
+
+    Args:
+        cpu: runs the CPU's lane.
+        gpu: runs the GPU's lane.
+        partitioned: the partition, made for the CPU's blocks (`cpu.dnnl.info.block`).
+        model: the ONNX file.
+        synchronisation: how the lanes wait for each other; None: the best that there is.
+        limit_seconds: the longest wait for the other lane.
+
+    Attributes:
+        arena: where all activations are.
+        times: of the last run, when each sub-step began and ended, in ns since the run began; -1 where the GPU does not tell.
+
+    Raises:
+        ModelError: a processor refuses a step, or the weights cannot be read.
+        DeviceError: memory does not suffice, a kernel cannot be made, or the processors cannot synchronise so.
+    """
+
+    def __init__(
+        self,
+        cpu: OnednnProcessor,
+        gpu: Processor,
+        partitioned: Partitioned,
+        model: Path,
+        synchronisation: Synchronisation | None = None,
+        limit_seconds: float = LIMIT_SECONDS,
+    ) -> None:
+        best, why = synchronisation_of(cpu, gpu)
+        if synchronisation == Synchronisation.polling != best:
+            raise cannot_poll(why, partitioned.lowered.name)
+        self.synchronisation = synchronisation or best
+        self.partitioned, self._gpu = partitioned, gpu
+        self._failed = self._closed = False
+        self.program = program_of(cpu.dnnl, partitioned, model, cpu.threads)
+        self.arena = gpu.allocate(self.program.arena_bytes)
+        with Executable(cpu.dnnl, self.program, model.parent, self.arena) as executable:
+            self._executable = executable
+            lanes = partitioned.lanes
+            self.kernels: tuple[Kernel, ...] = tuple(
+                (cpu if lane == Lane.cpu else gpu).prepare(executable, k) for k, lane in enumerate(lanes)
+            )
+        self.times: npt.NDArray[np.int64] = np.full((len(lanes), 2), -1, np.int64)
+        steps = self.program.steps
+        items = [
+            Item(lane, needed, kernel, step.name)
+            for lane, needed, kernel, step in zip(lanes, partitioned.needed, self.kernels, steps, strict=True)
+        ]
+        kind = PollingLanes if self.synchronisation == Synchronisation.polling else EventLanes
+        self._lanes: Lanes = kind(cpu, gpu, items, limit_seconds)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """One inference: outputs by tensor name.
+
+        Raises:
+            ModelError: an input is missing or of another shape.
+            DeviceError: a processor fails, or does not come in time; the session can only be closed then.
+        """
+        self.bind(inputs)
+        self.execute()
+        return self.outputs()
+
+    def bind(self, inputs: Mapping[str, Array]) -> None:
+        """Copy the inputs to their place. The arena is reused while running, so each run needs them again.
+
+        Raises:
+            ModelError: an input is missing or of another shape.
+        """
+        self._gpu.take()
+        bind_inputs(self._executable, inputs)
+
+    def execute(self) -> None:
+        """Run all steps on the inputs bound.
+
+        Raises:
+            DeviceError: as `run`.
+        """
+        if self._failed or self._closed:
+            raise DeviceError(
+                "the session has ended" if self._closed else "a processor failed in an earlier run",
+                where=self.program.name,
+                next_step="open the partition again",
+            )
+        self._failed = True  # until it has not
+        self._lanes.run(self.times)
+        self._failed = False
+
+    def outputs(self) -> dict[str, Array]:
+        """Copies of the outputs of the last run."""
+        self._gpu.take()
+        return outputs_of(self._executable)
+
+    def close(self) -> None:
+        """Free everything; after a failure, what the GPU may still write is left to the processor's own closing."""
+        if not (self._closed or self._failed):
+            self._lanes.close()
+            self._gpu.free(self.arena)
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

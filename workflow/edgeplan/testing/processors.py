@@ -1,0 +1,251 @@
+"""What edgeplan asks of a processor of a pair, as tests: subclass `ProcessorContract` and say how it is made.
+
+    class TestMine(ProcessorContract):
+        def make(self) -> Processor:
+            return Mine()
+
+pytest collects the tests of the class. A step that a processor refuses is left out; plain convolutions it may not refuse.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeplan.engines.base import random_inputs
+from edgeplan.errors import DeviceError, EdgeplanError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.processors.base import Processor, Sharing
+from edgeplan.runtime.candidates import default
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.executable import Executable, Worker
+from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.partitioned.program import Lane, Split, partition, program_of
+from edgeplan.runtime.program import Program, activation_layouts, default_program, step_candidates
+from edgeplan.runtime.session import bind_inputs, outputs_of
+from edgeplan.testing.engines import reference_outputs, require_close
+
+_LATER_SECONDS = 0.05
+_SCRATCH_BYTES = 1 << 20  # more than a small convolution needs
+_MARK = np.float32(7)  # what nobody computes
+
+
+def _plain() -> Graph:
+    b = GraphBuilder("plain", (1, 3, 12, 12))
+    x = b.conv_bn(b.input, 24, 3, 2)
+    y = b.conv_bn(x, 40, 1)
+    return b.build(b.gap(b.relu(b.add(b.conv_bn(y, 24, 3, act=""), x))))
+
+
+def _dense() -> Graph:
+    b = GraphBuilder("dense", (1, 16, 4, 4))
+    return b.build(b.fc(b.relu(b.fc(b.flatten(b.conv(b.input, 16, 1)), 40)), 24, bias=False))
+
+
+def _varied() -> Graph:
+    b = GraphBuilder("varied", (1, 16, 9, 9))
+    x = b.conv_bn(b.conv_bn(b.input, 16, 1), 16, 3, groups=16, act="relu6")
+    x = b.conv_bn(x, 32, 1, act="hswish")
+    x = b.concat([b.maxpool(x, 3, 2, 1), b.avgpool(x, 3, 2, 1)])
+    return b.build(b.softmax(b.fc(b.flatten(b.gap(x)), 10)))
+
+
+class ProcessorContract:
+    """The tests; `make` gives the processor, or skips where it is not there."""
+
+    @abstractmethod
+    def make(self) -> Processor:
+        """A fresh processor."""
+
+    @pytest.fixture
+    def processor(self) -> Iterator[Processor]:
+        """The processor, closed afterwards."""
+        with self.make() as processor:
+            yield processor
+
+    def test_says_what_it_is(self, processor: Processor) -> None:
+        """Plans are for a version."""
+        found = processor.capabilities
+        assert found.name
+        assert found.version
+        assert found.units > 0
+        assert found.memory_bytes > 0
+        assert not found.atomics or found.sharing == Sharing.fine
+
+    def test_memory_is_zeroed_and_keeps_what_is_written(self, processor: Processor) -> None:
+        """Padding of blocks relies on it."""
+        first, second = processor.allocate(1000), processor.allocate(4096)
+        processor.take()
+        assert len(first.data) == 1000
+        assert not first.data.any()
+        first.data[:] = 1
+        assert not second.data.any()
+        processor.give()
+        processor.take()
+        assert (first.data == 1).all()
+        processor.free(first)
+        processor.free(second)
+
+    @pytest.mark.parametrize("graph", [_plain(), _dense(), _varied()], ids=lambda graph: graph.name)
+    def test_steps_compute_what_the_graph_says(self, processor: Processor, graph: Graph, tmp_path: Path) -> None:
+        """One after the other without waiting, in the order that they are enqueued."""
+        model, dnnl = save_onnx(graph, tmp_path / "model.onnx"), Dnnl()
+        lowered = lower(graph)
+        layouts = activation_layouts(lowered, BLOCKED)
+        refused = {step.kind: why for step in lowered.steps if (why := processor.refuses(lowered, step, layouts))}
+        assert "conv" not in refused or graph.name == "varied"
+        if refused:
+            pytest.skip(f"refused: {refused}")
+        program = default_program(dnnl, model, graph, BLOCKED)
+        for _ in range(2):
+            require_close(_outputs(processor, program, graph, tmp_path), reference_outputs(graph), 1e-4)
+
+    @pytest.mark.parametrize(("channels", "at"), [(40, 16), (24, 8), (32, 16), (36, 16)])
+    def test_a_part_of_a_step_leaves_the_rest_alone(self, processor: Processor, tmp_path: Path, channels: int, at: int) -> None:
+        """Also where the last block of channels is not full, as zeros fill it up."""
+        b = GraphBuilder("part", (1, 16, 6, 6))
+        graph = b.build(b.relu(b.conv(b.conv_bn(b.input, channels, 3), 16, 1)))
+        model, dnnl = save_onnx(graph, tmp_path / "model.onnx"), Dnnl()
+        lowered, block = lower(graph), dnnl.info.block
+        at = max(at // block * block, block)
+        layouts = activation_layouts(lowered, BLOCKED)
+        parts = partition(lowered, layouts, block, (Split(at), Lane.cpu))
+        program = program_of(dnnl, partition(lowered, layouts, block, (Lane.cpu, Lane.cpu)), model)
+        choices = [default(c) for c in step_candidates(dnnl, parts.ranged.lowered, BLOCKED, parts.layouts)]
+        split = program_of(dnnl, parts, model)
+        split = replace(split, choices=tuple(choices), arena_bytes=split.arena_bytes + _SCRATCH_BYTES)
+        whole = lowered.steps[0].outputs[0]
+        mine = next(step.outputs[0] for step in split.steps if step.outputs[0].endswith(f":{channels}]"))
+        arena = processor.allocate(split.arena_bytes)
+        wanted = _first_output(program, graph, tmp_path, dnnl)
+        with Executable(dnnl, split, tmp_path, arena) as executable:
+            index = next(k for k, step in enumerate(split.steps) if step.outputs[0] == mine)
+            kernel = processor.prepare(executable, index)
+            processor.take()
+            bind_inputs(executable, random_inputs(graph))
+            size = 4 * 36 * -(-channels // block) * block
+            place = arena.data[split.offsets[whole] :][:size].view(np.float32)
+            place[:] = _MARK
+            processor.give()
+            processor.enqueue(kernel)
+            processor.finish()
+            processor.take()
+            found = place.copy()
+        assert (found[: 36 * at] == _MARK).all()
+        np.testing.assert_allclose(found[36 * at :], wanted[36 * at :], atol=1e-4 * np.abs(wanted).max())
+
+    def test_what_it_refuses_it_does_not_prepare(self, processor: Processor, tmp_path: Path) -> None:
+        """It says why before, and raises an error of edgeplan's own."""
+        b = GraphBuilder("refused", (2, 16, 6, 6))
+        graph = b.build(b.relu(b.conv_bn(b.lrn(b.input), 16, 3, groups=4)))
+        model, dnnl = save_onnx(graph, tmp_path / "model.onnx"), Dnnl()
+        lowered = lower(graph)
+        layouts = activation_layouts(lowered, BLOCKED)
+        program = default_program(dnnl, model, graph, BLOCKED)
+        arena = processor.allocate(program.arena_bytes)
+        with Executable(dnnl, program, tmp_path, arena) as executable:
+            for index, step in enumerate(lowered.steps):
+                if processor.refuses(lowered, step, layouts):
+                    with pytest.raises(EdgeplanError):
+                        processor.prepare(executable, index)
+                else:
+                    assert processor.prepare(executable, index).implementation
+
+    def test_nothing_can_be_run_and_waited_for(self, processor: Processor) -> None:
+        """What handing over costs is measured so."""
+        processor.give()
+        processor.finish()
+        processor.enqueue(processor.empty())
+        processor.flush()
+        processor.finish()
+
+    def test_spans_are_as_many_as_kernels_or_none(self, processor: Processor) -> None:
+        """In order, by the clock of the host."""
+        processor.give()
+        begin = time.perf_counter_ns()
+        for _ in range(3):
+            processor.enqueue(processor.empty())
+        processor.finish()
+        spans = processor.spans()
+        assert len(spans) in (0, 3)
+        ends = [begin - 1_000_000, *(time for span in spans for time in span), time.perf_counter_ns() + 1_000_000]
+        assert ends == sorted(ends)
+        assert not processor.spans()
+
+    def test_counters_are_seen_both_ways(self, processor: Processor) -> None:
+        """A queue waits for what the host stores while it waits; those that cannot say so."""
+        counters = processor.allocate(128)
+        if not processor.capabilities.atomics:
+            with pytest.raises(DeviceError):
+                processor.enqueue_wait(counters.address, 1)
+            with pytest.raises(DeviceError):
+                processor.enqueue_signal(counters.address, 1)
+            return
+        words = counters.tensor(0, (32,), "int32")
+        for value in (1, 2):
+            processor.enqueue_wait(counters.address, value)
+            processor.enqueue_signal(counters.address + 64, value)
+            processor.flush()
+            time.sleep(_LATER_SECONDS)
+            assert words[16] == value - 1
+            words[0] = value
+            processor.finish()
+            assert words[16] == value
+
+    def test_waits_end_when_they_are_given_up(self, processor: Processor) -> None:
+        """That is an error, and later kernels run."""
+        if not processor.capabilities.atomics:
+            pytest.skip("it does not wait for counters")
+        counters = processor.allocate(128)
+        processor.enqueue_wait(counters.address, 1)
+        processor.flush()
+        threading.Timer(_LATER_SECONDS, processor.give_up).start()
+        with pytest.raises(EdgeplanError):
+            processor.finish()
+        processor.enqueue_signal(counters.address, 5)
+        processor.finish()
+        assert counters.tensor(0, (1,), "int32")[0] == 5
+
+    def test_closing_twice_does_no_harm(self) -> None:
+        """Whoever fails in between closes again."""
+        processor = self.make()
+        processor.close()
+        processor.close()
+
+
+def _outputs(processor: Processor, program: Program, graph: Graph, folder: Path) -> dict[str, np.ndarray]:
+    arena = processor.allocate(program.arena_bytes)
+    with Executable(Dnnl(), program, folder, arena) as executable:
+        kernels = [processor.prepare(executable, index) for index in range(len(program.steps))]
+        processor.take()
+        bind_inputs(executable, random_inputs(graph))
+        processor.give()
+        for kernel in kernels:
+            processor.enqueue(kernel)
+        processor.flush()
+        processor.finish()
+        processor.take()
+        found = outputs_of(executable)
+    processor.free(arena)
+    return found
+
+
+def _first_output(program: Program, graph: Graph, folder: Path, dnnl: Dnnl) -> np.ndarray:
+    """What oneDNN's first step writes, padding included."""
+    with Executable(dnnl, program, folder) as executable:
+        bind_inputs(executable, random_inputs(graph))
+        worker = Worker(dnnl)
+        executable.execute(executable.prepare(0, worker), worker)
+        name = program.steps[0].outputs[0]
+        channels = -(-program.shapes[name][1] // dnnl.info.block) * dnnl.info.block
+        return executable.arena.data[program.offsets[name] :][: 4 * 36 * channels].view(np.float32).copy()
