@@ -229,9 +229,10 @@ def test_copies_of_rows_run_with_their_part_and_wait_for_what_wrote_the_rows(tmp
         assert copies
         assert {made.lanes[k] for k in copies} == {Lane.cpu, Lane.gpu}
         for k in copies:
-            mine = [j for j in range(len(steps)) if origin[j] == origin[k] and made.lanes[j] == made.lanes[k]]
-            assert mine == list(range(mine[0], mine[-1] + 1)), "a copy stands apart from its part"
-        done = {lane: 0 for lane in Lane}
-        for k, lane in enumerate(made.lanes):
-            assert made.needed[k] <= done[Lane(1 - lane)]
-            done[lane] += 1
+            lane = [origin[j] for j in made.of(made.lanes[k])]
+            first, count = lane.index(origin[k]), lane.count(origin[k])
+            assert lane[first : first + count] == [origin[k]] * count, "a copy stands apart from its part"
+        done = dict.fromkeys(Lane, 0)
+        for k, of in enumerate(made.lanes):
+            assert made.needed[k] <= done[Lane(1 - of)]
+            done[of] += 1
