@@ -8,7 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgeplan.api import ColdStartPlan, Run, measure, plan_cold_start, plan_memory, predict, run, run_memory
+    from edgeplan.api import (
+        ColdStartPlan,
+        Run,
+        measure,
+        plan_cold_start,
+        plan_memory,
+        plan_partition,
+        predict,
+        run,
+        run_memory,
+        run_partition,
+    )
     from edgeplan.comparison import Measured
     from edgeplan.graph.onnx.prepare import Preparation
     from edgeplan.prediction import Prediction
@@ -24,9 +35,11 @@ __all__ = [
     "measure",
     "plan_cold_start",
     "plan_memory",
+    "plan_partition",
     "predict",
     "run",
     "run_memory",
+    "run_partition",
 ]
 _ELSEWHERE = {
     "Measured": "edgeplan.comparison",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from edgeplan.chapters.memory.inference import MemoryRun
     from edgeplan.chapters.memory.plan import MemoryPlanned
+    from edgeplan.chapters.partition.inference import PartitionRun
+    from edgeplan.chapters.partition.planned import PlannedModel
     from edgeplan.comparison import Measured
     from edgeplan.graph.onnx.prepare import Preparation
     from edgeplan.planning.document import Plan
@@ -326,9 +328,9 @@ def plan_memory(
     """
     from edgeplan.chapters.memory.budget import Budget
     from edgeplan.chapters.memory.plan import planning, require_replaceable
-    from edgeplan.measurement.process.stock import peak_bytes
     from edgeplan.devices.config import load_device
     from edgeplan.graph.onnx.prepare import Preparation, prepare_file
+    from edgeplan.measurement.process.stock import peak_bytes
     from edgeplan.planning.memory.planner import Mode
     from edgeplan.profiling.settings import cores_of
     from edgeplan.writable import require_writable
@@ -512,5 +514,98 @@ def run_memory(
     if source is not None:
         expected = reference_outputs(source, values)
         difference = relative_error(list(found.outputs.values()), [expected[name] for name in found.outputs])
+        found = replace(found, difference=difference)
+    return found
+
+
+def plan_partition(
+    model: _Path,
+    output: _Path,
+    pair: _Path,
+    *,
+    results: _Path | None = None,
+    preparation: Preparation | None = None,
+) -> PlannedModel:
+    """Plan which of two processors runs each operator of a model, whole or split, and write what executes it.
+
+    Args:
+        model: ONNX file.
+        output: folder to write the plan to.
+        pair: name of a pair file, or a path to one.
+        results: folder of the results, with the pair's predictors; without, that of the workspace.
+        preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
+
+    Raises:
+        ModelError: the file cannot be read or holds what is not known.
+        DeviceError: unknown pair, or a processor of it that is not there.
+        FormatError: there are no predictors of the pair, or those of another machine or driver.
+        StoreError: the folder cannot be written.
+    """
+    from edgeplan.chapters.partition.learning.predictors import load
+    from edgeplan.chapters.partition.measuring.opened import opened
+    from edgeplan.chapters.partition.planned import plan_model, require_own, write_folder
+    from edgeplan.devices.pairs import load_pair
+    from edgeplan.graph.onnx.prepare import Preparation, prepare_file
+    from edgeplan.workspace import workspace
+    from edgeplan.writable import require_writable
+
+    found = load_pair(Path(pair) if isinstance(pair, PathLike) else pair)
+    out = Path(output)
+    require_writable(out, instead="choose another folder with -o")
+    predictors = load(Path(results or workspace().results) / found.name / "partition" / "predictors")
+    source = prepare_file(Path(model), preparation or Preparation(), out.with_name(f"{out.name}.onnx"))
+    with opened(found) as both:
+        require_own(predictors, both)
+        planned = plan_model(source, predictors, both.names, both.synchronisation)
+        write_folder(planned, both, out)
+    return planned
+
+
+def run_partition(
+    plan: _Path,
+    inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike | _Path | None = None,
+    *,
+    repeat: int = 1,
+    check: bool = False,
+    model: _Path | None = None,
+) -> PartitionRun:
+    """Run a plan of `plan_partition`.
+
+    Args:
+        plan: a plan folder.
+        inputs: as for `run_memory`.
+        repeat: inferences.
+        check: compare outputs with ONNX Runtime's on the same inputs.
+        model: the ONNX file, where it has moved since it was planned.
+
+    Raises:
+        InputError: inputs do not fit the model.
+        FormatError: no plan, or one for another machine, library or driver.
+        ModelError: the model is not found or changed.
+        DeviceError: a processor is not there, or fails.
+    """
+    from dataclasses import replace
+
+    from edgeplan.chapters.partition.inference import inputs_of, run_plan
+    from edgeplan.chapters.partition.planned import model_of, read_folder
+    from edgeplan.engines.onnxruntime.reference import reference_outputs
+    from edgeplan.measurement.process.inputs import random_inputs, relative_error
+    from edgeplan.tensors import checked_inputs, read_inputs
+
+    folder = Path(plan)
+    about, _ = read_folder(folder)
+    source = model_of(about, None if model is None else Path(model), folder)
+    borders = inputs_of(source)
+    values: dict[str, Any]
+    if inputs is None:
+        values = random_inputs({b.name: b.shape for b in borders}, 0, {b.name: b.dtype for b in borders})
+    elif isinstance(inputs, (str, PathLike)):
+        values = read_inputs(Path(inputs), borders)
+    else:
+        values = checked_inputs(inputs, borders)
+    found = run_plan(folder, values, repeat, source)
+    if check:
+        expected = reference_outputs(source, values)
+        difference = relative_error([found.outputs[name] for name in expected], list(expected.values()))
         found = replace(found, difference=difference)
     return found

@@ -20,7 +20,7 @@ from edgeplan.cli import plan as cli_plan
 from edgeplan.cli import preparation as cli_preparation
 from edgeplan.cli import run as cli_run
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
-from edgeplan.errors import EdgeplanError
+from edgeplan.errors import EdgeplanError, ParamsError
 from edgeplan.terminal import CLOSED, ending, escaped, prepare, say, show
 from edgeplan.workspace import WorkspaceOption
 from edgeplan.writable import expected
@@ -136,13 +136,24 @@ def _warn_of_unfamiliar(found: Sequence[tuple[str, str]]) -> None:
 
 @device_app.command("check")
 def device_check(
-    name: Annotated[str, typer.Argument(help="Name of a device, or path of a device file.")],
+    name: Annotated[str, typer.Argument(help="Name of a device, or path of a device file.")] = "",
+    pair: Annotated[str, typer.Option("--pair", help="A pair of processors in place of a device: its name, or a path.")] = "",
     seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="How long to watch the machine.")] = 10.0,
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Report engine, versions, cores, clock behaviour and noise, and whether figures from this machine can be trusted."""
     from edgeplan.devices.check import check_device, report_lines  # noqa: PLC0415
 
+    if bool(name) == bool(pair):
+        what, next_step = "a device or a pair is checked", "name one: DEVICE, or --pair PAIR"
+        raise ParamsError(what, where="edgeplan device check", next_step=next_step)
+    if pair:
+        from edgeplan.chapters.partition.inference import check_lines, check_pair  # noqa: PLC0415
+        from edgeplan.devices.pairs import load_pair  # noqa: PLC0415
+
+        for line in check_lines(check_pair(load_pair(pair))):
+            say(line)
+        return
     found = check_device(name, seconds)
     for line in report_lines(found):
         say(line)

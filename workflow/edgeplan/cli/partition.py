@@ -1,20 +1,26 @@
-"""The command line of partitions: `edgeplan plan partition`."""
+"""The command line of partitions: `edgeplan plan partition`, and what `edgeplan run` prints of such a plan."""
 
 from __future__ import annotations
 
 import json
+import statistics
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.errors import ParamsError
 from edgeplan.terminal import escaped, say
+from edgeplan.workspace import WorkspaceOption
 
 if TYPE_CHECKING:
+    from edgeplan.chapters.partition.inference import PartitionRun
     from edgeplan.planning.partition.plan import PartitionPlan
 
 _LISTED = 60
+_USAGE = "edgeplan plan partition MODEL.onnx --pair PAIR -o FOLDER, or --costs costs.json"
 
 
 class Mode(StrEnum):
@@ -30,8 +36,14 @@ def register(plan_app: typer.Typer) -> None:
 
 
 def plan_partition(
-    costs: Annotated[Path, typer.Option(help="JSON document of operators, options and times; see docs/partition-planning.md.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the plan to, as JSON.")] = None,
+    model: Annotated[Path | None, typer.Argument(help="ONNX file, to be planned for a pair; or give --costs.")] = None,
+    pair: Annotated[str, typer.Option("--pair", help="Name of a pair of processors, or path of a pair file.")] = "",
+    costs: Annotated[
+        Path | None, typer.Option(help="JSON document of operators, options and times; see docs/partition-planning.md.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write the plan of a model to; of costs, a JSON file.")
+    ] = None,
     mode: Annotated[
         Mode,
         typer.Option(help="One operator at a time, whole or split; or also different ones side by side."),
@@ -45,8 +57,12 @@ def plan_partition(
         bool, typer.Option(help="Also what single processors, equal and fixed ratios, greedy and EOP's algorithms would take.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    shape: ShapeOption = None,
+    values: SetOption = None,
+    batch: BatchOption = None,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
-    """Plan which of two processors runs each operator, whole or split, from a document of costs."""
+    """Plan which of two processors runs each operator, whole or split: of a model on a pair, or from a document of costs."""
     # `edgeplan --help` should not wait for any of these.
     from edgeplan.planning.partition.document import read_costs  # noqa: PLC0415
     from edgeplan.planning.partition.parallel import Search  # noqa: PLC0415
@@ -54,10 +70,25 @@ def plan_partition(
     from edgeplan.planning.partition.planner import compared, plan  # noqa: PLC0415
     from edgeplan.reporting.partition_gantt import write_svg  # noqa: PLC0415
 
-    read = read_costs(costs)
-    made = plan(read, mode.value, Search(gap=gap, time_limit_s=time_limit))
-    if output is not None:
-        write_plan(made, output)
+    if costs is not None:
+        if model is not None or pair:
+            what = "costs say all that is planned from"
+            raise ParamsError(what, where="--costs", next_step="leave it out, or the model and --pair")
+        read = read_costs(costs)
+        made = plan(read, mode.value, Search(gap=gap, time_limit_s=time_limit))
+        if output is not None:
+            write_plan(made, output)
+    else:
+        from edgeplan.api import plan_partition as plan_model  # noqa: PLC0415
+
+        if model is None or not pair or output is None:
+            lacking = "MODEL.onnx" if model is None else "--pair" if not pair else "--output"
+            raise ParamsError(f"{lacking} is missing", where="edgeplan plan partition", next_step=_USAGE)
+        if mode != Mode.sequential:
+            what = "plans of a model run one operator at a time"
+            raise ParamsError(what, where="--mode", next_step="leave it out, or plan from --costs")
+        planned = plan_model(model, output, pair, preparation=preparation(shape, values, batch))
+        read, made = planned.costs.costs, planned.plan
     if gantt is not None:
         write_svg(made, gantt)
     others = compared(read) if compare else {}
@@ -121,3 +152,20 @@ def picture(plan: PartitionPlan) -> list[str]:
 
 def _end(plan: PartitionPlan, k: int) -> float:
     return max(plan.steps[k].cpu_end_ms, plan.steps[k].gpu_end_ms)
+
+
+def run_lines(found: PartitionRun) -> list[str]:
+    """What a user wants to know about a run: its times beside the plan's, and both as pictures."""
+    from edgeplan.reporting.partition_gantt import text_lines  # noqa: PLC0415
+
+    plan, times = found.plan, found.times_ms
+    split = sum(step.on == "split" for step in plan.steps)
+    middle = f" (median of {len(times)}, least {min(times):.3f})" if len(times) > 1 else ""
+    return [
+        f"{escaped(plan.model)}: {len(plan.steps)} operators, {split} split; waits by {found.about.synchronisation}",
+        f"{statistics.median(times):.3f} ms{middle}, predicted {plan.makespan_ms:.3f} ms",
+        "planned",
+        *text_lines(plan),
+        "last run",
+        *text_lines(found.ran),
+    ]

@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(help="Plan folder, from `edgeplan plan cold-start` or `memory`.")],
+    folder: Annotated[Path, typer.Argument(help="Plan folder, from `edgeplan plan cold-start`, `memory` or `partition`.")],
     given: Annotated[
         Path | None,
         typer.Option("--input", "-i", help="Inputs: .npz, by name, or .npy of a single one; random ones without."),
@@ -56,6 +56,7 @@ def run(
     """
     from edgeplan.api import run as run_plan  # noqa: PLC0415  `edgeplan --help` should not wait for the runtime
     from edgeplan.chapters.memory.inference import is_memory_plan  # noqa: PLC0415  likewise
+    from edgeplan.planning.partition.plan import ABOUT_NAME  # noqa: PLC0415  likewise
     from edgeplan.tensors import require_npz, write_outputs  # noqa: PLC0415  likewise
 
     if output is not None:
@@ -64,8 +65,12 @@ def run(
                 "the outputs of a fresh process stay there", where="--output", next_step="leave out --cold, or --output"
             )
         require_npz(output)
-    memory = is_memory_plan(folder)
-    _require_fitting(memory=memory, cold=cold or evicted, budgets=bool(budgets))
+    memory, partition = is_memory_plan(folder), (folder / ABOUT_NAME).is_file()
+    kind = "memory" if memory else "partition" if partition else ""
+    _require_fitting(kind, cold=cold or evicted, budgets=bool(budgets))
+    if partition:
+        _run_partition(folder, given, output, repeat, model, check=check)
+        return
     if memory:
         _run_memory(folder, given, output, repeat, tuple(filter(None, budgets.split(","))), model, check=check)
         return
@@ -90,14 +95,32 @@ def run(
         found.require_checked()
 
 
-def _require_fitting(*, memory: bool, cold: bool, budgets: bool) -> None:
-    """Options are those of the plan."""
-    if memory and cold:
-        what = "a plan of memory has no cold starts"
+def _require_fitting(kind: str, *, cold: bool, budgets: bool) -> None:
+    """Options are those of the plan, which is of memory, a partition or, "", a cold start."""
+    if kind and cold:
+        what = f"a plan of {'memory' if kind == 'memory' else 'a pair'} has no cold starts"
         raise ParamsError(what, where="--cold, --evicted", next_step="leave the option out")
-    if budgets and not memory:
-        what = "a plan of a cold start has no budget"
+    if budgets and kind != "memory":
+        what = f"a plan of {'a pair' if kind else 'a cold start'} has no budget"
         raise ParamsError(what, where="--budgets", next_step="plan with edgeplan plan memory, or leave it out")
+
+
+def _run_partition(
+    folder: Path, given: Path | None, output: Path | None, repeat: int, model: Path | None, *, check: bool
+) -> None:
+    from edgeplan.api import require_checked, run_partition  # noqa: PLC0415  see `run`
+    from edgeplan.cli.partition import run_lines  # noqa: PLC0415  likewise
+    from edgeplan.tensors import write_outputs  # noqa: PLC0415  likewise
+
+    found = run_partition(folder, given, repeat=repeat, check=check, model=model)
+    for line in run_lines(found):
+        say(line)
+    if output is not None:
+        write_outputs(output, found.outputs)
+        say(f"outputs: {', '.join(found.outputs)} in {output}")
+    if found.difference is not None:
+        say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
+        require_checked(found.difference, found.plan.model)
 
 
 def _run_memory(

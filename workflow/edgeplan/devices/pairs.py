@@ -105,7 +105,9 @@ class PairFile(_Part):
         try:
             device = load_device(name)
         except DeviceError as error:
-            raise DeviceError(error.what, where=f"{where}: {error.where}" if error.where else where, next_step=error.next_step) from error
+            raise DeviceError(
+                error.what, where=f"{where}: {error.where}" if error.where else where, next_step=error.next_step
+            ) from error
         if device.engine != engine:
             raise DeviceError(
                 f"device {name!r} runs on the engine {device.engine!r}, not {engine!r}",

@@ -121,9 +121,7 @@ class Layer:
                 "pads_before": pads, "pads_after": pads,
             }  # fmt: skip
         kind = "fc" if self.kind == LINEAR else "conv"
-        return Step(
-            name, kind, (name,), (f"{name}.in",), (f"{name}.out",), weights, MappingProxyType(settings), (_CLIP,)
-        )
+        return Step(name, kind, (name,), (f"{name}.in",), (f"{name}.out",), weights, MappingProxyType(settings), (_CLIP,))
 
     def shapes(self, name: str) -> dict[str, Shape]:
         """Shapes of what the step of that name reads and writes."""

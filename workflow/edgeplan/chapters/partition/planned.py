@@ -19,7 +19,7 @@ from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.steps import Lowered
-from edgeplan.planning.partition.plan import PartitionPlan, read_plan, write_plan
+from edgeplan.planning.partition.plan import ABOUT_NAME, PartitionPlan, read_plan, write_plan
 from edgeplan.planning.partition.planner import plan
 from edgeplan.profiling.target import model_sha256
 from edgeplan.runtime.layouts import BLOCKED
@@ -29,7 +29,7 @@ from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.support.files import read_json, write_atomically, write_json
 
-PLAN_NAME, COSTS_NAME, ABOUT_NAME = "plan.json", "costs.json", "pair.json"
+PLAN_NAME, COSTS_NAME = "plan.json", "costs.json"
 _AGAIN = "plan the model again on this machine: edgeplan plan partition MODEL.onnx --pair {pair} -o {folder}"
 
 
@@ -145,11 +145,6 @@ def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> About:
     return about
 
 
-def is_partition_plan(folder: Path) -> bool:
-    """Whether a folder holds a plan of a pair."""
-    return (folder / ABOUT_NAME).is_file()
-
-
 def read_folder(folder: Path) -> tuple[About, PartitionPlan]:
     """The plan of a folder; refused on another machine.
 
@@ -165,6 +160,25 @@ def read_folder(folder: Path) -> tuple[About, PartitionPlan]:
     if not found.executable:
         raise _misfit("it runs different steps side by side, which is not executed yet", folder, about)
     return about, found
+
+
+def require_own(predictors: PairPredictors, pair: Opened) -> None:
+    """Refuse predictors of another machine, library or driver.
+
+    Raises:
+        FormatError: names the difference.
+    """
+    card = predictors.card
+    there = {"machine": (fingerprint(), card.fingerprint), "library or driver": (pair.versions, card.versions)}
+    wrong = [what for what, (own, theirs) in there.items() if own != theirs]
+    if pair.synchronisation not in card.handshake_us:
+        wrong.append(f"way of waiting ({pair.synchronisation})")
+    if wrong:
+        raise FormatError(
+            f"the predictors of pair {card.pair!r} are of another {wrong[0]}",
+            where="the predictors of the pair",
+            next_step=f"measure the pair here: dvc repro partition@{card.pair}, or give times: --costs costs.json",
+        )
 
 
 def check_opened(about: About, pair: Opened, folder: Path) -> None:

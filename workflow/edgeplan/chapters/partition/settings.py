@@ -31,6 +31,7 @@ class PartitionSettings(Section):
         layer_flops: the fewest and the most of them.
         conv_divisors: of the channels of windows of 1, 3, 5 and 7 (section 5.3).
         grid_step: channels between two splits that the search tries.
+        grid_points: splits that the search tries first; of more it takes every nth, then those around the best.
         grid_runs: of every split, then `grid_again_runs` of the `grid_best` fastest.
         fresh_runs: of the splits that were chosen, in new sessions.
         models: end to end; names of `workloads.registry.WORKLOADS`.
@@ -54,6 +55,7 @@ class PartitionSettings(Section):
     layer_flops: tuple[_Flops, _Flops]
     conv_divisors: tuple[_Count, _Count, _Count, _Count]
     grid_step: Annotated[int, Field(ge=8, le=1024, multiple_of=8)]
+    grid_points: Annotated[int, Field(ge=2, le=10_000)]
     grid_runs: _Count
     grid_again_runs: _Count
     grid_best: _Count

@@ -64,7 +64,9 @@ def prepared(setting: str, model: Path, inputs: Inputs, folder: Path, threads: i
     return found.artefact
 
 
-def stock_job(setting: str, artefact: Artefact, inputs: Inputs, processors: tuple[int, ...], runs: int, gate: str = "") -> StockJob:
+def stock_job(
+    setting: str, artefact: Artefact, inputs: Inputs, processors: tuple[int, ...], runs: int, gate: str = ""
+) -> StockJob:
     """A job that runs a model by a setting, on the processors that a plan computes on."""
     return StockJob(
         setting=setting, artefact=artefact, inputs=inputs.shapes, types=inputs.types, threads=len(processors),

@@ -16,6 +16,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]
 _ROUGH = 1e-6
+#: Beside the plan of a model: what it is for.
+ABOUT_NAME = "pair.json"
 PROVEN_GAP = 1e-4  # of what is called optimal: rounding of the solver's times, not search
 
 

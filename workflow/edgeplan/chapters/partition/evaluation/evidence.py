@@ -36,7 +36,8 @@ class PartitionEvidence:
         models: one row a model and way: model, way, median_ms, repeat (one half of the runs over the other), predicted_ms,
             peak_mib, cpu_ms, error, tolerance, splits, steps, plan_seconds, plan_gap, reason.
         handshakes: synchronisation, least_us, median_us, note.
-        curves: of figures: figure, outputs, cpu_us, gpu_us with low and high, implementation, work_groups, and what predictors say.
+        curves: of figures: figure, outputs, cpu_us, gpu_us with low and high, implementation, work_groups, and what predictors
+            say.
         environment: of the machine, with the rules' counts of layers.
     """
 

@@ -27,7 +27,9 @@ def both_processors(e: PartitionEvidence) -> Any:
     figure, (axis,) = canvas(7.0, 3.6)
     for place, side in enumerate((CPU, GPU)):
         axis.plot(f["outputs"], f[f"{side}_us"], color=PALETTE[place], label=side.upper())
-        axis.fill_between(f["outputs"], f[f"{side}_low_us"], f[f"{side}_high_us"], color=PALETTE[place], alpha=0.25, linewidth=0)
+        axis.fill_between(
+            f["outputs"], f[f"{side}_low_us"], f[f"{side}_high_us"], color=PALETTE[place], alpha=0.25, linewidth=0
+        )
     name_axes(axis, _CHANNELS, "us")
     legend(axis)
     return figure

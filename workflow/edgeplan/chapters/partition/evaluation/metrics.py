@@ -84,14 +84,13 @@ def slower_than_best_single_layers(e: PartitionEvidence) -> float:
 
 
 def slower_than_best_single_models(e: PartitionEvidence) -> float:
-    """The same share of models, of those whose runs repeat to 2 %: medians of both halves, by our plan and the better processor."""
-    times, repeats = e.end_to_end, e.models.pivot_table(index="model", columns="way", values="repeat", aggfunc="first")
-    best = times[[CPU, GPU]].idxmin(axis=1)
-    steady = [m for m in times.index if max(repeats.at[m, OURS], repeats.at[m, best[m]]) <= _SLOWER]
-    if not steady:
-        return math.nan
-    slower = [times.at[m, OURS] > _SLOWER * times.at[m, best[m]] for m in steady]
-    return float(np.mean(slower))
+    """The same share of models whose runs repeat to 2 %: medians of both halves, by our plan and the better processor."""
+    times = e.end_to_end[[OURS, CPU, GPU]].dropna()
+    repeats = e.models.pivot_table(index="model", columns="way", values="repeat", aggfunc="first").loc[times.index]
+    of_best = repeats[CPU].where(times[CPU] <= times[GPU], repeats[GPU])
+    steady = np.maximum(repeats[OURS], of_best) <= _SLOWER
+    slower = times[OURS] > _SLOWER * times[[CPU, GPU]].min(axis=1)
+    return float(slower[steady].mean())
 
 
 def steady_models(e: PartitionEvidence) -> float:

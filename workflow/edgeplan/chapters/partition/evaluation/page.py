@@ -18,8 +18,8 @@ from edgeplan.reporting.page import CardOf, ChapterPage, bar_lines, machine_of, 
 
 _ABOUT = (
     "A model runs on two processors at once: each operator whole on one of them, or split over its output channels where that "
-    "is faster. Speedups are over the faster single processor. The paper (LiPG, EPEW 2025) measured phones with GPUs, so shares "
-    "compare, latencies do not."
+    "is faster. Speedups are over the faster single processor. The paper (LiPG, EPEW 2025) measured phones with GPUs, so "
+    "shares compare, latencies do not."
 )
 _CARDS = (
     CardOf(
@@ -34,12 +34,13 @@ _CARDS = (
 
 def findings(evidence: PartitionEvidence) -> tuple[str, ...]:
     """What could not be measured, and why."""
-    told = [f"Handshakes by {row.synchronisation}: {row.note}." for row in evidence.handshakes.itertuples() if row.note]
+    noted = evidence.handshakes[evidence.handshakes["note"] != ""]
+    told = ("Handshakes by " + noted["synchronisation"] + ": " + noted["note"] + ".").tolist()
     cores = evidence.environment.get("cores", 0)
     if cores < 3:  # noqa: PLR2004  one of them stands for the GPU
         told.append(f"Columns of 2 and 3 CPU threads are left out: of {cores} cores one computes for the GPU.")
     lacking = evidence.models[(evidence.models["way"] == OURS) & evidence.models["median_ms"].isna()]
-    told += [f"{row.model} does not run on the pair: {row.reason}." for row in lacking.itertuples()]
+    told += (lacking["model"] + " does not run on the pair: " + lacking["reason"] + ".").tolist()
     return tuple(told)
 
 

@@ -33,13 +33,13 @@ def errors(e: PartitionEvidence) -> pd.DataFrame:
     means = e.tested.groupby(["side", "kind", "predictor"])["error"].mean() * 100
     rows = []
     for kind in _KINDS:
-        own = {"device": e.pair, "operations": kind}
+        own: dict[str, object] = {"device": e.pair, "operations": kind}
         own |= {f"{label}_pct": means.get((side, kind, "ours"), np.nan) for label, side in (("gpu", GPU), ("cpu_1", CPU))}
         for label in ("plain", "linear regression", "network"):
             own[f"gpu_{label.replace(' ', '_')}_pct"] = means.get((GPU, kind, label), np.nan)
         rows.append(own)
     for (device, kind), (gpu, *threads) in paper.MAPE.items():
-        printed = {f"cpu_{n}_pct": value for n, value in enumerate(threads, start=1)}
+        printed: dict[str, object] = {f"cpu_{n}_pct": value for n, value in enumerate(threads, start=1)}
         rows.append({"device": f"paper: {device}", "operations": kind, "gpu_pct": gpu, **printed})
     return pd.DataFrame(rows).round(2)
 

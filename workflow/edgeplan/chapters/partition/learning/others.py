@@ -1,4 +1,4 @@
-"""Steps that are neither linear layers nor convolutions: what decides their time is what they move, and how often they touch it."""
+"""Steps that are neither linear layers nor convolutions: their time follows from what they move and how often they touch it."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def load(folder: Path) -> PairPredictors:
         FormatError: there are none, or they are damaged.
     """
     card = read_json(folder / _CARD, Card, "the predictors of the pair")
-    trees = {}
+    trees: dict[tuple[str, str, str, str], Trees] = {}
     for model in card.models:
         path = folder / model.file
         try:
@@ -199,7 +199,12 @@ def _check(predictors: PairPredictors, folder: Path) -> None:
         _ = predictors.numbers
     except (TypeError, ValueError) as error:
         raise FormatError(f"the numbers of the GPU do not fit: {error}", where=str(folder / _CARD), next_step=_AGAIN) from error
-    lacking = [f"all of {side} {kind}" for side in SIDES for kind in ("linear", "conv") if (side, OURS, kind, "") not in predictors.trees]
+    lacking = [
+        f"all of {side} {kind}"
+        for side in SIDES
+        for kind in ("linear", "conv")
+        if (side, OURS, kind, "") not in predictors.trees
+    ]
     lacking += [f"other steps on the {side}" for side in SIDES if ALL not in card.others.get(side, {})]  # type: ignore[call-overload]
     lacking += ["handshakes"] if not card.handshake_us else []
     if lacking:

@@ -65,6 +65,11 @@ class ChainTimes:
     us: Floats
     implementations: tuple[tuple[str, str], ...]
 
+    @property
+    def typical_us(self) -> Floats:
+        """Of each step: the lower quartile of its runs, since what disturbs a run makes it longer only (steps,)."""
+        return np.asarray(np.quantile(self.us, 0.25, axis=0), np.float64)
+
 
 def write_pool(folder: Path) -> None:
     """The file that all weights are parts of, and one for variances, which are positive."""
@@ -185,4 +190,4 @@ def _spans(times: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64], origin: n
     begin[lanes, origin], end[lanes, origin] = times.T
     on = [np.isin(np.arange(count), origin[lanes == lane]) for lane in Lane]
     own = np.where(on[0], end[0] - begin[0], end[1] - begin[1]).astype(np.float64)
-    return np.where(on[0] & on[1], np.append(begin[0, 1:], -1) - begin[0], own)
+    return np.asarray(np.where(on[0] & on[1], np.append(begin[0, 1:], -1) - begin[0], own), np.float64)

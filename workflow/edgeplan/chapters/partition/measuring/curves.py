@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,10 +44,10 @@ def curves(measuring: SplitMeasuring, beside: Mapping[tuple[str, str], Predict])
         points = np.unique(np.round(np.linspace(low, high, settings.curve_points) / _UNIT).astype(int) * _UNIT)
         layers = [make(int(outputs)) for outputs in points]
         key = [[asdict(layer) for layer in layers], settings.fresh_runs]
-        found = measuring.rows.found("curves", key, lambda layers=layers: _measured(measuring, layers))
+        found = measuring.rows.found("curves", key, partial(_measured, measuring, layers))
         sides = {side: found[found["way"] == side].sort_values("place") for side in ("cpu", "gpu")}
         _, matrix = augmented(layers, predictors.numbers)
-        columns = {"figure": figure, "outputs": points}
+        columns: dict[str, Any] = {"figure": figure, "outputs": points}
         for side, own in sides.items():
             columns |= {f"{side}_{name}": own[name].to_numpy() for name in ("us", "low_us", "high_us")}
         columns |= {"implementation": sides["gpu"]["gpu_implementation"].to_numpy()}

@@ -121,12 +121,12 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
         plan = planned.plan
         ours = {"way": OURS, "predicted_ms": plan.makespan_ms, "splits": sum(step.on == "split" for step in plan.steps)}
         rows.insert(0, ours | {"plan_seconds": planned.seconds, "plan_gap": plan.gap})
-        for row, (way, made) in zip(rows, sessions.items(), strict=True):
+        for row, made in zip(rows, sessions.values(), strict=True):
             session = stack.enter_context(PairSession(pair.cpu, pair.gpu, made, job.model, pair.synchronisation))
             outputs = session.run(inputs)
             winograd = any("winograd" in kernel.implementation for kernel in session.kernels)
             error = relative_error([outputs[name] for name in expected], list(expected.values()))
-            row |= {"error": error, "tolerance": _WINOGRAD if winograd else _EXACT, "steps": len(planned.lowered.steps)}
+            row.update(error=error, tolerance=_WINOGRAD if winograd else _EXACT, steps=len(planned.lowered.steps))
             runs.append(_timed(session, inputs))
         with _wide(pair):
             for home in LIKELY:
@@ -137,7 +137,7 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
         times = np.array([[run() for run in runs] for _ in range(job.runs)])
     pair.cpu.ready()
     for row, own in zip(rows, times.T, strict=False):
-        row |= _summary(own)
+        row.update(_summary(own))
     beside = [_summary(own) for own in times.T[len(rows) :]]
     best = min(beside, key=lambda found: found["median_ms"])
     return [*rows, {"way": ALL_CORES, "steps": len(planned.lowered.steps), **best}]
@@ -211,5 +211,3 @@ def _stock(pair: PairFile, setting: str, job: ModelJob) -> dict[str, Any]:
         return row | {"reason": error.what.splitlines()[0]}
     times = _summary(found.run_ms[1:])
     return row | times | {"peak_mib": found.peak_over_idle / _MIB, "cpu_ms": found.cpu_ms / len(found.run_ms)}
-
-

@@ -6,8 +6,10 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -69,13 +71,13 @@ def samples(
         kept = [layer for layer in drawn if not refused(layer, numbers)]
         for chain in sampling.chains(kept, settings.chain, settings.chain_mib * _MIB):
             key = [[asdict(layer) for layer in chain], settings.sample_runs]
-            found = rows.found("samples", key, lambda chain=chain: _chain(pair, chain, settings.sample_runs, folder))
+            found = rows.found("samples", key, partial(_chain, pair, chain, settings.sample_runs, folder))
             parts.append(_layers(chain, found, numbers))
     others = _others(numbers, max(1, settings.samples // _LAYERS_PER_OTHER), seed)
     for at in range(0, len(others), settings.chain):
         chain_of = others[at : at + settings.chain]
         key = [[_described(one) for one in chain_of], settings.sample_runs]
-        found = rows.found("samples", key, lambda some=chain_of: _steps(pair, some, settings.sample_runs, folder))
+        found = rows.found("samples", key, partial(_steps, pair, chain_of, settings.sample_runs, folder))
         parts.append(_other_rows(chain_of, found))
     rows.merge("samples")
     return pd.concat(parts, ignore_index=True)[list(SAMPLE)]
@@ -86,7 +88,7 @@ def _chain(pair: Opened | None, chain: Sequence[Layer], runs: int, folder: Path)
     assert pair is not None  # noqa: S101  or nothing may be measured
     places = [*(Place(layer, layer.outputs) for layer in chain), *(Place(layer, 0) for layer in chain)]
     found = timed(pair, places, folder, runs)
-    us, count = np.median(found.us, axis=0), len(chain)
+    us, count = found.typical_us, len(chain)
     names = found.implementations
     return _table(us[:count], us[count:], [n[0] for n in names[:count]], [n[1] for n in names[count:]])
 
@@ -100,7 +102,7 @@ def _layers(chain: Sequence[Layer], found: pd.DataFrame, numbers: DeviceNumbers)
     _, matrix = augmented(chain, numbers)
     made = pd.DataFrame([asdict(layer) for layer in chain])
     features = [json.dumps(dict(zip(DISPATCH, row.tolist(), strict=True))) for row in matrix[:, -len(DISPATCH) :]]
-    about = {"name": [layer.name for layer in chain], "family": "", "dispatch": features, "terms": ""}
+    about: dict[str, Any] = {"name": [layer.name for layer in chain], "family": "", "dispatch": features, "terms": ""}
     return pd.concat([made.assign(**about), found.drop(columns="place").reset_index(drop=True)], axis=1)
 
 
@@ -173,7 +175,9 @@ def _renamed(k: int, one: OtherStep) -> tuple[Step, dict[str, Shape], dict[str, 
 
 def _steps(pair: Opened | None, some: Sequence[OtherStep], runs: int, folder: Path) -> pd.DataFrame:
     assert pair is not None  # noqa: S101  or nothing may be measured
-    steps, shapes, layouts = [], {}, {}
+    steps: list[Step] = []
+    shapes: dict[str, Shape] = {}
+    layouts: dict[str, str] = {}
     for k, one in enumerate(some):
         step, own_shapes, own_layouts = _renamed(k, one)
         steps.append(step)
@@ -181,12 +185,11 @@ def _steps(pair: Opened | None, some: Sequence[OtherStep], runs: int, folder: Pa
         layouts |= own_layouts
     lowered = Lowered("steps", tuple(steps), (), (), MappingProxyType(shapes))
     cpu, gpu = (timed_steps(pair, lowered, layouts, lane, folder, runs) for lane in Lane)
-    us = [np.median(found.us, axis=0) for found in (cpu, gpu)]
-    return _table(*us, [n[0] for n in cpu.implementations], [n[1] for n in gpu.implementations])
+    return _table(cpu.typical_us, gpu.typical_us, [n[0] for n in cpu.implementations], [n[1] for n in gpu.implementations])
 
 
 def _other_rows(some: Sequence[OtherStep], found: pd.DataFrame) -> pd.DataFrame:
-    about = {
+    about: dict[str, Any] = {
         **dict.fromkeys(LAYER, 0),
         "kind": OTHER,
         "name": [one.step.kind for one in some],

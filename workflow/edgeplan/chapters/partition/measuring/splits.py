@@ -67,9 +67,9 @@ class SplitMeasuring:
     folder: Path
 
     def layers(self, seed: int) -> pd.DataFrame:
-        """All rows of layers: kind, name, way, channels, outputs, us, predicted_us, ratio_ms; see `PartitionEvidence.layers`."""
+        """All rows of layers: kind, name, way, channels, outputs, us, predicted_us, ratio_ms (`PartitionEvidence.layers`)."""
         s = self.settings
-        parts = []
+        parts: list[pd.DataFrame] = []
         for kind in KINDS:
             drawn = sampling.layers(kind, s.layers, s.layer_flops, s.conv_divisors, seed)
             chosen = [*self._all_chosen(drawn)]
@@ -114,17 +114,23 @@ class SplitMeasuring:
     def _searched(self, layer: Layer) -> int:
         """The fastest of all splits and both processors: all of them a few times, then the best of them again."""
         s = self.settings
-        key = [asdict(layer), s.grid_step, s.grid_runs, s.grid_again_runs, s.grid_best]
+        key = [asdict(layer), s.grid_step, s.grid_points, s.grid_runs, s.grid_again_runs, s.grid_best]
         found = self.rows.found("grids", key, lambda: self._grid(layer))
         again = found[found["again"]]
-        return int(again.loc[again["us"].idxmin(), "channels"])
+        return _fastest(again, 1)[0]
 
     def _grid(self, layer: Layer) -> pd.DataFrame:
+        """Of very many splits every nth first, then all that lie between neighbours of the best two."""
         s = self.settings
-        every = [0, *sampling.splits(layer.outputs, s.grid_step), layer.outputs]
-        coarse = self._timed([Place(layer, c) for c in every], s.grid_runs)
-        order = np.argsort(coarse["us"].to_numpy())[: s.grid_best]
-        best = sorted({every[k] for k in order} | {0, layer.outputs})
+        every = sampling.splits(layer.outputs, s.grid_step)
+        stride = -(-len(every) // s.grid_points) if every else 1
+        coarse = self._timed([Place(layer, c) for c in (0, *every[stride - 1 :: stride], layer.outputs)], s.grid_runs)
+        if stride > 1:
+            near = {c for best in _fastest(coarse, 2) for c in every if abs(c - best) < stride * s.grid_step}
+            if more := sorted(near - {*coarse["channels"]}):
+                finer = self._timed([Place(layer, c) for c in more], s.grid_runs)
+                coarse = pd.concat([coarse, finer], ignore_index=True)
+        best = sorted({*_fastest(coarse, s.grid_best), 0, layer.outputs})
         again = self._timed([Place(layer, c) for c in best], s.grid_again_runs)
         return pd.concat([coarse.assign(again=False), again.assign(again=True)], ignore_index=True)
 
@@ -142,7 +148,7 @@ class SplitMeasuring:
         return pd.concat(parts, ignore_index=True)
 
     def _fresh(self, some: Sequence[Chosen]) -> Iterator[pd.DataFrame]:
-        """What was chosen, in new sessions: every different split of these layers in one chain, and beside it the same otherwise."""
+        """What was chosen, in new sessions: all different splits of these layers in a chain, then by events, on all cores."""
         key = [[[asdict(c.layer), sorted(set(c.channels.values())), c.channels[OURS]] for c in some], self.settings.fresh_runs]
         try:
             found = self.rows.found("fresh", key, lambda: self._fresh_rows(some))
@@ -188,6 +194,12 @@ class SplitMeasuring:
         return pd.concat(parts, ignore_index=True)
 
 
+def _fastest(rows: pd.DataFrame, count: int) -> list[int]:
+    """Channels of the fastest splits."""
+    order = np.argsort(rows["us"].to_numpy())[:count]
+    return [int(c) for c in rows["channels"].to_numpy()[order]]
+
+
 def _span(found: Predicted, channels: int, outputs: int, handshake_us: float) -> float:
     """What was predicted of a choice."""
     if channels in (0, outputs):
@@ -212,7 +224,7 @@ def part_rows(places: Sequence[Place], found: ChainTimes) -> pd.DataFrame:
 
 @contextmanager
 def on_all_cores(pair: Opened) -> Iterator[OnednnProcessor]:
-    """oneDNN on all cores of the pair, on this thread; the pair's GPU has nothing to do meanwhile."""
+    """OneDNN on all cores of the pair, on this thread; the pair's GPU has nothing to do meanwhile."""
     own = os.sched_getaffinity(0)
     os.sched_setaffinity(0, pair.pair.cores)
     try:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,7 @@ class _Known:
     @classmethod
     def of(cls, pair: Opened) -> _Known:
         about = environment() | {"load_1min": None, "affinity": sorted(pair.pair.cores)}
-        return cls(
-            pair.identity, pair.numbers, pair.versions, pair.names, pair.synchronisation.value, pair.why, about
-        )
+        return cls(pair.identity, pair.numbers, pair.versions, pair.names, pair.synchronisation.value, pair.why, about)
 
 
 def measure_partition(
@@ -96,8 +95,13 @@ def measure_partition(
         rows: rows of earlier runs.
         work: models and weights; may be deleted.
         predictors: where the predictors go.
-        samples, layers, models, handshakes, curves: where the tables of this stage go.
-        errors, importance: where what training tells goes.
+        samples: where the sampled layers go.
+        layers: where the layers that were split go.
+        models: where the models go.
+        handshakes: where the handshakes go.
+        curves: where the curves of figures go.
+        errors: where what predictors say of every sample goes.
+        importance: where the gain of their features goes.
         environment_path: where the state of the machine goes.
 
     Raises:
@@ -139,8 +143,7 @@ class _Run:
             stored = read_document(path)
             return _Known(**{**stored, "versions": tuple(stored["versions"]), "names": tuple(stored["names"])})
         with opened(self.pair) as pair:
-            found = _Known.of(pair)
-        return found
+            return _Known.of(pair)
 
     def go(self) -> None:
         """Measure and train, in the order in which one needs the other."""
@@ -216,7 +219,7 @@ class _Run:
         for name in self.settings.models:
             what = [name, self.seed, self.settings.model_runs, self.settings.settings, shares, self.trained.digest]
             try:
-                rows = self.rows.found("models", what, lambda name=name: self._model(name))
+                rows = self.rows.found("models", what, partial(self._model, name))
             except NotThereError:
                 log.warning("no rows of %s: it is left out, since nothing may be measured", name)
                 continue
@@ -252,5 +255,3 @@ class _Run:
 
 def _document(known: _Known) -> Mapping[str, Any]:
     return {name: getattr(known, name) for name in _Known.__slots__}
-
-

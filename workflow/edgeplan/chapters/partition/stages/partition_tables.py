@@ -35,7 +35,13 @@ def write_partition(
 
     Args:
         pair: its name.
-        samples, layers, models, handshakes, curves, errors, importance: rows of the stage `partition`.
+        samples: of the stage `partition`, as all of these.
+        layers: splits of layers.
+        models: end to end.
+        handshakes: by way of waiting.
+        curves: of figures.
+        errors: of predictors.
+        importance: of their features.
         environment_path: state of the machine, of the same.
         measured: folder that tables and figures go to.
         metrics: where the figures of merit go.
