@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,48 +12,21 @@ import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from partition_models import MODELS, Saved, images, split_all
 
-from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx.write import to_onnx
-from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW, NHWC
-from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, partition, program_of
+from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, partition
 from edgeplan.runtime.partitioned.sections import Cut, Dimension, Extent, cut, extent, why_not_split
-from edgeplan.runtime.program import activation_layouts, default_program
-from edgeplan.runtime.session import SequentialSession
-from edgeplan.workloads.exported import save_model
-from edgeplan.workloads.recurrent import recurrent_language_model
+from edgeplan.runtime.program import activation_layouts
 from edgeplan.workloads.registry import Workload
-from edgeplan.workloads.transformers import bert
 
 Array = npt.NDArray[Any]
 _BLOCK = 8
 
 
-def _images(batch: int = 1) -> Graph:
-    """Windows of all kinds, a residual sum, branches, and a layer behind."""
-    b = GraphBuilder("images", (batch, 3, 21, 19))
-    x = b.conv_bn(b.input, 24, 3, 2)
-    y = b.conv_bn(x, 24, 3)
-    x = b.relu(b.add(b.conv(y, 24, 1), x))
-    x = b.maxpool(x, 3, 2, 1)
-    x = b.concat([b.conv_bn(x, 16, 1), b.avgpool(x, 3, 1, 1), b.relu(b.dwconv(x, 5))])
-    x = b.add(b.lrn(x), b.activation(x, "hswish"))
-    x = b.upsample(b.conv(x, 10, 3))
-    return b.build(b.fc(b.flatten(b.gap(x)), 24))
-
-
-_MODELS: Mapping[str, Callable[[], Workload]] = {
-    "images": _images,
-    "three of them": partial(_images, 3),
-    "attention": partial(bert, tokens=9, layers=2, width=48, heads=3, hidden=80, vocabulary=97, batch=2),
-    "attention of one": partial(bert, tokens=9, layers=1, width=48, heads=3, hidden=80, vocabulary=97),
-    "recurrent": partial(recurrent_language_model, "lstm", "LSTM", batch=16, vocabulary=97, embedding=12, hidden=8),
-}
 #: Kinds of which at least one step is cut, by model, home layout and dimension.
 _CUT: Mapping[tuple[str, str, Dimension], set[str]] = {
     ("images", BLOCKED, Dimension.rows): {"conv", "pool", "concat", "lrn", "eltwise"},
@@ -77,47 +48,10 @@ _CUT: Mapping[tuple[str, str, Dimension], set[str]] = {
 }
 
 
-class _Saved:
-    """A model as a file, with inputs."""
-
-    def __init__(self, workload: Workload, folder: Path) -> None:
-        written = to_onnx(workload, 1) if isinstance(workload, Graph) else workload.to_onnx(1)
-        self.path = save_model(written, folder / "model.onnx")
-        self.graph, self.lowered = read_model(self.path)
-        rng = np.random.default_rng(2)
-        self.inputs: dict[str, Array] = {}
-        for name in self.lowered.inputs:
-            shape = self.lowered.shapes[name]
-            ids = rng.integers(0, 2, shape).astype(self.lowered.types.get(name, "int64"))
-            self.inputs[name] = ids if name in self.lowered.types else rng.standard_normal(shape).astype(np.float32)
-
-    def whole(self, dnnl: Dnnl, home: str) -> dict[str, Array]:
-        """Outputs of the steps as they are."""
-        return SequentialSession(dnnl, default_program(dnnl, self.path, self.graph, home), self.path.parent).run(self.inputs)
-
-    def cut(self, dnnl: Dnnl, home: str, assignments: Sequence[Assignment]) -> dict[str, Array]:
-        """Outputs of both parts of the steps, which the CPU computes here."""
-        layouts = activation_layouts(self.lowered, home)
-        made = partition(self.lowered, layouts, dnnl.info.block, assignments)
-        program = program_of(dnnl, replace(made, lanes=(Lane.cpu,) * len(made.lanes)), self.path, home=home)
-        return SequentialSession(dnnl, program, self.path.parent).run(self.inputs)
-
-
-def _split_all(lowered: Lowered, home: str, block: int, dimension: Dimension, share: float) -> list[Assignment]:
-    layouts = activation_layouts(lowered, home)
-
-    def one(step: Step) -> Assignment:
-        if why_not_split(lowered, layouts, block, step, dimension):
-            return Lane.cpu
-        return Split(extent(lowered, block, step, dimension).nearest(share), dimension)
-
-    return [one(step) for step in lowered.steps]
-
-
 @pytest.mark.parametrize(("name", "home", "dimension"), _CUT)
 def test_parts_compute_what_the_whole_computes(dnnl: Dnnl, tmp_path: Path, name: str, home: str, dimension: Dimension) -> None:
-    model = _Saved(_MODELS[name](), tmp_path)
-    assignments = _split_all(model.lowered, home, dnnl.info.block, dimension, 0.4)
+    model = Saved(MODELS[name](), tmp_path)
+    assignments = split_all(model.lowered, home, dnnl.info.block, dimension, 0.4)
     kinds = {s.kind for s, a in zip(model.lowered.steps, assignments, strict=True) if isinstance(a, Split)}
     assert kinds >= _CUT[name, home, dimension]
     expected, found = model.whole(dnnl, home), model.cut(dnnl, home, assignments)
@@ -148,29 +82,29 @@ def test_rows_of_any_window(
     b = GraphBuilder("window", (batch, 3, *size))
     x = b.conv(b.input, channels[0], 1)
     x = b.maxpool(x, kernel, stride, kernel // 2) if pool else b.relu(b.conv(x, channels[1], kernel, stride))
-    model = _Saved(b.build(b.conv(x, 8, 1)), tmp_path_factory.mktemp("window"))
-    assignments = _split_all(model.lowered, home, dnnl.info.block, Dimension.rows, share)
+    model = Saved(b.build(b.conv(x, 8, 1)), tmp_path_factory.mktemp("window"))
+    assignments = split_all(model.lowered, home, dnnl.info.block, Dimension.rows, share)
     expected, found = model.whole(dnnl, home), model.cut(dnnl, home, assignments)
     for output, values in expected.items():
         np.testing.assert_allclose(found[output], values, rtol=1e-5, atol=1e-6)
 
 
 def _reasons(workload: Workload, tmp_path: Path, dimension: Dimension, home: str = BLOCKED) -> Counter[str]:
-    lowered = _Saved(workload, tmp_path).lowered
+    lowered = Saved(workload, tmp_path).lowered
     layouts = activation_layouts(lowered, home)
     return Counter(f"{s.kind}: {why_not_split(lowered, layouts, _BLOCK, s, dimension)}" for s in lowered.steps)
 
 
 def test_what_cannot_be_cut_is_said_in_words(tmp_path: Path) -> None:
-    images, recurrent = _images(), _MODELS["recurrent"]()
-    assert set(_reasons(images, tmp_path, Dimension.batch)) == {
+    pictures, recurrent = images(), MODELS["recurrent"]()
+    assert set(_reasons(pictures, tmp_path, Dimension.batch)) == {
         f"{kind}: a batch of 1" for kind in ("conv", "pool", "concat", "lrn", "binary", "eltwise", "fc", "resize")
     }
-    rows = _reasons(images, tmp_path, Dimension.rows)
+    rows = _reasons(pictures, tmp_path, Dimension.rows)
     assert rows["fc: its rows are images"] == 1
     assert rows["pool: one row"] == 1
     assert rows["resize: rows of what it writes need others of what it reads"] == 1
-    elements = _reasons(images, tmp_path, Dimension.elements)
+    elements = _reasons(pictures, tmp_path, Dimension.elements)
     assert elements["conv: a conv does not compute each element for itself"] >= 6
     recurrent_rows = _reasons(recurrent, tmp_path, Dimension.rows)
     assert recurrent_rows["lstm: a recurrent layer, whose states follow each other"] == 2
@@ -178,7 +112,7 @@ def test_what_cannot_be_cut_is_said_in_words(tmp_path: Path) -> None:
 
 
 def test_a_product_is_never_cut_along_what_it_sums_over(tmp_path: Path) -> None:
-    model = _Saved(_MODELS["attention"](), tmp_path)
+    model = Saved(MODELS["attention"](), tmp_path)
     layouts = activation_layouts(model.lowered, NCHW)
     for step in model.lowered.steps:
         if step.kind == "matmul":
@@ -205,7 +139,7 @@ def test_a_product_is_never_cut_along_what_it_sums_over(tmp_path: Path) -> None:
     ],
 )
 def test_a_cut_that_is_none_is_refused(tmp_path: Path, dimension: Dimension, end: int, said: str) -> None:
-    lowered = _Saved(_images(), tmp_path).lowered
+    lowered = Saved(images(), tmp_path).lowered
     assignments: list[Assignment] = [Lane.cpu] * len(lowered.steps)
     assignments[0] = Split(end, dimension)
     with pytest.raises(ModelError, match=said):
@@ -218,9 +152,9 @@ def test_the_end_nearest_to_a_share_leaves_something_for_both(share: float, end:
 
 
 def test_copies_of_rows_run_with_their_part_and_wait_for_what_wrote_the_rows(tmp_path: Path) -> None:
-    lowered = _Saved(_images(), tmp_path).lowered
+    lowered = Saved(images(), tmp_path).lowered
     layouts = activation_layouts(lowered, BLOCKED)
-    assignments = _split_all(lowered, BLOCKED, _BLOCK, Dimension.rows, 0.5)
+    assignments = split_all(lowered, BLOCKED, _BLOCK, Dimension.rows, 0.5)
     every = [k for k, a in enumerate(assignments) if isinstance(a, Split)]
     orders = (list(range(len(assignments))), every)
     for made in (partition(lowered, layouts, _BLOCK, assignments), partition(lowered, layouts, _BLOCK, assignments, orders)):
