@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan import __version__
-from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs
+from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs, orders
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.devices.machine import fingerprint
@@ -83,7 +83,7 @@ class PlannedModel:
 
     def partitioned(self, block: int) -> Partitioned:
         """The plan as sub-steps on two lanes."""
-        return partition(self.lowered, self.layouts, block, assignments(self.plan, self.lowered))
+        return partition(self.lowered, self.layouts, block, assignments(self.plan, self.lowered), orders(self.plan))
 
 
 def plan_model(
@@ -157,8 +157,6 @@ def read_folder(folder: Path) -> tuple[About, PartitionPlan]:
         raise _misfit("its plan is of other costs", folder, about)
     if about.machine != fingerprint():
         raise _misfit(f"machine is {fingerprint()}, the plan is for {about.machine}", folder, about)
-    if not found.executable:
-        raise _misfit("it runs different steps side by side, which is not executed yet", folder, about)
     return about, found
 
 
@@ -222,7 +220,7 @@ def session_of(pair: Opened, model: Path, found: PartitionPlan) -> PairSession:
         DeviceError: a processor fails.
     """
     lowered, layouts = steps_of(model)
-    made = partition(lowered, layouts, pair.cpu.dnnl.info.block, assignments(found, lowered))
+    made = partition(lowered, layouts, pair.cpu.dnnl.info.block, assignments(found, lowered), orders(found))
     return PairSession(pair.cpu, pair.gpu, made, model, pair.synchronisation)
 
 

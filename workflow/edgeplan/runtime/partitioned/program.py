@@ -126,6 +126,15 @@ def partition(
     return Partitioned(lowered, ranged, layouts, tuple(lanes), needed, places, size, orders is None)
 
 
+def preceding(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple[tuple[int, ...], ...]:
+    """For each step the numbers of those that it runs after whatever the order: what writes what it touches, or reads what it
+    overwrites."""
+    root = shared_buffers(lowered, layouts, block)
+    whole = Ranged(lowered, MappingProxyType({}), MappingProxyType({}), tuple(range(len(lowered.steps))))
+    found = _dependencies(whole.origin, [_touched(step, whole, root) for step in lowered.steps])
+    return tuple(tuple(before) for before in found)
+
+
 def program_of(
     dnnl: Dnnl,
     partitioned: Partitioned,
