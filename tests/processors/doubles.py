@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -17,6 +18,8 @@ from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable, Prepared, Worker, allocate
+
+_CORES = os.sched_getaffinity(0)
 
 
 class QueueProcessor(Processor):
@@ -172,6 +175,7 @@ class QueueProcessor(Processor):
         self._spans.append((begin, time.perf_counter_ns()))
 
     def _serve(self) -> None:
+        os.sched_setaffinity(0, _CORES)  # not where the thread that makes it is pinned
         self._dnnl.set_threads(1)
         self._stream = self._dnnl.stream()
         while (work := self._queue.get()) is not None:

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "workflow/edgeplan"
 #: What chapters stand on.
 FOUNDATION = {
     *("support", "graph", "zoo", "engines", "devices", "measurement", "predictors", "profiling", "planning", "runtime"),
-    *("reporting", "testing", "workloads"),
+    *("reporting", "testing", "workloads", "opencl", "processors"),
 }
 #: Modules of the folder of the chapters that are no chapter: what one is, the list of them, and what goes over the list.
 REGISTRY = {"base", "registry", "calling", "check", "estimate", "wiring"}

@@ -93,9 +93,10 @@ class Programs:
         try:
             found = work_apart(__name__, job, _Result, "building OpenCL kernels", _TIMEOUT_SECONDS)
         except ColdRunError as error:
+            left = [one.name for one in new if not self._known(one)]  # they are built in order
             raise DeviceError(
                 f"the OpenCL driver fails while it builds kernels: {error.what}",
-                where=f"one of {', '.join(one.name for one in new if not self._known(one))} on {self._named}",
+                where=f"{', '.join(left[: 1 if self._folder else None])} on {self._named}",
                 next_step="install another version of the driver",
             ) from error
         if found.problem:

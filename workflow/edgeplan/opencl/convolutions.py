@@ -12,7 +12,7 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import post_ops
 from edgeplan.opencl.launch import Argument, DeviceNumbers, Dispatch, Launch, Memory, Packing, Place, Work
-from edgeplan.opencl.tiles import DEPTHWISE_ROWS, TILES, WINOGRAD_TILES, ceil, chunks, defines, direct_tile, grouped
+from edgeplan.opencl.tiles import DEPTHWISE_ROWS, TILES, WINOGRAD_TILES, ceil, chunks, defines, grouped, pointwise_tile
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
 #: Pixels along a side of what F(4 x 4, 3 x 3) computes at once, from (4 + 2) squared places.
@@ -23,6 +23,7 @@ WINOGRAD_CHANNELS: Final = 16
 #: The least share of the computed pixels that the output has: 0.77 at 7 x 7, where it gains, 0.39 at 5 x 5, where it loses.
 WINOGRAD_USEFUL: Final = 0.5
 _IMAGE_RANK: Final = 4
+_INDEX_END: Final = 1 << 31  # kernels count elements in 32 bits
 
 Arguments = tuple[Argument, ...]
 
@@ -97,7 +98,8 @@ def refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str],
     if plain and (layouts[step.inputs[0]] != NCHW or c.groups > 1):
         return f"an input in the layout {layouts[step.inputs[0]]} with {c.groups} groups"
     each_in, each_out = c.channels_in // c.groups, c.channels_out // c.groups
-    whole = each_in % numbers.block == 0 and each_out % (direct_tile(each_out, numbers.vector)[1] * numbers.vector) == 0
+    unit = math.lcm(numbers.block, TILES[numbers.vector][1] * numbers.vector)
+    whole = each_in % numbers.block == 0 and each_out % unit == 0
     if c.groups > 1 and not c.depthwise and not whole:
         return f"a convolution of {c.groups} groups of {each_in} to {each_out} channels"
     return post_ops.refusal(step, shapes, layouts, numbers.block)
@@ -112,7 +114,7 @@ def dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str]
     if c.depthwise:
         return _depthwise(c, numbers, posts)
     winograd = _winograd(c, numbers, posts) if _allows_winograd(c) else None
-    return winograd if winograd and _suits_winograd(winograd.work) else _direct(c, numbers, posts)
+    return winograd if winograd and _suits(winograd) else _direct(c, numbers, posts)
 
 
 def _allows_winograd(c: Convolution) -> bool:
@@ -120,18 +122,27 @@ def _allows_winograd(c: Convolution) -> bool:
     return plain and c.channels_in >= WINOGRAD_CHANNELS
 
 
-def _suits_winograd(work: Work) -> bool:
-    return work.pixels >= WINOGRAD_USEFUL * work.padded_pixels
+def _suits(winograd: Dispatch) -> bool:
+    fits = max(winograd.workspace_elements, winograd.packing.elements) < _INDEX_END
+    return fits and winograd.work.pixels >= WINOGRAD_USEFUL * winograd.work.padded_pixels
 
 
 def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
-    tile, block = direct_tile(c.channels_out // c.groups, numbers.vector), numbers.block
+    """Also a pointwise convolution, in a kernel that knows where the next pixel lies."""
+    block, rows = numbers.block, TILES[numbers.vector][0]
+    pointwise = c.window == math.prod(c.strides) == 1 and c.pads == (0, 0) and c.size_in == c.size_out and c.pixels >= rows
+    tile = (
+        pointwise_tile(ceil(c.channels_out // c.groups, block) * block, numbers.vector) if pointwise else TILES[numbers.vector]
+    )
     rows, columns = tile[0], tile[1] * numbers.vector
-    tiles, in_blocks = ceil(c.channels_out, columns), ceil(c.channels_in // c.groups, block)
+    tiles, in_blocks = _tiles(c, block, columns), ceil(c.channels_in // c.groups, block)
     chunked = chunks(ceil(c.pixels, rows), rows * math.prod(c.strides) * in_blocks * block, numbers.vector)
+    name = "pointwise" if pointwise else "direct"
+    sizes = (c.pixels, chunked.run, c.channels_out, tiles, tiles // c.groups)
+    before = (in_blocks,) if pointwise else (*c.size_in, in_blocks, c.size_out[1])
     launch = Launch(
-        "conv_direct",
-        "conv_direct",
+        f"conv_{name}",
+        f"conv_{name}",
         defines(block, numbers.vector, tile),
         *grouped((chunked.items, tiles, chunked.count), numbers),
         (
@@ -139,22 +150,15 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatc
             Memory.weights,
             Place("input:0"),
             Place("output"),
-            *c.size_in,
-            in_blocks,
-            c.size_out[1],
-            c.pixels,
-            chunked.run,
-            c.channels_out,
-            tiles,
-            tiles // c.groups,
-            *c.kernel,
-            *c.moves,
+            *before,
+            *sizes,
+            *(() if pointwise else (*c.kernel, *c.moves)),
             *posts,
         ),
     )
     inner = c.window * in_blocks * block
     return Dispatch(
-        "conv.direct",
+        f"conv.{name}",
         (launch,),
         (rows, columns),
         Work(c.pixels, c.channels_out, chunked.tiles * rows, tiles * columns, inner),
@@ -164,13 +168,13 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatc
 
 
 def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
-    tile = TILES[numbers.vector]
+    tile, block = TILES[numbers.vector], numbers.block
     rows, columns = tile[0], tile[1] * numbers.vector
-    items, tiles = ceil(c.size_out[1], rows), ceil(c.channels_out, columns)
+    items, tiles = ceil(c.size_out[1], rows), _tiles(c, block, columns)
     launch = Launch(
         "conv_first",
         "conv_first",
-        defines(numbers.block, numbers.vector, tile),
+        defines(block, numbers.vector, tile),
         *grouped((items, tiles, c.size_out[0]), numbers),
         (
             Memory.arena,
@@ -194,7 +198,7 @@ def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch
         (rows, columns),
         Work(c.pixels, c.channels_out, c.size_out[0] * items * rows, tiles * columns, inner),
         numbers.units,
-        _packing("conv_first", numbers.block + tiles * columns * (1 + inner), block=numbers.block, columns=columns),
+        _packing("conv_first", block + tiles * columns * (1 + inner), block=block, columns=columns),
     )
 
 
@@ -233,7 +237,7 @@ def _depthwise(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Disp
 def _winograd(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
     tile, block = WINOGRAD_TILES[numbers.vector], numbers.block
     rows, columns = tile[0], tile[1] * numbers.vector
-    tiles, in_blocks, out_blocks = ceil(c.channels_out, columns), ceil(c.channels_in, block), ceil(c.channels_out, block)
+    tiles, in_blocks, out_blocks = _tiles(c, block, columns), ceil(c.channels_in, block), ceil(c.channels_out, block)
     down, across = (ceil(size, WINOGRAD_TILE) for size in c.size_out)
     places, groups = down * across, ceil(down * across, rows)
     inputs = _WINOGRAD_PLACES * groups * rows * in_blocks * block  # elements before the products
@@ -266,6 +270,11 @@ def _winograd(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispa
         _packing("conv_winograd", tiles * columns * (1 + _WINOGRAD_PLACES * in_blocks * block), block=block, columns=columns),
         inputs + _WINOGRAD_PLACES * groups * rows * tiles * columns,
     )
+
+
+def _tiles(c: Convolution, block: int, columns: int) -> int:
+    """Tiles of channels, with those that fill the last block: they are to be zero."""
+    return ceil(ceil(c.channels_out, block) * block, columns)
 
 
 def _packing(transform: str, elements: int, **sizes: int) -> Packing:

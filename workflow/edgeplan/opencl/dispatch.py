@@ -5,8 +5,10 @@ What it decides is known before anything is built, so predictors learn from it (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
@@ -17,6 +19,8 @@ from edgeplan.opencl.spaces import Maker, refusal_of
 
 Shapes = Mapping[str, Shape]
 Layouts = Mapping[str, str]
+#: Of one tensor: kernels count elements, padding among them, in 32 bits.
+MOST_ELEMENTS: Final = 1 << 29
 
 
 #: Makers that say themselves what they lack.
@@ -59,6 +63,9 @@ def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
     """
     if step.kind not in KINDS:
         return f"steps of kind {step.kind}"
+    most = max(math.prod(shapes[name]) for name in (*step.reads, *step.outputs, *step.weights.values()))
+    if most > MOST_ELEMENTS:
+        return f"a tensor of {most} elements, more than {MOST_ELEMENTS}"
     why = KINDS[step.kind][0](step, shapes, layouts, numbers)
     if why and batches.images_of(step, shapes) > 1:
         return KINDS[step.kind][0](step, batches.one_image(step, shapes), layouts, numbers)

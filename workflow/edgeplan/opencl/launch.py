@@ -160,7 +160,7 @@ class Dispatch:
             "padded_pixels": float(work.padded_pixels),
             "padded_channels": float(work.padded_channels),
             "useful": work.pixels * work.channels / padded,
-            "padded_work": padded * work.multiplications,
+            "padded_work": float(padded * work.multiplications),
             "weight_elements": float(self.packing.elements),
             "workspace_elements": float(self.workspace_elements),
         }

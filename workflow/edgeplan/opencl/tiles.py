@@ -16,7 +16,7 @@ Tile = tuple[int, int]
 #: Vector -> rows (or pixels) and vectors of columns (or channels) of a work item: as many sums as registers hold beside the
 #: factors, so 12 of 16 with AVX2. Also of a linear step.
 TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (6, 2), 8: (6, 2), 16: (12, 2)})
-#: Of a direct convolution whose channels fill these better.
+#: Of a pointwise convolution whose channels fill these better.
 WIDE_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (3, 3), 8: (4, 3), 16: (8, 3)})
 #: Of the products of a Winograd convolution, whose rows are few.
 WINOGRAD_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (4, 2), 8: (4, 2), 16: (8, 2)})
@@ -33,8 +33,8 @@ CPU_VECTOR: Final = 8
 GROUP: Final = (8, 8)
 
 
-def direct_tile(channels: int, vector: int) -> Tile:
-    """The tile of a direct convolution: whichever pads the channels of a group less."""
+def pointwise_tile(channels: int, vector: int) -> Tile:
+    """The tile of a pointwise convolution: whichever pads the channels of a group less."""
     return min(TILES[vector], WIDE_TILES[vector], key=lambda tile: ceil(channels, tile[1] * vector) * tile[1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -35,10 +36,15 @@ def _padded(values: Array, axis: int, unit: int) -> Array:
     return np.pad(values, [(0, more if place == axis else 0) for place in range(values.ndim)]) if more else values
 
 
+def _whole(weight: Array, block: int, columns: int) -> Array:
+    """With outputs of zeros that fill the last block, and the tile that it ends in."""
+    return _padded(_padded(weight, 0, block), 0, columns)
+
+
 def _conv_direct(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
     """From (O, I, window) to B zeros, bias [tiles][T] and [tiles][window][I][T]."""
     block, columns = sizes["block"], sizes["columns"]
-    padded = _padded(_padded(weight, 1, block), 0, columns)
+    padded = _padded(_whole(weight, block, columns), 1, block)
     out, inner, height, width = padded.shape
     if bias is not None:
         found[block : block + len(bias)] = bias
@@ -73,8 +79,8 @@ _WINOGRAD = np.array(
 
 def _conv_winograd(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
     """From (O, I, 3, 3) to bias [tiles][T] and, of G w G', [36][tiles][I][T]."""
-    columns = sizes["columns"]
-    padded = _padded(_padded(weight, 1, sizes["block"]), 0, columns)
+    block, columns = sizes["block"], sizes["columns"]
+    padded = _padded(_whole(weight, block, columns), 1, block)
     out, inner = padded.shape[:2]
     if bias is not None:
         found[: len(bias)] = bias
@@ -88,7 +94,8 @@ def _conv_first(sizes: Mapping[str, int], weight: Array, bias: Array | None, fou
 
     Of a depthwise convolution, whose I is 1, to B zeros, bias [channels] and [blocks][window][B].
     """
-    _tiled(sizes["columns"], weight.reshape(len(weight), -1), bias, found[sizes["block"] :])
+    block, columns = sizes["block"], sizes["columns"]
+    _tiled(columns, _whole(weight, block, columns).reshape(-1, math.prod(weight.shape[1:])), bias, found[block:])
 
 
 def _tiled(columns: int, weight: Array, bias: Array | None, found: Array) -> None:

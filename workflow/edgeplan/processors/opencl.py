@@ -6,6 +6,7 @@ step is one call for each of its launches.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -220,8 +221,9 @@ class OpenclProcessor(Processor):
             raise self._failed(f"cannot allocate {size} bytes", error) from error
         self._memories.append(made)
         given = self._given
-        self.take()
-        if given and self._capabilities.sharing != Sharing.fine and not self._maps:
+        if given:
+            self.take()
+        elif self._capabilities.sharing != Sharing.fine:
             self._map(made)
         made.data[:] = 0
         if given:
@@ -498,9 +500,11 @@ class OpenclProcessor(Processor):
             )
 
     def close(self) -> None:
-        """Free everything."""
+        """Free everything, once what still runs has ended."""
         if self._waiter is not None:
             self.give_up()
+            with contextlib.suppress(self._cl.Error):  # it was said where it mattered
+                self._waiter.run(self._queue.finish, LIMIT_SECONDS)
             self._waiter.close()
             self._waiter = None
         self._counter_kernels.clear()

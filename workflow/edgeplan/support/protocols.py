@@ -13,6 +13,7 @@ import ast
 import hashlib
 import io
 import json
+import re
 import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from edgeplan.support.files import write_text
 
 PACKAGE = Path(__file__).parents[1]
 LOCK = Path(__file__).with_name("protocols.lock.json")
+_KERNEL_SUFFIXES = (".cl", ".h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,14 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "measure/onnxruntime": _measured("onnxruntime", "onnxruntime/2", "a29787b50778deab"),
         "measure/openvino": _measured("openvino", "openvino/2", "8c2223949c86d63f"),
         "measure/onednn": _measured("onednn", "onednn/2", "47e305f54f670757", *_RUNTIME),
+        "measure/opencl": Protocol(
+            "opencl/1", (*_MEASURING, "engines/opencl/session.py", "opencl", "processors/opencl.py", *_RUNTIME)
+        ),
         # which operators a node holds that an engine counts
         "mapping/onnxruntime": _mapped("onnxruntime", "2e4960ae"),
         "mapping/openvino": _mapped("openvino", "260d8671"),
         "mapping/onednn": Protocol("0e25a4e4", ("engines/mapping.py",)),
+        "mapping/opencl": Protocol("opencl-nodes/1", ("engines/opencl/session.py",)),
         # cold starts; since 2 interrupted samples do not count, and waiting threads sleep
         "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),
         "plan": Protocol("d26aa98db46a6227", (*_PLANNING, "chapters/cold_start/planners")),
@@ -187,8 +193,9 @@ def protocol(what: str) -> Protocol:
 def digest(sources: tuple[str, ...]) -> str:
     """Digest of what the files say, wherever they stand: without comments, docstrings, imports and white space."""
     state = hashlib.sha256()
-    for path in _python_files(sources):
-        state.update(essence(path.read_text(encoding="utf-8")).encode() + b"\0")
+    for path in _source_files(sources):
+        text = path.read_text(encoding="utf-8")
+        state.update((essence(text) if path.suffix == ".py" else kernel_essence(text)).encode() + b"\0")
     return state.hexdigest()
 
 
@@ -206,6 +213,11 @@ def essence(source: str) -> str:
         begin, stop = starts[first - 1] + start, starts[last - 1] + end
         kept[begin:stop] = b" " * (stop - begin)
     return "".join(kept.decode().split())
+
+
+def kernel_essence(source: str) -> str:
+    """OpenCL source without comments; white space, which ends macros there, as single characters."""
+    return re.sub(r"\s+", lambda space: "\n" if "\n" in space[0] else " ", re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL))
 
 
 def _left_out(source: str) -> Iterator[tuple[int, int, int, int]]:
@@ -228,10 +240,11 @@ def _span(node: ast.stmt) -> tuple[int, int, int, int]:
     return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
-def _python_files(sources: tuple[str, ...]) -> Iterator[Path]:
+def _source_files(sources: tuple[str, ...]) -> Iterator[Path]:
     for name in sources:
         path = PACKAGE / name
-        yield from sorted(path.rglob("*.py")) if path.is_dir() else (path,)
+        inner = (one for one in sorted(path.rglob("*")) if one.suffix in (".py", *_KERNEL_SUFFIXES))
+        yield from inner if path.is_dir() else (path,)
 
 
 def written() -> dict[str, dict[str, str]]:

@@ -131,13 +131,13 @@ void write_blocked(
     VSTORE(x, arena + output + place);
 }
 
-/* Write `count` of R pixels of N vectors of channels: in registers where post-operations are bounds and no channel is padding.
+/* Write R pixels of N vectors of channels, from the `skip`th to before the `count`th: in registers where post-operations are bounds and no channel is padding.
    Inlined, since what is passed by address does not stay in registers. */
 __attribute__((always_inline)) void write_tile(
-    const posts_t *posts, __global float *arena, int output, FLOATV (*values)[N], int pixel, int count, int size, int channel,
-    int channels)
+    const posts_t *posts, __global float *arena, int output, FLOATV (*values)[N], int pixel, int skip, int count, int size,
+    int channel, int channels)
 {
-    if (posts->bounds && count >= R && channel + T <= channels) {
+    if (posts->bounds && skip == 0 && count >= R && channel + T <= channels) {
 #pragma unroll
         for (int r = 0; r < R; ++r)
 #pragma unroll
@@ -156,7 +156,7 @@ __attribute__((always_inline)) void write_tile(
 #pragma unroll
         for (int n = 0; n < N; ++n)
             kept[r][n] = values[r][n];
-    for (int r = 0; r < R && r < count; ++r)
+    for (int r = skip; r < R && r < count; ++r)
         for (int n = 0; n < N; ++n)
             write_blocked(posts, arena, output, kept[r][n], pixel + r, size, channel + n * V, channels);
 }

@@ -43,6 +43,6 @@ __kernel void conv_depthwise(
             }
         }
         int pixel = out_y * out_width + out_x, size = out_height * out_width;
-        write_tile(&given, arena, output, sum, pixel, out_width - out_x, size, channel, channels);
+        write_tile(&given, arena, output, sum, pixel, 0, out_width - out_x, size, channel, channels);
     }
 }

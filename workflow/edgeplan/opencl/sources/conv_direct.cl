@@ -67,6 +67,6 @@ __kernel void conv_direct(
                         at[r] += step[r];
                 }
             }
-        write_tile(&given, arena, output, sum, pixel, end - pixel, pixels, tile * T, channels);
+        write_tile(&given, arena, output, sum, pixel, 0, end - pixel, pixels, tile * T, channels);
     }
 }

@@ -46,5 +46,5 @@ __kernel void conv_first(
     posts_t given = POSTS_GIVEN;
     bounding(&given);
     int pixel = out_y * out_width + out_x, size = out_height * out_width;
-    write_tile(&given, arena, output, sum, pixel, out_width - out_x, size, tile * T, channels);
+    write_tile(&given, arena, output, sum, pixel, 0, out_width - out_x, size, tile * T, channels);
 }

@@ -120,7 +120,9 @@ class PairSession:
 
         Raises:
             ModelError: an input is missing or of another shape.
+            DeviceError: the session has ended, or a processor failed in an earlier run.
         """
+        self._require_open()
         self._gpu.take()
         bind_inputs(self._executable, inputs)
 
@@ -130,15 +132,18 @@ class PairSession:
         Raises:
             DeviceError: as `run`.
         """
+        self._require_open()
+        self._failed = True  # until it has not
+        self._lanes.run(self.times)
+        self._failed = False
+
+    def _require_open(self) -> None:
         if self._failed or self._closed:
             raise DeviceError(
                 "the session has ended" if self._closed else "a processor failed in an earlier run",
                 where=self.program.name,
                 next_step="open the partition again",
             )
-        self._failed = True  # until it has not
-        self._lanes.run(self.times)
-        self._failed = False
 
     def outputs(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""

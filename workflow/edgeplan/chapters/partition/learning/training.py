@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +32,7 @@ from edgeplan.chapters.partition.learning.predictors import (
     shape_class,
 )
 
+Rows = npt.NDArray[np.bool_]
 #: Columns of sampled layers that say which layer it is.
 LAYER = ("kind", "height", "width", "inputs", "outputs", "window", "stride", "window_width")
 #: Columns of samples. Of steps that are no layers the kind is `OTHER`; `dispatch` is JSON of dispatch features by name, `terms`
@@ -95,28 +98,34 @@ def train(samples: pd.DataFrame, about: About, *, trials: int, test_share: float
     """
     trees: dict[tuple[str, str, str, str], Trees] = {}
     parts, gains, beside = [], [], {}
-    for kind in KINDS:
-        rows = samples[(samples["kind"] == kind) & samples["cpu_us"].notna() & samples["gpu_us"].notna()].reset_index(drop=True)
-        held = np.random.default_rng(seed).permutation(len(rows)) < round(test_share * len(rows))
-        layers = layers_of(rows)
-        shapes = shape_matrix(layers)
-        matrices = {
-            (CPU, OURS): shapes,
-            (GPU, PLAIN): shapes,
-            (GPU, OURS): np.column_stack([shapes, dispatch_matrix([json.loads(text) for text in rows["dispatch"]])]),
-        }
-        for (side, variant), matrix in matrices.items():
-            us = rows[f"{side}_us"].to_numpy(np.float64)
-            names = rows[f"{side}_implementation"].to_numpy(str)
-            predicted = np.zeros(len(rows))
-            for name, fitted, at in _groups(names, held, single=variant == PLAIN):
-                found, gain = boosted.fit(matrix[fitted], us[fitted], trials, seed)
-                trees[side, variant, kind, name] = found
-                predicted[at] = found.predict(matrix[at])
-                if (side, variant) == (GPU, OURS):
-                    gains.append(pd.DataFrame({"kind": kind, "implementation": name, "feature": AUGMENTED, "gain": gain}))
-            parts.append(_errors(side, kind, variant, names, us, predicted, held))
-        gpu_us, names = rows["gpu_us"].to_numpy(np.float64), rows["gpu_implementation"].to_numpy(str)
+    tables = {kind: _table(samples, kind, test_share, seed) for kind in KINDS}
+    jobs = [
+        (side, variant, kind, *group)
+        for kind, table in tables.items()
+        for side, variant in table.matrices
+        for group in _groups(table.names(side), table.held, single=variant == PLAIN)
+    ]
+
+    def fit(job: tuple[str, str, str, str, Rows, Rows]) -> tuple[Trees, Floats]:
+        side, variant, kind, _, fitted, at = job
+        table = tables[kind]
+        # A model that predicts no sample stands for implementations that were never seen.
+        return boosted.fit(table.matrices[side, variant][fitted], table.us(side)[fitted], trials if at.any() else 1, seed)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # LightGBM works without the interpreter
+        fits = list(pool.map(fit, jobs))
+    predicted = {(side, variant, kind): np.zeros(len(tables[kind].held)) for side, variant, kind, *_ in jobs}
+    for (side, variant, kind, name, _, at), (found, gain) in zip(jobs, fits, strict=True):
+        trees[side, variant, kind, name] = found
+        predicted[side, variant, kind][at] = found.predict(tables[kind].matrices[side, variant][at])
+        if (side, variant) == (GPU, OURS):
+            gains.append(pd.DataFrame({"kind": kind, "implementation": name, "feature": AUGMENTED, "gain": gain}))
+    for (side, variant, kind), us in predicted.items():
+        table = tables[kind]
+        parts.append(_errors(side, kind, variant, table.names(side), table.us(side), us, table.held))
+    for kind, table in tables.items():
+        shapes, held = table.matrices[GPU, PLAIN], table.held
+        gpu_us, names = table.us(GPU), table.names(GPU)
         for label, predict in (
             (LINEAR_REGRESSION, plain.linear_regression(shapes[~held], gpu_us[~held])),
             (NETWORK, plain.network(shapes[~held], gpu_us[~held], seed)),
@@ -145,7 +154,29 @@ def train(samples: pd.DataFrame, about: About, *, trials: int, test_share: float
     return Trained(predictors, errors, pd.concat(gains, ignore_index=True), MappingProxyType(beside))
 
 
-Rows = npt.NDArray[np.bool_]
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Samples of one kind: their rows, which of them are held out, and features by side and variant."""
+
+    rows: pd.DataFrame
+    held: Rows
+    matrices: Mapping[tuple[str, str], Floats]
+
+    def us(self, side: str) -> Floats:
+        """Measured times."""
+        return self.rows[f"{side}_us"].to_numpy(np.float64)
+
+    def names(self, side: str) -> npt.NDArray[np.str_]:
+        """Implementations."""
+        return self.rows[f"{side}_implementation"].to_numpy(str)
+
+
+def _table(samples: pd.DataFrame, kind: str, test_share: float, seed: int) -> _Table:
+    rows = samples[(samples["kind"] == kind) & samples["cpu_us"].notna() & samples["gpu_us"].notna()].reset_index(drop=True)
+    held = np.random.default_rng(seed).permutation(len(rows)) < round(test_share * len(rows))
+    shapes = shape_matrix(layers_of(rows))
+    dispatched = np.column_stack([shapes, dispatch_matrix([json.loads(text) for text in rows["dispatch"]])])
+    return _Table(rows, held, {(CPU, OURS): shapes, (GPU, PLAIN): shapes, (GPU, OURS): dispatched})
 
 
 def _groups(names: npt.NDArray[np.str_], held: Rows, *, single: bool) -> Iterator[tuple[str, Rows, Rows]]:

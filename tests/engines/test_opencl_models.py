@@ -1,0 +1,64 @@
+"""CNNs of the zoo run wholly on an OpenCL device, with the outputs of ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgeplan.engines.base import EngineSettings
+from edgeplan.engines.opencl.session import Opencl
+from edgeplan.errors import DeviceError
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.testing.engines import reference_outputs, require_close
+from edgeplan.workloads.registry import WORKLOADS, save_workload
+from edgeplan.zoo.choices import Choices
+from edgeplan.zoo.registry import FAMILIES
+
+_TOLERANCE = 1e-4
+
+
+def _narrow(name: str) -> Graph:
+    """With a third of its channels: most are then no whole blocks."""
+    builder, asked = FAMILIES[name].builder, Choices()
+    builder(asked, name)
+    return builder(Choices([max(1, c // 3) for c in asked.channel_defaults], asked.kernel_defaults), name)
+
+
+def _check(model: Path, graph: Graph, kinds: set[str], **options: str) -> None:
+    try:
+        engine = Opencl(EngineSettings(options=options))
+    except DeviceError as error:
+        pytest.skip(error.what)
+    with engine.load_profiled(model, graph) as session:
+        session.run()
+        require_close(session.outputs(), reference_outputs(graph), _TOLERANCE)
+        nodes, times = session.profile([(0, 1)])
+    assert (times > 0).all()
+    used = {node.implementation for node in nodes}
+    assert used >= kinds
+    assert not [name for name in used if name.startswith("host.")]
+
+
+@pytest.mark.parametrize(
+    ("name", "vector", "kinds"),
+    [
+        ("resnet", "8", {"conv.first", "conv.direct", "pool.blocked", "linear"}),
+        ("resnet", "4", {"conv.first", "conv.direct", "pool.blocked", "linear"}),
+        ("vgg", "8", {"conv.first", "pool.blocked", "linear"}),
+        ("squeezenet", "8", {"conv.direct", "pool.blocked", "concat.move"}),
+        ("mobilenetv2", "8", {"conv.depthwise", "conv.direct", "linear"}),
+        ("googlenet", "8", {"conv.direct", "pool.blocked", "concat.move"}),
+    ],
+)
+def test_narrow_models(name: str, vector: str, kinds: set[str], tmp_path: Path) -> None:
+    graph = _narrow(name)
+    _check(save_onnx(graph, tmp_path / "model.onnx"), graph, kinds, vector=vector)
+
+
+def test_a_whole_model(tmp_path: Path) -> None:
+    graph = load_onnx(save_workload(WORKLOADS["inception_v3"](), tmp_path / "model.onnx", 0))
+    kinds = {"conv.winograd", "conv.direct", "pool.blocked", "concat.move", "linear"}
+    _check(tmp_path / "model.onnx", graph, kinds)

@@ -1,0 +1,137 @@
+"""Narrow models of the families that are partitioned, and partitions drawn for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.graph.steps import Lowered
+from edgeplan.processors.base import Processor
+from edgeplan.runtime.partitioned.program import Assignment, Lane, Split
+from edgeplan.runtime.ranges import channels_of, why_not_split
+
+
+def resnet() -> Graph:
+    """ResNet-18, an eighth as wide, on images of 64 pixels."""
+    b = GraphBuilder("resnet", (1, 3, 64, 64))
+    x = b.maxpool(b.conv_bn(b.input, 16, 7, 2), 3, 2, 1)
+    for width, stride in ((16, 1), (24, 2), (32, 2), (64, 2)):
+        for block in range(2):
+            s = stride if block == 0 else 1
+            short = b.conv_bn(x, width, 1, s, act="") if b.channels(x) != width else x
+            x = b.relu(b.add(b.conv_bn(b.conv_bn(x, width, 3, s), width, 3, act=""), short))
+    return b.build(b.fc(b.flatten(b.gap(x)), 40))
+
+
+def squeezenet() -> Graph:
+    """Fire modules, and a last convolution of classes that fill no block."""
+    b = GraphBuilder("squeezenet", (1, 3, 48, 48))
+    x = b.maxpool(b.relu(b.conv(b.input, 32, 3, 2, bias=True)), 3, 2, 1)
+    for squeezed, expanded in ((16, 24), (16, 32), (24, 48)):
+        x = b.relu(b.conv(x, squeezed, 1, bias=True))
+        x = b.concat([b.relu(b.conv(x, expanded, kernel, bias=True)) for kernel in (1, 3)])
+    return b.build(b.softmax(b.flatten(b.gap(b.relu(b.conv(x, 52, 1, bias=True))))))
+
+
+def mobilenet() -> Graph:
+    """MobileNetV2: expanded depthwise blocks."""
+    b = GraphBuilder("mobilenet", (1, 3, 32, 32))
+    x = b.conv_bn(b.input, 16, 3, 2, act="relu6")
+    for out, stride in ((16, 1), (24, 2), (24, 1), (40, 2)):
+        wide = 4 * b.channels(x)
+        y = b.conv_bn(b.conv_bn(x, wide, 1, act="relu6"), wide, 3, stride, groups=wide, act="relu6")
+        y = b.conv_bn(y, out, 1, act="")
+        x = b.add(y, x) if b.shape(y) == b.shape(x) else y
+    return b.build(b.fc(b.flatten(b.gap(b.conv_bn(x, 80, 1, act="relu6"))), 24))
+
+
+def inception() -> Graph:
+    """Modules of four branches, asymmetric kernels among them."""
+    b = GraphBuilder("inception", (1, 3, 35, 35))
+    x = b.conv_bn(b.conv_bn(b.input, 16, 3, 2), 32, 3)
+    for _ in range(2):
+        a = b.conv_bn(x, 16, 1)
+        c = b.conv_bn(b.conv_bn(x, 16, 1), 24, 5)
+        d = b.relu(b.bn(b.conv(b.relu(b.bn(b.conv(b.conv_bn(x, 16, 1), 24, (1, 7)))), 24, (7, 1))))
+        x = b.concat([a, c, d, b.conv_bn(b.avgpool(x, 3, 1, 1), 16, 1)])
+    return b.build(b.fc(b.flatten(b.gap(x)), 16))
+
+
+def vgg() -> Graph:
+    """VGG16, narrow, on images of 32 pixels."""
+    b = GraphBuilder("vgg", (1, 3, 32, 32))
+    x = b.input
+    for width, count in ((16, 2), (24, 2), (32, 3), (48, 3)):
+        for _ in range(count):
+            x = b.relu(b.conv(x, width, 3, bias=True))
+        x = b.maxpool(x, 2, 2)
+    x = b.flatten(x)
+    for columns in (96, 64):
+        x = b.relu(b.fc(x, columns))
+    return b.build(b.fc(x, 24))
+
+
+#: Name -> graph.
+FAMILIES: Mapping[str, Callable[[], Graph]] = {
+    function.__name__: function for function in (resnet, squeezenet, mobilenet, inception, vgg)
+}
+
+
+def linear_layers(folder: Path) -> tuple[Path, Graph]:
+    """Linear layers of several rows, one of stored and one of transposed weights, and a sum of both."""
+    rng = np.random.default_rng(5)
+    weights = {
+        "first": rng.standard_normal((48, 64)) / 7,
+        "second": rng.standard_normal((56, 64)) / 8,
+        "bias": rng.standard_normal(56),
+        "third": rng.standard_normal((56, 56)) / 7,
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["a"], "a"),
+        helper.make_node("Relu", ["a"], ["b"], "b"),
+        helper.make_node("Gemm", ["b", "second", "bias"], ["c"], "c", transB=1),
+        helper.make_node("MatMul", ["c", "third"], ["d"], "d"),
+        helper.make_node("Add", ["d", "c"], ["e"], "e"),
+        helper.make_node("Relu", ["e"], ["y"], "y"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "linear_layers",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (13, 48))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (13, 56))],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
+    )
+    path = folder / "linear_layers.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path, load_onnx(path)
+
+
+def saved(name: str, folder: Path) -> tuple[Path, Graph]:
+    """A model of a family as a file."""
+    if name == "linear_layers":
+        return linear_layers(folder)
+    graph = FAMILIES[name]()
+    return save_onnx(graph, folder / f"{name}.onnx"), graph
+
+
+def drawn(
+    lowered: Lowered, layouts: Mapping[str, str], block: int, gpu: Processor, rng: np.random.Generator, split: float = 0.6
+) -> list[Assignment]:
+    """Where each step runs: at random, but for what the second processor refuses."""
+    found: list[Assignment] = []
+    for step in lowered.steps:
+        if gpu.refuses(lowered, step, layouts):
+            found.append(Lane.cpu)
+        elif not why_not_split(lowered, layouts, block, step) and rng.random() < split:
+            found.append(Split(int(rng.choice(range(block, channels_of(lowered, step), block)))))
+        else:
+            found.append(Lane(int(rng.integers(2))))
+    return found

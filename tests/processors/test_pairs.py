@@ -1,0 +1,284 @@
+"""Partitions that run on two processors: what they compute, how they synchronise, and what becomes of faults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from doubles import QueueProcessor
+from models import FAMILIES, drawn, saved
+
+from edgeplan.engines.base import random_inputs
+from edgeplan.errors import DeviceError, ModelError
+from edgeplan.graph.ir import Graph
+from edgeplan.opencl.platforms import OpenclOptions
+from edgeplan.processors.base import Processor, Sharing
+from edgeplan.processors.onednn import OnednnProcessor
+from edgeplan.processors.opencl import OpenclProcessor
+from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.partitioned.handshake import handshake
+from edgeplan.runtime.partitioned.program import Lane, Partitioned, Split, partition
+from edgeplan.runtime.partitioned.session import PairSession, Synchronisation, synchronisation_of
+from edgeplan.runtime.program import activation_layouts
+from edgeplan.runtime.ranges import why_not_split
+from edgeplan.testing.engines import require_close
+
+CORES = sorted(os.sched_getaffinity(0))
+ALONE = pytest.mark.skipif(len(CORES) < 2, reason="two processors need a core each")
+MODELS = (*FAMILIES, "linear_layers")
+
+
+@pytest.fixture(scope="module")
+def opencl() -> Iterator[OpenclProcessor]:
+    try:
+        with OpenclProcessor(OpenclOptions(cores=tuple(CORES[-1:])), _block(), profiling=True) as found:
+            yield found
+    except DeviceError as error:
+        pytest.skip(error.what)
+
+
+@pytest.fixture(scope="module")
+def coarse() -> Iterator[OpenclProcessor]:
+    try:
+        with OpenclProcessor(OpenclOptions(cores=tuple(CORES[-1:]), sharing="coarse"), _block()) as found:
+            yield found
+    except DeviceError as error:
+        pytest.skip(error.what)
+
+
+@pytest.fixture
+def cpu() -> Iterator[OnednnProcessor]:
+    with OnednnProcessor(CORES[:1]) as found:
+        yield found
+
+
+def _block() -> int:
+    with OnednnProcessor() as found:
+        return found.dnnl.info.block
+
+
+def _partition(graph: Graph, block: int, gpu: Processor, seed: str, split: float = 0.6) -> Partitioned:
+    lowered = lower(graph)
+    layouts = activation_layouts(lowered, BLOCKED)
+    return partition(
+        lowered, layouts, block, drawn(lowered, layouts, block, gpu, np.random.default_rng([*seed.encode()]), split)
+    )
+
+
+def _reference(model: Path, graph: Graph) -> dict[str, np.ndarray]:
+    session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    return dict(zip(graph.outputs, session.run(list(graph.outputs), random_inputs(graph)), strict=True))
+
+
+@ALONE
+@pytest.mark.parametrize("synchronisation", Synchronisation)
+@pytest.mark.parametrize("name", MODELS)
+def test_random_partitions_compute_what_the_model_does(
+    cpu: OnednnProcessor, opencl: OpenclProcessor, tmp_path: Path, name: str, synchronisation: Synchronisation
+) -> None:
+    model, graph = saved(name, tmp_path)
+    wanted, inputs = _reference(model, graph), random_inputs(graph)
+    for seed in range(3):
+        partitioned = _partition(graph, cpu.dnnl.info.block, opencl, f"{name}/{seed}", 0.6 + 0.2 * seed)
+        with PairSession(cpu, opencl, partitioned, model, synchronisation) as session:
+            for _ in range(3):
+                require_close(session.run(inputs), wanted, 1e-4)
+            assert (session.times[:, 0] <= session.times[:, 1]).all()
+            for lane in Lane:  # one after the other on each lane
+                ends = session.times[list(partitioned.of(lane))].ravel()
+                assert (np.diff(ends) >= -1_000_000).all()
+
+
+@ALONE
+@pytest.mark.parametrize("name", ["resnet", "squeezenet", "linear_layers"])
+def test_memory_can_be_handed_over(cpu: OnednnProcessor, coarse: OpenclProcessor, tmp_path: Path, name: str) -> None:
+    model, graph = saved(name, tmp_path)
+    assert synchronisation_of(cpu, coarse)[0] == Synchronisation.events
+    with PairSession(cpu, coarse, _partition(graph, cpu.dnnl.info.block, coarse, name), model) as session:
+        for _ in range(2):
+            require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
+
+
+@pytest.mark.parametrize("synchronisation", Synchronisation)
+@pytest.mark.parametrize("name", MODELS)
+def test_halves_have_the_bits_of_the_whole(
+    cpu: OnednnProcessor, tmp_path: Path, name: str, synchronisation: Synchronisation
+) -> None:
+    """Both halves by oneDNN: a range of channels is computed as it is in the whole. Rows of columns take another primitive."""
+    model, graph = saved(name, tmp_path)
+    lowered, block, inputs = lower(graph), cpu.dnnl.info.block, random_inputs(graph)
+    layouts = activation_layouts(lowered, BLOCKED)
+    with QueueProcessor() as gpu:
+        alone = partition(lowered, layouts, block, [Lane.cpu] * len(lowered.steps))
+        with PairSession(cpu, gpu, alone, model, synchronisation) as session:
+            wanted = session.run(inputs)
+        for seed in range(2):
+            partitioned = _partition(graph, block, gpu, f"{name}/bits/{seed}", 0.8)
+            with PairSession(cpu, gpu, partitioned, model, synchronisation) as session:
+                found = session.run(inputs)
+            for output, value in wanted.items():
+                if name in ("linear_layers", "mobilenet"):
+                    np.testing.assert_allclose(found[output], value, atol=1e-5 * np.abs(value).max())
+                else:
+                    np.testing.assert_array_equal(found[output], value)
+
+
+def test_different_steps_run_side_by_side(cpu: OnednnProcessor, tmp_path: Path) -> None:
+    """Orders of a plan in parallel, a branch on each lane; steps wait for what they read alone."""
+    model, graph = saved("inception", tmp_path)
+    lowered, block = lower(graph), cpu.dnnl.info.block
+    layouts = activation_layouts(lowered, BLOCKED)
+    rng = np.random.default_rng(11)
+    with QueueProcessor(pause_seconds=0.001) as gpu:
+        for _ in range(3):
+            assignments = drawn(lowered, layouts, block, gpu, rng, 0.2)
+            on = [[k for k, a in enumerate(assignments) if isinstance(a, Split) or a == lane] for lane in Lane]
+            partitioned = partition(lowered, layouts, block, assignments, (on[0], on[1]))
+            assert not partitioned.sequential
+            strict = partition(lowered, layouts, block, assignments)
+            assert sum(partitioned.needed) < sum(strict.needed)
+            for synchronisation in Synchronisation:
+                with PairSession(cpu, gpu, partitioned, model, synchronisation) as session:
+                    require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
+
+
+def test_a_second_processor_that_shares_no_memory_at_once_is_waited_for_by_events(cpu: OnednnProcessor) -> None:
+    core = cpu.capabilities.cores[0]
+    cases = [
+        (QueueProcessor(), Synchronisation.polling, "no core computes for both"),
+        (QueueProcessor(sharing=Sharing.coarse, atomics=False), Synchronisation.events, "only between kernels"),
+        (QueueProcessor(sharing=Sharing.copies, atomics=False), Synchronisation.events, "by copies"),
+        (QueueProcessor(atomics=False), Synchronisation.events, "do not see the CPU's stores"),
+        (QueueProcessor(cores=(core,)), Synchronisation.events, f"both compute on core {core}"),
+    ]
+    for gpu, wanted, why in cases:
+        with gpu:
+            found, said = synchronisation_of(cpu, gpu)
+            assert (found, why in said) == (wanted, True), said
+
+
+def test_polling_is_refused_where_it_cannot_be(cpu: OnednnProcessor, tmp_path: Path) -> None:
+    model, graph = saved("vgg", tmp_path)
+    with QueueProcessor(cores=cpu.capabilities.cores) as gpu:
+        partitioned = _partition(graph, cpu.dnnl.info.block, gpu, "refused")
+        with pytest.raises(DeviceError, match="the pair cannot poll: both compute on core"):
+            PairSession(cpu, gpu, partitioned, model, Synchronisation.polling)
+        with pytest.raises(DeviceError, match="the pair cannot poll: both compute on core"):
+            handshake(cpu, gpu, Synchronisation.polling)
+        with PairSession(cpu, gpu, partitioned, model) as session:
+            assert session.synchronisation == Synchronisation.events
+            require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
+
+
+@pytest.mark.parametrize("synchronisation", Synchronisation)
+def test_a_processor_that_stops_ends_in_an_error(
+    cpu: OnednnProcessor, tmp_path: Path, synchronisation: Synchronisation
+) -> None:
+    """Within the limit of a wait and what finishing takes; the session can be closed, and another one run."""
+    model, graph = saved("vgg", tmp_path)
+    inputs = random_inputs(graph)
+    with QueueProcessor(hangs_before=4, limit_seconds=0.5) as gpu:
+        partitioned = _partition(graph, cpu.dnnl.info.block, gpu, "hang", 1.0)
+        with PairSession(cpu, gpu, partitioned, model, synchronisation, limit_seconds=0.5) as session:
+            begin = monotonic()
+            with pytest.raises(DeviceError, match=r"did not come within 0\.5 s|does not answer"):
+                session.run(inputs)
+            assert monotonic() - begin < 10  # not for ever
+            with pytest.raises(DeviceError, match="failed in an earlier run"):
+                session.run(inputs)
+        with pytest.raises(DeviceError, match="has ended"):
+            session.run(inputs)
+    with QueueProcessor() as gpu, PairSession(cpu, gpu, partitioned, model, synchronisation) as session:
+        require_close(session.run(inputs), _reference(model, graph), 1e-4)
+
+
+@pytest.mark.parametrize("synchronisation", Synchronisation)
+def test_a_kernel_that_fails_ends_in_an_error(cpu: OnednnProcessor, tmp_path: Path, synchronisation: Synchronisation) -> None:
+    """The processor itself works on: the next session on it runs."""
+    model, graph = saved("vgg", tmp_path)
+    with QueueProcessor(fails_before=3) as gpu:
+        partitioned = _partition(graph, cpu.dnnl.info.block, gpu, "fault", 1.0)
+        session = PairSession(cpu, gpu, partitioned, model, synchronisation)
+        with session, pytest.raises(DeviceError, match="the double failed: out of order"):
+            session.run(random_inputs(graph))
+        with PairSession(cpu, gpu, partitioned, model, synchronisation) as session:
+            require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
+
+
+def test_a_slow_processor_is_waited_for(cpu: OnednnProcessor, tmp_path: Path) -> None:
+    """Also asleep: 30 ms are longer than the CPU's lane stays awake."""
+    model, graph = saved("squeezenet", tmp_path)
+    with QueueProcessor(pause_seconds=0.03) as gpu:
+        partitioned = _partition(graph, cpu.dnnl.info.block, gpu, "slow")
+        with PairSession(cpu, gpu, partitioned, model, Synchronisation.polling) as session:
+            require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
+
+
+def test_memory_is_freed_with_the_session(cpu: OnednnProcessor, tmp_path: Path) -> None:
+    model, graph = saved("vgg", tmp_path)
+    with QueueProcessor() as gpu:
+        partitioned = _partition(graph, cpu.dnnl.info.block, gpu, "memory")
+        for synchronisation in Synchronisation:
+            with PairSession(cpu, gpu, partitioned, model, synchronisation):
+                assert gpu.memory
+            assert not gpu.memory
+
+
+def test_inputs_that_do_not_fit_are_refused_and_the_session_runs_on(cpu: OnednnProcessor, tmp_path: Path) -> None:
+    model, graph = saved("vgg", tmp_path)
+    with QueueProcessor() as gpu:
+        session = PairSession(cpu, gpu, _partition(graph, cpu.dnnl.info.block, gpu, "inputs"), model)
+        with pytest.raises(ModelError, match="input 'input' is missing"):
+            session.run({})
+        require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
+        session.close()
+
+
+def test_steps_that_cannot_be_split_say_why(cpu: OnednnProcessor) -> None:
+    lowered, block = lower(FAMILIES["mobilenet"]()), cpu.dnnl.info.block
+    for home, wanted in ((BLOCKED, "depthwise"), ("nhwc", "its output is not dense by channels")):
+        layouts = activation_layouts(lowered, home)
+        said = {why_not_split(lowered, layouts, block, step) for step in lowered.steps}
+        assert {wanted, "neither a convolution nor a linear layer"} <= said
+    (step,) = [s for s in lowered.steps if s.kind == "conv" and s.integer("groups") > 1][:1]
+    with pytest.raises(ModelError, match="cannot be cut: depthwise"):
+        partition(
+            lowered,
+            activation_layouts(lowered, BLOCKED),
+            block,
+            [Split(block) if s is step else Lane.cpu for s in lowered.steps],
+        )
+
+
+@pytest.mark.parametrize(("channel", "message"), [(0, "not between 0 and 40"), (40, "not between 0"), (12, "not at blocks of")])
+def test_splits_elsewhere_are_refused(cpu: OnednnProcessor, channel: int, message: str) -> None:
+    lowered = lower(FAMILIES["resnet"]())
+    assignments = [Split(channel) if k == len(lowered.steps) - 1 else Lane.gpu for k in range(len(lowered.steps))]
+    with pytest.raises(ModelError, match=message):
+        partition(lowered, activation_layouts(lowered, BLOCKED), cpu.dnnl.info.block, assignments)
+
+
+def test_plans_of_another_model_are_refused(cpu: OnednnProcessor) -> None:
+    lowered, block = lower(FAMILIES["vgg"]()), cpu.dnnl.info.block
+    layouts, count = activation_layouts(lowered, BLOCKED), len(lowered.steps)
+    with pytest.raises(ModelError, match=f"1 assignments for {count} steps"):
+        partition(lowered, layouts, block, [Lane.cpu])
+    everywhere = [Lane.cpu] * count
+    with pytest.raises(ModelError, match="the order of the CPU is of other steps"):
+        partition(lowered, layouts, block, everywhere, (range(count - 1), ()))
+    with pytest.raises(ModelError, match="would wait for what comes later"):
+        partition(lowered, layouts, block, everywhere, (range(count - 1, -1, -1), ()))
+
+
+def test_a_handshake_is_measured(cpu: OnednnProcessor) -> None:
+    with QueueProcessor() as gpu:
+        for synchronisation in Synchronisation:
+            found = handshake(cpu, gpu, synchronisation, runs=3, steps=4)
+            assert 0 < found.least_us <= found.median_us
+        assert not gpu.memory

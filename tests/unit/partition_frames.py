@@ -1,0 +1,118 @@
+"""Synthetic samples and evidence of the chapter on partitions, with laws that are known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.partition import sampling
+from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
+from edgeplan.chapters.partition.layers import KINDS
+from edgeplan.chapters.partition.learning.features import DISPATCH
+from edgeplan.chapters.partition.learning.predictors import augmented
+from edgeplan.chapters.partition.learning.training import LAYER, OTHER, About, Trained, train
+from edgeplan.opencl.launch import DeviceNumbers
+
+NUMBERS = DeviceNumbers(units=1, vector=8, block=8, work_group=4096)
+ABOUT = About(
+    "pair-test",
+    "machine",
+    ("1", "2"),
+    {"units": 1, "vector": 8, "block": 8, "work_group": 4096, "local_bytes": 0, "constant_bytes": 0},
+    {"polling": 2.0, "events": 30.0},
+)
+
+
+def samples(count: int = 60, seed: int = 3) -> pd.DataFrame:
+    """Layers whose time on the GPU follows the padded work of their dispatch, on the CPU the plain work; and some other steps."""
+    rows: list[dict[str, Any]] = []
+    for kind in KINDS:
+        layers = sampling.sampled(kind, count, (1e5, 1e9), seed)
+        names, matrix = augmented(layers, NUMBERS)
+        for layer, name, row in zip(layers, names, matrix[:, -len(DISPATCH) :], strict=True):
+            features = dict(zip(DISPATCH, row.tolist(), strict=True))
+            times = {"cpu_us": layer.flops / 1e5, "gpu_us": 2 * features["padded_work"] / 8e4 + 1.0}
+            about = {"name": layer.name, "family": "", "terms": "", "cpu_implementation": "jit", "gpu_implementation": name}
+            rows.append({**asdict(layer), **about, **times, "dispatch": json.dumps(features)})
+    none = {**dict.fromkeys(LAYER, 0), "kind": OTHER, "dispatch": "", "cpu_implementation": "", "gpu_implementation": ""}
+    for k in range(1, 13):
+        terms = {"cpu_us": 1 + 0.001 * k, "gpu_us": 2 + 0.002 * k, "terms": json.dumps([1.0, 4.0 * k, 0.0])}
+        rows.append({**none, "name": "pool", "family": "pool.max", **terms})
+    return pd.DataFrame(rows)
+
+
+def trained(count: int = 60) -> Trained:
+    """Predictors of them."""
+    return train(samples(count), ABOUT, trials=1, test_share=0.2, seed=1)
+
+
+def layer_rows(kind: str, name: str, us: dict[str, float], **more: float) -> pd.DataFrame:
+    """Rows of one layer."""
+    about = {"kind": kind, "name": name, "channels": 16, "outputs": 64, "predicted_us": np.nan, "ratio_ms": np.nan, **more}
+    return pd.DataFrame([{**about, "way": way, "us": value} for way, value in us.items()])
+
+
+def model_rows(model: str, ms: dict[str, float], **ours: float) -> pd.DataFrame:
+    """Rows of one model; `ours` are columns of our plan."""
+    nothing = dict.fromkeys(("predicted_ms", "peak_mib", "cpu_ms", "splits", "steps", "plan_seconds", "plan_gap"), np.nan)
+    rows = []
+    for way, median in ms.items():
+        own = ours if way == "ours" else {}
+        row = {**nothing, "repeat": 1.01, "error": 1e-7, "tolerance": 1e-5, "reason": "", **own}
+        rows.append({"model": model, "way": way, "median_ms": median, **row})
+    return pd.DataFrame(rows)
+
+
+def evidence(**changes: Any) -> PartitionEvidence:
+    """Two layers, one model, handshakes and curves by hand."""
+    layers = [
+        layer_rows("linear", "a", {"cpu": 100, "gpu": 200, "search": 50, "ours": 60, "equal": 110, "fixed": 80}, ratio_ms=1.0),
+        layer_rows("conv", "b", {"cpu": 300, "gpu": 150, "search": 100, "ours": 100, "equal": 150, "fixed": 160}, ratio_ms=3.0),
+    ]
+    models = [
+        model_rows(
+            "resnet18",
+            {"ours": 10.0, "cpu": 15.0, "gpu": 20.0, "equal": 12.0, "fixed": 12.5, "greedy": 10.5, "ncnn": 9.0},
+            predicted_ms=9.0, splits=4, steps=20, plan_seconds=0.5, plan_gap=0.0, peak_mib=40.0, cpu_ms=19.0,
+        ),
+    ]  # fmt: skip
+    errors = pd.DataFrame(
+        [
+            {"side": s, "kind": k, "predictor": p, "implementation": "x", "measured_us": 10.0, "predicted_us": v, "split": split}
+            for s, k, p, v, split in (
+                ("gpu", "linear", "ours", 10.4, "test"),
+                ("gpu", "linear", "ours", 19.0, "training"),
+                ("gpu", "linear", "plain", 11.0, "test"),
+                ("gpu", "conv", "ours", 9.0, "test"),
+                ("gpu", "conv", "plain", 8.0, "test"),
+                ("cpu", "linear", "ours", 10.1, "test"),
+                ("cpu", "conv", "ours", 10.2, "test"),
+            )
+        ]
+    )
+    handshakes = pd.DataFrame(
+        {"synchronisation": ["polling", "events"], "least_us": [2.0, 25.0], "median_us": [3.0, 40.0], "note": ["", ""]}
+    )
+    outputs = np.array([16, 32, 48])
+    curve = {"outputs": outputs, "implementation": ["x", "x", "y"], "work_groups": outputs / 16}
+    for name in ("cpu", "gpu"):
+        curve |= {f"{name}_{part}": outputs * 2.0 for part in ("us", "low_us", "high_us")}
+    curve |= {f"{name}_us": outputs * 2.1 for name in ("ours", "plain", "linear regression", "network")}
+    figures = ("figure_02", "figure_03", "figure_05", "figure_06")
+    importance = pd.DataFrame({"kind": "conv", "implementation": "x", "feature": ["flops", "dispatch.waves"], "gain": [1.0, 3.0]})
+    parts: dict[str, Any] = {
+        "pair": "pair-test",
+        "samples": samples(4),
+        "errors": errors,
+        "importance": importance,
+        "layers": pd.concat(layers, ignore_index=True),
+        "models": pd.concat(models, ignore_index=True),
+        "handshakes": handshakes,
+        "curves": pd.concat([pd.DataFrame(curve).assign(figure=figure) for figure in figures], ignore_index=True),
+        "environment": {"cores": 2, "layers_by_rule": {"linear": 8610, "conv": 2038}, "fingerprint": "f"},
+    }
+    return PartitionEvidence(**(parts | changes))

@@ -1,0 +1,205 @@
+"""Which kernels are launched for a step: a pure function, tested without OpenCL."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+
+from edgeplan.errors import DeviceError
+from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import PostOp, Setting, Step
+from edgeplan.opencl import post_ops
+from edgeplan.opencl.dispatch import dispatch, refusal
+from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Memory, Place
+from edgeplan.opencl.transforms import packed
+from edgeplan.runtime.layouts import BLOCKED, NCHW, NHWC
+
+_NUMBERS = (
+    DeviceNumbers(units=1, vector=8, block=8, work_group=4096),
+    DeviceNumbers(units=6, vector=4, block=16, work_group=256),
+    DeviceNumbers(units=132, vector=16, block=16, work_group=1),
+)
+
+
+def _conv(
+    channels: tuple[int, int],
+    size: int,
+    kernel: int,
+    stride: int = 1,
+    groups: int = 1,
+    posts: tuple[PostOp, ...] = (),
+    layout: str = BLOCKED,
+    batch: int = 1,
+) -> tuple[Step, Mapping[str, Shape], Mapping[str, str]]:
+    pad = kernel // 2
+    after = (size + 2 * pad - kernel) // stride + 1
+    settings: dict[str, Setting] = {"groups": groups, "kernel": (kernel, kernel), "strides": (stride, stride)}
+    settings |= {"dilations": (1, 1), "pads_before": (pad, pad), "pads_after": (pad, pad)}
+    weights = MappingProxyType({"weight": "w", "bias": "b"})
+    step = Step("s", "conv", ("s",), ("x",), ("y",), weights, MappingProxyType(settings), posts)
+    out = (batch, channels[1], after, after)
+    shapes = {"x": (batch, channels[0], size, size), "y": out, "b": (channels[1],), "other": out, "row": (1, 3, 1, 1)}
+    shapes["w"] = (channels[1], channels[0] // groups, kernel, kernel)
+    return step, shapes, {**dict.fromkeys(shapes, BLOCKED), "x": layout}
+
+
+def _fc(rows: int, inner: int, columns: int) -> tuple[Step, Mapping[str, Shape], Mapping[str, str]]:
+    settings: Mapping[str, Setting] = MappingProxyType({"transposed": 0, "alpha": 1.0, "beta": 1.0})
+    step = Step("s", "fc", ("s",), ("x",), ("y",), MappingProxyType({"weight": "w", "bias": "b"}), settings)
+    shapes = {"x": (rows, inner), "y": (rows, columns), "w": (inner, columns), "b": (columns,)}
+    return step, shapes, dict.fromkeys(shapes, NCHW)
+
+
+def _all(numbers: DeviceNumbers) -> Iterator[Dispatch]:
+    for channels, size, kernel, stride in itertools.product((8, 16, 24, 40, 64, 512), (7, 14, 57), (1, 3, 5), (1, 2)):
+        yield dispatch(*_conv((channels, channels + 8), size, kernel, stride), numbers)
+        yield dispatch(*_conv((channels, channels), size, kernel, stride, channels), numbers)
+        yield dispatch(*_conv((3, channels), size, kernel, stride, layout=NCHW), numbers)
+        yield dispatch(*_fc(size - 6, channels, channels), numbers)
+
+
+@pytest.mark.parametrize(
+    ("case", "implementation"),
+    [
+        (_conv((64, 64), 56, 3), "conv.winograd"),
+        (_conv((64, 64), 56, 3, stride=2), "conv.direct"),
+        (_conv((64, 64), 5, 3), "conv.direct"),  # of 4 x 4 tiles, 9 of each 16 pixels would be thrown away
+        (_conv((8, 64), 56, 3), "conv.direct"),
+        (_conv((64, 64), 56, 1), "conv.pointwise"),
+        (_conv((64, 64), 56, 1, stride=2), "conv.direct"),
+        (_conv((64, 64), 2, 1), "conv.direct"),  # less than a tile
+        (_conv((64, 64), 56, 3, groups=64), "conv.depthwise"),
+        (_conv((64, 64), 56, 3, groups=2), "conv.direct"),
+        (_conv((3, 64), 56, 3, layout=NCHW), "conv.first"),
+        (_fc(1, 64, 10), "linear"),
+        (_fc(50, 64, 10), "linear"),
+    ],
+)
+def test_choice(case: tuple[Step, Mapping[str, Shape], Mapping[str, str]], implementation: str) -> None:
+    assert dispatch(*case, _NUMBERS[0]).implementation == implementation
+
+
+@pytest.mark.parametrize("numbers", _NUMBERS, ids=str)
+def test_launches_are_ones_that_a_device_takes(numbers: DeviceNumbers) -> None:
+    variants = set()
+    for found in _all(numbers):
+        for launch in found.launches:
+            variants.add((launch.source, launch.defines))
+            assert all(whole % part == 0 for whole, part in zip(launch.global_size, launch.local_size, strict=True))
+            assert math.prod(launch.local_size) <= numbers.work_group
+            assert launch.arguments.count(Memory.weights) <= 1
+        assert found.work.padded_pixels >= found.work.pixels
+        whole = (
+            found.work.channels
+            if found.implementation == "linear"
+            else -(-found.work.channels // numbers.block) * numbers.block
+        )
+        assert found.work.padded_channels >= whole  # what fills a block is written, too: as zeros
+    assert len(variants) <= 8  # each is seconds of building
+
+
+@pytest.mark.parametrize("numbers", _NUMBERS, ids=str)
+def test_features_have_the_same_names_and_are_numbers(numbers: DeviceNumbers) -> None:
+    features = [found.features() for found in _all(numbers)]
+    assert {tuple(one) for one in features} == {tuple(features[0])}
+    for one in features:
+        assert all(type(value) is float and math.isfinite(value) and value >= 0 for value in one.values())
+        assert 0 < one["useful"] <= 1
+        assert 0 < one["last_wave"] <= 1
+
+
+def test_features_of_one_layer() -> None:
+    found = dispatch(*_conv((64, 24), 8, 1), DeviceNumbers(units=4, vector=8, block=8, work_group=64)).features()
+    # 24 channels are three vectors: tiles of 4 pixels x 24 channels, all 16 of them in one work item
+    assert found == {
+        "launches": 1,
+        "work_group": 1,
+        "work_groups": 1,
+        "waves": 1,
+        "last_wave": 0.25,
+        "tile_pixels": 4,
+        "tile_channels": 24,
+        "padded_pixels": 64,
+        "padded_channels": 24,
+        "useful": 1,
+        "padded_work": 64 * 24 * 64,
+        "weight_elements": 8 + 24 + 24 * 64,
+        "workspace_elements": 0,
+    }
+
+
+def test_a_range_of_columns_is_written_where_it_lies() -> None:
+    step, shapes, layouts = _fc(5, 16, 24)
+    (launch,) = dispatch(step, shapes, layouts, _NUMBERS[0], start=8, leading=64).launches
+    assert launch.arguments[3:8] == (Place("output", 8), 5, 16, 24, 64)
+    (launch,) = dispatch(step, shapes, layouts, _NUMBERS[0]).launches
+    assert launch.arguments[3:8] == (Place("output"), 5, 16, 24, 24)
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        (_conv((8, 8), 9, 3, batch=2), "a batch of 2"),
+        (_conv((12, 12), 9, 3, groups=3), "a convolution of 3 groups of 4 to 4 channels"),
+        (_conv((8, 8), 9, 3, layout=NHWC), "an input in the layout nhwc with 1 groups"),
+        (_conv((8, 8), 9, 3, groups=8, layout=NCHW), "an input in the layout nchw with 8 groups"),
+        (_conv((8, 8), 9, 3, posts=(PostOp("eltwise", "relu"),) * 5), "5 post-operations, more than 4"),
+        (_conv((8, 8), 9, 3, posts=(PostOp("eltwise", "sine"),)), "the post-operation sine"),
+        (_conv((8, 8), 9, 3, posts=(PostOp("binary", "max", tensor="other"),)), "the post-operation max"),
+        (
+            _conv((8, 8), 9, 3, posts=(PostOp("binary", "add", tensor="row"),)),
+            "a post-operation's operand (1, 3, 1, 1) of an output (1, 8, 9, 9)",
+        ),
+        (_fc(1, 1 << 15, 1 << 15), "a tensor of 1073741824 elements, more than 536870912"),
+    ],
+)
+def test_refusals(case: tuple[Step, Mapping[str, Shape], Mapping[str, str]], why: str) -> None:
+    assert refusal(*case, _NUMBERS[0]) == why
+    with pytest.raises(DeviceError, match="leave this step to the other processor"):
+        dispatch(*case, _NUMBERS[0])
+
+
+def test_refusal_of_an_unknown_kind() -> None:
+    step = Step("s", "gru", ("s",), ("x",), ("y",))
+    assert refusal(step, {"x": (1, 8), "y": (1, 8)}, {"x": NCHW, "y": NCHW}, _NUMBERS[0]) == "steps of kind gru"
+
+
+@pytest.mark.parametrize(("vector", "block", "units"), [(2, 8, 1), (16, 8, 1), (8, 32, 1), (8, 8, 0)])
+def test_numbers_that_no_kernel_is_for(vector: int, block: int, units: int) -> None:
+    with pytest.raises(ValueError, match=r"units|vectors"):
+        DeviceNumbers(units, vector, block, 64)
+
+
+def test_codes_are_those_of_the_kernels() -> None:
+    text = (files("edgeplan.opencl") / "sources" / "common.h").read_text()
+    found = re.search(r"enum \{(.*?)\}", text, re.DOTALL)
+    assert found is not None
+    codes, last = {}, 0
+    for entry in found[1].replace("\n", " ").split(","):
+        name, _, value = (part.strip() for part in entry.partition("="))
+        last = codes[name] = int(value) if value else last + 1
+    binaries = {f"{name}_SAME": code for name, code in post_ops.SAME.items()}
+    binaries |= {f"{name}_CHANNEL": code for name, code in post_ops.PER_CHANNEL.items()}
+    assert codes == {name.upper(): code for name, code in (*post_ops.ELTWISE.items(), *binaries.items())}
+
+
+def test_winograd_weights_are_products_with_the_points() -> None:
+    """A weight that is 1 in its middle is, at (i, j), the product of the middle column of G at i and at j."""
+    found = dispatch(*_conv((16, 16), 8, 3), _NUMBERS[0])
+    weight = np.zeros((16, 16, 3, 3), np.float32)
+    weight[5, 7, 1, 1] = 1
+    values = packed(found.packing, (weight, np.arange(16, dtype=np.float32)))
+    assert found.implementation == "conv.winograd"
+    assert values[:16].tolist() == list(range(16))
+    middle = np.array([0, -1 / 6, 1 / 6, 1 / 12, -1 / 12, 0])
+    products = values[16:].reshape(36, 16, 16)
+    np.testing.assert_allclose(products[:, 7, 5], np.outer(middle, middle).ravel(), rtol=1e-6)
+    products[:, 7, 5] = 0
+    assert not products.any()

@@ -1,0 +1,98 @@
+"""Pair files: what they say, and one clear message for each mistake."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edgeplan.chapters.check import check_params
+from edgeplan.devices.pairs import load_pair
+from edgeplan.errors import DeviceError
+
+ROOT = Path(__file__).parents[2]
+GOOD: dict[str, Any] = {
+    "format_version": 1,
+    "name": "pair-test",
+    "cpu": {"device": "cpu-onednn", "threads": 1, "cores": [0]},
+    "gpu": {"device": "opencl-pocl", "core": 1},
+    "synchronisation": "auto",
+}
+
+
+def _file(folder: Path, **changes: Any) -> Path:
+    path = folder / "pair-test.yaml"
+    path.write_text(yaml.safe_dump(GOOD | changes))
+    return path
+
+
+def test_the_shipped_pair_names_devices_that_are_there() -> None:
+    pair = load_pair(ROOT / "config/pairs/pair-pocl.yaml")
+    cpu, gpu = pair.devices()
+    assert (cpu.engine, gpu.engine) == ("onednn", "opencl")
+    assert pair.cores == (0, 1)
+    assert not pair.shared_cores
+
+
+def test_a_pair_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "config/devices", tmp_path / "config/devices")
+    (tmp_path / "config/pairs").mkdir()
+    _file(tmp_path / "config/pairs")
+    monkeypatch.setenv("EDGEPLAN_WORKSPACE", str(tmp_path))
+    assert load_pair("pair-test").name == "pair-test"
+    with pytest.raises(DeviceError, match="unknown pair 'pair-none'.*\n.*\n.*known pairs: pair-test"):
+        load_pair("pair-none")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpu": {"device": "opencl-pocl", "core": 0}}, "core 0 is one of cpu.cores.*name another core"),
+        ({"cpu": {"device": "cpu-onednn", "cores": [0, 0]}}, "cpu.cores: a core is named twice"),
+        ({"cpu": {"device": "cpu-onednn", "threads": 2, "cores": [0]}}, r"2 threads on 1 core\(s\)"),
+        ({"cpu": {"device": "cpu-onednn", "cores": []}}, "cpu.cores"),
+        ({"cpu": {"device": "cpu-none", "cores": [0]}}, "unknown device 'cpu-none'.*\n.*pair 'pair-test', field cpu.device"),
+        ({"cpu": {"device": "cpu-openvino", "cores": [0]}}, "runs on the engine 'openvino', not 'onednn'"),
+        ({"gpu": {"device": "cpu-onednn", "core": 1}}, "runs on the engine 'onednn', not 'opencl'"),
+        ({"synchronisation": "hope"}, "synchronisation"),
+        ({"format_version": 2}, "format_version"),
+        ({"surprise": 1}, "surprise"),
+        ({"name": "pair-other"}, "named 'pair-test' but says 'pair-other'"),
+    ],
+)
+def test_mistakes_are_told(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DeviceError, match=f"(?s){message}"):
+        load_pair(_file(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", "name: [", "\x00"])
+def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "pair-test.yaml"
+    path.write_text(content)
+    with pytest.raises(DeviceError, match="pair file"):
+        load_pair(path)
+
+
+def test_cores_may_be_shared_where_events_are_asked_for(tmp_path: Path) -> None:
+    pair = load_pair(_file(tmp_path, gpu={"device": "opencl-pocl", "core": 0}, synchronisation="events"))
+    assert pair.shared_cores
+    assert pair.cores == (0,)
+
+
+def test_cores_that_do_not_exist_are_told(tmp_path: Path) -> None:
+    beyond = os.cpu_count() or 1
+    pair = load_pair(_file(tmp_path, gpu={"device": "opencl-pocl", "core": beyond}))
+    with pytest.raises(DeviceError, match=f"core {beyond} does not exist on this machine.*\n.*field gpu.core"):
+        pair.check_cores()
+
+
+def test_params_name_pairs_that_have_files(tmp_path: Path) -> None:
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    params["partition"]["pairs"] = ["pair-none"]
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
+    with pytest.raises(DeviceError, match="unknown pair 'pair-none'.*\n.*partition.pairs.*\n.*pair-pocl"):
+        check_params(tmp_path / "params.yaml", ROOT / "config/devices", ROOT / "config/pairs")

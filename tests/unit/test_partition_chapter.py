@@ -1,0 +1,331 @@
+"""The chapter on partitions without a pair: samples, predictors, choices, costs, and tables against values worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from partition_frames import NUMBERS, evidence, layer_rows, model_rows, samples, trained
+
+from edgeplan.chapters.partition import sampling
+from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, predicted
+from edgeplan.chapters.partition.costs import GRID, assignments, chosen_assignments, model_costs
+from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
+from edgeplan.chapters.partition.evaluation.metrics import BARS, partition_metrics
+from edgeplan.chapters.partition.evaluation.page import partition_chapter
+from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
+from edgeplan.chapters.partition.layers import CONV, KINDS, LINEAR, Layer, layer_of, layouts, lowered
+from edgeplan.chapters.partition.learning.features import SHAPE, shape_matrix
+from edgeplan.chapters.partition.learning.predictors import GPU, PLAIN, augmented, load, save
+from edgeplan.chapters.partition.learning.training import Trained, layers_of
+from edgeplan.errors import FormatError
+from edgeplan.planning.partition import baselines
+from edgeplan.planning.partition.planner import plan
+from edgeplan.reporting import kit
+from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.partitioned.program import Lane, Split, partition
+from edgeplan.runtime.program import activation_layouts
+from edgeplan.workloads.registry import WORKLOADS
+
+FLOPS = (4e6, 1e9)
+
+
+@pytest.fixture(scope="module")
+def learnt() -> Trained:
+    return trained()
+
+
+# What is measured
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_are_seeded_different_and_within_bounds(kind: str) -> None:
+    drawn = sampling.sampled(kind, 200, (1e5, 1e9), 7)
+    assert len(set(drawn)) == 200
+    assert sampling.sampled(kind, 50, (1e5, 1e9), 7) == drawn[:50], "more samples go on where fewer end"
+    assert sampling.sampled(kind, 50, (1e5, 1e9), 8) != drawn[:50]
+    assert all(1e5 <= layer.flops <= 1e9 for layer in drawn)
+
+
+def test_layers_follow_the_rules_of_section_5_3() -> None:
+    convs = sampling.all_layers(CONV, FLOPS, (1, 1, 4, 8))
+    assert len(convs) == 2038, "the paper says 2051"
+    assert {layer.window for layer in convs} == {1, 3, 5, 7}
+    assert {layer.height for layer in convs} <= {r // 2**s for r in (64, 56, 48, 40) for s in range(4)}
+    linear = sampling.all_layers(LINEAR, FLOPS, (1, 1, 4, 8))
+    sizes = {i * 2**j for i in (4, 5, 6) for j in range(2, 10)}
+    assert {size for layer in linear for size in (layer.height, layer.inputs, layer.outputs)} <= sizes
+    assert all(FLOPS[0] <= layer.flops <= FLOPS[1] for layer in (*convs, *linear))
+    chosen = sampling.layers(CONV, 20, FLOPS, (1, 1, 4, 8), 7)
+    assert set(chosen) <= set(convs)
+    assert chosen == sampling.layers(CONV, 20, FLOPS, (1, 1, 4, 8), 7)
+
+
+def test_chains_hold_every_layer_once_and_little_enough() -> None:
+    drawn = sampling.sampled(CONV, 60, (1e5, 1e9), 1)
+    chains = list(sampling.chains(drawn, 7, 4e6))
+    assert tuple(layer for chain in chains for layer in chain) == drawn
+    assert all(len(chain) <= 7 for chain in chains)
+    assert all(len(chain) == 1 or sum(layer.weight_bytes for layer in chain) <= 4e6 for chain in chains)
+
+
+def test_splits_leave_something_for_both() -> None:
+    assert sampling.splits(48, 16) == (16, 32)
+    assert sampling.splits(40, 16) == (16, 32)
+    assert sampling.splits(16, 16) == ()
+
+
+def test_a_layer_is_found_again_in_its_step() -> None:
+    for layer in (Layer.linear(50, 768, 3072), Layer(CONV, 28, 28, 64, 96, 3, 2), Layer(CONV, 17, 17, 128, 192, 1, 1, 7)):
+        one = lowered("x", (layer,))
+        assert layer_of(one.steps[0], one.shapes) == layer
+        assert layer.macs == np.prod(layer.out_shape) * np.prod(layer.weight_shape[1:])
+
+
+def test_odd_sizes_keep_their_work() -> None:
+    layer = Layer(CONV, 7, 7, 16, 16, 3, 2)
+    one = lowered("x", (layer,))
+    found = layer_of(one.steps[0], one.shapes)
+    assert found is not None
+    assert found.macs == layer.macs
+
+
+# What is learnt
+
+
+def test_shape_features_are_what_they_say() -> None:
+    row = dict(zip(SHAPE, shape_matrix([Layer(CONV, 8, 6, 3, 16, 3, 2)])[0], strict=True))
+    assert row["flops"] == 2 * 4 * 3 * 16 * 27
+    assert (row["input_elements"], row["output_elements"], row["weight_elements"]) == (8 * 6 * 3, 4 * 3 * 16, 16 * 27)
+
+
+def test_dispatch_features_help_where_padding_decides() -> None:
+    found = trained(220)
+    errors = found.predictors.card.errors
+    assert errors["gpu conv ours"] < 0.8 * errors["gpu conv plain"]
+    tested = found.errors[found.errors["split"] == "test"]
+    assert set(tested["predictor"]) == {"ours", "plain", "linear regression", "network"}
+    counts = tested.groupby(["side", "kind", "predictor"]).size()
+    assert (counts == 44).all(), "a fifth is held out, the same for all"
+    gain = found.importance[found.importance["kind"] == "conv"].groupby("feature")["gain"].sum()
+    assert gain[[name for name in gain.index if name.startswith("dispatch.")]].sum() > 0
+
+
+def test_training_is_the_same_again() -> None:
+    assert trained().digest == trained().digest
+
+
+def test_predictors_are_written_and_read_again(learnt: Trained, tmp_path: Path) -> None:
+    save(learnt.predictors, tmp_path)
+    again = load(tmp_path)
+    assert again.card == learnt.predictors.card
+    for kind in KINDS:
+        layers = sampling.layers(kind, 6, FLOPS, (1, 1, 4, 8), 7)
+        assert np.array_equal(again.cpu_us(layers), learnt.predictors.cpu_us(layers))
+        for variant in ("ours", PLAIN):
+            assert np.array_equal(again.gpu_us(layers, variant), learnt.predictors.gpu_us(layers, variant))
+
+
+@pytest.mark.parametrize("damage", ["card", "text", "missing", "numbers", "lacking", "empty"])
+def test_damaged_predictors_are_told(learnt: Trained, tmp_path: Path, damage: str) -> None:
+    save(learnt.predictors, tmp_path)
+    card = tmp_path / "card.json"
+    document = json.loads(card.read_text())
+    text = tmp_path / document["models"][0]["file"]
+    if damage == "card":
+        card.write_text("{")
+    elif damage == "text":
+        text.write_text(text.read_text()[:300])
+    elif damage == "missing":
+        text.unlink()
+    elif damage == "numbers":
+        card.write_text(json.dumps(document | {"numbers": {"units": 0}}))
+    elif damage == "lacking":
+        card.write_text(json.dumps(document | {"models": document["models"][:1]}))
+    else:
+        card.unlink()
+    with pytest.raises(FormatError, match=str(tmp_path)):
+        load(tmp_path)
+
+
+def test_a_file_outside_the_folder_is_no_predictor(learnt: Trained, tmp_path: Path) -> None:
+    save(learnt.predictors, tmp_path)
+    document = json.loads((tmp_path / "card.json").read_text())
+    document["models"][0]["file"] = "../x.txt"
+    (tmp_path / "card.json").write_text(json.dumps(document))
+    with pytest.raises(FormatError, match=r"models.0.file"):
+        load(tmp_path)
+
+
+# What is chosen
+
+
+@pytest.mark.parametrize("outputs", [16, 48, 512, 3072])
+def test_a_choice_is_the_best_of_what_is_predicted_or_a_single_processor(learnt: Trained, outputs: int) -> None:
+    layer = Layer.linear(96, 320, outputs)
+    found = predicted(learnt.predictors, layer, GRID)
+    assert list(found.channels) == sorted(set(found.channels))
+    assert set(found.channels) <= set(sampling.splits(outputs, GRID))
+    assert len(found.channels) == len(sampling.splits(outputs, GRID)) or len(found.channels) >= 16
+    chosen = choose(found, outputs, 2.0, 0.0)
+    whole = min(found.cpu_us, found.gpu_us)
+    if chosen in (0, outputs):
+        assert (chosen == outputs) == (found.cpu_us <= found.gpu_us)
+        assert not len(found.channels) or found.spans_us.min() + 2.0 >= whole
+    else:
+        assert found.spans_us[found.channels.index(chosen)] + 2.0 < whole
+    assert choose(found, outputs, 2.0, 0.99) in (0, outputs), "no gain is beyond such an error"
+    assert choose(found, outputs, 1e9, 0.0) in (0, outputs), "nor is one worth such a handshake"
+
+
+def test_shares_are_of_whole_steps() -> None:
+    assert at_share(64, 0.5, 16) == 32
+    assert at_share(64, 0.01, 16) == 16
+    assert at_share(64, 0.99, 16) == 48
+    assert at_share(16, 0.5, 16) == 16, "what cannot be split stays whole"
+
+
+def test_the_fixed_share_balances_processors_whose_speeds_are_known(learnt: Trained) -> None:
+    layers = layers_of(samples().query("kind == 'linear'"))
+    share = fixed_share(learnt.predictors, layers, GRID, 0.0)
+    assert 0.3 < share < 0.8, "both are about as fast"
+
+
+# Costs and plans of models
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "resnet18", "inception_v3", "mobilenetv2"])
+def test_costs_of_a_model_are_planned_and_become_a_program(learnt: Trained, name: str) -> None:
+    steps = lower(WORKLOADS[name]())
+    where = activation_layouts(steps, BLOCKED)
+    costs = model_costs(steps, where, learnt.predictors, names=("c", "g"), synchronisation="polling")
+    assert [step.name for step in costs.costs.steps] == [step.name for step in steps.steps]
+    made = plan(costs.costs, "sequential")
+    single = baselines.better_single(costs.costs)[1]
+    assert made.makespan_ms <= single
+    assert all(step.whole_because or step.on == "split" for step in made.steps)
+    assigned = assignments(made, steps)
+    for step, where_to in zip(steps.steps, assigned, strict=True):
+        if isinstance(where_to, Split):
+            layer = layer_of(step, steps.shapes)
+            assert layer is not None
+            assert where_to.channel % GRID == 0
+            assert 0 < where_to.channel < layer.outputs
+    parts = partition(steps, where, NUMBERS.block, assigned)
+    assert len(parts.lanes) == len(steps.steps) + sum(isinstance(a, Split) for a in assigned)
+    greedy = chosen_assignments(costs, baselines.greedy(costs.costs))
+    assert any(isinstance(a, Split) for a in greedy)
+    alone = chosen_assignments(costs, baselines.single(costs.costs, 0))
+    assert set(alone) == {Lane.cpu}
+
+
+def test_a_view_costs_nothing(learnt: Trained) -> None:
+    steps = lower(WORKLOADS["vgg11"]())
+    where = activation_layouts(steps, BLOCKED)
+    costs = model_costs(steps, where, learnt.predictors, names=("c", "g"), synchronisation="polling")
+    views = [c for c, step in zip(costs.costs.steps, steps.steps, strict=True) if step.kind == "reshape"]
+    for step in views:
+        assert step.unsplittable
+        assert {o.span_ms for o in step.options} in ({0.0}, {o.span_ms for o in step.options})
+
+
+# Figures of merit
+
+
+def test_figures_of_merit_are_those_of_the_rows() -> None:
+    found = partition_metrics(evidence())
+    # Speedups over the faster processor: search 2 and 1.5, ours 100/60 and 1.5, equal .909 and 1, fixed 1.25 and .9375.
+    gain = (100 / 60 - 1) + 0.5
+    assert found["partition.oracle_gain_share"] == pytest.approx(gain / 1.5)
+    assert found["partition.oracle_gain_share_mean"] == pytest.approx((2 / 3 + 1) / 2)
+    trivial = max((100 / 110 - 1) + 0.0, 0.25 + (150 / 160 - 1)) / 1.5
+    assert found["partition.gain_over_trivial"] == pytest.approx(gain / 1.5 - trivial)
+    assert found["partition.oracle_speedup"] == pytest.approx(1.75)
+    assert found["partition.slower_than_best_single_layers"] == 0
+    assert found["partition.slower_than_best_single_models"] == 0
+    assert found["partition.gpu_mape_linear"] == pytest.approx(0.04), "of held-out rows alone"
+    assert found["partition.mape_ratio_linear"] == pytest.approx(0.4)
+    assert found["partition.mape_ratio_conv"] == pytest.approx(0.5)
+    assert found["partition.polling_over_event"] == pytest.approx(0.08)
+    assert found["partition.handshake_us"] == 2
+    assert found["partition.ratio_ms_per_op"] == 2
+    assert found["partition.plan_seconds_max"] == 0.5
+    assert found["partition.outputs_equal"] == 1
+    assert "partition.predicted_within_15pct" not in found, "one model is not twelve"
+    assert "partition.speedup_vs_best_single" not in found, "two of the three are lacking"
+
+
+def test_models_count_where_they_were_measured() -> None:
+    names = ["resnet18", "resnet34", "vgg16", *(f"m{k}" for k in range(9))]
+    models = [
+        model_rows(name, {"ours": 10.0, "cpu": 12.5, "gpu": 20.0}, predicted_ms=9.0 if k % 2 else 7.0)
+        for k, name in enumerate(names)
+    ]
+    models[3].loc[models[3]["way"] == "ours", "median_ms"] = 13.0  # slower than the CPU
+    models[4].loc[models[4]["way"] == "ours", ["median_ms", "repeat"]] = [13.0, 1.5]  # who knows
+    found = partition_metrics(evidence(models=pd.concat(models, ignore_index=True)))
+    assert found["partition.predicted_within_15pct"] == pytest.approx(5 / 12)
+    assert found["partition.speedup_vs_best_single"] == pytest.approx(1.25)
+    assert found["partition.slower_than_best_single_models"] == pytest.approx(1 / 11)
+    assert found["partition.steady_models"] == 11
+
+
+def test_a_slow_choice_counts() -> None:
+    slow = layer_rows("conv", "c", {"cpu": 100, "gpu": 100, "search": 90, "ours": 103, "equal": 100, "fixed": 100})
+    found = partition_metrics(evidence(layers=pd.concat([evidence().layers, slow], ignore_index=True)))
+    assert found["partition.slower_than_best_single_layers"] == pytest.approx(1 / 3)
+
+
+def test_wrong_outputs_count() -> None:
+    models = evidence().models
+    models.loc[models["way"] == "ours", "error"] = 2e-5
+    assert partition_metrics(evidence(models=models))["partition.outputs_equal"] == 0
+
+
+def test_every_bar_is_of_a_figure_that_can_be_measured() -> None:
+    names = ["resnet18", "resnet34", "vgg16", *(f"m{k}" for k in range(9))]
+    about = {"predicted_ms": 9.5, "plan_seconds": 1.0, "plan_gap": 0.0}
+    models = [model_rows(name, {"ours": 10.0, "cpu": 12.5, "gpu": 20.0}, **about) for name in names]
+    assert {bar.key for bar in BARS} <= partition_metrics(evidence(models=pd.concat(models, ignore_index=True))).keys()
+
+
+def test_tables_and_figures_are_made() -> None:
+    found = evidence()
+    tables = {name: spec.make(found) for name, spec in PARTITION_TABLES.items()}
+    assert all(len(table) for table in tables.values())
+    second = tables["partition_table_02"].set_index(["device", "method"])
+    assert second.loc[("pair-test", "search"), "linear_1_thread"] == 2
+    assert second.loc[("pair-test", "ours"), "conv_1_thread"] == 1.5
+    assert second.loc[("paper: Pixel 5", "search"), "linear_3_threads"] == 2.01
+    third = tables["partition_table_03"].iloc[0]
+    assert (third["speedup"], third["stock"]) == (1.5, "ncnn")
+    assert third["stock_speedup"] == pytest.approx(15 / 9, abs=1e-3)
+    assert PARTITION_TABLES["partition_table_02"].noted(found).startswith("The rules of section 5.3 give 8610 linear layers")
+    drawn = kit.draw(PARTITION_FIGURES, found)
+    assert set(drawn) == set(PARTITION_FIGURES)
+    page = partition_chapter(found, tables, drawn, partition_metrics(found), "2026-01-01")
+    assert page.headline == "partition_gains"
+    assert any("2 and 3 CPU threads" in text for text in page.findings)
+
+
+def test_what_was_not_measured_is_told() -> None:
+    nothing = evidence(layers=evidence().layers.iloc[:0], models=evidence().models.iloc[:0], curves=evidence().curves.iloc[:0])
+    tables = kit.make_or_explain(PARTITION_TABLES, nothing)
+    assert list(tables["partition_table_02"].columns) == [kit.REASON]
+    assert set(kit.draw(PARTITION_FIGURES, nothing)) == {"partition_figure_07"}
+    assert "partition.handshake_us" in partition_metrics(nothing)
+
+
+def test_dispatch_of_a_part_is_that_of_a_layer_as_small() -> None:
+    layer = Layer(CONV, 28, 28, 64, 96, 3, 1)
+    (name,), matrix = augmented([layer.part(32)], NUMBERS)
+    one = lowered("x", (layer.part(32),))
+    assert layouts((layer,))["0.in"] == BLOCKED
+    assert name.startswith("conv.")
+    assert matrix.shape[1] == len(SHAPE) + 13
+    assert one.shapes["0.out"] == (1, 32, 28, 28)
+    assert GPU == "gpu"
