@@ -127,8 +127,10 @@ def partition(
 
 
 def preceding(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple[tuple[int, ...], ...]:
-    """For each step the numbers of those that it runs after whatever the order: what writes what it touches, or reads what it
-    overwrites."""
+    """For each step the numbers of those that it always runs after.
+
+    They write what it touches, or read what it overwrites.
+    """
     root = shared_buffers(lowered, layouts, block)
     whole = Ranged(lowered, MappingProxyType({}), MappingProxyType({}), tuple(range(len(lowered.steps))))
     found = _dependencies(whole.origin, [_touched(step, whole, root) for step in lowered.steps])
