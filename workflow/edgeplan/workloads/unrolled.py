@@ -20,8 +20,8 @@ def unrolled_language_model(
 ) -> Exported:  # fmt: skip
     """As `recurrent_language_model`, of as many parameters: products, sums, gates and what they are made of, step by step.
 
-    Token ids (tokens, batch) to logits (tokens * batch, vocabulary). States are (batch, hidden), one of each layer: `hidden_0`,
-    and `cell_0` of LSTMs.
+    Token ids (tokens, batch) to logits (tokens * batch, vocabulary). States are (batch, hidden) of each layer, `hidden_0`, and
+    `cell_0` of LSTMs; they come out joined, (layers * batch, hidden).
     """
     b = ExportBuilder(name)
     ids = b.input("input_ids", (tokens, batch), TensorProto.INT64)
@@ -41,9 +41,8 @@ def unrolled_language_model(
     top = b.node("Concat", tops, "/rnn", axis=0) if tokens > 1 else tops[0]
     weight = b.matrix("decoder.weight", hidden, vocabulary)
     outputs = {"logits": b.node("Gemm", [top, weight, b.bias("decoder", vocabulary)], "/decoder")}
-    for layer, of_layer in enumerate(states):
-        # What is read on goes out by another node: an output's name is its own.
-        outputs |= {f"{kind}_{layer}_out": b.node("Identity", [s], "/rnn") for kind, s in zip(kinds, of_layer, strict=True)}
+    for k, kind in enumerate(kinds):
+        outputs[f"{kind}_out"] = b.node("Concat", [of_layer[k] for of_layer in states], "/rnn", axis=0)
     return b.build(outputs)
 
 

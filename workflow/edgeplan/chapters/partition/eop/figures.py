@@ -79,11 +79,10 @@ def settings(e: EopEvidence) -> Any:
     figure, axes = canvas(10.0, 3.6, columns=len(names))
     for axis, name in zip(axes, names, strict=True):
         for place, way in enumerate(way for way in _SHOWN if way in found.columns):
-            for style, (kind, own) in zip(("-", "--"), found.xs(name, level="setting").groupby(level="kind"), strict=False):
-                label = f"{kind}, {way}"
-                axis.plot(
-                    own.index.get_level_values("value"), own[way], style, color=PALETTE[place % len(PALETTE)], label=label
-                )
+            for style, kind in (("-", "LSTM"), ("--", "GRU")):
+                own = found.reset_index()
+                own = own[(own["setting"] == name) & (own["kind"] == kind)]
+                axis.plot(own["value"], own[way], style, color=PALETTE[place % len(PALETTE)], label=f"{kind}, {way}")
         name_axes(axis, name, "ms")
     legend(axes[-1], beside=True)
     return figure

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +127,9 @@ class _Run:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         try:
-            self.sampled = pd.concat([self._sampled(one) for one in SAMPLED], ignore_index=True)
-            self.contention = self.rows.found("contention", self.settings.sweep_runs, self._contention)
+            with nullcontext() if only_stored() else opened(self.pair, profiling=True) as pair:
+                self.sampled = pd.concat([self._sampled(pair, one) for one in SAMPLED], ignore_index=True)
+                self.contention = self.rows.found("contention", self.settings.sweep_runs, partial(self._contention, pair))
         except NotThereError as error:
             raise nothing_stored(self._path) from error
         models = [(name, WORKLOADS[name], "", "", 0) for name in self.settings.models]
@@ -156,35 +158,35 @@ class _Run:
 
     # Operators alone
 
-    def _sampled(self, one: Sampled) -> pd.DataFrame:
+    def _sampled(self, pair: Opened | None, one: Sampled) -> pd.DataFrame:
         sizes = list(one.at(self.settings))
         what = [one.operator, one.dimension, sizes, self.settings.sample_runs]
-        found = self.rows.found("sampled", what, lambda: self._alone(one, sizes))
+        found = self.rows.found("sampled", what, partial(self._alone, pair, one, sizes))
         return found.assign(operator=one.operator, dimension=one.dimension)
 
-    def _alone(self, one: Sampled, sizes: list[int]) -> pd.DataFrame:
-        """At each size the least time of its repeats on each processor, each the median of its runs."""
+    def _alone(self, pair: Opened | None, one: Sampled, sizes: list[int]) -> pd.DataFrame:
+        """At each size the median of its repeats on each processor, each the median of its runs."""
+        assert pair is not None  # noqa: S101  or nothing may be measured
         rows = []
-        with opened(self.pair, profiling=True) as pair:
-            for size in sizes:
-                model = save_workload(one.build(size), self.folder / "alone.onnx", self.seed)
-                subject = subject_of(one.operator, model, self.seed)
-                own = [k for k, step in enumerate(subject.lowered.steps) if operator_of(step) == one.operator]
-                refused = on_gpu(pair, subject)
-                for lane in Lane:
-                    if not own or (lane == Lane.gpu and any(refused[k] for k in own)):
-                        rows.append({"size": size, "side": lane.name, "us": float("nan")})
-                        continue
-                    assigned = [Lane.cpu if lane == Lane.cpu or why else Lane.gpu for why in refused]
-                    made = executable_parts(pair, subject, list(assigned))
-                    times = timed_steps(pair, subject, made, self.settings.sample_runs)[lane]
-                    rows.append({"size": size, "side": lane.name, "us": float(np.median(times[own[-REPEATS:]]))})
+        for size in sizes:
+            model = save_workload(one.build(size), self.folder / "alone.onnx", self.seed)
+            subject = subject_of(one.operator, model, self.seed)
+            own = [k for k, step in enumerate(subject.lowered.steps) if operator_of(step) == one.operator]
+            refused = on_gpu(pair, subject)
+            for lane in Lane:
+                if not own or (lane == Lane.gpu and any(refused[k] for k in own)):
+                    rows.append({"size": size, "side": lane.name, "us": float("nan")})
+                    continue
+                assigned = [Lane.cpu if lane == Lane.cpu or why else Lane.gpu for why in refused]
+                made = executable_parts(pair, subject, list(assigned))
+                times = timed_steps(pair, subject, made, self.settings.sample_runs)[lane]
+                rows.append({"size": size, "side": lane.name, "us": float(np.median(times[own[-REPEATS:]]))})
         log.info("%s over %s: %s", one.operator, one.dimension, rows)
         return pd.DataFrame(rows)
 
-    def _contention(self) -> pd.DataFrame:
-        with opened(self.pair, profiling=True) as pair:
-            return measured_contention(pair, self.folder, self.settings.sweep_runs)
+    def _contention(self, pair: Opened | None) -> pd.DataFrame:
+        assert pair is not None  # noqa: S101  or nothing may be measured
+        return measured_contention(pair, self.folder, self.settings.sweep_runs)
 
     # Models
 
