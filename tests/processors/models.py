@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -102,22 +102,44 @@ def linear_layers(folder: Path) -> tuple[Path, Graph]:
         helper.make_node("Add", ["d", "c"], ["e"], "e"),
         helper.make_node("Relu", ["e"], ["y"], "y"),
     ]
+    return _stored(folder, "linear_layers", nodes, [("x", TensorProto.FLOAT, (13, 48))], ("y", (13, 56)), weights)
+
+
+def embedding(folder: Path) -> tuple[Path, Graph]:
+    """Rows of a table, picked by indices, and a linear layer of them."""
+    rng = np.random.default_rng(6)
+    weights = {"table": rng.standard_normal((10, 24)), "weight": rng.standard_normal((24, 40)) / 5}
+    nodes = [
+        helper.make_node("Gather", ["table", "which"], ["rows"], "rows"),
+        helper.make_node("MatMul", ["rows", "weight"], ["y"], "y"),
+    ]
+    return _stored(folder, "embedding", nodes, [("which", TensorProto.INT64, (4,))], ("y", (4, 40)), weights)
+
+
+def _stored(
+    folder: Path,
+    name: str,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[tuple[str, int, tuple[int, ...]]],
+    output: tuple[str, tuple[int, ...]],
+    weights: Mapping[str, np.ndarray],
+) -> tuple[Path, Graph]:
     graph = helper.make_graph(
         nodes,
-        "linear_layers",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (13, 48))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (13, 56))],
-        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
+        name,
+        [helper.make_tensor_value_info(*one) for one in inputs],
+        [helper.make_tensor_value_info(output[0], TensorProto.FLOAT, output[1])],
+        [numpy_helper.from_array(value.astype(np.float32), key) for key, value in weights.items()],
     )
-    path = folder / "linear_layers.onnx"
+    path = folder / f"{name}.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path, load_onnx(path)
 
 
 def saved(name: str, folder: Path) -> tuple[Path, Graph]:
     """A model of a family as a file."""
-    if name == "linear_layers":
-        return linear_layers(folder)
+    if name in ("linear_layers", "embedding"):
+        return {"linear_layers": linear_layers, "embedding": embedding}[name](folder)
     graph = FAMILIES[name]()
     return save_onnx(graph, folder / f"{name}.onnx"), graph
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from doubles import QueueProcessor
 
+from doubles import QueueProcessor
 from edgeplan.errors import DeviceError
 from edgeplan.opencl.platforms import OpenclOptions
 from edgeplan.processors.base import Processor, Sharing

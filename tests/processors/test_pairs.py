@@ -10,9 +10,9 @@ from time import monotonic
 import numpy as np
 import onnxruntime as ort
 import pytest
-from doubles import QueueProcessor
 from models import FAMILIES, drawn, saved
 
+from doubles import QueueProcessor
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.ir import Graph
@@ -282,3 +282,25 @@ def test_a_handshake_is_measured(cpu: OnednnProcessor) -> None:
             found = handshake(cpu, gpu, synchronisation, runs=3, steps=4)
             assert 0 < found.least_us <= found.median_us
         assert not gpu.memory
+
+
+@ALONE
+@pytest.mark.parametrize("synchronisation", Synchronisation)
+def test_a_wrong_index_ends_the_waits_of_the_gpu(
+    cpu: OnednnProcessor, opencl: OpenclProcessor, tmp_path: Path, synchronisation: Synchronisation
+) -> None:
+    """The CPU's lane stops while kernels wait for it; with right inputs the session runs on."""
+    model, graph = saved("embedding", tmp_path)
+    lowered, block = lower(graph), cpu.dnnl.info.block
+    assignments = [Lane.gpu if step.kind == "fc" else Lane.cpu for step in lowered.steps]
+    assert Lane.gpu in assignments
+    partitioned = partition(lowered, activation_layouts(lowered, BLOCKED), block, assignments)
+    with PairSession(cpu, opencl, partitioned, model, synchronisation) as session:
+        for _ in range(2):
+            begin = monotonic()
+            with pytest.raises(ModelError, match="an index lies outside the axis"):
+                session.run({"which": np.array([1, 2, 3, 99])})
+            assert monotonic() - begin < 10  # not the limit of a wait
+            which = np.array([1, 2, 3, -1])
+            (wanted,) = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"]).run(None, {"which": which})
+            require_close(session.run({"which": which}), {"y": wanted}, 1e-4)

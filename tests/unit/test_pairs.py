@@ -44,7 +44,7 @@ def test_a_pair_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     _file(tmp_path / "config/pairs")
     monkeypatch.setenv("EDGEPLAN_WORKSPACE", str(tmp_path))
     assert load_pair("pair-test").name == "pair-test"
-    with pytest.raises(DeviceError, match="unknown pair 'pair-none'.*\n.*\n.*known pairs: pair-test"):
+    with pytest.raises(DeviceError, match=r"unknown pair 'pair-none'.*\n.*\n.*known pairs: pair-test"):
         load_pair("pair-none")
 
 
@@ -94,5 +94,5 @@ def test_params_name_pairs_that_have_files(tmp_path: Path) -> None:
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
     params["partition"]["pairs"] = ["pair-none"]
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    with pytest.raises(DeviceError, match="unknown pair 'pair-none'.*\n.*partition.pairs.*\n.*pair-pocl"):
+    with pytest.raises(DeviceError, match=r"unknown pair 'pair-none'.*\n.*partition.pairs.*\n.*pair-pocl"):
         check_params(tmp_path / "params.yaml", ROOT / "config/devices", ROOT / "config/pairs")

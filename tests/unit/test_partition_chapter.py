@@ -1,8 +1,9 @@
-"""The chapter on partitions without a pair: samples, predictors, choices, costs, and tables against values worked out by hand."""
+"""The chapter on partitions without a pair: samples, predictors, choices, costs; tables against values worked out by hand."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +117,7 @@ def test_dispatch_features_help_where_padding_decides() -> None:
 
 
 def test_training_is_the_same_again() -> None:
-    assert trained().digest == trained().digest
+    assert trained.__wrapped__().digest == trained().digest
 
 
 def test_predictors_are_written_and_read_again(learnt: Trained, tmp_path: Path) -> None:
@@ -187,6 +188,21 @@ def test_shares_are_of_whole_steps() -> None:
     assert at_share(64, 0.01, 16) == 16
     assert at_share(64, 0.99, 16) == 48
     assert at_share(16, 0.5, 16) == 16, "what cannot be split stays whole"
+
+
+def test_times_beside_each_other_are_longer(learnt: Trained) -> None:
+    layer, predictors = Layer.linear(96, 320, 128), learnt.predictors
+    slower = replace(predictors, card=predictors.card.model_copy(update={"beside": {"linear": 1.5}}))
+    alone, both = (predicted(one, layer, GRID) for one in (predictors, slower))
+    assert np.allclose(both.parts_us, 1.5 * alone.parts_us)
+    assert (both.cpu_us, both.gpu_us) == (alone.cpu_us, alone.gpu_us), "whole ones have nothing beside them"
+
+
+def test_training_samples_are_those_that_were_not_held_out(learnt: Trained) -> None:
+    given = samples()
+    training = learnt.training(given)
+    assert training.groupby("kind").size().to_dict() == {"conv": 48, "linear": 48}
+    assert set(training["name"]) <= set(given["name"])
 
 
 def test_the_fixed_share_balances_processors_whose_speeds_are_known(learnt: Trained) -> None:

@@ -11,7 +11,7 @@ from partition_instances import chain, module
 from typer.testing import CliRunner
 
 from edgeplan.cli import app, main
-from edgeplan.errors import FormatError
+from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.partition.document import parse_costs
 from edgeplan.planning.partition.plan import read_plan
 from edgeplan.planning.partition.planner import BASELINES, plan
@@ -138,3 +138,25 @@ def test_errors_are_one_message_and_leave_nothing(
     assert told.startswith("error: the cost document does not fit: model: Field required")
     assert told.count("\n") == 3
     assert not written.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "MODEL.onnx is missing"),
+        (["m.onnx"], "--pair is missing"),
+        (["m.onnx", "--pair", "p"], "--output is missing"),
+        (["m.onnx", "--costs", "c.json"], "costs say all that is planned from"),
+        (["m.onnx", "--pair", "p", "-o", "x", "--mode", "parallel"], "plans of a model run one operator at a time"),
+    ],
+)
+def test_what_a_plan_is_made_from_is_asked_for(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["plan", "partition", *arguments])
+    assert isinstance(done.exception, ParamsError)
+    assert message in str(done.exception)
+
+
+def test_a_device_or_a_pair_is_checked() -> None:
+    for arguments in ([], ["cpu-onednn", "--pair", "pair-pocl"]):
+        done = CliRunner().invoke(app, ["device", "check", *arguments])
+        assert isinstance(done.exception, ParamsError)

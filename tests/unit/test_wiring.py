@@ -14,7 +14,7 @@ import yaml
 
 from edgeplan.chapters.base import Stage, covered, load
 from edgeplan.chapters.calling import arguments
-from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, parts_of_report
+from edgeplan.chapters.registry import CHAPTERS, PAIR_REPORT, REPORT, REPORTS, STAGES, parts_of_report
 from edgeplan.chapters.wiring import NEUTRAL, code, document, imported
 from edgeplan.devices.config import load_device
 from edgeplan.errors import ParamsError
@@ -86,7 +86,11 @@ def test_texts_for_people_lie_in_no_folder_that_a_stage_besides_those_of_pages_d
     for name, stage in ALL.items():
         own = tuple(_paths(stage["deps"]))
         assert name in writing or [text for text in texts if covered(text, own)] == [], name
-    assert all(covered(text, tuple(REPORT.read)) for text in texts)
+    shown = {name for report in REPORTS for name in texts if covered(name, tuple(report.read))}
+    assert shown == set(texts)
+    for report in REPORTS:  # each reads the texts of its own chapters
+        chapters = {name for name, chapter in CHAPTERS.items() if chapter.merged_by == report.name}
+        assert {text.split("/")[3] for text in texts if covered(text, tuple(report.read))} == chapters
 
 
 def test_every_table_and_figure_has_a_caption_and_no_caption_is_left_over() -> None:
@@ -117,7 +121,7 @@ def test_params_are_checked_first_and_as_a_whole() -> None:
     """DVC takes the stages in the order of the file where they do not depend on each other."""
     assert next(iter(PIPELINE)) == CHECK
     assert PIPELINE[CHECK]["params"] == [{"params.yaml": None}]
-    assert "config/devices" in PIPELINE[CHECK]["deps"]
+    assert {"config/devices", "config/pairs"} <= set(PIPELINE[CHECK]["deps"])
     assert not _outputs(PIPELINE[CHECK]), "what it wrote would make the stages that read it run again"
     assert PIPELINE[CHECK]["cmd"] == f"PYTHONPATH=workflow python workflow/scripts/{CHECK}.py"
 
@@ -153,7 +157,7 @@ def test_a_stage_is_built_before_what_reads_it() -> None:
 def test_only_measuring_stages_keep_rows() -> None:
     keeping = {name for name, stage in ALL.items() if any(path.startswith("data/rows/") for path in _outputs(stage))}
     assert keeping == {stage.name for stage in STAGES if stage.rows}
-    assert keeping == {"fusion", "sampling", "calibration", "truth", "unseen", "cold_start", "memory"}
+    assert keeping == {"fusion", "sampling", "calibration", "truth", "unseen", "cold_start", "memory", "partition"}
     for name in keeping:
         rows = next(out for out in ALL[name]["outs"] if isinstance(out, dict) and next(iter(out)).startswith("data/rows/"))
         assert list(rows.values()) == [{"cache": False, "persist": True}]
@@ -194,18 +198,21 @@ def test_one_stage_merges_the_figures_of_merit_of_a_target() -> None:
         (merging,) = (stage for stage in STAGES if stage.name == chapter.merged_by)
         assert merging.outputs["metrics"].endswith("/metrics.json"), chapter.name
         own = [path for stage in chapter.stages for path in stage.written if "/chapters/" in path]
-        assert f"results/{{device}}/chapters/{chapter.name}.json" in own
+        (wildcard,) = merging.targets.wildcards
+        assert f"results/{{{wildcard}}}/chapters/{chapter.name}.json" in own
         assert covered(own[0], merging.read)
     merged = [path for stage in STAGES for path in stage.metrics]
     assert len(set(merged)) == len(merged)
 
 
 def test_the_report_of_a_device_takes_in_the_chapters_that_are_about_it() -> None:
-    both, one = (parts_of_report(device, VALUES) for device in ("cpu-onednn", "cpu-openvino"))
+    both, one = (parts_of_report(REPORT, device, VALUES) for device in ("cpu-onednn", "cpu-openvino"))
     folder = "results/cpu-onednn/chapters"
     wanted = ("prediction.json", *(f"{name}{end}" for name in ("cold_start", "memory") for end in (".json", ".page.json")))
     assert both == [f"{folder}/{name}" for name in wanted]
     assert one == ["results/cpu-openvino/chapters/prediction.json"]
+    pair = parts_of_report(PAIR_REPORT, "pair-pocl", VALUES)
+    assert pair == [f"results/pair-pocl/chapters/partition{end}" for end in (".json", ".page.json")]
 
 
 def test_chapters_have_the_same_names_and_registries() -> None:

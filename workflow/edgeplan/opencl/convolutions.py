@@ -12,7 +12,17 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import post_ops
 from edgeplan.opencl.launch import Argument, DeviceNumbers, Dispatch, Launch, Memory, Packing, Place, Work
-from edgeplan.opencl.tiles import DEPTHWISE_ROWS, TILES, WINOGRAD_TILES, ceil, chunks, defines, grouped, pointwise_tile
+from edgeplan.opencl.tiles import (
+    CPU_VECTOR,
+    DEPTHWISE_ROWS,
+    TILES,
+    WINOGRAD_TILES,
+    ceil,
+    chunks,
+    defines,
+    grouped,
+    pointwise_tile,
+)
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
 #: Pixels along a side of what F(4 x 4, 3 x 3) computes at once, from (4 + 2) squared places.
@@ -170,7 +180,8 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatc
 def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
     tile, block = TILES[numbers.vector], numbers.block
     rows, columns = tile[0], tile[1] * numbers.vector
-    items, tiles = ceil(c.size_out[1], rows), _tiles(c, block, columns)
+    along, tiles = ceil(c.size_out[1], rows), _tiles(c, block, columns)
+    items, run = (1, along) if numbers.vector >= CPU_VECTOR else (along, 1)
     launch = Launch(
         "conv_first",
         "conv_first",
@@ -184,6 +195,7 @@ def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch
             *c.size_in,
             c.channels_in,
             *c.size_out,
+            run,
             c.channels_out,
             tiles,
             *c.kernel,
@@ -196,7 +208,7 @@ def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch
         "conv.first",
         (launch,),
         (rows, columns),
-        Work(c.pixels, c.channels_out, c.size_out[0] * items * rows, tiles * columns, inner),
+        Work(c.pixels, c.channels_out, c.size_out[0] * along * rows, tiles * columns, inner),
         numbers.units,
         _packing("conv_first", block + tiles * columns * (1 + inner), block=block, columns=columns),
     )

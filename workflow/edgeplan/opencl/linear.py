@@ -19,10 +19,10 @@ _IMAGE_RANK = 4
 def refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> str:
     """Why there are no kernels for a fully connected step, or ""."""
     source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
+    if len(target) == _IMAGE_RANK:
+        return "a fully connected step with an output of 4 axes"
     if layouts[step.inputs[0]] not in (BLOCKED, NCHW) and not same_bytes(source, layouts[step.inputs[0]], NCHW, numbers.block):
         return f"an input in the layout {layouts[step.inputs[0]]}"
-    if len(target) == _IMAGE_RANK and not same_bytes(target, layouts[step.outputs[0]], NCHW, numbers.block):
-        return f"an output of 4 axes in the layout {layouts[step.outputs[0]]}"
     return post_ops.refusal(step, shapes, layouts, numbers.block)
 
 
@@ -45,7 +45,7 @@ def dispatch(
         leading: columns of the tensor that the output is a range of; 0 for its own.
     """
     source, columns = shapes[step.inputs[0]], shapes[step.outputs[0]][-1]
-    flat = len(source) == _IMAGE_RANK and len(shapes[step.outputs[0]]) != _IMAGE_RANK
+    flat = len(source) == _IMAGE_RANK
     channels, pixels, block = (source[1], math.prod(source[2:]), 1) if flat else (source[-1], 1, 1)
     if flat and layouts[step.inputs[0]] == BLOCKED:
         block = numbers.block

@@ -155,6 +155,21 @@ class Processor(ABC):
         del counter_address, value
         raise self._cannot_poll()
 
+    def enqueue_hand_over(self, own_address: int, own_value: int, other_address: int, other_value: int) -> None:
+        """As `enqueue_signal` of the first counter and then `enqueue_wait` for the second, at once where that is faster.
+
+        Args:
+            own_address: of the counter to store in.
+            own_value: to store.
+            other_address: of the counter to wait for.
+            other_value: at least which that must be.
+
+        Raises:
+            DeviceError: as these.
+        """
+        self.enqueue_signal(own_address, own_value)
+        self.enqueue_wait(other_address, other_value)
+
     def _cannot_poll(self) -> DeviceError:
         return DeviceError(
             f"{self.capabilities.name} sees no counters while it runs", where="polling", next_step="synchronise by events"

@@ -84,7 +84,7 @@ class OpenclProcessor(Processor):
         self._workspace: Any = None
         self._run_once: set[tuple[Variant, str, tuple[int, ...]]] = set()
         self._tried: set[int] = set()
-        self._counter_kernels: dict[tuple[str, int, int], _Command] = {}
+        self._counter_kernels: dict[tuple[object, ...], _Command] = {}
         self._waiter: _Waiter | None = None
         self._profiling, self._ahead_ns = profiling, 0
         self._timed: list[tuple[Any, ...]] = []
@@ -422,7 +422,7 @@ class OpenclProcessor(Processor):
         Raises:
             DeviceError: the device does not see the host's stores while it runs.
         """
-        self._launch(self._counter_command("wait_for", counter_address, value))
+        self._launch(self._counter_command("wait_for", (counter_address, value)))
 
     def enqueue_signal(self, counter_address: int, value: int) -> None:
         """Have the queue store a value in a counter once all that was enqueued before has run.
@@ -430,15 +430,24 @@ class OpenclProcessor(Processor):
         Raises:
             DeviceError: the host does not see the device's stores while it runs.
         """
-        self._launch(self._counter_command("set_counter", counter_address, value))
+        self._launch(self._counter_command("set_counter", (counter_address, value)))
+
+    def enqueue_hand_over(self, own_address: int, own_value: int, other_address: int, other_value: int) -> None:
+        """See `Processor`: one launch.
+
+        Raises:
+            DeviceError: the device and the host do not see each other's stores while they run.
+        """
+        self._launch(self._counter_command("hand_over", (own_address, own_value), (other_address, other_value)))
 
     def give_up(self) -> None:
         """End all waits of kernels for counters now; `finish` then raises."""
         if self._control is not None:
             self._control.tensor(0, (1,), "int32")[0] = 1
 
-    def _counter_command(self, name: str, address: int, value: int) -> _Command:
-        key = (name, address, value)
+    def _counter_command(self, name: str, *counters: tuple[int, int]) -> _Command:
+        """A kernel of `poll.cl`; counters are addresses and values."""
+        key = (name, *counters)
         if key in self._counter_kernels:
             return self._counter_kernels[key]
         if self._control is None:
@@ -449,8 +458,8 @@ class OpenclProcessor(Processor):
             )
         cl = self._cl
         kernel = self._programs.kernel(variant("poll", ()), name)
-        given: list[Any] = [cl.SVM(self._word(address)), np.int32(value)]
-        if name == "wait_for":
+        given: list[Any] = [a for address, value in counters for a in (cl.SVM(self._word(address)), np.int32(value))]
+        if name != "set_counter":
             given += [np.int64(self._looks), cl.SVM(self._control.data[:_FLOAT_BYTES])]
         kernel.set_args(*given)
         command = _Command(kernel, (1,), (1,), tuple(given))

@@ -35,7 +35,7 @@ from edgeplan.runtime.program import Program, activation_layouts, default_progra
 from edgeplan.runtime.session import bind_inputs, outputs_of
 from edgeplan.testing.engines import reference_outputs, require_close
 
-_LATER_SECONDS = 0.05
+_LATER_SECONDS, _LONG_SECONDS = 0.05, 10.0
 _SCRATCH_BYTES = 1 << 20  # more than a small convolution needs
 _MARK = np.float32(7)  # what nobody computes
 
@@ -201,6 +201,16 @@ class ProcessorContract:
             words[0] = value
             processor.finish()
             assert words[16] == value
+        processor.enqueue_hand_over(counters.address + 64, 3, counters.address, 3)
+        processor.enqueue_signal(counters.address + 64, 4)
+        processor.flush()
+        end = time.monotonic() + _LONG_SECONDS
+        while words[16] < 3 and time.monotonic() < end:
+            time.sleep(_LATER_SECONDS)
+        assert words[16] == 3
+        words[0] = 3
+        processor.finish()
+        assert words[16] == 4
 
     def test_waits_end_when_they_are_given_up(self, processor: Processor) -> None:
         """That is an error, and later kernels run."""

@@ -23,7 +23,7 @@ class Predicted:
     Attributes:
         cpu_us, gpu_us: whole on one processor.
         channels: of the CPU, for each split that was looked at.
-        parts_us: CPU's and GPU's time of each (splits, 2).
+        parts_us: CPU's and GPU's time of each, beside each other (splits, 2).
     """
 
     cpu_us: float
@@ -52,7 +52,8 @@ def predicted(predictors: PairPredictors, layer: Layer, step: int, variant: str 
         cpu = np.concatenate([cpu[:1], np.concatenate([cpu[1:], further[0][1:]])[order]])
         gpu = np.concatenate([gpu[:1], np.concatenate([gpu[1:], further[1][1:]])[order]])
         chosen = tuple(sorted((*chosen, *more)))
-    return Predicted(float(cpu[0]), float(gpu[0]), chosen, np.column_stack([cpu[1:], gpu[1:]]))
+    parts = np.column_stack([cpu[1:], gpu[1:]]) * predictors.card.beside.get(layer.kind, 1.0)
+    return Predicted(float(cpu[0]), float(gpu[0]), chosen, parts)
 
 
 def _times(predictors: PairPredictors, layer: Layer, channels: Sequence[int], variant: str) -> tuple[Floats, Floats]:
@@ -98,5 +99,6 @@ def fixed_share(predictors: PairPredictors, layers: Sequence[Layer], step: int, 
         channels = [at_share(layer.outputs, float(share), step) for layer in split]
         cpu = predictors.cpu_us([layer.part(c) for layer, c in zip(split, channels, strict=True)])
         gpu = predictors.gpu_us([layer.part(layer.outputs - c) for layer, c in zip(split, channels, strict=True)])
-        means.append(float(np.mean((np.maximum(cpu, gpu) + handshake_us) / whole)))
+        spans = np.maximum(cpu, gpu) * [predictors.card.beside.get(layer.kind, 1.0) for layer in split] + handshake_us
+        means.append(float(np.mean(spans / whole)))
     return float(shares[int(np.argmin(means))])

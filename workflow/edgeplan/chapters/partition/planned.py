@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan import __version__
 from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs, orders
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
 from edgeplan.chapters.partition.measuring.opened import Opened
@@ -38,7 +37,6 @@ class About(BaseModel):
 
     Attributes:
         format_version: version of this document.
-        edgeplan: version that wrote it.
         model: path of the ONNX file.
         model_sha256: of its contents.
         costs_sha256: of the cost document.
@@ -51,7 +49,6 @@ class About(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format_version: Literal[1] = 1
-    edgeplan: str
     model: str
     model_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     costs_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -130,7 +127,6 @@ def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> About:
         ModelError: the model cannot be read.
     """
     about = About(
-        edgeplan=__version__,
         model=str(planned.model.resolve()),
         model_sha256=model_sha256(planned.model),
         costs_sha256=planned.costs.costs.sha256,
@@ -149,7 +145,7 @@ def read_folder(folder: Path) -> tuple[About, PartitionPlan]:
     """The plan of a folder; refused on another machine.
 
     Raises:
-        FormatError: it is damaged, for another machine, or not executable.
+        FormatError: it is damaged, or for another machine.
     """
     about = read_json(folder / ABOUT_NAME, About, "what the plan is for")
     found = read_plan(folder / PLAN_NAME)

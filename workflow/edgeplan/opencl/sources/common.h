@@ -7,10 +7,8 @@
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define FLOATV JOIN(float, V)
-#define INTV JOIN(int, V)
 #define VLOAD(from) JOIN(vload, V)(0, from)
 #define VSTORE(value, to) JOIN(vstore, V)(value, 0, to)
-#define AS_INTV JOIN(as_int, V)
 #define T (N * V)
 
 /* What is read soon, into the first cache (3) or the second (2): planes of channels lie too far apart for a CPU to foresee. */
@@ -131,8 +129,8 @@ void write_blocked(
     VSTORE(x, arena + output + place);
 }
 
-/* Write R pixels of N vectors of channels, from the `skip`th to before the `count`th: in registers where post-operations are bounds and no channel is padding.
-   Inlined, since what is passed by address does not stay in registers. */
+/* Write R pixels of N vectors of channels, from the `skip`th to before the `count`th: in registers where post-operations are
+   bounds and no channel is padding. Inlined, since what is passed by address does not stay in registers. */
 __attribute__((always_inline)) void write_tile(
     const posts_t *posts, __global float *arena, int output, FLOATV (*values)[N], int pixel, int skip, int count, int size,
     int channel, int channels)

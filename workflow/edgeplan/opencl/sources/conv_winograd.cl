@@ -1,6 +1,6 @@
-/* Convolution of 3 x 3 windows, stride 1, by F(4 x 4, 3 x 3) (Lavin and Gray 2015): of the input's tiles of 6 x 6, at each of the
-   36 places a product with the transformed weights, then tiles of 4 x 4 of the output. R tiles of a product are side by side.
-   Weights: bias [tiles of channels][T]; [36][tiles of channels][channels in][T]. Workspace: the input's tiles
+/* Convolution of 3 x 3 windows, stride 1, by F(4 x 4, 3 x 3) (Lavin and Gray 2015): of the input's tiles of 6 x 6, at each of
+   the 36 places a product with the transformed weights, then tiles of 4 x 4 of the output. R tiles of a product are side by
+   side. Weights: bias [tiles of channels][T]; [36][tiles of channels][channels in][T]. Workspace: the input's tiles
    [36][groups of R tiles][blocks in][R][B], the products [36][tiles of channels][groups of R tiles][R][T]. */
 
 #define INPUT_LINE(a, b, c, d, e, f, to, stride) \

@@ -19,3 +19,11 @@ __kernel void set_counter(__global atomic_int *counter, int value)
 {
     atomic_store_explicit(counter, value, memory_order_release, SCOPE);
 }
+
+/* The one and then the other, in one launch: what runs between two kernels that are handed over. */
+__kernel void hand_over(__global atomic_int *own, int own_value, __global atomic_int *counter, int value, long most,
+                        __global atomic_int *gave_up)
+{
+    set_counter(own, own_value);
+    wait_for(counter, value, most, gave_up);
+}

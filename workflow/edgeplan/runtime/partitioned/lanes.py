@@ -158,15 +158,24 @@ class PollingLanes(Lanes):
         self.gpu.free(self._counters)
 
     def _fill(self) -> None:
+        """The GPU's items with waits and signals between them, both of which are left out where nobody needs them."""
         gpu, (own, other) = self.gpu, (int(address) for address in self._addresses)
-        awaited = 0
+        last = len(self.on[1 - _CPU])
+        heeded = {last, *self._rows[:, partner.NEEDED].tolist()}
+        awaited = signal = 0
         for number, k in enumerate(self.on[1 - _CPU], start=1):
             item = self.items[k]
-            if item.needed > awaited:
+            if item.needed > awaited and signal:
+                gpu.enqueue_hand_over(other, signal, own, item.needed)
+            elif item.needed > awaited:
                 gpu.enqueue_wait(own, item.needed)
-                awaited = item.needed
+            elif signal:
+                gpu.enqueue_signal(other, signal)
+            awaited = max(awaited, item.needed)
             gpu.enqueue(item.kernel)
-            gpu.enqueue_signal(other, number)
+            signal = number if number in heeded else 0
+        if signal:
+            gpu.enqueue_signal(other, signal)
         gpu.flush()
 
     def _late(self) -> DeviceError:

@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.errors import DeviceError
+from edgeplan.errors import DeviceError, ModelError
 from edgeplan.processors.base import Kernel, Processor, Sharing
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runtime.executable import Executable
@@ -108,7 +108,7 @@ class PairSession:
         """One inference: outputs by tensor name.
 
         Raises:
-            ModelError: an input is missing or of another shape.
+            ModelError: an input is missing or of another shape, or an index in one lies outside its axis.
             DeviceError: a processor fails, or does not come in time; the session can only be closed then.
         """
         self.bind(inputs)
@@ -134,7 +134,11 @@ class PairSession:
         """
         self._require_open()
         self._failed = True  # until it has not
-        self._lanes.run(self.times)
+        try:
+            self._lanes.run(self.times)
+        except ModelError:  # the inputs were wrong: nothing runs any more, and others may be right
+            self._failed = False
+            raise
         self._failed = False
 
     def _require_open(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,11 @@ def subject_of(name: str, model: Path, seed: int) -> Subject:
             rng.integers(0, 2, shape).astype(dtype) if dtype is not None else rng.standard_normal(shape).astype(np.float32)
         )
     return Subject(name, model, lowered, activation_layouts(lowered, BLOCKED if images else NCHW), inputs)
+
+
+def inside(subject: Subject) -> Subject:
+    """The same with images in blocks at the border, too, as they are inside a model; what they hold is then any value."""
+    return replace(subject, layouts=dict.fromkeys(subject.layouts, BLOCKED))
 
 
 def on_gpu(pair: Opened, subject: Subject) -> list[str]:

@@ -56,7 +56,7 @@ def operators(e: EopEvidence) -> pd.DataFrame:
 
 def _keys(e: EopEvidence, model: str) -> float:
     own = e.key[(e.key["model"] == model) & (e.key["figure"] == "")]
-    return float(own["key"].iloc[0]) if len(own) else 0.0
+    return float(own["key_operators"].iloc[0]) if len(own) else 0.0
 
 
 def workloads(e: EopEvidence) -> pd.DataFrame:

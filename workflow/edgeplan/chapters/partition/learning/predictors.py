@@ -69,7 +69,8 @@ class Card(_Part):
         cpu_implementations: by kind, window and stride ("conv 3x3/2"), the one that most samples had.
         others: factors of `others.TERMS` by side and family.
         errors: mean relative error on held-out samples, by side, kind and variant ("gpu conv ours").
-        handshake_us: of an empty step, by synchronisation.
+        handshake_us: of a step of nothing, by synchronisation.
+        beside: by how much layers take longer that both processors compute at once, by kind, on training samples.
         fixed_share: the CPU's share of all layers that is best on the training samples, by kind.
     """
 
@@ -83,6 +84,7 @@ class Card(_Part):
     others: dict[Literal["cpu", "gpu"], dict[str, tuple[_Number, _Number, _Number]]]
     errors: dict[str, _Number]
     handshake_us: dict[str, _Number]
+    beside: dict[str, _Number] = {}
     fixed_share: dict[str, _Number] = {}
 
 

@@ -72,6 +72,18 @@ class Trained:
     importance: pd.DataFrame
     beside: Mapping[tuple[str, str], plain.Predict]
 
+    def training(self, samples: pd.DataFrame) -> pd.DataFrame:
+        """Those of the samples that were trained on, in their order.
+
+        Args:
+            samples: that `train` was given.
+        """
+        parts = []
+        for kind in KINDS:
+            own = self.errors[(self.errors["kind"] == kind) & (self.errors["side"] == GPU) & (self.errors["predictor"] == OURS)]
+            parts.append(_usable(samples, kind)[(own["split"] == "training").to_numpy()])
+        return pd.concat(parts, ignore_index=True)
+
     @property
     def digest(self) -> str:
         """Of all trees and of what the card says: plans are for one."""
@@ -171,8 +183,13 @@ class _Table:
         return self.rows[f"{side}_implementation"].to_numpy(str)
 
 
+def _usable(samples: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """Samples of a kind with times of both processors."""
+    return samples[(samples["kind"] == kind) & samples["cpu_us"].notna() & samples["gpu_us"].notna()].reset_index(drop=True)
+
+
 def _table(samples: pd.DataFrame, kind: str, test_share: float, seed: int) -> _Table:
-    rows = samples[(samples["kind"] == kind) & samples["cpu_us"].notna() & samples["gpu_us"].notna()].reset_index(drop=True)
+    rows = _usable(samples, kind)
     held = np.random.default_rng(seed).permutation(len(rows)) < round(test_share * len(rows))
     shapes = shape_matrix(layers_of(rows))
     dispatched = np.column_stack([shapes, dispatch_matrix([json.loads(text) for text in rows["dispatch"]])])

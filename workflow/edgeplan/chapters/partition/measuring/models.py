@@ -81,7 +81,7 @@ def measured(pair: PairFile, predictors: PairPredictors, job: ModelJob) -> pd.Da
         rows.append({"way": OURS, "reason": error.what.splitlines()[0]})
     rows += [_stock(pair, setting, job) for setting in job.settings]
     frame = pd.DataFrame(rows).reindex(columns=list(COLUMNS["models"]))
-    frame["reason"] = frame["reason"].fillna("").astype(str)
+    frame["reason"] = frame["reason"].astype(object).fillna("").astype(str)
     frame[list(_NUMBERS)] = frame[list(_NUMBERS)].astype("float64")
     return frame
 

@@ -23,6 +23,7 @@ _PART_US = ("channels", "us", "low_us", "high_us", "cpu_implementation", "gpu_im
 #: Columns of each kind of rows.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "samples": ("place", "cpu_us", "gpu_us", "cpu_implementation", "gpu_implementation"),
+    "beside": _PART_US,
     "grids": (*_PART_US, "again"),
     "fresh": ("layer", "way", *_PART_US),
     "curves": ("place", "way", *_PART_US),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import Predicted, at_share, choose, predicted
 from edgeplan.chapters.partition.layers import KINDS, Layer
 from edgeplan.chapters.partition.learning.predictors import CPU, GPU, OURS, PLAIN, PairPredictors, refused
+from edgeplan.chapters.partition.learning.training import layers_of
 from edgeplan.chapters.partition.measuring.chains import ChainTimes, Place, timed
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import NotThereError, Rows
@@ -29,6 +31,8 @@ WHOLE_CPU, WHOLE_GPU, SEARCH, WITHOUT, EVENTS, ALL_CORES = (
 )
 _MIB = 1 << 20
 _PAIR_WAYS = "pair"
+#: What splits take beside each other is learnt from layers of at least so many FLOPs, and of so many chains.
+_WORTH_SPLITTING, _BESIDE_CHAINS = 4e6, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class SplitMeasuring:
         predictors: of the pair.
         settings: what is measured.
         folder: with the pool of weights.
+        handshake_us: of a split, as the pair waits.
     """
 
     rows: Rows
@@ -65,6 +70,7 @@ class SplitMeasuring:
     predictors: PairPredictors
     settings: PartitionSettings
     folder: Path
+    handshake_us: float
 
     def layers(self, seed: int) -> pd.DataFrame:
         """All rows of layers: kind, name, way, channels, outputs, us, predicted_us, ratio_ms (`PartitionEvidence.layers`)."""
@@ -80,6 +86,30 @@ class SplitMeasuring:
         self.rows.merge("fresh")
         return pd.concat(parts, ignore_index=True)
 
+    def beside(self, training: pd.DataFrame) -> dict[str, float]:
+        """By how much splits of training samples take longer than the slower part is predicted to, median by kind.
+
+        Args:
+            training: rows of samples that predictors were trained on.
+        """
+        found = {}
+        for kind in KINDS:
+            some = [layer for layer in layers_of(training[training["kind"] == kind]) if layer.flops >= _WORTH_SPLITTING]
+            places, predicted_us = [], []
+            for layer in some[: _BESIDE_CHAINS * self.settings.chain]:
+                every = predicted(self.predictors, layer, self.settings.grid_step)
+                if every.channels:
+                    best = int(np.argmin(every.spans_us))
+                    places.append(Place(layer, every.channels[best]))
+                    predicted_us.append(float(every.spans_us[best]))
+            key = [[[asdict(p.layer), p.channels] for p in places], self.settings.sample_runs]
+            rows = self.rows.found("beside", key, partial(self._timed, places, self.settings.sample_runs)) if places else None
+            if rows is not None:
+                ratios = (rows["us"].to_numpy(np.float64) - self.handshake_us) / np.array(predicted_us)
+                found[kind] = max(1.0, float(np.median(ratios)))
+        self.rows.merge("beside")
+        return found
+
     # Choosing
 
     def _all_chosen(self, drawn: Sequence[Layer]) -> Iterator[Chosen]:
@@ -90,13 +120,12 @@ class SplitMeasuring:
 
     def _chosen(self, layer: Layer) -> Chosen:
         step, card = self.settings.grid_step, self.predictors.card
-        polling = card.handshake_us.get(Synchronisation.polling, max(card.handshake_us.values()))
         margins = {variant: self._margin(layer, variant) for variant in (OURS, PLAIN)}
         began = time.perf_counter()
         found = predicted(self.predictors, layer, step)
-        ours = choose(found, layer.outputs, polling, margins[OURS])
+        ours = choose(found, layer.outputs, self.handshake_us, margins[OURS])
         ratio_ms = (time.perf_counter() - began) * 1e3
-        plain = choose(predicted(self.predictors, layer, step, PLAIN), layer.outputs, polling, margins[PLAIN])
+        plain = choose(predicted(self.predictors, layer, step, PLAIN), layer.outputs, self.handshake_us, margins[PLAIN])
         channels = {
             WHOLE_CPU: layer.outputs,
             WHOLE_GPU: 0,
@@ -106,7 +135,7 @@ class SplitMeasuring:
             "fixed": at_share(layer.outputs, card.fixed_share[layer.kind], step),
             "equal": at_share(layer.outputs, 0.5, step),
         }
-        return Chosen(layer, channels, _span(found, ours, layer.outputs, polling), ratio_ms)
+        return Chosen(layer, channels, _span(found, ours, layer.outputs, self.handshake_us), ratio_ms)
 
     def _margin(self, layer: Layer, variant: str) -> float:
         return max(self.predictors.error(CPU, layer.kind), self.predictors.error(GPU, layer.kind, variant))

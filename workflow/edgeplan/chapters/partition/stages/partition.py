@@ -18,7 +18,7 @@ import pandas as pd
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import fixed_share
 from edgeplan.chapters.partition.layers import KINDS
-from edgeplan.chapters.partition.learning.predictors import PairPredictors, save
+from edgeplan.chapters.partition.learning.predictors import save
 from edgeplan.chapters.partition.learning.training import About, Trained, layers_of, train
 from edgeplan.chapters.partition.measuring.chains import write_pool
 from edgeplan.chapters.partition.measuring.curves import curves as measured_curves
@@ -42,6 +42,8 @@ from edgeplan.workloads.registry import WORKLOADS, save_workload
 log = logging.getLogger(__name__)
 _ABOUT = "about.json"
 _HANDSHAKE_STEPS = 20
+#: A median that is more than so many times the least is of a machine on which others work.
+_LONGEST_HANDSHAKE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,10 @@ class _Run:
         log.info("%d samples", len(self.samples))
         self.trained = self._trained()
         log.info("errors of predictors: %s", self.trained.predictors.card.errors)
-        measuring = SplitMeasuring(self.rows, pair, self.trained.predictors, self.settings, self.folder)
+        handshake_us = self.trained.predictors.card.handshake_us[self.known.synchronisation]
+        measuring = SplitMeasuring(self.rows, pair, self.trained.predictors, self.settings, self.folder, handshake_us)
+        self._learn_beside(measuring)
+        measuring = replace(measuring, predictors=self.trained.predictors)
         self.layers = measuring.layers(self.seed)
         log.info("%d layers split", self.layers["name"].nunique())
         self.curves = measured_curves(measuring, self.trained.beside)
@@ -193,7 +198,8 @@ class _Run:
 
     def _trained(self) -> Trained:
         settings = self.settings
-        costs = self.handshakes.dropna(subset="median_us").set_index("synchronisation")["median_us"]
+        made = self.handshakes.dropna(subset="median_us").set_index("synchronisation")
+        costs = made["median_us"].clip(upper=_LONGEST_HANDSHAKE * made["least_us"])
         about = About(
             self.pair.name,
             str(self.known.identity[0]),
@@ -201,17 +207,22 @@ class _Run:
             self.known.numbers,
             {str(how): float(us) for how, us in costs.items()},
         )
-        trained = train(self.samples, about, trials=settings.trials, test_share=settings.test_share, seed=self.seed)
-        return replace(trained, predictors=self._with_shares(trained.predictors))
+        return train(self.samples, about, trials=settings.trials, test_share=settings.test_share, seed=self.seed)
 
-    def _with_shares(self, predictors: PairPredictors) -> PairPredictors:
-        """With the one ratio that is best on the training samples, of each kind."""
+    def _learn_beside(self, measuring: SplitMeasuring) -> None:
+        """What the training samples tell besides: times beside each other, and the one ratio that is best for each kind."""
+        training = self.trained.training(self.samples)
+        self._update(beside=measuring.beside(training))
+        log.info("splits over their slower part: %s", self.trained.predictors.card.beside)
         shares = {}
-        handshake_us = min(predictors.card.handshake_us.values())
         for kind in KINDS:
-            some = layers_of(self.samples[self.samples["kind"] == kind])
-            shares[kind] = fixed_share(predictors, some, self.settings.grid_step, handshake_us)
-        return replace(predictors, card=predictors.card.model_copy(update={"fixed_share": shares}))
+            some = layers_of(training[training["kind"] == kind])
+            shares[kind] = fixed_share(self.trained.predictors, some, self.settings.grid_step, measuring.handshake_us)
+        self._update(fixed_share=shares)
+
+    def _update(self, **values: Mapping[str, float]) -> None:
+        predictors = self.trained.predictors
+        self.trained = replace(self.trained, predictors=replace(predictors, card=predictors.card.model_copy(update=values)))
 
     def _models(self) -> pd.DataFrame:
         found = []

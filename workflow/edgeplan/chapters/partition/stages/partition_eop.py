@@ -22,6 +22,7 @@ from edgeplan.chapters.partition.eop.sweeps import (
     SWEEP,
     Subject,
     executable_parts,
+    inside,
     on_gpu,
     reason_of,
     run_plan,
@@ -59,7 +60,18 @@ COLUMNS = {
         *("way", "predicted_ms", "simulated_ms", "median_ms", "repeat", "error", "tolerance", "splits", "steps"),
         *("plan_seconds", "plan_gap", "same_as", "reason"),
     ),
-    "key": ("step", "name", "operator", "dimension", "ratio", "cpu_pattern", "gpu_pattern", "tuned_us", "grid_us", "key"),
+    "key": (
+        "step",
+        "name",
+        "operator",
+        "dimension",
+        "ratio",
+        "cpu_pattern",
+        "gpu_pattern",
+        "tuned_us",
+        "grid_us",
+        "key_operators",
+    ),
 }
 _EXACT, _WINOGRAD = 1e-5, 1e-4
 _HANDSHAKES, _HANDSHAKE_STEPS = 50, 20
@@ -170,7 +182,7 @@ class _Run:
         rows = []
         for size in sizes:
             model = save_workload(one.build(size), self.folder / "alone.onnx", self.seed)
-            subject = subject_of(one.operator, model, self.seed)
+            subject = inside(subject_of(one.operator, model, self.seed))
             own = [k for k, step in enumerate(subject.lowered.steps) if operator_of(step) == one.operator]
             refused = on_gpu(pair, subject)
             for lane in Lane:

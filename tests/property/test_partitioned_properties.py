@@ -1,0 +1,212 @@
+"""Partitions of random graphs: what shares memory is never in use at once, and what runs computes what the graph says."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from doubles import QueueProcessor
+from edgeplan.engines.base import random_inputs
+from edgeplan.errors import DeviceError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.graph.steps import Lowered
+from edgeplan.processors.onednn import OnednnProcessor
+from edgeplan.runtime.layouts import BLOCKED, size_bytes
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.partitioned.program import Assignment, Lane, Partitioned, Split, partition
+from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
+from edgeplan.runtime.program import activation_layouts, plan_buffers, shared_buffers
+from edgeplan.runtime.ranges import channels_of, why_not_split
+from edgeplan.testing.engines import reference_outputs, require_close
+
+_quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """A random net of convolutions, sums, products, concatenations and views, with a linear layer behind or not."""
+    b = GraphBuilder("mesh", (1, draw(st.sampled_from([5, 16])), 6, 6))
+    values = [b.conv(b.input, draw(st.sampled_from([20, 24, 32])), 1)]
+    for _ in range(draw(st.integers(2, 9))):
+        one, other = draw(st.sampled_from(values)), draw(st.sampled_from(values))
+        which = draw(st.sampled_from(["conv", "conv", "relu", "add", "mul", "pool", "concat", "depthwise", "view"]))
+        if which == "conv":
+            values.append(b.relu(b.conv(one, b.channels(values[0]), draw(st.sampled_from([1, 3])), bias=draw(st.booleans()))))
+        elif which == "depthwise":
+            values.append(b.dwconv(one, 3))
+        elif which == "relu":
+            values.append(b.relu(one))
+        elif which == "pool":
+            values.append(b.maxpool(one, 3, 1, 1))
+        elif which == "view":
+            values.append(b.reshape(b.relu(b.reshape(one, (1, b.channels(one), 36))), (1, b.channels(one), 6, 6)))
+        elif which == "concat":
+            values.append(b.conv(b.concat([one, other]), b.channels(values[0]), 1))
+        else:
+            values.append((b.add if which == "add" else b.mul)(one, other))
+    if draw(st.booleans()):
+        values.append(b.relu(b.fc(b.flatten(b.gap(values[-1])), draw(st.sampled_from([24, 40])))))
+    return b.build(*dict.fromkeys(values[-2:]))
+
+
+@st.composite
+def partitions(draw: st.DrawFn, graph: Graph, block: int, *, parallel: bool) -> tuple[Lowered, Partitioned]:
+    """A random partition, in the order of the steps or with orders of its own."""
+    lowered = lower(graph)
+    layouts = activation_layouts(lowered, BLOCKED)
+    assignments: list[Assignment] = []
+    for step in lowered.steps:
+        options: list[Assignment] = list(Lane)
+        if not why_not_split(lowered, layouts, block, step):
+            options += [Split(c) for c in range(block, channels_of(lowered, step), block)]
+        assignments.append(draw(st.sampled_from(options)))
+    orders = None
+    if parallel:
+        order = draw(_orders(lowered, layouts, block))
+        on = [[k for k in order if isinstance(assignments[k], Split) or assignments[k] == lane] for lane in Lane]
+        orders = (on[0], on[1])
+    return lowered, partition(lowered, layouts, block, assignments, orders)
+
+
+@st.composite
+def _orders(draw: st.DrawFn, lowered: Lowered, layouts: Mapping[str, str], block: int) -> list[int]:
+    """The steps in any order in which each follows those that write what it touches, or read what it writes."""
+    root = shared_buffers(lowered, layouts, block)
+    read = [{root[t] for t in step.reads} for step in lowered.steps]
+    written = [{root[t] for t in step.outputs} for step in lowered.steps]
+    left, order = list(range(len(lowered.steps))), []
+    while left:
+        free = [k for k in left if not any(written[j] & (read[k] | written[k]) or read[j] & written[k] for j in left if j < k)]
+        order.append(draw(st.sampled_from(free)))
+        left.remove(order[-1])
+    return order
+
+
+def _earlier(found: Partitioned) -> list[set[int]]:
+    """For each sub-step those that have surely ended when it starts: its lane's before, those it waits for, and theirs."""
+    lanes = [found.of(lane) for lane in Lane]
+    earlier: list[set[int]] = [set() for _ in found.lanes]
+    for k, (lane, needed) in enumerate(zip(found.lanes, found.needed, strict=True)):
+        mine = lanes[lane].index(k)
+        direct = {*lanes[lane][:mine], *lanes[1 - lane][:needed]}
+        assert all(j < k for j in direct), "the program's order fits both lanes"
+        earlier[k] = direct.union(*(earlier[j] for j in direct))
+    return earlier
+
+
+@settings(_quick, max_examples=120)
+@given(data=st.data(), graph=graphs(), block=st.sampled_from([8, 16]), parallel=st.booleans())
+def test_what_shares_memory_is_never_in_use_at_once(data: st.DataObject, graph: Graph, block: int, parallel: bool) -> None:
+    lowered, found = data.draw(partitions(graph, block, parallel=parallel))
+    earlier, steps = _earlier(found), found.ranged.lowered.steps
+    layouts = activation_layouts(lowered, BLOCKED)
+    root = shared_buffers(lowered, layouts, block)
+
+    def whole(tensor: str) -> str:
+        return found.ranged.tensors[tensor].whole if tensor in found.ranged.tensors else tensor
+
+    users: dict[str, set[int]] = {}
+    spans: dict[str, tuple[int, int]] = {}
+    for k, step in enumerate(steps):
+        for tensor in map(whole, (*step.reads, *step.outputs)):
+            users.setdefault(root[tensor], set()).add(k)
+    for tensor, layout in layouts.items():
+        size = size_bytes(lowered.shapes[tensor], layout, block)
+        low, high = spans.get(root[tensor], (found.offsets[tensor], 0))
+        spans[root[tensor]] = (low, max(high, found.offsets[tensor] + size))
+        assert spans[root[tensor]][0] == found.offsets[tensor]
+    assert max(high for _, high in spans.values()) <= found.arena_bytes
+    given_, taken = {root[t] for t in lowered.inputs}, {root[t] for t in lowered.outputs}
+    for one, other in combinations(users, 2):
+        (low, high), (low_other, high_other) = spans[one], spans[other]
+        if high <= low_other or high_other <= low:
+            continue
+        after = all(j in earlier[k] for j in users[one] for k in users[other]) and one not in taken and other not in given_
+        before = all(k in earlier[j] for j in users[one] for k in users[other]) and other not in taken and one not in given_
+        assert after or before, (one, other)
+
+
+@settings(_quick, max_examples=100)
+@given(data=st.data(), graph=graphs(), parallel=st.booleans())
+def test_steps_wait_for_what_they_touch(data: st.DataObject, graph: Graph, parallel: bool) -> None:
+    """What they read is written, what they write over is read; and, one after the other, for all of the step before."""
+    lowered, found = data.draw(partitions(graph, 8, parallel=parallel))
+    earlier, steps, origin, parts = _earlier(found), found.ranged.lowered.steps, found.ranged.origin, found.ranged.tensors
+    root = shared_buffers(lowered, activation_layouts(lowered, BLOCKED), 8)
+
+    def buffers(tensors: Sequence[str]) -> set[str]:
+        return {root[parts[t].whole if t in parts else t] for t in tensors}
+
+    for k, step in enumerate(steps):
+        read, written = buffers(step.reads), buffers(step.outputs)
+        for j, other in enumerate(steps):
+            touches = buffers(other.outputs) & (read | written) or buffers(other.reads) & written
+            if origin[j] < origin[k] and (touches or found.sequential):
+                assert j in earlier[k], (other.name, step.name)
+
+
+@settings(_quick, max_examples=60)
+@given(data=st.data(), graph=graphs())
+def test_one_after_the_other_takes_the_memory_of_the_whole(data: st.DataObject, graph: Graph) -> None:
+    lowered, found = data.draw(partitions(graph, 8, parallel=False))
+    offsets, size = plan_buffers(lowered, activation_layouts(lowered, BLOCKED), 8)
+    assert found.arena_bytes == size
+    assert {tensor: found.offsets[tensor] for tensor in offsets} == dict(offsets)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[OnednnProcessor, QueueProcessor]]:
+    try:
+        with OnednnProcessor() as cpu, QueueProcessor() as gpu:
+            yield cpu, gpu
+    except DeviceError as error:
+        pytest.skip(error.what)
+
+
+@settings(_quick, max_examples=30)
+@given(data=st.data(), graph=graphs(), parallel=st.booleans(), synchronisation=st.sampled_from(Synchronisation))
+def test_random_partitions_compute_what_the_graph_does(
+    pair: tuple[OnednnProcessor, QueueProcessor],
+    data: st.DataObject,
+    graph: Graph,
+    parallel: bool,
+    synchronisation: Synchronisation,
+) -> None:
+    cpu, gpu = pair
+    _, found = data.draw(partitions(graph, cpu.dnnl.info.block, parallel=parallel))
+    with tempfile.TemporaryDirectory() as folder:
+        model = save_onnx(graph, Path(folder) / "model.onnx")
+        with PairSession(cpu, gpu, found, model, synchronisation) as session:
+            for _ in range(2):
+                outputs = session.run(random_inputs(graph))
+                wanted = reference_outputs(graph)
+                largest = max(np.abs(value).max() for value in wanted.values())
+                if np.isfinite(largest):
+                    require_close(outputs, wanted, 1e-4)
+
+
+def test_a_sum_waits_for_those_who_read_what_it_writes_over() -> None:
+    """Its operand's buffer becomes its own, while the pooling beside it still reads that."""
+    b = GraphBuilder("sum", (1, 16, 6, 6))
+    x = b.conv(b.input, 16, 1)
+    pooled = b.maxpool(x, 3, 1, 1)
+    summed = b.relu(b.add(b.conv(b.maxpool(b.input, 3, 1, 1), 16, 1), x))
+    graph = b.build(b.maxpool(summed, 3, 1, 1), b.relu(pooled))
+    lowered = lower(graph)
+    summing = next(k for k, step in enumerate(lowered.steps) if any(p.kind == "sum" for p in step.post_ops))
+    reading = next(
+        k for k, step in enumerate(lowered.steps) if step.kind == "pool" and step.inputs == (lowered.steps[0].outputs)
+    )
+    lanes = [Lane.gpu if k == reading else Lane.cpu for k in range(len(lowered.steps))]
+    orders = ([k for k, lane in enumerate(lanes) if lane == Lane.cpu], [reading])
+    found = partition(lowered, activation_layouts(lowered, BLOCKED), 8, lanes, orders)
+    assert found.needed[found.ranged.origin.index(summing)] == 1

@@ -1,0 +1,255 @@
+"""The chapter on partitions on a real pair: oneDNN on one core beside OpenCL on another. Times are compared with nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from partition_frames import trained
+from typer.testing import CliRunner
+
+from edgeplan.api import plan_partition, run_partition
+from edgeplan.chapters.partition import sampling
+from edgeplan.chapters.partition.layers import CONV, LINEAR, Layer
+from edgeplan.chapters.partition.learning.predictors import load, save
+from edgeplan.chapters.partition.measuring.chains import Place, timed, write_pool
+from edgeplan.chapters.partition.measuring.models import ModelJob, measured
+from edgeplan.chapters.partition.measuring.opened import Opened, opened
+from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, Rows
+from edgeplan.chapters.partition.measuring.samples import samples
+from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
+from edgeplan.chapters.partition.settings import PartitionSettings
+from edgeplan.cli import app
+from edgeplan.devices.machine import fingerprint
+from edgeplan.devices.pairs import load_pair
+from edgeplan.errors import DeviceError, FormatError, ModelError
+from edgeplan.measurement.bench import STORED_ROWS_ONLY
+from edgeplan.runtime.partitioned.session import Synchronisation
+from edgeplan.workloads.registry import WORKLOADS, save_workload
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(
+    find_spec("pyopencl") is None or len(os.sched_getaffinity(0)) < 2, reason="a pair takes pyopencl and two cores"
+)
+_CORES = sorted(os.sched_getaffinity(0))[:2]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped devices and a pair of two cores that this process may use."""
+    folder = tmp_path_factory.mktemp("pair")
+    shutil.copytree(ROOT / "config/devices", folder / "config/devices")
+    document = yaml.safe_load((ROOT / "config/pairs/pair-pocl.yaml").read_text())
+    document["cpu"]["cores"], document["gpu"]["core"] = [_CORES[0]], _CORES[1]
+    (folder / "config/pairs").mkdir()
+    (folder / "config/pairs/pair-pocl.yaml").write_text(yaml.safe_dump(document))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _here(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEPLAN_WORKSPACE", str(workspace))
+
+
+@contextlib.contextmanager
+def _opened(workspace: Path) -> Iterator[Opened]:
+    try:
+        with opened(load_pair(workspace / "config/pairs/pair-pocl.yaml"), profiling=True) as found:
+            yield found
+    except DeviceError as error:
+        if "no OpenCL platform" in error.what:
+            pytest.skip(error.what)
+        raise
+
+
+@pytest.fixture
+def pair(workspace: Path) -> Iterator[Opened]:
+    with _opened(workspace) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pool")
+    write_pool(folder)
+    return folder
+
+
+@pytest.fixture
+def predictors(workspace: Path) -> Path:
+    """Those of synthetic laws, as if they were measured on this pair, which is closed."""
+    found = trained().predictors
+    with _opened(workspace) as pair:
+        versions, numbers = pair.versions, pair.numbers
+    card = found.card.model_copy(
+        update={
+            "pair": "pair-pocl", "fingerprint": fingerprint(), "versions": versions, "numbers": numbers,
+            "fixed_share": {"linear": 0.5, "conv": 0.5},
+        }
+    )  # fmt: skip
+    folder = workspace / "results/pair-pocl/partition/predictors"
+    save(replace(found, card=card), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_workload(WORKLOADS["squeezenet"](), tmp_path_factory.mktemp("model") / "squeezenet.onnx", 3)
+
+
+def _settings(**changes: object) -> PartitionSettings:
+    base = yaml.safe_load((ROOT / "params.yaml").read_text())["partition"]
+    tiny = yaml.safe_load((ROOT / "config/profiles/tiny.yaml").read_text())["partition"]
+    return PartitionSettings.model_validate({**base, **tiny, **changes})
+
+
+def _frame(settings: PartitionSettings) -> pd.DataFrame:
+    drawn = (sampling.sampled(kind, 6, settings.layer_flops, 1) for kind in (LINEAR, CONV))
+    return pd.DataFrame([asdict(layer) for layers in drawn for layer in layers])
+
+
+def test_a_chain_times_every_place_in_every_run(pair: Opened, pool: Path) -> None:
+    layers = (Layer(CONV, 14, 14, 32, 64, 3), Layer.linear(20, 64, 48), Layer(CONV, 32, 32, 3, 16, 3, 2))
+    places = [Place(layer, c) for layer in layers for c in (0, 16, layer.outputs)]
+    found = timed(pair, places, pool, 3)
+    assert found.us.shape == (3, 9)
+    assert (found.us > 0).all()
+    for place, (on_cpu, on_gpu) in zip(places, found.implementations, strict=True):
+        assert bool(on_cpu) == (place.channels > 0)
+        assert bool(on_gpu) == (place.channels < place.layer.outputs)
+    by_events = timed(pair, places[1:2], pool, 2, synchronisation=Synchronisation.events)
+    assert by_events.us.shape == (2, 1)
+    assert (by_events.us > 0).all()
+
+
+def test_samples_are_measured_once_and_found_again(
+    pair: Opened, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = _settings(samples=8)
+    first = samples(Rows.of(tmp_path, pair.identity), pair, pair.gpu.numbers, settings, 5, pool)
+    assert first.groupby("kind").size().to_dict() == {"conv": 8, "linear": 8, "other": 1}
+    assert (first[["cpu_us", "gpu_us"]] > 0).to_numpy().all()
+    assert len(list((tmp_path / "samples").iterdir())) == 1, "few files"
+    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
+    again = samples(Rows.of(tmp_path, pair.identity), None, pair.gpu.numbers, settings, 5, pool)
+    assert again.equals(first)
+    with pytest.raises(NotThereError):
+        samples(Rows.of(tmp_path, pair.identity), None, pair.gpu.numbers, settings, 6, pool)
+    with pytest.raises(NotThereError):
+        samples(Rows.of(tmp_path, ["another machine"]), None, pair.gpu.numbers, settings, 5, pool)
+
+
+def test_layers_are_split_in_every_way(predictors: Path, pair: Opened, pool: Path, tmp_path: Path) -> None:
+    settings = _settings(grid_points=3, fresh_runs=2)
+    measuring = SplitMeasuring(Rows.of(tmp_path, pair.identity), pair, load(predictors), settings, pool, 2.0)
+    factors = measuring.beside(_frame(settings))
+    assert set(factors) == {"linear", "conv"}
+    assert min(factors.values()) >= 1
+    found = measuring.layers(7)
+    ways = {
+        "cpu",
+        "gpu",
+        "search",
+        "ours",
+        "without dispatch features",
+        "fixed",
+        "equal",
+        "waiting for events",
+        "cpu, all cores",
+    }
+    for (_, name), own in found.groupby(["kind", "name"]):
+        assert set(own["way"]) == ways, name
+        by_way = own.set_index("way")
+        assert by_way.loc["cpu", "channels"] == by_way.loc["cpu", "outputs"]
+        assert by_way.loc["gpu", "channels"] == 0
+        assert (by_way["us"] > 0).all()
+        split = by_way[(by_way["channels"] > 0) & (by_way["channels"] < by_way["outputs"])]
+        assert (split["channels"] % settings.grid_step == 0).all()
+    drawn = [
+        layer for kind in (LINEAR, CONV) for layer in sampling.layers(kind, 2, settings.layer_flops, settings.conv_divisors, 7)
+    ]
+    assert list(dict.fromkeys(found["name"])) == [layer.name for layer in drawn]
+    assert measuring.layers(7)["us"].equals(found["us"]), "found again"
+
+
+def test_a_model_is_measured_in_every_way(workspace: Path, predictors: Path, model: Path, tmp_path: Path) -> None:
+    job = ModelJob(model, tmp_path, 2, ("onnxruntime",))
+    found = measured(load_pair(workspace / "config/pairs/pair-pocl.yaml"), load(predictors), job).set_index("way")
+    assert list(found.columns) == [name for name in COLUMNS["models"] if name != "way"]
+    assert list(found.index) == ["ours", "cpu", "gpu", "equal", "fixed", "greedy", "cpu, all cores", "onnxruntime"]
+    assert (found["median_ms"] > 0).all(), found["reason"].to_dict()
+    assert (found["error"].dropna() <= found["tolerance"].dropna()).all(), "all ways compute the same"
+    assert found.loc["equal", "splits"] > 0
+    assert found.loc["ours", "peak_mib"] > 0
+    assert found.loc["ours", "cpu_ms"] > 0
+
+
+def test_a_plan_is_written_run_and_refused_elsewhere(predictors: Path, model: Path, tmp_path: Path) -> None:
+    assert predictors.is_dir()
+    folder = tmp_path / "plan"
+    planned = plan_partition(model, folder, "pair-pocl")
+    assert {path.name for path in folder.iterdir()} == {"plan.json", "costs.json", "pair.json"}
+    found = run_partition(folder, repeat=2, check=True)
+    assert found.difference is not None
+    assert found.difference <= 1e-4
+    assert len(found.times_ms) == 2
+    assert [step.name for step in found.ran.steps] == [step.name for step in planned.plan.steps]
+    assert found.ran.makespan_ms > 0
+    for step in found.ran.steps:
+        assert (step.cpu_end_ms > step.start_ms) == (step.on != "gpu") or step.cpu_end_ms == step.start_ms
+    about = json.loads((folder / "pair.json").read_text())
+    for key, value, message in (
+        ("machine", "f" * 16, "machine is .*, the plan is for ffff"),
+        ("versions", [about["versions"][0], "another driver"], "the GPU's driver is .*, the plan is for another driver"),
+        ("versions", ["0.1", about["versions"][1]], "the CPU's library is .*, the plan is for 0.1"),
+        ("costs_sha256", "0" * 64, "its plan is of other costs"),
+    ):
+        (folder / "pair.json").write_text(json.dumps(about | {key: value}))
+        with pytest.raises(FormatError, match=f"(?s){message}.*edgeplan plan partition"):
+            run_partition(folder)
+    (folder / "pair.json").write_text(json.dumps(about))
+    moved = tmp_path / "moved.onnx"
+    save_workload(WORKLOADS["squeezenet"](), moved, 4)
+    with pytest.raises(ModelError, match="the model has changed"):
+        run_partition(folder, model=moved)
+    (folder / "pair.json").write_text("{")
+    with pytest.raises(FormatError):
+        run_partition(folder)
+
+
+def test_predictors_of_another_machine_are_refused(predictors: Path, model: Path, tmp_path: Path) -> None:
+    card = json.loads((predictors / "card.json").read_text())
+    (predictors / "card.json").write_text(json.dumps(card | {"fingerprint": "elsewhere"}))
+    with pytest.raises(FormatError, match=r"of another machine(?s:.*)dvc repro partition@pair-pocl"):
+        plan_partition(model, tmp_path / "plan", "pair-pocl")
+    shutil.rmtree(predictors)
+    with pytest.raises(FormatError, match="card"):
+        plan_partition(model, tmp_path / "plan", "pair-pocl")
+
+
+def test_the_commands_say_how_a_pair_waits_and_draw_a_run(predictors: Path, model: Path, tmp_path: Path) -> None:
+    assert predictors.is_dir()
+    run = CliRunner()
+    told = run.invoke(app, ["device", "check", "--pair", "pair-pocl"], catch_exceptions=False).output
+    assert "waits by    polling: memory is shared while kernels run" in told
+    assert told.count("handshake   by") == 2
+    folder = tmp_path / "plan"
+    done = run.invoke(app, ["plan", "partition", str(model), "--pair", "pair-pocl", "-o", str(folder)], catch_exceptions=False)
+    assert "optimal, bound" in done.output
+    out = tmp_path / "out.npz"
+    shown = run.invoke(app, ["run", str(folder), "--repeat", "2", "--check", "-o", str(out)], catch_exceptions=False).output
+    assert "planned\n" in shown
+    assert "last run\n" in shown
+    assert "largest difference from ONNX Runtime" in shown
+    with np.load(out) as outputs:
+        assert all(np.isfinite(outputs[name]).all() for name in outputs.files)
