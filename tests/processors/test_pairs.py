@@ -176,6 +176,17 @@ def test_polling_is_refused_where_it_cannot_be(cpu: OnednnProcessor, tmp_path: P
             require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
 
 
+def test_both_on_one_core_wait_by_events(opencl: OpenclProcessor, tmp_path: Path) -> None:
+    model, graph = saved("vgg", tmp_path)
+    with OnednnProcessor(CORES[-1:]) as cpu:
+        assert synchronisation_of(cpu, opencl) == (
+            Synchronisation.events,
+            f"both compute on core {CORES[-1]}, where one that polls takes the other's time",
+        )
+        with PairSession(cpu, opencl, _partition(graph, cpu.dnnl.info.block, opencl, "one core"), model) as session:
+            require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
+
+
 @pytest.mark.parametrize("synchronisation", Synchronisation)
 def test_a_processor_that_stops_ends_in_an_error(
     cpu: OnednnProcessor, tmp_path: Path, synchronisation: Synchronisation

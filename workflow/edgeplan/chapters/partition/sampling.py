@@ -18,8 +18,11 @@ _IMAGE_SIZES, _IMAGE_OUTPUTS = range(5, 8), range(3, 7)
 #: Convolutions of section 5.3: resolutions and channels of the first of four stages.
 _RESOLUTIONS, _STAGE_CHANNELS, _STAGES = (64, 56, 48, 40), (256, 320, 384, 448, 512), 4
 _LINEAR_SIZES = sorted({i * 2**j for i in (4, 5, 6) for j in range(2, 10)})
-#: More weights than a layer of section 5.3 has are beside what is asked.
-_MOST_WEIGHTS = 32 << 20
+#: One linear layer in so many has one row and many weights, as models end with them.
+_SINGLE_ROWS = 8
+_ROW_INPUTS, _ROW_OUTPUTS = range(8, 14), range(6, 13)
+#: More weights are beside what is asked, and than the pool has that chains take them from.
+_MOST_WEIGHTS = 40 << 20
 
 
 def sampled(kind: str, count: int, flops: tuple[float, float], seed: int) -> tuple[Layer, ...]:
@@ -47,6 +50,8 @@ def _size(rng: random.Random, powers: range) -> int:
 
 
 def _linear(rng: random.Random) -> Layer:
+    if rng.randrange(_SINGLE_ROWS) == 0:
+        return Layer.linear(1, _size(rng, _ROW_INPUTS), _size(rng, _ROW_OUTPUTS))
     return Layer.linear(_size(rng, _ROWS), _size(rng, _INPUTS), _size(rng, _CHANNELS))
 
 

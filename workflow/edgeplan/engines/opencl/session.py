@@ -6,8 +6,10 @@ Steps that the device has no kernels for run on the host, through oneDNN, and th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,16 +25,21 @@ from edgeplan.engines.base import (
     random_inputs,
 )
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.steps import Lowered
+from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
 from edgeplan.processors.base import Kernel
 from edgeplan.processors.opencl import OpenclProcessor
+from edgeplan.runtime.candidates import default
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Prepared, Worker
 from edgeplan.runtime.layouts import BLOCKED
-from edgeplan.runtime.program import Program, default_program
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.program import Program, build_program, step_candidates
+from edgeplan.runtime.weights import locate_weights
 
 _NS_PER_US = 1000.0
+#: Ends the name of an output before it is put in row-major order.
+_BLOCKED = ":blocked"
 
 
 class Opencl(Engine):
@@ -59,13 +66,33 @@ class Opencl(Engine):
         return _OpenclProfiledSession(self._loaded(model, graph, profiling=True), graph)
 
     def _loaded(self, model: Path, graph: Graph, *, profiling: bool) -> _Loaded:
-        program = default_program(self._dnnl, model, graph, BLOCKED, threads=self.settings.threads)
+        dnnl, threads = self._dnnl, self.settings.threads
+        lowered = _blocked_convolutions(lower(graph))
+        dnnl.set_threads(threads)
+        choices = [default(offered) for offered in step_candidates(dnnl, lowered, BLOCKED)]
+        program = build_program(dnnl, lowered, BLOCKED, choices, locate_weights(model, lowered), threads)
         processor = OpenclProcessor(self._options, self._dnnl.info.block, profiling=profiling)
         try:
             return _Loaded(self._dnnl, program, model.parent, processor, self.settings.threads)
         except BaseException:
             processor.close()
             raise
+
+
+def _blocked_convolutions(lowered: Lowered) -> Lowered:
+    """Convolutions write blocks also where the model ends, whose outputs are row-major: a copy behind them puts them there."""
+    ends = {step.outputs[0] for step in lowered.steps if step.kind == "conv"} & set(lowered.outputs)
+    names = {tensor: f"{tensor}{_BLOCKED}" for tensor in ends}
+    steps: list[Step] = []
+    for step in lowered.steps:
+        inputs, outputs = (tuple(names.get(tensor, tensor) for tensor in given) for given in (step.inputs, step.outputs))
+        posts = tuple(replace(post, tensor=names.get(post.tensor, post.tensor)) for post in step.post_ops)
+        steps.append(replace(step, inputs=inputs, outputs=outputs, post_ops=posts))
+        steps += [
+            Step(f"{tensor}:plain", "reshape", (), (names[tensor],), (tensor,)) for tensor in step.outputs if tensor in ends
+        ]
+    shapes = {**lowered.shapes, **{name: lowered.shapes[tensor] for tensor, name in names.items()}}
+    return replace(lowered, steps=tuple(steps), shapes=MappingProxyType(shapes))
 
 
 class _Loaded:
@@ -176,6 +203,7 @@ def _nodes(loaded: _Loaded, graph: Graph) -> tuple[tuple[EngineNode, ...], list[
             implementation = f"host.{program.choices[index].kernel}"
         layouts = [program.layouts[tensors[0]] if tensors else "" for tensors in (step.inputs, step.outputs)]
         tensor = "" if step.members else step.inputs[0]
+        tensor = tensor.removesuffix(_BLOCKED)
         while tensor and tensor not in graph.tensors:  # between the steps of one operator
             tensor = producers[tensor].inputs[0]
         nodes.append(EngineNode(step.name, step.kind, implementation, step.members, tensor, *layouts))
