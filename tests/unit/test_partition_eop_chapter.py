@@ -22,7 +22,9 @@ from edgeplan.chapters.partition.eop.variants import VARIED, variant
 from edgeplan.chapters.partition.eop.ways import BESIDE, CPU_WAY, EOP, GPU_WAY, OURS, WAYS, ways
 from edgeplan.chapters.partition.stages.partition_eop import COLUMNS
 from edgeplan.errors import ParamsError
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT
 from edgeplan.planning.partition.patterns import fit
+from edgeplan.planning.partition.simulate import whole_queues
 from edgeplan.reporting import kit
 from edgeplan.runtime.partitioned.program import Lane, Split, partition
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
@@ -218,3 +220,7 @@ def test_splits_of_a_chosen_option_keep_their_dimension(tmp_path: Path) -> None:
     for step, assigned in zip(costs.costs.steps, costs.assigned, strict=True):
         for option, place in zip(step.options, assigned, strict=True):
             assert option.dimension == (place.dimension.value if isinstance(place, Split) else "")
+
+
+def test_queues_have_the_steps_that_take_no_time() -> None:
+    assert whole_queues([0.0, 1.0, 1.0, 2.0], [CPU, CPU, GPU, SPLIT]) == ((0, 1, 3), (2, 3))

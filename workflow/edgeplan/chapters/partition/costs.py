@@ -13,9 +13,10 @@ from edgeplan.chapters.partition.learning.predictors import CPU, GPU, OURS, Pair
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl.dispatch import refusal
-from edgeplan.planning.partition.costs import SPLIT, Costs
+from edgeplan.planning.partition.costs import KINDS, SPLIT, Costs
 from edgeplan.planning.partition.document import parse_costs
 from edgeplan.planning.partition.plan import PartitionPlan
+from edgeplan.planning.partition.simulate import whole_queues
 from edgeplan.runtime.layouts import NCHW, same_bytes
 from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, preceding
 from edgeplan.runtime.partitioned.sections import Dimension, extent
@@ -143,7 +144,9 @@ def assignments(plan: PartitionPlan, lowered: Lowered) -> tuple[Assignment, ...]
 
 def orders(plan: PartitionPlan) -> tuple[Sequence[int], Sequence[int]] | None:
     """The order of each processor's steps, where the plan runs different ones side by side."""
-    return (plan.cpu, plan.gpu) if plan.cpu or plan.gpu else None
+    if not plan.cpu and not plan.gpu:
+        return None
+    return whole_queues([step.start_ms for step in plan.steps], [KINDS.index(step.on) for step in plan.steps])
 
 
 def chosen_assignments(costs: ModelCosts, choice: Sequence[int]) -> tuple[Assignment, ...]:

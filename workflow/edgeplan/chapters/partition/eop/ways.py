@@ -11,7 +11,7 @@ from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Costs
 from edgeplan.planning.partition.eop import Eop, eop
 from edgeplan.planning.partition.parallel import Search
 from edgeplan.planning.partition.planner import outcome
-from edgeplan.planning.partition.simulate import in_sequence
+from edgeplan.planning.partition.simulate import in_sequence, whole_queues
 
 CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, OURS, BESIDE = (
     *("cpu", "gpu", "equal", "fixed", "EOP as written", "EOP as drawn", "ours", "ours, side by side"),
@@ -78,5 +78,7 @@ def ways(costs: Costs, search_seconds: float) -> tuple[Mapping[str, Way], Eop]:
         gap = makespan / planned.lower_bound_ms - 1 if planned.lower_bound_ms > 0 else 0.0
         options = planned.costs.chosen(planned.schedule.choice)
         choice = tuple(s.options.index(o) for s, o in zip(costs.steps, options, strict=True))
-        found[name] = Way(choice, planned.schedule.queues, makespan, makespan, seconds, gap)
+        starts = [span.start_ms for span in planned.timeline.spans]
+        queues = whole_queues(starts, [o.kind for o in options]) if planned.schedule.queues is not None else None
+        found[name] = Way(choice, queues, makespan, makespan, seconds, gap)
     return {name: found[name] for name in WAYS}, tuned[EOP]

@@ -73,7 +73,9 @@ COLUMNS = {
         "key_operators",
     ),
 }
-_EXACT, _WINOGRAD = 1e-5, 1e-4
+#: Of the largest magnitude. Winograd's transforms lose a digit; a dozen softmaxes and normalised rows on the CPU alone are
+#: 0.9e-5 from ONNX Runtime's.
+_EXACT, _DEEP, _WINOGRAD = 1e-5, 3e-5, 1e-4
 _HANDSHAKES, _HANDSHAKE_STEPS = 50, 20
 
 
@@ -275,6 +277,7 @@ class _Run:
     def _plans(self, subject: Subject, costs: MeasuredCosts, found: dict[str, Way]) -> pd.DataFrame:
         """Every way in new sessions, in turn; those that are the same plan run once."""
         expected = reference_outputs(subject.model, dict(subject.inputs))
+        deep = any(step.kind == "layer_norm" for step in subject.lowered.steps)
         rows: dict[str, dict[str, Any]] = {}
         first: dict[object, str] = {}
         for name, way in found.items():
@@ -307,7 +310,7 @@ class _Run:
                     values = [outputs[tensor] for tensor in expected]
                     rows[name] |= {
                         "error": relative_error(values, list(expected.values())),
-                        "tolerance": _WINOGRAD if winograd else _EXACT,
+                        "tolerance": _WINOGRAD if winograd else _DEEP if deep else _EXACT,
                     }
         for name, rounds in times.items():
             medians = [float(np.median(own)) for own in rounds]
