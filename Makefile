@@ -43,7 +43,7 @@ reproduce: repository environment ## measure, train and evaluate DEVICE with the
 tables: export EDGEPLAN_STORED_ROWS_ONLY = 1
 tables: repository environment ## rebuild the tables of all devices in params.yaml from the shipped rows; measures nothing
 	dvc repro
-	dvc repro --force --single-item zoo fusion sampling calibration truth evaluation transfer cold_start cold_tables cold_report memory memory_tables partition partition_tables report pair_report
+	dvc repro --force --single-item zoo fusion sampling calibration truth evaluation transfer cold_start cold_tables cold_report memory memory_tables partition partition_tables partition_eop partition_eop_tables report pair_report
 
 test: dev-environment ## finish the set-up and run the tests on WORKERS cores (minutes; WORKERS=0: one after the other)
 	@edgeplan compile # once, not in each worker

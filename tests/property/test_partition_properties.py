@@ -38,7 +38,7 @@ def assert_valid(costs: Costs, made: PartitionPlan) -> None:
         assert step.gpu_end_ms >= step.start_ms + option.gpu_ms - 1e-9
         for i in costs.steps[k].inputs:
             before = made.steps[position[costs.steps[i].name]]
-            wait = hand_over(costs, i, kinds[i], kinds[k]) if not made.executable else 0.0
+            wait = hand_over(costs, i, kinds[i], kinds[k]) if made.cpu or made.gpu else 0.0
             assert step.start_ms >= max(before.cpu_end_ms, before.gpu_end_ms) + wait - 1e-9
     for processor in ("cpu_end_ms", "gpu_end_ms"):
         busy = sorted((s.start_ms, getattr(s, processor)) for s in made.steps if getattr(s, processor) > s.start_ms)
@@ -49,7 +49,7 @@ def assert_valid(costs: Costs, made: PartitionPlan) -> None:
 def schedule_of(costs: Costs, made: PartitionPlan) -> Schedule:
     """A plan document's schedule."""
     choice = tuple([o.index for o in s.options].index(p.option) for s, p in zip(costs.steps, made.steps, strict=True))
-    return Schedule(choice, None if made.executable else (made.cpu, made.gpu))
+    return Schedule(choice, (made.cpu, made.gpu) if made.cpu or made.gpu else None)
 
 
 @_quick

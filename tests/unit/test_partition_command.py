@@ -66,11 +66,11 @@ def test_json_holds_the_plan_its_gap_and_the_comparison(chain_file: Path) -> Non
 
 
 @branches
-def test_plans_side_by_side_are_marked_as_not_executable_yet(tmp_path: Path) -> None:
+def test_plans_side_by_side_say_what_runs_beside(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(module("A", 1).document(error=0.03)), encoding="utf-8")
     output = run("--costs", path, "--mode", "parallel", "--time-limit", 120)
-    assert "not yet: different operators run side by side" in output
+    assert "not yet" not in output
     assert "runs beside" in output
     assert "optimal" in output
     short = run("--costs", path, "--mode", "parallel", "--time-limit", 0)

@@ -157,7 +157,17 @@ def test_a_stage_is_built_before_what_reads_it() -> None:
 def test_only_measuring_stages_keep_rows() -> None:
     keeping = {name for name, stage in ALL.items() if any(path.startswith("data/rows/") for path in _outputs(stage))}
     assert keeping == {stage.name for stage in STAGES if stage.rows}
-    assert keeping == {"fusion", "sampling", "calibration", "truth", "unseen", "cold_start", "memory", "partition"}
+    assert keeping == {
+        "fusion",
+        "sampling",
+        "calibration",
+        "truth",
+        "unseen",
+        "cold_start",
+        "memory",
+        "partition",
+        "partition_eop",
+    }
     for name in keeping:
         rows = next(out for out in ALL[name]["outs"] if isinstance(out, dict) and next(iter(out)).startswith("data/rows/"))
         assert list(rows.values()) == [{"cache": False, "persist": True}]
@@ -212,7 +222,9 @@ def test_the_report_of_a_device_takes_in_the_chapters_that_are_about_it() -> Non
     assert both == [f"{folder}/{name}" for name in wanted]
     assert one == ["results/cpu-openvino/chapters/prediction.json"]
     pair = parts_of_report(PAIR_REPORT, "pair-pocl", VALUES)
-    assert pair == [f"results/pair-pocl/chapters/partition{end}" for end in (".json", ".page.json")]
+    assert pair == [
+        f"results/pair-pocl/chapters/{name}{end}" for name in ("partition", "partition_eop") for end in (".json", ".page.json")
+    ]
 
 
 def test_chapters_have_the_same_names_and_registries() -> None:

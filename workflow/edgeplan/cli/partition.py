@@ -114,8 +114,8 @@ def summary(plan: PartitionPlan) -> list[str]:
     single = plan.processors[plan.better_single == "gpu"]
     gain = plan.better_single_ms / plan.makespan_ms if plan.makespan_ms else 1.0
     executed = "yes, one operator at a time"
-    if not plan.executable:
-        executed = "not yet: different operators run side by side; --mode sequential plans what can be executed"
+    if plan.cpu or plan.gpu:
+        executed = "yes, different operators side by side"
     return [
         f"{escaped(plan.model)}: {plan.makespan_ms:.4g} ms predicted ({plan.mode}; {plan.note})",
         f"  proof       {proof(plan)}, for these costs and the admitted splits",

@@ -127,7 +127,7 @@ def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
     start = 0
     for source in sources:
         if _images([target, *sources], axis, numbers.block):
-            _pasted(chain, source, target, axis, start)
+            pasted(chain, source, target, axis, start)
         else:
             _row_part(chain, source, target, axis, (0, start))
         start += source.shape[axis]
@@ -173,7 +173,8 @@ def _space(part: Tensor, blocks: int, lanes: int, *, padded: bool, flat: bool) -
     return Space(blocks, 1 if flat else height, height * width if flat else width, lanes, padded)
 
 
-def _pasted(chain: Chain, source: Tensor, target: Tensor, axis: int, start: int) -> None:
+def pasted(chain: Chain, source: Tensor, target: Tensor, axis: int, start: int) -> None:
+    """Copy an image to its place along an axis of another."""
     block, channels = chain.numbers.block, source.shape[1]
     read, out = image_strides(source, source.shape, block), image_strides(target, target.shape, block)
     padded = is_blocked(target, block)

@@ -13,7 +13,7 @@ from typing import Final
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl import convolutions, copies, linear, pointwise, windows
+from edgeplan.opencl import batches, convolutions, copies, linear, pointwise, products, windows
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch
 from edgeplan.opencl.spaces import Maker, refusal_of
 
@@ -36,6 +36,10 @@ _OTHERS: Mapping[str, Maker] = MappingProxyType(
         "lrn": windows.lrn,
         "resize": windows.resize,
         "softmax": windows.softmax,
+        "matmul": products.matmul,
+        "layer_norm": products.layer_norm,
+        "cut_rows": batches.cut_rows,
+        "paste_rows": batches.paste_rows,
     }
 )
 #: Kind of step -> (why a step is refused or "", its kernels).
@@ -52,7 +56,7 @@ def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
     """Why there are no kernels for a step, or "".
 
     Args:
-        step: of a program of one image.
+        step: of a program; where kernels are of one image, several are launched one after the other.
         shapes: shape of every tensor.
         layouts: layout of every activation.
         numbers: of the device.
@@ -62,7 +66,10 @@ def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
     most = max(math.prod(shapes[name]) for name in (*step.reads, *step.outputs, *step.weights.values()))
     if most > MOST_ELEMENTS:
         return f"a tensor of {most} elements, more than {MOST_ELEMENTS}"
-    return KINDS[step.kind][0](step, shapes, layouts, numbers)
+    why = KINDS[step.kind][0](step, shapes, layouts, numbers)
+    if why and batches.images_of(step, shapes) > 1:
+        return KINDS[step.kind][0](step, batches.one_image(step, shapes), layouts, numbers)
+    return why
 
 
 def dispatch(
@@ -85,7 +92,9 @@ def dispatch(
         raise DeviceError(
             f"the OpenCL kernels lack {why}", where=f"step {step.name!r}", next_step="leave this step to the other processor"
         )
-    make = KINDS[step.kind][1]
+    refused, make = KINDS[step.kind]
+    if refused(step, shapes, layouts, numbers):  # of several images at once
+        return batches.of_images(step, shapes, layouts, numbers, lambda one: make(step, one, layouts, numbers))
     if start or leading:
         return make(step, shapes, layouts, numbers, start, leading)
     return make(step, shapes, layouts, numbers)

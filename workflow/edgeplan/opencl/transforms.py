@@ -116,6 +116,13 @@ def _linear(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: 
     _tiled(width, ordered, bias, found)
 
 
+def _in_a_row(_sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
+    """Any shapes, row-major, one after the other."""
+    found[: weight.size] = weight.ravel()
+    if bias is not None:
+        found[weight.size : weight.size + bias.size] = bias.ravel()
+
+
 #: Transform -> (sizes, weight, bias, buffer of zeros to fill).
 TRANSFORMS: Mapping[str, Callable[[Mapping[str, int], Array, Array | None, Array], None]] = MappingProxyType(
     {
@@ -125,5 +132,6 @@ TRANSFORMS: Mapping[str, Callable[[Mapping[str, int], Array, Array | None, Array
         "linear": _linear,
         "as_it_is": _as_it_is,
         "by_channel": _by_channel,
+        "in_a_row": _in_a_row,
     }
 )

@@ -91,7 +91,10 @@ def _complete(path: Path, device: str, remarks: Path) -> ChapterPage:
     """A chapter that a stage wrote, with what people wrote of it."""
     name, chapter = path.name.removesuffix(SUFFIX), read_chapter(path)
     told = remarks_of(remarks, f"{device}-{name.replace('_', '-')}", chapter.rows)
-    return with_texts(chapter, _CHAPTERS / name / "captions", told)
+    folder = _CHAPTERS / name
+    if not folder.is_dir():  # a further page of a chapter, called after it
+        folder = _CHAPTERS / name.rpartition("_")[0]
+    return with_texts(chapter, folder / "captions", told)
 
 
 def merged_metrics(chapters: Path) -> dict[str, float]:

@@ -78,8 +78,7 @@ def write_svg(plan: PartitionPlan, path: Path) -> None:
     axis.invert_yaxis()
     axis.set_xlim(0, plan.makespan_ms * 1.01 or 1.0)
     axis.grid(visible=False, axis="y")
-    note = "" if plan.executable else ", not executable yet"
-    name_axes(axis, "ms", "", _plain(f"{plan.model[:80]}: {plan.makespan_ms:.3f} ms predicted{note}"))
+    name_axes(axis, "ms", "", _plain(f"{plan.model[:80]}: {plan.makespan_ms:.3f} ms predicted"))
     for label, place in (("whole", _WHOLE), ("split", _SPLIT)):
         axis.plot([], [], "s", color=PALETTE[place], label=label)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)

@@ -90,10 +90,11 @@ def possible(lowered: Lowered, first: int, last: int) -> bool:
     inner = made - set(steps[-1].outputs)
     outside = (step for k, step in enumerate(lowered.steps) if not first <= k <= last)
     read = {t for step in outside for t in step.reads} | set(lowered.outputs)
-    return len(given) == 1 and not inner & read and all(_local(step, lowered.shapes) for step in steps)
+    return len(given) == 1 and not inner & read and all(local(step, lowered.shapes) for step in steps)
 
 
-def _local(step: Step, shapes: Mapping[str, Shape]) -> bool:
+def local(step: Step, shapes: Mapping[str, Shape]) -> bool:
+    """Whether rows of a step's output need the same rows of its inputs, or a window of them."""
     tensors = [*step.reads, *step.outputs]
     if step.kind == "concat" and (step.integer("axis") != 1 or step.weights):
         return False
@@ -107,7 +108,7 @@ def _local(step: Step, shapes: Mapping[str, Shape]) -> bool:
     return math.prod(operand[-2:]) == 1 if len(operand) > 1 else True
 
 
-def _needed(step: Step, rows: Range) -> Range:
+def needed_rows(step: Step, rows: Range) -> Range:
     """Rows of the input that rows of the output need; those before the first and behind the last are padding."""
     if step.kind not in _WINDOWED:
         return rows
@@ -116,7 +117,8 @@ def _needed(step: Step, rows: Range) -> Range:
     return start, (rows[1] - 1) * stride - step.sizes("pads_before")[0] + (kernel - 1) * dilation + 1
 
 
-def _clipped(rows: Range, height: int) -> Range:
+def clipped_rows(rows: Range, height: int) -> Range:
+    """Rows that there are."""
     return max(0, rows[0]), min(height, rows[1])
 
 
@@ -132,7 +134,7 @@ def _computed(steps: Sequence[Step], shapes: Mapping[str, Shape], rows: Range) -
         for tensor in step.reads:
             own = tensor in step.inputs
             height = _height(shapes, tensor)
-            found = _clipped(_needed(step, mine), height) if own else mine
+            found = clipped_rows(needed_rows(step, mine), height) if own else mine
             known = needed.get(tensor, found)
             needed[tensor] = (min(known[0], found[0]), max(known[1], found[1]))
             if not own or step.inputs.count(tensor) + sum(p.tensor == tensor for p in step.post_ops) > 1:
@@ -180,8 +182,8 @@ class _Band:
         for k, step in enumerate(self._steps, start=self._first):
             out = self._rows[step.outputs[0]]
             height = _height(self._given, step.inputs[0])
-            window = _needed(step, out)
-            wanted = {t: _clipped(window, height) if t in step.inputs else out for t in step.reads}
+            window = needed_rows(step, out)
+            wanted = {t: clipped_rows(window, height) if t in step.inputs else out for t in step.reads}
             own: dict[str, str] = {}
             for tensor in step.inputs:
                 own[tensor] = self._name(tensor, wanted[tensor])
@@ -205,7 +207,7 @@ class _Band:
                     name=f"{step.name}@{out[0]}:{out[1]}",
                     inputs=tuple(own[t] for t in step.inputs),
                     outputs=(output,),
-                    settings=self._settings(step, window, height),
+                    settings=window_settings(step, window, height),
                     post_ops=tuple(posts),
                 ),
                 k,
@@ -233,14 +235,21 @@ class _Band:
         settings: dict[str, Setting] = {"start": rows[0] - start}
         return Step(f"rows of {target}", "cut_rows", (), (source,), (target,), settings=MappingProxyType(settings))
 
-    @staticmethod
-    def _settings(step: Step, window: Range, height: int) -> Mapping[str, Setting]:
-        if step.kind not in _WINDOWED:
-            return step.settings
-        before, after = max(0, -window[0]), max(0, window[1] - height)
-        pads_before = (before, *step.sizes("pads_before")[1:])
-        pads_after = (after, *step.sizes("pads_after")[1:])
-        return MappingProxyType({**step.settings, "pads_before": pads_before, "pads_after": pads_after})
+
+def window_settings(step: Step, window: Range, height: int) -> Mapping[str, Setting]:
+    """Settings of a step over rows alone: the padding that its window still meets.
+
+    Args:
+        step: whose settings they are.
+        window: rows of its input that it needs, padding among them.
+        height: of the whole input.
+    """
+    if step.kind not in _WINDOWED:
+        return step.settings
+    before, after = max(0, -window[0]), max(0, window[1] - height)
+    pads_before = (before, *step.sizes("pads_before")[1:])
+    pads_after = (after, *step.sizes("pads_after")[1:])
+    return MappingProxyType({**step.settings, "pads_before": pads_before, "pads_after": pads_after})
 
 
 def live_bytes(lowered: Lowered, layouts: Mapping[str, str], block: int) -> list[int]:

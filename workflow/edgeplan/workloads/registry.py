@@ -18,9 +18,11 @@ import onnx
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import to_onnx
+from edgeplan.workloads.batches import batched
 from edgeplan.workloads.exported import Exported, save_model
 from edgeplan.workloads.recurrent import recurrent_language_model
 from edgeplan.workloads.transformers import bert, gpt2, vit
+from edgeplan.workloads.unrolled import unrolled_language_model
 from edgeplan.workloads.yolov3 import yolov3
 from edgeplan.zoo.alexnet import alexnet
 from edgeplan.zoo.choices import Choices
@@ -79,6 +81,12 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = MappingProxyType(
         "lstm_batch16": partial(recurrent_language_model, "lstm_batch16", "LSTM", batch=16),
         "gru": partial(recurrent_language_model, "gru", "GRU"),
         "gru_batch16": partial(recurrent_language_model, "gru_batch16", "GRU", batch=16),
+        "lstm_unrolled": partial(unrolled_language_model, "lstm_unrolled", "LSTM"),
+        "lstm_unrolled_batch16": partial(unrolled_language_model, "lstm_unrolled_batch16", "LSTM", batch=16),
+        "gru_unrolled": partial(unrolled_language_model, "gru_unrolled", "GRU"),
+        "gru_unrolled_batch16": partial(unrolled_language_model, "gru_unrolled_batch16", "GRU", batch=16),
+        "inception_v3_batch16": lambda: batched(inception_v3("inception_v3"), "inception_v3_batch16", 16),
+        "mobilenetv1_batch16": lambda: batched(_published(mobilenetv1, "mobilenetv1"), "mobilenetv1_batch16", 16),
     }
 )
 

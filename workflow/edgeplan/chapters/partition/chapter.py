@@ -41,6 +41,36 @@ PARTITION_TABLES = Stage(
     shown=(f"{_MEASURED}/tables", f"{_MEASURED}/figures"),
     cached=(f"{_CHAPTERS}/partition.page.json",),
 )
+_EOP_FRAMES = ("sampled", "contention", "sweeps", "plans", "key")
+_EOP_DOCUMENTS = {name: f"{_MEASURED}/eop/{name}.parquet" for name in _EOP_FRAMES} | {
+    "environment_path": f"{_MEASURED}/eop/environment.json"
+}
+
+EOP = Stage(
+    name="partition_eop",
+    function="edgeplan.chapters.partition.stages.partition_eop:measure_eop",
+    targets=PAIRS,
+    params=("seed", "partition"),
+    inputs={"pair_path": "config/pairs/{pair}.yaml"},
+    outputs=_EOP_DOCUMENTS,
+    paths={"work": "work/partition_eop"},
+    rows="data/rows/{pair}/partition_eop",
+    reads=("config/devices",),
+    renews=True,
+    all_cores=True,
+)
+EOP_TABLES = Stage(
+    name="partition_eop_tables",
+    function="edgeplan.chapters.partition.stages.partition_eop_tables:write_eop",
+    targets=PAIRS,
+    inputs=_EOP_DOCUMENTS,
+    outputs={"metrics": f"{_CHAPTERS}/partition_eop.json", "chapter": f"{_CHAPTERS}/partition_eop.page.json"},
+    paths={"measured": f"{_MEASURED}/eop"},
+    writes=(f"{_MEASURED}/eop/tables",),
+    plots=(f"{_MEASURED}/eop/figures",),
+    shown=(f"{_MEASURED}/eop/tables", f"{_MEASURED}/eop/figures"),
+    cached=(f"{_CHAPTERS}/partition_eop.page.json",),
+)
 
 CHAPTER = Chapter(
     name="partition",
@@ -48,9 +78,9 @@ CHAPTER = Chapter(
     paper="LiPG (EPEW 2025)",
     settings=Params,
     targets=PAIRS,
-    stages=(PARTITION, PARTITION_TABLES),
-    tables="edgeplan.chapters.partition.evaluation.tables:PARTITION_TABLES",
-    figures="edgeplan.chapters.partition.evaluation.figures:PARTITION_FIGURES",
+    stages=(PARTITION, PARTITION_TABLES, EOP, EOP_TABLES),
+    tables="edgeplan.chapters.partition.shown:TABLES",
+    figures="edgeplan.chapters.partition.shown:FIGURES",
     merged_by="pair_report",
     named_devices=(Targets("partition.devices"),),
     named_pairs=(PAIRS,),

@@ -13,11 +13,13 @@ from edgeplan.chapters.partition.learning.predictors import CPU, GPU, OURS, Pair
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl.dispatch import refusal
-from edgeplan.planning.partition.costs import SPLIT, Costs
+from edgeplan.planning.partition.costs import KINDS, SPLIT, Costs
 from edgeplan.planning.partition.document import parse_costs
 from edgeplan.planning.partition.plan import PartitionPlan
+from edgeplan.planning.partition.simulate import whole_queues
 from edgeplan.runtime.layouts import NCHW, same_bytes
-from edgeplan.runtime.partitioned.program import Assignment, Lane, Split
+from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, preceding
+from edgeplan.runtime.partitioned.sections import Dimension, extent
 from edgeplan.runtime.ranges import channels_of, why_not_split
 
 #: Channels between two splits that a plan may choose from.
@@ -62,12 +64,11 @@ def model_costs(
         variant: of the GPU's predictors.
     """
     handshake_ms = predictors.card.handshake_us[synchronisation] / _US
-    writers = {tensor: step.name for step in lowered.steps for tensor in step.outputs}
     operators, channels = [], []
-    for step in lowered.steps:
+    earlier = preceding(lowered, layouts, predictors.numbers.block)
+    for step, before in zip(lowered.steps, earlier, strict=True):
         entry, of_options = _operator(lowered, layouts, step, predictors, variant)
-        read = dict.fromkeys(writers[tensor] for tensor in step.reads if tensor in writers)
-        operators.append({"name": step.name, "inputs": list(read), **entry})
+        operators.append({"name": step.name, "inputs": [lowered.steps[k].name for k in before], **entry})
         channels.append(of_options)
     document = {
         "format_version": 1,
@@ -134,10 +135,18 @@ def assignments(plan: PartitionPlan, lowered: Lowered) -> tuple[Assignment, ...]
     found: list[Assignment] = []
     for step, planned in zip(lowered.steps, plan.steps, strict=True):
         if planned.on == "split":
-            found.append(Split(round(planned.cpu_share * channels_of(lowered, step))))
+            dimension = Dimension(planned.dimension)
+            found.append(Split(round(planned.cpu_share * extent(lowered, 1, step, dimension).size), dimension))
         else:
             found.append(Lane.cpu if planned.on == "cpu" else Lane.gpu)
     return tuple(found)
+
+
+def orders(plan: PartitionPlan) -> tuple[Sequence[int], Sequence[int]] | None:
+    """The order of each processor's steps, where the plan runs different ones side by side."""
+    if not plan.cpu and not plan.gpu:
+        return None
+    return whole_queues([step.start_ms for step in plan.steps], [KINDS.index(step.on) for step in plan.steps])
 
 
 def chosen_assignments(costs: ModelCosts, choice: Sequence[int]) -> tuple[Assignment, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs
+from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs, orders
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.devices.machine import fingerprint
@@ -80,7 +80,7 @@ class PlannedModel:
 
     def partitioned(self, block: int) -> Partitioned:
         """The plan as sub-steps on two lanes."""
-        return partition(self.lowered, self.layouts, block, assignments(self.plan, self.lowered))
+        return partition(self.lowered, self.layouts, block, assignments(self.plan, self.lowered), orders(self.plan))
 
 
 def plan_model(
@@ -145,7 +145,7 @@ def read_folder(folder: Path) -> tuple[About, PartitionPlan]:
     """The plan of a folder; refused on another machine.
 
     Raises:
-        FormatError: it is damaged, for another machine, or not executable.
+        FormatError: it is damaged, or for another machine.
     """
     about = read_json(folder / ABOUT_NAME, About, "what the plan is for")
     found = read_plan(folder / PLAN_NAME)
@@ -153,8 +153,6 @@ def read_folder(folder: Path) -> tuple[About, PartitionPlan]:
         raise _misfit("its plan is of other costs", folder, about)
     if about.machine != fingerprint():
         raise _misfit(f"machine is {fingerprint()}, the plan is for {about.machine}", folder, about)
-    if not found.executable:
-        raise _misfit("it runs different steps side by side, which is not executed yet", folder, about)
     return about, found
 
 
@@ -218,7 +216,7 @@ def session_of(pair: Opened, model: Path, found: PartitionPlan) -> PairSession:
         DeviceError: a processor fails.
     """
     lowered, layouts = steps_of(model)
-    made = partition(lowered, layouts, pair.cpu.dnnl.info.block, assignments(found, lowered))
+    made = partition(lowered, layouts, pair.cpu.dnnl.info.block, assignments(found, lowered), orders(found))
     return PairSession(pair.cpu, pair.gpu, made, model, pair.synchronisation)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from edgeplan.chapters.base import ChapterParams, DeviceName, Section
+from edgeplan.chapters.partition.eop.settings import EopSettings
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.workloads.registry import WORKLOADS
 
@@ -39,6 +40,7 @@ class PartitionSettings(Section):
         settings: stock settings to stand beside, on all cores; those not installed say so in the tables.
         handshakes: runs of the empty handshakes, of 20 steps each.
         curve_points: channels at which a curve of a figure is measured.
+        eop: what is measured for EOP.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
     """
 
@@ -65,6 +67,7 @@ class PartitionSettings(Section):
     settings: tuple[str, ...]
     handshakes: _Count
     curve_points: Annotated[int, Field(ge=2, le=1000)]
+    eop: EopSettings
     lock_timeout_seconds: Annotated[float, Field(ge=0)] = 600.0
 
     @model_validator(mode="after")

@@ -161,14 +161,15 @@ def key_operators(costs: Costs) -> tuple[int, ...]:
     return tuple(sorted(key))
 
 
-def eop(costs: Costs, *, overlapped: bool = False) -> Eop:
+def eop(costs: Costs, *, overlapped: bool = False, every: bool = False) -> Eop:
     """Algorithm 3.
 
     Args:
         costs: with all options.
         overlapped: tune as Figure 5 draws it, not as Algorithm 2 is written.
+        every: tune all operators, not key ones alone (figure 11).
     """
-    key = key_operators(costs)
+    key = tuple(range(len(costs.steps))) if every else key_operators(costs)
     matched = tuple(pattern_match(costs, k) for k in key)  # 2-5
     estimate, ratios = _recursion(matched, overlapped=overlapped)  # 6-9
     choice = []

@@ -61,7 +61,7 @@ class PartitionPlan(_Part):
         costs_sha256: of the cost document.
         processors: names, the CPU's first.
         mode: what was asked for: "sequential" or "parallel".
-        executable: whether steps run one at a time, which is what can be executed.
+        executable: whether the runtime can run it.
         note: how the planner searched.
         steps: in the order of the model.
         cpu, gpu: positions of the steps in each processor's order, where they do not run one at a

@@ -2,7 +2,7 @@
 
 Plans of both modes use the admitted options only (`margin`). The plans of each single processor are
 always candidates, so that none is slower than the better of them under the costs. Side by side a
-sequential plan is a candidate, too: it is kept where nothing is gained, and stays executable.
+sequential plan is a candidate, too: it is kept where nothing is gained.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def plan(costs: Costs, mode: Mode, search: Search | None = None) -> PartitionPla
         costs_sha256=costs.sha256,
         processors=costs.names,
         mode=mode,
-        executable=in_order,
+        executable=True,
         note=found.note,
         steps=tuple(steps),
         cpu=schedule.queues[CPU] if schedule.queues is not None else (),

@@ -49,6 +49,18 @@ class Schedule:
     queues: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
+def whole_queues(starts_ms: Sequence[float], kinds: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """All steps of each processor in order, also those that take no time, which queues leave out.
+
+    Args:
+        starts_ms: of the steps, each after what it reads.
+        kinds: `CPU`, `GPU` or `SPLIT`.
+    """
+    order = sorted(range(len(starts_ms)), key=lambda k: (starts_ms[k], k))
+    cpu, gpu = (tuple(k for k in order if kinds[k] in (processor, SPLIT)) for processor in (CPU, GPU))
+    return cpu, gpu
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """What a simulation found."""

@@ -19,8 +19,9 @@ from edgeplan.runtime.creation import Creator, Implementation
 from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.partitioned.sections import Cut, Dimension, cut
 from edgeplan.runtime.program import Program, Use, plan_buffers, shared_buffers, signature
-from edgeplan.runtime.ranges import Ranged, cut_at, located
+from edgeplan.runtime.ranges import Ranged, located
 from edgeplan.runtime.weights import locate_weights
 
 
@@ -33,9 +34,15 @@ class Lane(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A step on both: the CPU computes channels 0 to `channel`, the GPU the others."""
+    """A step on both: the CPU computes what is before an end, the GPU the rest.
 
-    channel: int
+    Attributes:
+        end: channels, items, rows or elements that the CPU computes.
+        dimension: which of them.
+    """
+
+    end: int
+    dimension: Dimension = Dimension.channels
 
 
 #: Where a step runs.
@@ -83,7 +90,7 @@ def partition(
     Args:
         lowered: the steps.
         layouts: layout of every activation.
-        block: channels of a block in the layout `blocked16`, of which a split takes whole ones.
+        block: channels of a block in the layout `blocked16`, of which a split of channels takes whole ones.
         assignments: where each step runs.
         orders: numbers of the steps that the CPU and the GPU run, each in order, split ones in both: they wait for what they
             read, and different steps run side by side. None: a step waits for all of the step before.
@@ -93,14 +100,14 @@ def partition(
     """
     if len(assignments) != len(lowered.steps):
         raise _misfit(lowered, f"{len(assignments)} assignments for {len(lowered.steps)} steps")
-    ends = [(a.channel,) if isinstance(a, Split) else () for a in assignments]
-    ranged = cut_at(lowered, layouts, block, ends)
+    cuts = [Cut(a.dimension, (a.end,)) if isinstance(a, Split) else None for a in assignments]
+    sections = cut(lowered, layouts, block, cuts)
+    ranged = sections.ranged
     lanes = []
-    for k, origin in enumerate(ranged.origin):
+    for origin, part in zip(ranged.origin, sections.part, strict=True):
         assigned = assignments[origin]
-        second = k > 0 and ranged.origin[k - 1] == origin
-        lanes.append((Lane.gpu if second else Lane.cpu) if isinstance(assigned, Split) else assigned)
-    layouts = MappingProxyType({**layouts, **{part: layouts[found.whole] for part, found in ranged.tensors.items()}})
+        lanes.append(Lane(part) if isinstance(assigned, Split) else assigned)
+    layouts = MappingProxyType({**layouts, **sections.layouts})
     root = shared_buffers(lowered, {t: f for t, f in layouts.items() if t not in ranged.tensors}, block)
     touched = [_touched(step, ranged, root) for step in ranged.lowered.steps]
     if orders is None:
@@ -112,10 +119,22 @@ def partition(
         order = _merged(lowered, ranged.origin, lanes, before, orders)
     ranged, lanes, before = _reordered(ranged, lanes, before, order)
     needed, uses = _waits(ranged, lanes, before)
-    offsets, size = plan_buffers(lowered, {t: layouts[t] for t in root}, block, uses)
+    copied = replace(lowered, shapes=ranged.lowered.shapes)  # copies of rows have a place, too
+    offsets, size = plan_buffers(copied, {t: layouts[t] for t in root}, block, uses)
     parts = {name: offsets[part.whole] + part.offset for name, part in ranged.tensors.items()}
     places = MappingProxyType({**offsets, **parts})
     return Partitioned(lowered, ranged, layouts, tuple(lanes), needed, places, size, orders is None)
+
+
+def preceding(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple[tuple[int, ...], ...]:
+    """For each step the numbers of those that it always runs after.
+
+    They write what it touches, or read what it overwrites.
+    """
+    root = shared_buffers(lowered, layouts, block)
+    whole = Ranged(lowered, MappingProxyType({}), MappingProxyType({}), tuple(range(len(lowered.steps))))
+    found = _dependencies(whole.origin, [_touched(step, whole, root) for step in lowered.steps])
+    return tuple(tuple(before) for before in found)
 
 
 def program_of(
@@ -124,6 +143,7 @@ def program_of(
     model: Path,
     threads: int = 1,
     choose: Callable[[tuple[Implementation, ...]], Implementation] = default,
+    home: str = BLOCKED,
 ) -> Program:
     """The program of a partition: its sub-steps, the CPU's with implementations, and room for their scratch.
 
@@ -133,6 +153,7 @@ def program_of(
         model: the ONNX file.
         threads: of the CPU's steps.
         choose: picks among a step's candidates.
+        home: layout of the activations inside the model, as they were given to `partition`.
 
     Raises:
         ModelError: oneDNN offers no implementation of a step, or the weights cannot be found.
@@ -155,7 +176,7 @@ def program_of(
     weights = located(partitioned.ranged, locate_weights(model, partitioned.lowered))
     return Program(
         lowered.name,
-        BLOCKED,
+        home,
         lowered.steps,
         tuple(choices),
         lowered.inputs,
@@ -211,13 +232,15 @@ def _merged(
     orders: tuple[Sequence[int], Sequence[int]],
 ) -> list[int]:
     """One order that fits both lanes and what steps read; the GPU's sub-steps as early as they can be queued."""
-    number = {(lane, step): k for k, (lane, step) in enumerate(zip(lanes, origin, strict=True))}
+    numbers: dict[tuple[Lane, int], list[int]] = {}
+    for k, (lane, step) in enumerate(zip(lanes, origin, strict=True)):
+        numbers.setdefault((lane, step), []).append(k)
     queues: list[list[int]] = []
     for lane in Lane:
-        wanted = sorted(step for found, step in number if found == lane)
+        wanted = sorted(step for found, step in numbers if found == lane)
         if sorted(orders[lane]) != wanted:
             raise _misfit(lowered, f"the order of the {lane.name.upper()} is of other steps than are assigned to it")
-        queues.append([number[lane, step] for step in reversed(orders[lane])])
+        queues.append([k for step in reversed(orders[lane]) for k in reversed(numbers[lane, step])])
     merged: list[int] = []
     done: set[int] = set()
     while any(queues):

@@ -52,15 +52,20 @@ class Rows:
     folder: Path
     stores: Mapping[str, KeptTables]
     identity: object
+    protocol: str = "partition"
 
     @classmethod
-    def of(cls, folder: Path, identity: object) -> Rows:
-        """Those of a folder, which may be absent.
+    def of(
+        cls, folder: Path, identity: object, columns: Mapping[str, tuple[str, ...]] = COLUMNS, protocol: str = "partition"
+    ) -> Rows:
+        """Those of a folder, which may be absent, by the columns of each kind and the protocol that they follow.
 
         Raises:
             FormatError: a file is damaged.
         """
-        return cls(folder, {kind: KeptTables(folder / kind, *columns, WHEN) for kind, columns in COLUMNS.items()}, identity)
+        return cls(
+            folder, {kind: KeptTables(folder / kind, *names, WHEN) for kind, names in columns.items()}, identity, protocol
+        )
 
     def found(self, kind: str, what: object, measure: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """The rows of something, measured where they are not stored.
@@ -84,7 +89,7 @@ class Rows:
         return made
 
     def _key(self, kind: str, what: object) -> str:
-        content = [protocol("partition").name, kind, self.identity, what]
+        content = [protocol(self.protocol).name, kind, self.identity, what]
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def merge(self, kind: str) -> None:

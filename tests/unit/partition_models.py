@@ -1,0 +1,89 @@
+"""Small models whose steps are cut over every dimension, as files with inputs and what they compute whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.write import to_onnx
+from edgeplan.graph.steps import Lowered, Step
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, partition, program_of
+from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
+from edgeplan.runtime.program import activation_layouts, default_program
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.workloads.exported import save_model
+from edgeplan.workloads.recurrent import recurrent_language_model
+from edgeplan.workloads.registry import Workload
+from edgeplan.workloads.transformers import bert
+
+Array = npt.NDArray[Any]
+
+
+def images(batch: int = 1) -> Graph:
+    """Windows of all kinds, a residual sum, branches, and a layer behind."""
+    b = GraphBuilder("images", (batch, 3, 21, 19))
+    x = b.conv_bn(b.input, 24, 3, 2)
+    y = b.conv_bn(x, 24, 3)
+    x = b.relu(b.add(b.conv(y, 24, 1), x))
+    x = b.maxpool(x, 3, 2, 1)
+    x = b.concat([b.conv_bn(x, 16, 1), b.avgpool(x, 3, 1, 1), b.relu(b.dwconv(x, 5))])
+    x = b.add(b.lrn(x), b.activation(x, "hswish"))
+    x = b.upsample(b.conv(x, 10, 3))
+    return b.build(b.fc(b.flatten(b.gap(x)), 24))
+
+
+MODELS: Mapping[str, Callable[[], Workload]] = {
+    "images": images,
+    "three of them": partial(images, 3),
+    "attention": partial(bert, tokens=9, layers=2, width=48, heads=3, hidden=80, vocabulary=97, batch=2),
+    "attention of one": partial(bert, tokens=9, layers=1, width=48, heads=3, hidden=80, vocabulary=97),
+    "recurrent": partial(recurrent_language_model, "lstm", "LSTM", batch=16, vocabulary=97, embedding=12, hidden=8),
+}
+
+
+class Saved:
+    """A model as a file, with inputs."""
+
+    def __init__(self, workload: Workload, folder: Path) -> None:
+        written = to_onnx(workload, 1) if isinstance(workload, Graph) else workload.to_onnx(1)
+        self.path = save_model(written, folder / "model.onnx")
+        self.graph, self.lowered = read_model(self.path)
+        rng = np.random.default_rng(2)
+        self.inputs: dict[str, Array] = {}
+        for name in self.lowered.inputs:
+            shape = self.lowered.shapes[name]
+            ids = rng.integers(0, 2, shape).astype(self.lowered.types.get(name, "int64"))
+            self.inputs[name] = ids if name in self.lowered.types else rng.standard_normal(shape).astype(np.float32)
+
+    def whole(self, dnnl: Dnnl, home: str) -> dict[str, Array]:
+        """Outputs of the steps as they are."""
+        return SequentialSession(dnnl, default_program(dnnl, self.path, self.graph, home), self.path.parent).run(self.inputs)
+
+    def cut(self, dnnl: Dnnl, home: str, assignments: Sequence[Assignment]) -> dict[str, Array]:
+        """Outputs of both parts of the steps, which the CPU computes here."""
+        layouts = activation_layouts(self.lowered, home)
+        made = partition(self.lowered, layouts, dnnl.info.block, assignments)
+        program = program_of(dnnl, replace(made, lanes=(Lane.cpu,) * len(made.lanes)), self.path, home=home)
+        return SequentialSession(dnnl, program, self.path.parent).run(self.inputs)
+
+
+def split_all(lowered: Lowered, home: str, block: int, dimension: Dimension, share: float) -> list[Assignment]:
+    """Every step that can be cut, near a share; the others on the CPU."""
+    layouts = activation_layouts(lowered, home)
+
+    def one(step: Step) -> Assignment:
+        if why_not_split(lowered, layouts, block, step, dimension):
+            return Lane.cpu
+        return Split(extent(lowered, block, step, dimension).nearest(share), dimension)
+
+    return [one(step) for step in lowered.steps]

@@ -1,0 +1,226 @@
+"""EOP's chapter: costs of what was measured, its ways, tables and figures of merit on made-up rows; bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from partition_models import MODELS, Saved, images
+
+from edgeplan.chapters.partition.eop.costs import MeasuredCosts, best_options, measured_costs
+from edgeplan.chapters.partition.eop.evidence import EopEvidence
+from edgeplan.chapters.partition.eop.figures import EOP_FIGURES
+from edgeplan.chapters.partition.eop.metrics import BARS, eop_metrics
+from edgeplan.chapters.partition.eop.operators import SAMPLED
+from edgeplan.chapters.partition.eop.page import eop_chapter
+from edgeplan.chapters.partition.eop.settings import EopSettings
+from edgeplan.chapters.partition.eop.sweeps import SWEEP, Subject, subject_of
+from edgeplan.chapters.partition.eop.tables import EOP_TABLES
+from edgeplan.chapters.partition.eop.variants import VARIED, variant
+from edgeplan.chapters.partition.eop.ways import BESIDE, CPU_WAY, EOP, GPU_WAY, OURS, WAYS, ways
+from edgeplan.chapters.partition.stages.partition_eop import COLUMNS
+from edgeplan.errors import ParamsError
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT
+from edgeplan.planning.partition.patterns import fit
+from edgeplan.planning.partition.simulate import whole_queues
+from edgeplan.reporting import kit
+from edgeplan.runtime.partitioned.program import Lane, Split, partition
+from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
+from edgeplan.workloads.batches import batched
+from edgeplan.workloads.exported import save_model
+from edgeplan.zoo.choices import Choices
+from edgeplan.zoo.mobilenetv1 import mobilenetv1
+from edgeplan.zoo.shufflenetv2 import shufflenetv2
+
+_BLOCK = 8
+_NAMES = ("one", "another")
+
+
+def _subject(tmp_path: Path, name: str = "images") -> Subject:
+    return subject_of(name, Saved(MODELS[name](), tmp_path).path, 0)
+
+
+def _swept(subject: Subject, us: float) -> pd.DataFrame:
+    """As if every step took as long on either processor, and parts in proportion."""
+    rows: list[list[object]] = []
+    for k, step in enumerate(subject.lowered.steps):
+        rows += [[k, "", 1, 1, us, np.nan, us], [k, "", 0, 1, np.nan, us, us]]
+        for dimension in Dimension:
+            if not why_not_split(subject.lowered, subject.layouts, _BLOCK, step, dimension):
+                size = extent(subject.lowered, _BLOCK, step, dimension)
+                for share in (0.25, 0.5, 0.75):
+                    end = size.nearest(share)
+                    cpu, gpu = us * end / size.size, us * (1 - end / size.size)
+                    rows.append([k, dimension.value, end, size.size, cpu, gpu, max(cpu, gpu)])
+    return pd.DataFrame(rows, columns=list(SWEEP)).drop_duplicates(["step", "dimension", "end"])
+
+
+def _contention() -> pd.DataFrame:
+    loads = [(a, b) for a in ("compute", "bandwidth") for b in ("compute", "bandwidth")]
+    return pd.DataFrame([[a, b, 1.1, 1.2] for a, b in loads], columns=["cpu_load", "gpu_load", "cpu_factor", "gpu_factor"])
+
+
+def _costs(subject: Subject, us: float = 1000.0, handshake_ms: float = 0.002) -> MeasuredCosts:
+    refused = [""] * len(subject.lowered.steps)
+    given = {"block": _BLOCK, "names": _NAMES, "handshake_ms": handshake_ms, "margin": 0.05, "contention": _contention()}
+    return measured_costs(subject, _swept(subject, us), refused, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["images", "three of them"])
+def test_every_way_is_a_partition_that_can_be_made(tmp_path: Path, name: str) -> None:
+    subject = _subject(tmp_path, name)
+    costs = _costs(subject)
+    found, tuned = ways(costs.costs, 2.0)
+    assert tuple(found) == WAYS
+    for way in found.values():
+        made = partition(subject.lowered, subject.layouts, _BLOCK, costs.assignments(way.choice), way.queues)
+        assert len(made.lanes) >= len(subject.lowered.steps)
+    assert found[OURS].splits(costs.costs) > 0
+    assert (
+        found[BESIDE].simulated_ms <= found[OURS].simulated_ms <= min(found[CPU_WAY].simulated_ms, found[GPU_WAY].simulated_ms)
+    )
+    assert tuned.key
+    best = best_options(costs.costs, tuned.key)
+    assert all(costs.costs.steps[k].options[o].span_ms <= costs.costs.steps[k].best_whole.span_ms for k, o in best.items())
+
+
+def test_a_model_whose_every_operator_is_below_a_hand_over_stays_on_one_processor(tmp_path: Path) -> None:
+    subject = _subject(tmp_path)
+    costs = _costs(subject, us=1.0, handshake_ms=1.0)
+    found, tuned = ways(costs.costs, 1.0)
+    for way in (OURS, BESIDE, EOP):
+        assert len(set(costs.assignments(found[way].choice))) == 1
+    assert set(tuned.ratios) <= {0.0, 1.0}
+
+
+def test_a_step_that_the_gpu_refuses_says_so(tmp_path: Path) -> None:
+    subject = _subject(tmp_path)
+    swept = _swept(subject, 5.0)
+    swept = swept[~((swept["step"] == 0) & (swept["end"] != 1))]
+    refused = ["no such kernel", *[""] * (len(subject.lowered.steps) - 1)]
+    given = {"block": _BLOCK, "names": _NAMES, "handshake_ms": 0.0, "margin": 0.0, "contention": _contention()}
+    costs = measured_costs(subject, swept, refused, **given)  # type: ignore[arg-type]
+    assert costs.costs.steps[0].unsplittable == "the GPU has no kernel of it: no such kernel"
+    assert costs.assigned[0] == (Lane.cpu,)
+
+
+def test_a_constant_operator_and_too_few_points_are_constants() -> None:
+    assert fit([0.25, 0.5, 0.75, 1.0], [2.0, 2.0, 2.0, 2.0]).name == "constant"
+    assert fit([0.5, 1.0], [1.0, 2.0]).name == "constant"
+
+
+def _evidence(tmp_path: Path) -> EopEvidence:
+    subject = _subject(tmp_path)
+    costs = _costs(subject)
+    swept = _swept(subject, 1000.0).assign(name="n", operator="conv2d", of_paper="HW", refused="")
+    rng = np.random.default_rng(0)
+    plans, sweeps, keys = [], [], []
+    about = [(m, "", "", 0) for m in ("inception_v3", "bert_base", "lstm_unrolled_batch16")]
+    about += [
+        ("LSTM batch 8", "figure_09", "batch", 8),
+        ("GRU batch 8", "figure_09", "batch", 8),
+        ("BERT heads 12", "figure_10", "heads", 12),
+    ]
+    for model, figure, setting, value in about:
+        rows = pd.DataFrame({"way": WAYS}).reindex(columns=list(COLUMNS["plans"]))
+        rows["median_ms"] = [10.0, 8.0, 9.0, 8.5, 7.0, 9.0, 8.0, 7.5, 6.0, 5.0]
+        rows = rows.assign(predicted_ms=5.0, repeat=1.0, error=1e-7, tolerance=1e-5, splits=3, steps=20, plan_seconds=1.0)
+        rows = rows.assign(plan_gap=0.01, same_as="", reason="", simulated_ms=5.0)
+        labels = {"model": model, "figure": figure, "setting": setting, "value": value}
+        plans.append(rows.assign(**labels))
+        sweeps.append(swept.assign(**labels))
+        key = pd.DataFrame([[0, "n", "dense", "HW1W2", 0.25, "linear", "linear", 1.03, 1.0, 2]], columns=list(COLUMNS["key"]))
+        keys.append(key.assign(**labels))
+    sampled = [
+        {
+            "operator": one.operator,
+            "dimension": one.dimension,
+            "size": size,
+            "side": side,
+            "us": size * (1 + 0.01 * rng.random()),
+        }
+        for one in SAMPLED
+        for size in (16, 32, 64, 128)
+        for side in ("cpu", "gpu")
+    ]
+    assert costs.costs.steps
+    frames = [pd.concat(some, ignore_index=True) for some in (sweeps, plans, keys)]
+    return EopEvidence("pair", pd.DataFrame(sampled), _contention(), *frames, {"cores": 2})
+
+
+def test_tables_figures_and_figures_of_merit(tmp_path: Path) -> None:
+    evidence = _evidence(tmp_path)
+    metrics = eop_metrics(evidence)
+    assert metrics["eop.ratio_time_over_grid"] == pytest.approx(1.03)
+    assert metrics["eop.ours_over_eop"] == pytest.approx(5 / 7)
+    assert metrics["partition.branch_speedup"] == pytest.approx(6 / 5)
+    assert metrics["eop.slower_than_best_single_models"] == 0
+    assert metrics["eop.outputs_equal"] == 1
+    assert metrics["eop.plan_gap_max"] == pytest.approx(0.01)
+    assert metrics["eop.pattern_share"] == pytest.approx(3 / 9)  # all is linear here; the paper calls three of nine so
+    assert {bar.key for bar in BARS} <= set(metrics)
+    tables, lacking = kit.make(EOP_TABLES, evidence)
+    assert not lacking
+    assert set(tables) == set(EOP_TABLES)
+    figures = kit.draw(EOP_FIGURES, evidence)
+    assert set(figures) == set(EOP_FIGURES)
+    assert eop_chapter(evidence, tables, figures, metrics, "today").tables
+
+
+def test_every_table_and_figure_has_a_caption() -> None:
+    folder = Path(kit.__file__).parents[1] / "chapters/partition/captions"
+    for kind, specs in (("tables", EOP_TABLES), ("figures", EOP_FIGURES)):
+        for name in specs:
+            assert (folder / kind / f"{name}.md").read_text().strip()
+
+
+def test_slower_plans_and_wrong_outputs_are_counted(tmp_path: Path) -> None:
+    evidence = _evidence(tmp_path)
+    wrong = evidence.plans["model"] == "bert_base"
+    evidence.plans.loc[wrong & (evidence.plans["way"] == BESIDE), "median_ms"] = 8.5
+    evidence.plans.loc[wrong, "error"] = 1.0
+    metrics = eop_metrics(evidence)
+    assert metrics["eop.slower_than_best_single_models"] == pytest.approx(1 / 3)
+    assert metrics["eop.outputs_equal"] == pytest.approx(5 / 6)
+
+
+def test_what_is_varied_is_built_as_named(tmp_path: Path) -> None:
+    for (_, setting, model), values in VARIED.items():
+        name, build = variant(model, setting, values[0])
+        assert name == f"{model} {setting} {values[0]}"
+        if model == "BERT":
+            continue
+        written = save_model(build().to_onnx(0), tmp_path / "model.onnx")  # type: ignore[union-attr]
+        lowered = subject_of(name, written, 0).lowered
+        batch = values[0] if setting == "batch" else 16
+        assert lowered.shapes["logits"] == (batch, 32000)
+
+
+def test_unknown_models_are_refused() -> None:
+    given = {"models": ["no such model"], "shares": [0.5], "sweep_runs": 1, "runs": 1, "rounds": 1, "margin": 0.0}
+    given |= {"batches": [1, 2], "heights": [1, 2], "widths": [1, 2], "sample_runs": 1, "varied": False, "search_seconds": 1}
+    with pytest.raises(ValueError, match="there is no model 'no such model'"):
+        EopSettings.model_validate(given)
+
+
+def test_a_network_for_several_images() -> None:
+    made = batched(mobilenetv1(Choices(), "m"), "sixteen", 16)
+    assert made.shape(made.inputs[0])[0] == made.shape(made.outputs[0])[0] == 16
+    with pytest.raises(ParamsError, match="more than one image"):
+        batched(made, "again", 2)
+    with pytest.raises(ParamsError, match=r"operators .*Reshape"):
+        batched(shufflenetv2(Choices(), "s"), "shuffled", 2)
+
+
+def test_splits_of_a_chosen_option_keep_their_dimension(tmp_path: Path) -> None:
+    subject = subject_of("images", Saved(images(3), tmp_path).path, 0)
+    costs = _costs(subject)
+    for step, assigned in zip(costs.costs.steps, costs.assigned, strict=True):
+        for option, place in zip(step.options, assigned, strict=True):
+            assert option.dimension == (place.dimension.value if isinstance(place, Split) else "")
+
+
+def test_queues_have_the_steps_that_take_no_time() -> None:
+    assert whole_queues([0.0, 1.0, 1.0, 2.0], [CPU, CPU, GPU, SPLIT]) == ((0, 1, 3), (2, 3))

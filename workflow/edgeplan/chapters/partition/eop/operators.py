@@ -1,0 +1,123 @@
+"""Operators as EOP names them: what a step is in its tables, and graphs of each alone at different sizes (table 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from edgeplan.chapters.partition.eop.settings import EopSettings
+from edgeplan.graph.steps import Step
+from edgeplan.runtime.partitioned.sections import Dimension
+from edgeplan.workloads.exported import ExportBuilder, Exported
+
+#: Times that an operator stands in the graph it is sampled in, each with its own operands, so that none finds them in a cache.
+REPEATS = 4
+_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "conv": "conv2d",
+        "fc": "dense",
+        "matmul": "batch_matmul",
+        "concat": "concatenate",
+        "scale": "batch_norm",
+        "logistic": "sigmoid",
+        "mul": "multiply",
+        "sub": "subtract",
+        "div": "divide",
+        "gelu_erf": "gelu",
+    }
+)
+BATCH, HW, PRODUCT = "batch", "HW", "HW1W2"
+#: Dimensions of the paper by those of sections.
+OF_PAPER: Mapping[Dimension, str] = MappingProxyType(
+    {Dimension.batch: BATCH, Dimension.rows: HW, Dimension.elements: HW, Dimension.channels: "channels"}
+)
+
+
+def operator_of(step: Step) -> str:
+    """The operator that does a step's main work, by the paper's name for it."""
+    name = step.text("algorithm") if step.kind in ("eltwise", "binary") else step.kind
+    return _NAMES.get(name, name)
+
+
+def dimension_of(step: Step, dimension: Dimension) -> str:
+    """The paper's name of a dimension: rows and columns of a product are HW1W2."""
+    product = step.kind in ("fc", "matmul") and dimension in (Dimension.rows, Dimension.channels)
+    return PRODUCT if product else OF_PAPER[dimension]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """An operator that is sampled over a dimension.
+
+    Attributes:
+        operator, dimension: by the paper's names.
+        sizes: name of the setting that says at which.
+        build: the graph at a size.
+    """
+
+    operator: str
+    dimension: str
+    sizes: str
+    build: Callable[[int], Exported]
+
+    def at(self, settings: EopSettings) -> Sequence[int]:
+        """The sizes."""
+        found: Sequence[int] = getattr(settings, self.sizes)
+        return found
+
+
+def _alone(
+    op_type: str, shape: Callable[[int], tuple[int, ...]], kind: str = "plain", **attributes: object
+) -> Callable[[int], Exported]:
+    """A graph of an operator, `REPEATS` times, each on an input of its own."""
+
+    def build(size: int) -> Exported:
+        b = ExportBuilder(f"{op_type} at {size}")
+        own = shape(size)
+        outputs: dict[str, str] = {}
+        for k in range(REPEATS):
+            x = b.input(f"x{k}", own)
+            scope = f"/{k}"
+            if kind == "pair":
+                made = [b.node(op_type, [x, b.input(f"z{k}", own)], scope, **attributes)]
+            elif kind == "parts":
+                made = list(b.nodes(op_type, [x], 4, scope, **attributes))
+            elif kind == "window":
+                made = [
+                    b.node(op_type, [x, b.weight(f"w{k}", (64, own[1], 3, 3), 0.05), b.bias(scope, 64)], scope, **attributes)
+                ]
+            elif kind == "matrix":
+                weight = b.weight(f"w{k}", (own[-1], own[-1]), 0.05)
+                made = [b.node(op_type, [x, weight, b.bias(scope, own[-1])], scope, **attributes)]
+            else:
+                made = [b.node(op_type, [x], scope, **attributes)]
+            outputs |= {f"y{k}_{place}": tensor for place, tensor in enumerate(made)}
+        return b.build(outputs)
+
+    return build
+
+
+#: Hidden units, inputs of gates, and features of transformers.
+_UNITS, _GATES, _FEATURES = 64, 256, 768
+_PADS = [1, 1, 1, 1]
+SAMPLED: tuple[Sampled, ...] = (
+    Sampled("conv2d", BATCH, "batches", _alone("Conv", lambda n: (n, 64, 28, 28), "window", kernel_shape=[3, 3], pads=_PADS)),
+    Sampled("conv2d", HW, "heights", _alone("Conv", lambda n: (1, 64, n, n), "window", kernel_shape=[3, 3], pads=_PADS)),
+    Sampled("relu", BATCH, "batches", _alone("Relu", lambda n: (n, 64, 28, 28))),
+    Sampled("relu", HW, "heights", _alone("Relu", lambda n: (1, 64, n, n))),
+    Sampled("dense", BATCH, "batches", _alone("Gemm", lambda n: (n, _FEATURES), "matrix")),
+    Sampled("dense", PRODUCT, "widths", _alone("Gemm", lambda n: (n, n), "matrix")),
+    Sampled("sigmoid", BATCH, "batches", _alone("Sigmoid", lambda n: (n, _UNITS))),
+    Sampled("sigmoid", HW, "heights", _alone("Sigmoid", lambda n: (1, n))),
+    Sampled("tanh", BATCH, "batches", _alone("Tanh", lambda n: (n, _UNITS))),
+    Sampled("tanh", HW, "heights", _alone("Tanh", lambda n: (1, n))),
+    Sampled("add", BATCH, "batches", _alone("Add", lambda n: (n, _UNITS), "pair")),
+    Sampled("add", HW, "heights", _alone("Add", lambda n: (1, n), "pair")),
+    Sampled("multiply", BATCH, "batches", _alone("Mul", lambda n: (n, _UNITS), "pair")),
+    Sampled("multiply", HW, "heights", _alone("Mul", lambda n: (1, n), "pair")),
+    Sampled("concatenate", BATCH, "batches", _alone("Concat", lambda n: (n, _UNITS), "pair", axis=1)),
+    Sampled("split", BATCH, "batches", _alone("Split", lambda n: (n, _GATES), "parts", axis=1)),
+    Sampled("split", HW, "heights", _alone("Split", lambda n: (16, 4 * n), "parts", axis=1)),
+    Sampled("transpose", HW, "heights", _alone("Transpose", lambda n: (n, n), perm=[1, 0])),
+)

@@ -1,0 +1,190 @@
+"""Steps of a model measured where they run: whole on each processor, and split over every dimension at every share.
+
+One session splits all steps that can be split at one share, so that each finds the caches as its model leaves them, and its
+parts run beside each other. What a row costs is thus an inference, not a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from edgeplan.chapters.partition.measuring.opened import Opened
+from edgeplan.errors import EdgeplanError
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.steps import Lowered
+from edgeplan.runtime.layouts import BLOCKED, NCHW
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.partitioned.program import Assignment, Lane, Partitioned, Split, partition
+from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
+from edgeplan.runtime.partitioned.session import PairSession
+from edgeplan.runtime.program import activation_layouts
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+Orders = tuple[Sequence[int], Sequence[int]]
+#: Columns of a sweep: the number of a step; what it is split over ("" for whole), how much of it the CPU has and of how much;
+#: what each processor took for its part, and the time from the start of both to the end of both.
+SWEEP = ("step", "dimension", "end", "size", "cpu_us", "gpu_us", "span_us")
+_US = 1e3
+_WARM = 1
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to measure.
+
+    Attributes:
+        name: of the workload.
+        model: the ONNX file.
+        lowered: its steps.
+        layouts: of its activations: images in blocks, all else row-major.
+        inputs: seeded values.
+    """
+
+    name: str
+    model: Path
+    lowered: Lowered
+    layouts: Mapping[str, str]
+    inputs: Mapping[str, Array]
+
+
+def subject_of(name: str, model: Path, seed: int) -> Subject:
+    """A model with inputs of a seed: ids and masks of 0 and 1, all else normal.
+
+    Raises:
+        ModelError: it cannot be read, or an operator is not supported.
+    """
+    lowered = lower(load_onnx(model))
+    images = any(step.kind == "conv" for step in lowered.steps)
+    rng = np.random.default_rng(seed)
+    inputs: dict[str, Array] = {}
+    for tensor in lowered.inputs:
+        shape, dtype = lowered.shapes[tensor], lowered.types.get(tensor)
+        inputs[tensor] = (
+            rng.integers(0, 2, shape).astype(dtype) if dtype is not None else rng.standard_normal(shape).astype(np.float32)
+        )
+    return Subject(name, model, lowered, activation_layouts(lowered, BLOCKED if images else NCHW), inputs)
+
+
+def inside(subject: Subject) -> Subject:
+    """The same with images in blocks at the border, too, as they are inside a model; what they hold is then any value."""
+    return replace(subject, layouts=dict.fromkeys(subject.layouts, BLOCKED))
+
+
+def on_gpu(pair: Opened, subject: Subject) -> list[str]:
+    """For each step why the GPU does not run it; "" where it does."""
+    return [pair.gpu.refuses(subject.lowered, step, subject.layouts) for step in subject.lowered.steps]
+
+
+def sweep(pair: Opened, subject: Subject, shares: Sequence[float], runs: int) -> pd.DataFrame:
+    """All rows of a model.
+
+    Args:
+        pair: whose GPU notes times.
+        subject: the model.
+        shares: of the CPU.
+        runs: of each session.
+    """
+    refused, block = on_gpu(pair, subject), pair.cpu.dnnl.info.block
+    rows: list[dict[str, Any]] = []
+    for lane in Lane:
+        whole: list[Assignment] = [Lane.cpu if lane == Lane.cpu or why else Lane.gpu for why in refused]
+        rows += _rows(pair, subject, whole, runs, {k: ("", int(lane == Lane.cpu), 1) for k, a in enumerate(whole) if a == lane})
+    for dimension in Dimension:
+        able = [
+            k
+            for k, (step, why) in enumerate(zip(subject.lowered.steps, refused, strict=True))
+            if not why and not why_not_split(subject.lowered, subject.layouts, block, step, dimension)
+        ]
+        seen: set[tuple[int, int]] = set()
+        for share in shares if able else ():
+            assigned: list[Assignment] = [Lane.cpu] * len(refused)
+            names: dict[int, tuple[str, int, int]] = {}
+            for k in able:
+                whole_size = extent(subject.lowered, block, subject.lowered.steps[k], dimension)
+                end = whole_size.nearest(share)
+                assigned[k] = Split(end, dimension)
+                names[k] = (dimension.value, end, whole_size.size)
+            fresh = {k: found for k, found in names.items() if (k, found[1]) not in seen}
+            seen |= {(k, found[1]) for k, found in fresh.items()}
+            if fresh:
+                rows += _rows(pair, subject, assigned, runs, fresh)
+    return pd.DataFrame(rows, columns=list(SWEEP))
+
+
+def _rows(
+    pair: Opened, subject: Subject, assigned: list[Assignment], runs: int, names: Mapping[int, tuple[str, int, int]]
+) -> list[dict[str, Any]]:
+    made = executable_parts(pair, subject, assigned)
+    cpu, gpu, span = timed_steps(pair, subject, made, runs)
+    kept = [k for k in names if isinstance(assigned[k], Lane) or _is_split(made, k)]
+    return [dict(zip(SWEEP, (k, *names[k], float(cpu[k]), float(gpu[k]), float(span[k])), strict=True)) for k in kept]
+
+
+def _is_split(made: Partitioned, step: int) -> bool:
+    return len({lane for lane, origin in zip(made.lanes, made.ranged.origin, strict=True) if origin == step}) > 1
+
+
+def executable_parts(pair: Opened, subject: Subject, assigned: list[Assignment], orders: Orders | None = None) -> Partitioned:
+    """The steps on two lanes; where the GPU has no kernel of its part of a step, the CPU runs it whole."""
+    block = pair.cpu.dnnl.info.block
+    made = partition(subject.lowered, subject.layouts, block, assigned, orders)
+    lacking = {
+        made.ranged.origin[k]
+        for k in made.of(Lane.gpu)
+        if pair.gpu.refuses(made.ranged.lowered, made.ranged.lowered.steps[k], made.layouts)
+    }
+    if not lacking or orders is not None:
+        return made
+    given: list[Assignment] = [Lane.cpu if k in lacking else a for k, a in enumerate(assigned)]
+    return partition(subject.lowered, subject.layouts, block, given)
+
+
+def timed_steps(pair: Opened, subject: Subject, made: Partitioned, runs: int) -> tuple[Floats, Floats, Floats]:
+    """Of each step, in us, the median over runs: the CPU's part, the GPU's, and the time from the first start to the last end.
+
+    A part that there is not is not a number.
+    """
+    lanes, origin = np.array(made.lanes), np.array(made.ranged.origin)
+    count = len(subject.lowered.steps)
+    found = np.full((3, runs, count), np.nan)
+    with PairSession(pair.cpu, pair.gpu, made, subject.model, pair.synchronisation) as session:
+        for run in range(-_WARM, runs):
+            session.run(subject.inputs)
+            if run < 0:
+                continue
+            begin, end = (session.times / _US).T
+            bounds = np.array([[np.full(count, np.inf), np.full(count, -np.inf)] for _ in Lane])
+            np.minimum.at(bounds[:, 0], (lanes, origin), begin)
+            np.maximum.at(bounds[:, 1], (lanes, origin), end)
+            taken = bounds[:, 1] - bounds[:, 0]
+            found[:2, run] = np.where(np.isfinite(taken), taken, np.nan)
+            found[2, run] = bounds[:, 1].max(axis=0) - bounds[:, 0].min(axis=0)
+    cpu, gpu, span = np.median(found, axis=1)
+    return cpu, gpu, span
+
+
+def run_plan(pair: Opened, subject: Subject, made: Partitioned, runs: int) -> tuple[list[float], dict[str, Array], bool]:
+    """Times of whole inferences (ms) in a new session, the outputs, and whether a kernel was Winograd's."""
+    with PairSession(pair.cpu, pair.gpu, made, subject.model, pair.synchronisation) as session:
+        outputs = session.run(subject.inputs)
+        found = []
+        for _ in range(runs):
+            session.bind(subject.inputs)
+            began = time.perf_counter()
+            session.execute()
+            found.append((time.perf_counter() - began) * 1e3)
+        return found, outputs, any("winograd" in kernel.implementation for kernel in session.kernels)
+
+
+def reason_of(error: EdgeplanError) -> str:
+    """An error in one line."""
+    return error.what.splitlines()[0]

@@ -1,0 +1,207 @@
+"""EOP's tables, and those behind its figures, each beside the paper's values and what whole inferences took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.partition.eop import paper
+from edgeplan.chapters.partition.eop.evidence import EopEvidence
+from edgeplan.chapters.partition.eop.ways import (
+    BESIDE,
+    CONDITION_1,
+    CONDITION_2,
+    CPU_WAY,
+    EOP,
+    EQUAL,
+    FIXED,
+    GPU_WAY,
+    OURS,
+    WAYS,
+)
+from edgeplan.reporting import kit
+from edgeplan.reporting.kit import NotMeasuredError
+
+_RECURRENT = ("lstm", "gru")
+
+
+def _family(model: str) -> str:
+    """The paper's name of a model."""
+    return next((name for name in ("inception_v3", "mobilenetv1", "yolov3", "bert", *_RECURRENT) if model.startswith(name)), "")
+
+
+def operators(e: EopEvidence) -> pd.DataFrame:
+    """Table 1: operators of a model. Here they are steps, with what is fused into them."""
+    rows = []
+    for model, own in e.wholes.groupby("model", sort=False):
+        swept = e.sweeps[(e.sweeps["model"] == model) & (e.sweeps["figure"] == "")]
+        splits = swept[swept["dimension"] != ""]
+        subgraphs, printed = paper.OPERATORS.get(_family(str(model)), (np.nan, np.nan))
+        refused = swept[swept["refused"] != ""]
+        rows.append(
+            {
+                "model": model,
+                "steps": len(own),
+                "split over some dimension": splits["step"].nunique(),
+                "CPU only": refused["step"].nunique(),
+                "key operators": _keys(e, str(model)),
+                "paper: subgraphs": subgraphs,
+                "paper: operators": printed,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _keys(e: EopEvidence, model: str) -> float:
+    own = e.key[(e.key["model"] == model) & (e.key["figure"] == "")]
+    return float(own["key_operators"].iloc[0]) if len(own) else 0.0
+
+
+def workloads(e: EopEvidence) -> pd.DataFrame:
+    """Table 3: what each model is, what its plans split, and why steps stay on the CPU."""
+    rows = []
+    for model, own in e.own.groupby("model", sort=False):
+        swept = e.sweeps[(e.sweeps["model"] == model) & (e.sweeps["figure"] == "") & (e.sweeps["refused"] != "")]
+        splits = own.set_index("way")["splits"]
+        why = swept.drop_duplicates("step")["refused"].value_counts()
+        rows.append(
+            {
+                "model": model,
+                "steps": int(own["steps"].iloc[0]),
+                **{f"splits of {way}": splits.get(way, np.nan) for way in (EQUAL, EOP, OURS, BESIDE)},
+                "steps on the CPU alone": "; ".join(f"{count} ({reason})" for reason, count in why.items()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def cnns(e: EopEvidence) -> pd.DataFrame:
+    """Table 4: equal, fixed and EOP, each as EOP estimates and as measured."""
+    rows = [_cnn(e, str(model)) for model in e.end_to_end.index if _family(str(model)) in paper.CNNS]
+    if not rows:
+        raise NotMeasuredError("no network of images ran")
+    for model, (equal, fixed, tuned) in paper.CNNS.items():
+        printed = {f"{EQUAL}_ms": equal, f"{FIXED}_ms": fixed, f"{EOP}_ms": tuned, "equal over EOP": equal / tuned}
+        rows.append({"model": f"paper, estimated: {model}", **printed, "fixed over EOP": fixed / tuned})
+    return pd.DataFrame(rows).round(3)
+
+
+def _cnn(e: EopEvidence, model: str) -> dict[str, object]:
+    times = e.end_to_end.loc[model]
+    found: dict[str, object] = {"model": model}
+    found |= {f"{way}_ms": times.get(way, np.nan) for way in (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, OURS, BESIDE)}
+    found |= {"estimated by EOP_ms": e.estimate(model)}
+    return found | {f"{name} over EOP": times[way] / times[EOP] for name, way in (("equal", EQUAL), ("fixed", FIXED))}
+
+
+def ratios(e: EopEvidence) -> pd.DataFrame:
+    """Table 5: ratios and dimensions of key operators, and their time over that at the best ratio of all that were swept."""
+    rows = e.tuned.assign(kind=e.tuned["model"].map(_family), over=e.tuned["tuned_us"] / e.tuned["grid_us"])
+    found = []
+    for (kind, operator, dimension), own in rows.groupby(["kind", "operator", "dimension"], sort=False):
+        group = "Transformers" if kind == "bert" else "RNNs" if kind in _RECURRENT else "CNNs"
+        share, rest, over = paper.RATIOS.get((group, str(operator)), (np.nan, np.nan, ""))
+        found.append(
+            {
+                "model": kind,
+                "operator": operator,
+                "dimension": dimension or "whole",
+                "operators": len(own),
+                "cpu share, median": own["ratio"].median(),
+                "least": own["ratio"].min(),
+                "most": own["ratio"].max(),
+                "time over the best ratio's": float(np.exp(np.log(own["over"]).mean())),
+                "paper: cpu": share,
+                "paper: gpu": rest,
+                "paper: dimension": over,
+            }
+        )
+    return pd.DataFrame(found).round(3)
+
+
+def shares(e: EopEvidence) -> pd.DataFrame:
+    """Figure 3: share of the CPU's time by operator, and speedups of the GPU, alone and with their spread."""
+    rows = []
+    for (model, operator), own in e.wholes.groupby(["model", "operator"], sort=False):
+        whole = e.wholes.loc[e.wholes["model"] == model, "cpu_us"].sum()
+        speedup = own["cpu_us"] / own["gpu_us"]
+        rows.append(
+            {
+                "model": model,
+                "operator": operator,
+                "steps": len(own),
+                "share of CPU time": own["cpu_us"].sum() / whole,
+                "GPU speedup, median": speedup.median(),
+                "least": speedup.min(),
+                "most": speedup.max(),
+            }
+        )
+    return pd.DataFrame(rows).sort_values(["model", "share of CPU time"], ascending=[True, False]).round(3)
+
+
+def patterns(e: EopEvidence) -> pd.DataFrame:
+    """Figures 4 and 7: the pattern of least error of each operator alone, and which the paper's text names."""
+    return e.patterns.rename(columns={"error": "error over mean time", "paper": "paper's text"}).round(3)
+
+
+def reduction(e: EopEvidence) -> pd.DataFrame:
+    """Figure 8: every way to run every model, measured, and what EOP estimates."""
+    rows = []
+    for model, times in e.end_to_end.iterrows():
+        single = times[[CPU_WAY, GPU_WAY]].min()
+        own = {f"{way}_ms": times.get(way, np.nan) for way in WAYS if way not in (CONDITION_1, CONDITION_2)}
+        gains = {"EOP over the better one": single / times[EOP], "ours over the better one": single / times[BESIDE]}
+        right = "one processor" if min(times[EOP], times[BESIDE]) > single / _GAIN else "both"
+        rows.append({"model": model, **own, "estimated by EOP_ms": e.estimate(str(model)), **gains, "right plan": right})
+    return pd.DataFrame(rows).round(4)
+
+
+_GAIN = 1.02
+
+
+def varied(e: EopEvidence) -> pd.DataFrame:
+    """Figures 9 and 10: one setting of a model changed at a time, measured."""
+    parts = [e.of_figure(figure).assign(figure=figure).reset_index() for figure in ("figure_09", "figure_10")]
+    found = pd.concat(parts, ignore_index=True)
+    ways = [way for way in (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, OURS, BESIDE) if way in found.columns]
+    single = found[[CPU_WAY, GPU_WAY]].min(axis=1)
+    table = found[["figure", "kind", "setting", "value", *ways]].rename(columns={way: f"{way}_ms" for way in ways})
+    return table.assign(
+        **{"EOP over the better one": single / found[EOP], "ours over the better one": single / found[BESIDE]}
+    ).round(4)
+
+
+def mechanisms(e: EopEvidence) -> pd.DataFrame:
+    """Figure 11: EOP's two mechanisms, alone and together, on BERT."""
+    rows = []
+    for model, times in e.end_to_end.iterrows():
+        if _family(str(model)) == "bert":
+            single = times[[CPU_WAY, GPU_WAY]].min()
+            own = {"condition 1": times[CONDITION_1], "condition 2": times[CONDITION_2], "condition 3": times[EOP]}
+            rows.append(
+                {"model": model, **{f"{name}_ms": ms for name, ms in own.items()}, "condition 3, gain": single / times[EOP]}
+            )
+    if not rows:
+        raise NotMeasuredError("BERT did not run")
+    return pd.DataFrame([*rows, {"model": "paper, estimated", "condition 3, gain": paper.BOTH_CONDITIONS}]).round(4)
+
+
+def contention(e: EopEvidence) -> pd.DataFrame:
+    """Factors on the times of different steps side by side."""
+    return e.contention[["cpu_load", "gpu_load", "cpu_factor", "gpu_factor"]].round(3)
+
+
+EOP_TABLES: Mapping[str, kit.TableSpec[EopEvidence]] = kit.registry(
+    kit.TableSpec("eop_figure_08", "Every way to run every model (Figure 8)", reduction, ("end_to_end",)),
+    kit.TableSpec("eop_table_01", "Operators of the models (Table 1)", operators, ("wholes",)),
+    kit.TableSpec("eop_table_03", "The models (Table 3)", workloads, ("own",)),
+    kit.TableSpec("eop_table_04", "Networks of images (Table 4)", cnns, ("end_to_end",)),
+    kit.TableSpec("eop_table_05", "Ratios of key operators (Table 5)", ratios, ("tuned",)),
+    kit.TableSpec("eop_figure_03", "Shares of time and speedups (Figure 3)", shares, ("wholes",)),
+    kit.TableSpec("eop_patterns", "Patterns (Figures 4 and 7)", patterns, ("patterns",)),
+    kit.TableSpec("eop_varied", "Settings varied (Figures 9 and 10)", varied, ("varied",)),
+    kit.TableSpec("eop_figure_11", "EOP's mechanisms (Figure 11)", mechanisms, ("end_to_end",)),
+    kit.TableSpec("eop_contention", "Steps side by side", contention, ("contention",)),
+)

@@ -1,0 +1,84 @@
+"""Ways to run a model that tables compare: both processors alone, EOP's baselines, its algorithms, and our planner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edgeplan.planning.partition import baselines
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Costs
+from edgeplan.planning.partition.eop import Eop, eop
+from edgeplan.planning.partition.parallel import Search
+from edgeplan.planning.partition.planner import outcome
+from edgeplan.planning.partition.simulate import in_sequence, whole_queues
+
+CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, OURS, BESIDE = (
+    *("cpu", "gpu", "equal", "fixed", "EOP as written", "EOP as drawn", "ours", "ours, side by side"),
+)
+#: Figure 11. Sections 5.1 and 5.5 contradict each other. Taken from 5.5: condition 1 leaves the other processor idle, so key
+#: operators run whole where they are faster; condition 2 tunes the ratio of every operator, key or not; condition 3 is EOP.
+CONDITION_1, CONDITION_2 = "condition 1: key operators alone", "condition 2: ratios of all operators"
+WAYS = (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, CONDITION_1, CONDITION_2, OURS, BESIDE)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A plan.
+
+    Attributes:
+        choice: option of each step.
+        queues: steps of each processor in order; None for one step at a time.
+        predicted_ms: what its planner says: EOP's AT (equation 4), else what a simulation takes.
+        simulated_ms: what a simulation takes.
+        seconds: taken to plan.
+        gap: how far it may be from the optimum; of our plans alone.
+    """
+
+    choice: Choice
+    queues: tuple[tuple[int, ...], tuple[int, ...]] | None
+    predicted_ms: float
+    simulated_ms: float
+    seconds: float = 0.0
+    gap: float = float("nan")
+
+    def splits(self, costs: Costs) -> int:
+        """Operators that are split."""
+        return sum(o.kind == SPLIT for o in costs.chosen(self.choice))
+
+
+def ways(costs: Costs, search_seconds: float) -> tuple[Mapping[str, Way], Eop]:
+    """All of `WAYS`, and what EOP's algorithms found.
+
+    Args:
+        costs: of a model.
+        search_seconds: of the search for plans side by side.
+    """
+    found: dict[str, Way] = {}
+    simple = {
+        CPU_WAY: baselines.single(costs, CPU),
+        GPU_WAY: baselines.single(costs, GPU),
+        EQUAL: baselines.equal(costs),
+        FIXED: baselines.fixed(costs),
+        CONDITION_1: tuple(s.options.index(s.best_whole) for s in costs.steps),
+    }
+    for name, choice in simple.items():
+        taken = in_sequence(costs, choice).makespan_ms
+        found[name] = Way(choice, None, taken, taken)
+    tuned: dict[str, Eop] = {}
+    for name, overlapped, every in ((EOP, False, False), (DRAWN, True, False), (CONDITION_2, False, True)):
+        began = time.perf_counter()
+        made = tuned[name] = eop(costs, overlapped=overlapped, every=every)
+        simulated = in_sequence(costs, made.choice).makespan_ms
+        found[name] = Way(made.choice, None, made.estimate_ms, simulated, time.perf_counter() - began)
+    for name, mode in ((OURS, "sequential"), (BESIDE, "parallel")):
+        began = time.perf_counter()
+        planned = outcome(costs, mode, Search(time_limit_s=search_seconds))
+        seconds, makespan = time.perf_counter() - began, planned.timeline.makespan_ms
+        gap = makespan / planned.lower_bound_ms - 1 if planned.lower_bound_ms > 0 else 0.0
+        options = planned.costs.chosen(planned.schedule.choice)
+        choice = tuple(s.options.index(o) for s, o in zip(costs.steps, options, strict=True))
+        starts = [span.start_ms for span in planned.timeline.spans]
+        queues = whole_queues(starts, [o.kind for o in options]) if planned.schedule.queues is not None else None
+        found[name] = Way(choice, queues, makespan, makespan, seconds, gap)
+    return {name: found[name] for name in WAYS}, tuned[EOP]

@@ -1,0 +1,364 @@
+"""Stage `partition_eop`: operators sampled and swept, contention, every way to run EOP's models; all that measures is here."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.partition.eop.contention import contention as measured_contention
+from edgeplan.chapters.partition.eop.costs import MeasuredCosts, best_options, measured_costs
+from edgeplan.chapters.partition.eop.operators import REPEATS, SAMPLED, Sampled, dimension_of, operator_of
+from edgeplan.chapters.partition.eop.settings import EopSettings
+from edgeplan.chapters.partition.eop.sweeps import (
+    SWEEP,
+    Subject,
+    executable_parts,
+    inside,
+    on_gpu,
+    reason_of,
+    run_plan,
+    subject_of,
+    sweep,
+    timed_steps,
+)
+from edgeplan.chapters.partition.eop.variants import VARIED, variant
+from edgeplan.chapters.partition.eop.ways import WAYS, Way, ways
+from edgeplan.chapters.partition.measuring.opened import Opened, opened
+from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows, nothing_stored, only_stored
+from edgeplan.chapters.partition.settings import Params
+from edgeplan.devices.machine import environment, fingerprint
+from edgeplan.devices.pairs import PairFile, load_pair
+from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.errors import EdgeplanError
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.process.inputs import relative_error
+from edgeplan.planning.partition.costs import SPLIT
+from edgeplan.planning.partition.eop import Eop
+from edgeplan.runtime.partitioned.handshake import handshake
+from edgeplan.runtime.partitioned.program import Lane
+from edgeplan.runtime.partitioned.sections import Dimension
+from edgeplan.support.files import write_json
+from edgeplan.support.frames import write_parquet
+from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
+
+log = logging.getLogger(__name__)
+#: Columns of each kind of stored rows.
+COLUMNS = {
+    "sampled": ("size", "side", "us"),
+    "contention": ("cpu_load", "gpu_load", "cpu_factor", "gpu_factor"),
+    "sweeps": (*SWEEP, "name", "operator", "of_paper", "refused"),
+    "plans": (
+        *("way", "predicted_ms", "simulated_ms", "median_ms", "repeat", "error", "tolerance", "splits", "steps"),
+        *("plan_seconds", "plan_gap", "same_as", "reason"),
+    ),
+    "key": (
+        "step",
+        "name",
+        "operator",
+        "dimension",
+        "ratio",
+        "cpu_pattern",
+        "gpu_pattern",
+        "tuned_us",
+        "grid_us",
+        "key_operators",
+    ),
+}
+#: Of the largest magnitude. Winograd's transforms lose a digit; a dozen softmaxes and normalised rows on the CPU alone are
+#: 0.9e-5 from ONNX Runtime's.
+_EXACT, _DEEP, _WINOGRAD = 1e-5, 3e-5, 1e-4
+_HANDSHAKES, _HANDSHAKE_STEPS = 50, 20
+
+
+def measure_eop(
+    *,
+    params: Params,
+    pair_path: Path,
+    rows: Path,
+    work: Path,
+    sampled: Path,
+    contention: Path,
+    sweeps: Path,
+    plans: Path,
+    key: Path,
+    environment_path: Path,
+) -> None:
+    """Measure a pair for EOP, or read what is stored of it.
+
+    Args:
+        params: params.yaml.
+        pair_path: the pair file.
+        rows: rows of earlier runs.
+        work: models; may be deleted.
+        sampled: where operators alone go.
+        contention: where factors of steps side by side go.
+        sweeps: where steps split at every share go.
+        plans: where all ways to run the models go.
+        key: where key operators at tuned and at best ratios go.
+        environment_path: where the state of the machine goes.
+
+    Raises:
+        StoreError: nothing may be measured, and there are no rows.
+        BusyError: another process is measuring on this machine, and did not end in time.
+        DeviceError: a processor of the pair is not there, or fails.
+    """
+    pair, settings = load_pair(pair_path), params.partition.eop
+    folder = (work / pair.name).resolve()
+    with nullcontext() if only_stored() else machine_lock(params.partition.lock_timeout_seconds):
+        run = _Run(pair, settings, params.seed, rows, folder)
+        run.go()
+    written = {sampled: run.sampled, contention: run.contention, sweeps: run.sweeps, plans: run.plans, key: run.key}
+    for path, frame in written.items():
+        write_parquet(frame, path)
+    write_json(environment_path, run.environment())
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Run:
+    """One run of the stage."""
+
+    def __init__(self, pair: PairFile, settings: EopSettings, seed: int, rows: Path, folder: Path) -> None:
+        self.pair, self.settings, self.seed, self.folder, self._path = pair, settings, seed, folder, rows
+        self.rows = Rows.of(rows, self._identity(), COLUMNS, "eop")
+
+    def _identity(self) -> object:
+        if only_stored():
+            return None
+        with opened(self.pair) as pair:
+            return pair.identity
+
+    def go(self) -> None:
+        """Measure in the order in which one needs the other; then what was measured goes into one file of each kind."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        try:
+            with nullcontext() if only_stored() else opened(self.pair, profiling=True) as pair:
+                self.sampled = pd.concat([self._sampled(pair, one) for one in SAMPLED], ignore_index=True)
+                self.contention = self.rows.found("contention", self.settings.sweep_runs, partial(self._contention, pair))
+        except NotThereError as error:
+            raise nothing_stored(self._path) from error
+        models = [(name, WORKLOADS[name], "", "", 0) for name in self.settings.models]
+        for (figure, setting, model), values in VARIED.items() if self.settings.varied else ():
+            models += [(*variant(model, setting, value), figure, setting, value) for value in values]
+        parts: dict[str, list[pd.DataFrame]] = {"sweeps": [], "plans": [], "key": []}
+        for name, build, figure, setting, value in models:
+            try:
+                found = self._model(name, build)
+            except NotThereError:
+                log.warning("no rows of %s: it is left out, since nothing may be measured", name)
+                continue
+            for kind, frame in found.items():
+                parts[kind].append(frame.assign(model=name, figure=figure, setting=setting, value=value))
+        if not parts["plans"]:
+            raise nothing_stored(self._path)
+        joined = {kind: pd.concat([f for f in some if len(f)] or some, ignore_index=True) for kind, some in parts.items()}
+        self.sweeps, self.plans, self.key = joined["sweeps"], joined["plans"], joined["key"]
+        for kind in COLUMNS:
+            self.rows.merge(kind)
+
+    def environment(self) -> dict[str, Any]:
+        """State of the machine, and when the newest row was measured."""
+        when = time.strftime("%Y-%m-%d", time.gmtime(float(self.plans[WHEN].max())))
+        return environment() | {"measured_at": when, "machine": fingerprint()}
+
+    # Operators alone
+
+    def _sampled(self, pair: Opened | None, one: Sampled) -> pd.DataFrame:
+        sizes = list(one.at(self.settings))
+        what = [one.operator, one.dimension, sizes, self.settings.sample_runs]
+        found = self.rows.found("sampled", what, partial(self._alone, pair, one, sizes))
+        return found.assign(operator=one.operator, dimension=one.dimension)
+
+    def _alone(self, pair: Opened | None, one: Sampled, sizes: list[int]) -> pd.DataFrame:
+        """At each size the median of its repeats on each processor, each the median of its runs."""
+        assert pair is not None  # noqa: S101  or nothing may be measured
+        rows = []
+        for size in sizes:
+            model = save_workload(one.build(size), self.folder / "alone.onnx", self.seed)
+            subject = inside(subject_of(one.operator, model, self.seed))
+            own = [k for k, step in enumerate(subject.lowered.steps) if operator_of(step) == one.operator]
+            refused = on_gpu(pair, subject)
+            for lane in Lane:
+                if not own or (lane == Lane.gpu and any(refused[k] for k in own)):
+                    rows.append({"size": size, "side": lane.name, "us": float("nan")})
+                    continue
+                assigned = [Lane.cpu if lane == Lane.cpu or why else Lane.gpu for why in refused]
+                made = executable_parts(pair, subject, list(assigned))
+                times = timed_steps(pair, subject, made, self.settings.sample_runs)[lane]
+                rows.append({"size": size, "side": lane.name, "us": float(np.median(times[own[-REPEATS:]]))})
+        log.info("%s over %s: %s", one.operator, one.dimension, rows)
+        return pd.DataFrame(rows)
+
+    def _contention(self, pair: Opened | None) -> pd.DataFrame:
+        assert pair is not None  # noqa: S101  or nothing may be measured
+        return measured_contention(pair, self.folder, self.settings.sweep_runs)
+
+    # Models
+
+    def _model(self, name: str, build: Callable[[], Workload]) -> dict[str, pd.DataFrame]:
+        s = self.settings
+        what = [name, self.seed, list(s.shares), s.sweep_runs]
+        factors = [round(float(f), 2) for f in self.contention[["cpu_factor", "gpu_factor"]].to_numpy().ravel()]
+        planned = [*what, s.margin, s.runs, s.rounds, s.search_seconds, factors]
+        subject: list[Subject] = []
+
+        def opened_subject() -> Subject:
+            if not subject:
+                model = save_workload(build(), self.folder / f"{len(name)}.onnx", self.seed)
+                subject.append(subject_of(name, model, self.seed))
+            return subject[0]
+
+        swept = self.rows.found("sweeps", what, lambda: self._swept(opened_subject()))
+        failed = swept["dimension"].eq("failed")
+        if failed.any():
+            lost = {"way": WAYS[0], "reason": str(swept.loc[failed, "refused"].iloc[0])}
+            return {"sweeps": swept[~failed], "plans": _frame([lost], "plans"), "key": _frame([], "key")}
+        made: list[tuple[MeasuredCosts, dict[str, Way], Eop]] = []
+
+        def costs() -> tuple[MeasuredCosts, dict[str, Way], Eop]:
+            if not made:
+                found = self._costs(opened_subject(), swept)
+                planned_ways, tuned = ways(found.costs, s.search_seconds)
+                made.append((found, dict(planned_ways), tuned))
+            return made[0]
+
+        plans = self.rows.found("plans", planned, lambda: self._plans(opened_subject(), *costs()[:2]))
+        key = self.rows.found("key", planned, lambda: self._key(opened_subject(), costs()[0], costs()[2]))
+        if subject:
+            subject[0].model.unlink(missing_ok=True)
+        return {"sweeps": swept, "plans": plans, "key": key}
+
+    def _swept(self, subject: Subject) -> pd.DataFrame:
+        try:
+            with opened(self.pair, profiling=True) as pair:
+                refused = on_gpu(pair, subject)
+                rows = sweep(pair, subject, self.settings.shares, self.settings.sweep_runs)
+        except EdgeplanError as error:
+            log.warning("%s: %s", subject.name, error.what)
+            return _frame([{"step": 0, "dimension": "failed", "refused": reason_of(error)}], "sweeps")
+        steps = [subject.lowered.steps[k] for k in rows["step"]]
+        names = [dimension_of(s, Dimension(d)) if d else "" for s, d in zip(steps, rows["dimension"], strict=True)]
+        log.info("%s: %d rows of %d steps", subject.name, len(rows), len(subject.lowered.steps))
+        return rows.assign(
+            name=[s.name for s in steps],
+            operator=[operator_of(s) for s in steps],
+            of_paper=names,
+            refused=[refused[k] for k in rows["step"]],
+        )
+
+    def _costs(self, subject: Subject, swept: pd.DataFrame) -> MeasuredCosts:
+        with self._paired() as pair:
+            over = handshake(pair.cpu, pair.gpu, pair.synchronisation, _HANDSHAKES, _HANDSHAKE_STEPS)
+            return measured_costs(
+                subject,
+                swept,
+                on_gpu(pair, subject),
+                block=pair.cpu.dnnl.info.block,
+                names=pair.names,
+                handshake_ms=over.median_us / 1e3,
+                margin=self.settings.margin,
+                contention=self.contention.drop(columns=[WHEN], errors="ignore"),
+            )
+
+    @contextmanager
+    def _paired(self, *, profiling: bool = False) -> Iterator[Opened]:
+        with opened(self.pair, profiling=profiling) as pair:
+            yield pair
+
+    def _plans(self, subject: Subject, costs: MeasuredCosts, found: dict[str, Way]) -> pd.DataFrame:
+        """Every way in new sessions, in turn; those that are the same plan run once."""
+        expected = reference_outputs(subject.model, dict(subject.inputs))
+        deep = any(step.kind == "layer_norm" for step in subject.lowered.steps)
+        rows: dict[str, dict[str, Any]] = {}
+        first: dict[object, str] = {}
+        for name, way in found.items():
+            same = first.setdefault((way.choice, way.queues), name)
+            rows[name] = {
+                "way": name,
+                "predicted_ms": way.predicted_ms,
+                "simulated_ms": way.simulated_ms,
+                "splits": way.splits(costs.costs),
+                "steps": len(costs.costs.steps),
+                "plan_seconds": way.seconds,
+                "plan_gap": way.gap,
+                "same_as": "" if same == name else same,
+                "reason": "",
+            }
+        times: dict[str, list[list[float]]] = {}
+        with self._paired() as pair:
+            for _ in range(self.settings.rounds):
+                for name in dict.fromkeys(first.values()):
+                    if rows[name]["reason"]:
+                        continue
+                    way = found[name]
+                    try:
+                        made = executable_parts(pair, subject, costs.assignments(way.choice), way.queues)
+                        own, outputs, winograd = run_plan(pair, subject, made, self.settings.runs)
+                    except EdgeplanError as error:
+                        rows[name]["reason"] = reason_of(error)
+                        continue
+                    times.setdefault(name, []).append(own)
+                    values = [outputs[tensor] for tensor in expected]
+                    rows[name] |= {
+                        "error": relative_error(values, list(expected.values())),
+                        "tolerance": _WINOGRAD if winograd else _DEEP if deep else _EXACT,
+                    }
+        for name, rounds in times.items():
+            medians = [float(np.median(own)) for own in rounds]
+            rows[name] |= {"median_ms": float(np.median(np.concatenate(rounds))), "repeat": max(medians) / min(medians)}
+        measured = ("median_ms", "repeat", "error", "tolerance", "reason")
+        for row in rows.values():
+            if row["same_as"]:
+                row |= {column: rows[row["same_as"]].get(column) for column in measured}
+        log.info("%s: %s", subject.name, {name: row.get("median_ms") for name, row in rows.items()})
+        return _frame(list(rows.values()), "plans")
+
+    def _key(self, subject: Subject, costs: MeasuredCosts, tuned: Eop) -> pd.DataFrame:
+        """Key operators at EOP's ratios, and each at its best of all that were swept, both measured again in turn."""
+        best = best_options(costs.costs, tuned.key)
+        whole = [s.options.index(s.best_whole) for s in costs.costs.steps]
+        grid = [best.get(k, whole[k]) for k in range(len(whole))]
+        spans: dict[str, list[Any]] = {"tuned": [], "grid": []}
+        with self._paired(profiling=True) as pair:
+            for _ in range(self.settings.rounds):
+                for name, choice in (("tuned", tuned.choice), ("grid", grid)):
+                    made = executable_parts(pair, subject, costs.assignments(choice))
+                    spans[name].append(timed_steps(pair, subject, made, self.settings.runs)[2])
+        tuned_us, grid_us = (np.median(np.array(found), axis=0) for found in spans.values())
+        rows = []
+        for k, ratio, matched in zip(tuned.key, tuned.ratios, tuned.matched, strict=True):
+            step, option = subject.lowered.steps[k], costs.costs.steps[k].options[tuned.choice[k]]
+            split = Dimension(option.dimension) if option.kind == SPLIT else None
+            rows.append(
+                {
+                    "step": k,
+                    "name": step.name,
+                    "operator": operator_of(step),
+                    "ratio": ratio,
+                    "dimension": dimension_of(step, split) if split is not None else "",
+                    "key": len(tuned.key),
+                    **{
+                        f"{side}_pattern": p.name if p else "" for side, p in zip(("cpu", "gpu"), matched.patterns, strict=True)
+                    },
+                    "tuned_us": float(tuned_us[k]),
+                    "grid_us": float(grid_us[k]),
+                }
+            )
+        return _frame(rows, "key")
+
+
+def _frame(rows: list[dict[str, Any]], kind: str) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=list(COLUMNS[kind]))
+    texts = {"way", "same_as", "reason", "dimension", "name", "operator", "of_paper", "refused", "cpu_pattern", "gpu_pattern"}
+    for column in frame.columns:
+        frame[column] = frame[column].fillna("").astype(str) if column in texts else frame[column].astype("float64")
+    return frame
