@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.chapters.partition.eop import paper
-from edgeplan.chapters.partition.eop.ways import EOP
+from edgeplan.chapters.partition.eop.ways import EOP, WAYS
 from edgeplan.planning.partition.patterns import Pattern, fit
 
 _MS = 1e3
@@ -46,7 +46,8 @@ class EopEvidence:
     @cached_property
     def end_to_end(self) -> pd.DataFrame:
         """Models by way: median time in ms."""
-        return self.own.pivot_table(index="model", columns="way", values="median_ms", aggfunc="first", sort=False)
+        found = self.own.pivot_table(index="model", columns="way", values="median_ms", aggfunc="first", sort=False)
+        return found.reindex(columns=list(WAYS))
 
     @cached_property
     def varied(self) -> pd.DataFrame:
@@ -87,7 +88,8 @@ class EopEvidence:
         """Varied models of a figure by setting, value and way."""
         rows = self.varied[self.varied["figure"] == figure]
         rows = rows.assign(kind=rows["model"].str.split().str[0])
-        return rows.pivot_table(index=["kind", "setting", "value"], columns="way", values="median_ms", aggfunc="first")
+        found = rows.pivot_table(index=["kind", "setting", "value"], columns="way", values="median_ms", aggfunc="first")
+        return found.reindex(columns=list(WAYS))
 
     def estimate(self, model: str) -> float:
         """EOP's AT of a model, ms."""
