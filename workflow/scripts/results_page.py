@@ -17,6 +17,9 @@ from typing import Any
 import yaml
 
 from edgeplan.chapters.cold_start.evaluation.metrics import BARS as COLD_BARS
+from edgeplan.chapters.memory.evaluation.metrics import BARS as MEMORY_BARS
+from edgeplan.chapters.partition.eop.metrics import BARS as EOP_BARS
+from edgeplan.chapters.partition.evaluation.metrics import BARS as PARTITION_BARS
 from edgeplan.chapters.prediction.evaluation.metrics import bars as prediction_bars
 from edgeplan.reporting.bars import Bar
 from edgeplan.support.files import write_text
@@ -68,6 +71,11 @@ class Results:
         """A JSON document of a device."""
         return json.loads(self._only(device, name).read_text())
 
+    def environments(self, target: str) -> Mapping[str, Any]:
+        """Where the rows of the chapters on memory and partitions were measured, by stage."""
+        found = {name: self._folder / target / name / "environment.json" for name in ("memory", "partition", "partition/eop")}
+        return {name: json.loads(path.read_text()) for name, path in found.items() if path.is_file()}
+
     def _only(self, device: str, name: str) -> Path:
         (path,) = sorted((self._folder / device).rglob(name), key=lambda path: len(path.parts))[:1]
         return path
@@ -103,6 +111,25 @@ def headline(results: Results) -> str:
         rows.append(("[Cold start](docs/cold-start.md), NNV12", "first inference, speed-up over ncnn", over, printed))
         best = f"{results.metrics[device]['cold.speedup_vs_best_stock_evicted']:.2f} x"
         rows.append(("", "... over the best of all stock settings", best, "not given"))
+    for device in results.having("memory.resnet152_reduction"):
+        row = next(r for r in results.table(device, "memory_least") if r["model"] == "resnet152")
+        peak, stock = (f"{float(row[key]):.1f} MiB" for key in ("peak_mib", "stock_mib"))
+        printed = f"{100 * float(row['paper_reduction']):.1f} % less than NCNN"
+        rows.append(
+            (
+                "[Memory](docs/memory.md), FlexNN",
+                "least memory that runs ResNet-152",
+                f"{peak} of ONNX Runtime's {stock}, {100 * float(row['reduction']):.1f} % less (`{device}`)",
+                printed,
+            )
+        )
+    for pair in results.having("partition.oracle_gain_share"):
+        share = f"{100 * results.metrics[pair]['partition.oracle_gain_share']:.1f} % (`{pair}`)"
+        figure = "share of the best split's gain, by prediction"
+        rows.append(("[Partition](docs/partition.md), LiPG", figure, share, "84 % (4 phones)"))
+    for pair in results.having("eop.ours_over_eop"):
+        ratio = f"{results.metrics[pair]['eop.ours_over_eop']:.2f} of EOP's time (`{pair}`)"
+        rows.append(("... and EOP", "our plan over EOP's, both measured", ratio, "not measured there"))
     return _table(("chapter", "figure", "measured", "paper"), rows, text=4)
 
 
@@ -141,14 +168,18 @@ def families(results: Results) -> str:
     return _table(["family", *devices, "paper CPU"], rows)
 
 
-def cold_start(results: Results) -> str:
-    """The figures of merit of the second chapter."""
-    devices = results.having("cold.speedup_vs_best_stock_evicted")
-    rows = [
-        (bar.title, *(_held(results.metrics[d].get(bar.key), bar, _number) for d in devices), bar.limits(_number), bar.aim)
-        for bar in (*COLD_BARS, *_COLD_FURTHER)
-    ]
-    return _table(("figure", *devices, "bar", "aim"), rows)
+def figures(having: str, bars: Sequence[Bar]) -> Callable[[Results], str]:
+    """The figures of merit of a chapter, for all that have one of them."""
+
+    def part(results: Results) -> str:
+        targets = results.having(having)
+        rows = [
+            (bar.title, *(_held(results.metrics[t].get(bar.key), bar, _number) for t in targets), bar.limits(_number), bar.aim)
+            for bar in bars
+        ]
+        return _table(("figure", *targets, "bar", "aim"), rows)
+
+    return part
 
 
 def engines(results: Results) -> str:
@@ -174,7 +205,7 @@ def _range(row: Mapping[str, str]) -> str:
 def measured(results: Results) -> str:
     """Where and when the rows were measured, by which commits."""
     rows = []
-    for device in results.metrics:
+    for device in results.having("prediction.within_10pct"):
         about = results.document(device, "environment.json")
         cpu = f"{about['cpu']} ({about['cpu_family_model']}), {about['cores']} cores" + (", virtual" * about["virtualised"])
         for stage, when in results.document(device, "dates.json").items():
@@ -183,6 +214,10 @@ def measured(results: Results) -> str:
         if device in results.having("cold.models"):
             row = results.table(device, "cold_table_05")[0]
             rows.append((device, about["engine"], cpu, "cold_start", row["measured_at"], ""))
+    for target in results.metrics:
+        for stage, about in results.environments(target).items():
+            cpu = f"{about['cpu']} ({about['cpu_family_model']}), {about['cores']} cores" + (", virtual" * about["virtualised"])
+            rows.append((target, "edgeplan", cpu, stage, about["measured_at"], ""))
     return _table(("device", "engine", "machine", "stage", "measured", "commit"), rows, text=6)
 
 
@@ -199,8 +234,11 @@ PARTS: Mapping[str, Callable[[Results], str]] = {
     "headline": headline,
     "prediction": prediction,
     "families": families,
-    "cold-start": cold_start,
+    "cold-start": figures("cold.speedup_vs_best_stock_evicted", (*COLD_BARS, *_COLD_FURTHER)),
     "engines": engines,
+    "memory": figures("memory.peak_over_budget_max", MEMORY_BARS),
+    "partition": figures("partition.oracle_gain_share", PARTITION_BARS),
+    "eop": figures("eop.outputs_equal", EOP_BARS),
     "measured": measured,
     "findings": findings,
 }
