@@ -151,6 +151,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *_files("chapters/memory", "layouts", "measuring", "plan", "studies"),
                 "planning/memory",
             ),
+            ("memory/1",),
         ),
         "partition": Protocol(
             "partition/1",
