@@ -45,8 +45,7 @@ class Rows:
 
     Args:
         folder: with a folder of each kind in it.
-        identity: what they are for: the machine and both processors (`Opened.identity`), None where nothing may be measured:
-            then rows of any are taken.
+        identity: what they are for: the machine and both processors (`Opened.identity`).
     """
 
     folder: Path

@@ -47,10 +47,11 @@ from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.program import Lane
 from edgeplan.runtime.partitioned.sections import Dimension
 from edgeplan.support.files import write_json
-from edgeplan.support.frames import write_parquet
+from edgeplan.support.frames import read_document, write_parquet
 from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
 
 log = logging.getLogger(__name__)
+_ABOUT = "about.json"
 #: Columns of each kind of stored rows.
 COLUMNS = {
     "sampled": ("size", "side", "us"),
@@ -131,10 +132,18 @@ class _Run:
         self.rows = Rows.of(rows, self._identity(), COLUMNS, "eop")
 
     def _identity(self) -> object:
+        """What the rows are of; where nothing may be measured, what those that are stored are of."""
+        about = self._path / _ABOUT
         if only_stored():
-            return None
-        with opened(self.pair) as pair:
-            return pair.identity
+            if not about.is_file():
+                raise nothing_stored(self._path)
+            self._about = read_document(about, "identity", "environment")
+        else:
+            with opened(self.pair) as pair:
+                machine = environment() | {"load_1min": None, "affinity": sorted(self.pair.cores), "machine": fingerprint()}
+                self._about = {"identity": pair.identity, "environment": machine}
+            write_json(about, self._about)
+        return self._about["identity"]
 
     def go(self) -> None:
         """Measure in the order in which one needs the other; then what was measured goes into one file of each kind."""
@@ -166,9 +175,9 @@ class _Run:
             self.rows.merge(kind)
 
     def environment(self) -> dict[str, Any]:
-        """State of the machine, and when the newest row was measured."""
+        """State of the machine that measured, and when the newest row was."""
         when = time.strftime("%Y-%m-%d", time.gmtime(float(self.plans[WHEN].max())))
-        return environment() | {"measured_at": when, "machine": fingerprint()}
+        return {**self._about["environment"], "measured_at": when}
 
     # Operators alone
 
