@@ -143,10 +143,15 @@ def test_a_range_of_columns_is_written_where_it_lies() -> None:
     assert launch.arguments[3:8] == (Place("output"), 5, 16, 24, 24)
 
 
+def test_images_of_a_batch_are_launched_one_by_one() -> None:
+    one, two = (dispatch(*_conv((8, 8), 9, 3, batch=n), _NUMBERS[0]).launches for n in (1, 2))
+    assert len(two) == 2 * len(one)
+    assert [launch.kernel for launch in two] == 2 * [launch.kernel for launch in one]
+
+
 @pytest.mark.parametrize(
     ("case", "why"),
     [
-        (_conv((8, 8), 9, 3, batch=2), "a batch of 2"),
         (_conv((12, 12), 9, 3, groups=3), "a convolution of 3 groups of 4 to 4 channels"),
         (_conv((8, 8), 9, 3, layout=NHWC), "an input in the layout nhwc with 1 groups"),
         (_conv((8, 8), 9, 3, groups=8, layout=NCHW), "an input in the layout nchw with 8 groups"),

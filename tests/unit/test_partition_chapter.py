@@ -229,8 +229,8 @@ def test_costs_of_a_model_are_planned_and_become_a_program(learnt: Trained, name
         if isinstance(where_to, Split):
             layer = layer_of(step, steps.shapes)
             assert layer is not None
-            assert where_to.channel % GRID == 0
-            assert 0 < where_to.channel < layer.outputs
+            assert where_to.end % GRID == 0
+            assert 0 < where_to.end < layer.outputs
     parts = partition(steps, where, NUMBERS.block, assigned)
     assert len(parts.lanes) == len(steps.steps) + sum(isinstance(a, Split) for a in assigned)
     greedy = chosen_assignments(costs, baselines.greedy(costs.costs))
