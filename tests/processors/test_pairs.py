@@ -258,7 +258,7 @@ def test_steps_that_cannot_be_split_say_why(cpu: OnednnProcessor) -> None:
         said = {why_not_split(lowered, layouts, block, step) for step in lowered.steps}
         assert {wanted, "neither a convolution nor a linear layer"} <= said
     (step,) = [s for s in lowered.steps if s.kind == "conv" and s.integer("groups") > 1][:1]
-    with pytest.raises(ModelError, match="cannot be cut: depthwise"):
+    with pytest.raises(ModelError, match="cannot be cut over its channels: depthwise"):
         partition(
             lowered,
             activation_layouts(lowered, BLOCKED),
@@ -267,7 +267,9 @@ def test_steps_that_cannot_be_split_say_why(cpu: OnednnProcessor) -> None:
         )
 
 
-@pytest.mark.parametrize(("channel", "message"), [(0, "not between 0 and 40"), (40, "not between 0"), (12, "not at blocks of")])
+@pytest.mark.parametrize(
+    ("channel", "message"), [(0, "not between 0 and 40"), (40, "not between 0"), (12, "not at multiples of")]
+)
 def test_splits_elsewhere_are_refused(cpu: OnednnProcessor, channel: int, message: str) -> None:
     lowered = lower(FAMILIES["resnet"]())
     assignments = [Split(channel) if k == len(lowered.steps) - 1 else Lane.gpu for k in range(len(lowered.steps))]
