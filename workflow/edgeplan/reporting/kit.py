@@ -5,7 +5,7 @@ What cannot be shown raises `NotMeasuredError` with the reason. A chapter leaves
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,20 @@ from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
-from edgeplan.reporting.page import Picture, Table, table
+from edgeplan.reporting.bars import Bar
+from edgeplan.reporting.environment import environment_rows
+from edgeplan.reporting.page import (
+    CardOf,
+    ChapterPage,
+    Picture,
+    Table,
+    bar_lines,
+    machine_of,
+    make_cards,
+    metric_texts,
+    rows_of,
+    table,
+)
 from edgeplan.reporting.svg import svg
 from edgeplan.reporting.table import write_table
 from edgeplan.support.files import write_atomically
@@ -163,3 +176,62 @@ def page_pictures(
         for name, spec in specs.items()
         if name in figures
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PageOf:
+    """What a chapter's part of the report is made of, whatever was measured.
+
+    Attributes:
+        id, title, about: see `ChapterPage`.
+        headline: id of the figure that opens the chapter, where it could be drawn.
+        cards, bars: figures of merit that open it, and all that have a bar.
+        tables, figures: registries.
+        unfolded: ids of tables that are unfolded at first.
+    """
+
+    id: str
+    title: str
+    about: str
+    headline: str
+    cards: Sequence[CardOf]
+    bars: Sequence[Bar]
+    tables: Mapping[str, TableSpec[Any]]
+    figures: Mapping[str, FigureSpec[Any]]
+    unfolded: tuple[str, ...]
+
+    def page(
+        self,
+        evidence: Any,
+        tables: Mapping[str, pd.DataFrame],
+        figures: Mapping[str, bytes],
+        metrics: Mapping[str, float],
+        measured_at: str,
+        findings: tuple[str, ...],
+    ) -> ChapterPage:
+        """The page.
+
+        Args:
+            evidence: the measurements, with the `environment` they were made in.
+            tables: by id.
+            figures: SVG by id; what is absent is left out.
+            metrics: figures of merit.
+            measured_at: when the measurements were made, as text.
+            findings: one paragraph each.
+        """
+        return ChapterPage(
+            id=self.id,
+            title=self.title,
+            about=self.about,
+            measured_at=measured_at,
+            headline=self.headline if self.headline in figures else "",
+            cards=tuple(make_cards(self.cards, self.bars, metrics)),
+            lines=tuple(bar_lines(self.bars, metrics)),
+            metrics=metric_texts(metrics),
+            findings=findings,
+            pictures=page_pictures(self.figures, figures, notes(self.figures, evidence, figures)),
+            tables=page_tables(self.tables, tables, notes(self.tables, evidence, tables), *self.unfolded),
+            environment=tuple(environment_rows(evidence.environment).itertuples(index=False, name=None)),
+            machine=machine_of(evidence.environment),
+            rows=rows_of(evidence.environment),
+        )

@@ -11,9 +11,8 @@ from edgeplan.chapters.memory.evaluation.evidence import MemoryEvidence
 from edgeplan.chapters.memory.evaluation.figures import MEMORY_FIGURES
 from edgeplan.chapters.memory.evaluation.metrics import BARS
 from edgeplan.chapters.memory.evaluation.tables import MEMORY_TABLES
-from edgeplan.reporting.environment import environment_rows
-from edgeplan.reporting.kit import page_pictures, page_tables
-from edgeplan.reporting.page import CardOf, ChapterPage, bar_lines, machine_of, make_cards, metric_texts, rows_of
+from edgeplan.reporting.kit import PageOf
+from edgeplan.reporting.page import CardOf, ChapterPage
 
 _ABOUT = (
     "Models run in less memory than their weights take: weights are read from the disk while steps run. Memory is the peak "
@@ -40,6 +39,8 @@ _CARDS = (
     CardOf("budgets within 10 % of the proven bound", ("memory.points_within_10pct_of_bound",), paper="no bound", share=True),
     CardOf("as fast as frugal ONNX Runtime in as much memory", ("memory.speedup_vs_frugal_ort",), "times"),
 )
+
+_PAGE = PageOf("memory", "Memory", _ABOUT, "memory_figure_10", _CARDS, BARS, MEMORY_TABLES, MEMORY_FIGURES, ("memory_least",))
 
 
 def findings(evidence: MemoryEvidence) -> tuple[str, ...]:
@@ -69,19 +70,4 @@ def memory_chapter(
         metrics: of `memory_metrics`.
         measured_at: when the measurements were made, as text.
     """
-    return ChapterPage(
-        id="memory",
-        title="Memory",
-        about=_ABOUT,
-        measured_at=measured_at,
-        headline="memory_figure_10" if "memory_figure_10" in figures else "",
-        cards=tuple(make_cards(_CARDS, BARS, metrics)),
-        lines=tuple(bar_lines(BARS, metrics)),
-        metrics=metric_texts(metrics),
-        findings=findings(evidence),
-        pictures=page_pictures(MEMORY_FIGURES, figures, {}),
-        tables=page_tables(MEMORY_TABLES, tables, {}, "memory_least"),
-        environment=tuple(environment_rows(evidence.environment).itertuples(index=False, name=None)),
-        machine=machine_of(evidence.environment),
-        rows=rows_of(evidence.environment),
-    )
+    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence))

@@ -10,10 +10,8 @@ from edgeplan.chapters.partition.eop.evidence import EopEvidence
 from edgeplan.chapters.partition.eop.figures import EOP_FIGURES
 from edgeplan.chapters.partition.eop.metrics import BARS
 from edgeplan.chapters.partition.eop.tables import EOP_TABLES
-from edgeplan.reporting import kit
-from edgeplan.reporting.environment import environment_rows
-from edgeplan.reporting.kit import page_pictures, page_tables
-from edgeplan.reporting.page import CardOf, ChapterPage, bar_lines, machine_of, make_cards, metric_texts, rows_of
+from edgeplan.reporting.kit import PageOf
+from edgeplan.reporting.page import CardOf, ChapterPage
 
 _ABOUT = (
     "Operators split over batch, rows and columns by EOP's patterns and ratios (VEE 2022), beside plans of the same costs with "
@@ -26,6 +24,8 @@ _CARDS = (
     CardOf("Inception v3 side by side over in sequence", ("partition.branch_speedup",), "times"),
     CardOf("of the paper's patterns found here", ("eop.pattern_share",), share=True),
 )
+
+_PAGE = PageOf("eop", "EOP", _ABOUT, "eop_reduction", _CARDS, BARS, EOP_TABLES, EOP_FIGURES, ("eop_figure_08", "eop_table_05"))
 
 
 def findings(evidence: EopEvidence) -> tuple[str, ...]:
@@ -51,20 +51,4 @@ def eop_chapter(
         metrics: of `eop_metrics`.
         measured_at: when the measurements were made, as text.
     """
-    notes = kit.notes(EOP_TABLES, evidence, tables)
-    return ChapterPage(
-        id="eop",
-        title="EOP",
-        about=_ABOUT,
-        measured_at=measured_at,
-        headline="eop_reduction" if "eop_reduction" in figures else "",
-        cards=tuple(make_cards(_CARDS, BARS, metrics)),
-        lines=tuple(bar_lines(BARS, metrics)),
-        metrics=metric_texts(metrics),
-        findings=findings(evidence),
-        pictures=page_pictures(EOP_FIGURES, figures, {}),
-        tables=page_tables(EOP_TABLES, tables, notes, "eop_figure_08", "eop_table_05"),
-        environment=tuple(environment_rows(evidence.environment).itertuples(index=False, name=None)),
-        machine=machine_of(evidence.environment),
-        rows=rows_of(evidence.environment),
-    )
+    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence))

@@ -11,10 +11,8 @@ from edgeplan.chapters.partition.evaluation.evidence import OURS, PartitionEvide
 from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
 from edgeplan.chapters.partition.evaluation.metrics import BARS
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
-from edgeplan.reporting import kit
-from edgeplan.reporting.environment import environment_rows
-from edgeplan.reporting.kit import page_pictures, page_tables
-from edgeplan.reporting.page import CardOf, ChapterPage, bar_lines, machine_of, make_cards, metric_texts, rows_of
+from edgeplan.reporting.kit import PageOf
+from edgeplan.reporting.page import CardOf, ChapterPage
 
 _ABOUT = (
     "A model runs on two processors at once: each operator whole on one of them, or split over its output channels where that "
@@ -29,6 +27,18 @@ _CARDS = (
     CardOf("speedup of ResNet-18, ResNet-34, VGG16", ("partition.speedup_vs_best_single",), "times", paper="1.05 to 1.78"),
     CardOf("handshake by polling", ("partition.handshake_us",), "us", paper=f"{paper.HANDSHAKE_US[1]:g} us"),
     CardOf("relative error on the GPU, convolutions", ("partition.gpu_mape_conv",), paper="7.4 to 9.0 %", share=True),
+)
+
+_PAGE = PageOf(
+    "partition",
+    "Partition",
+    _ABOUT,
+    "partition_gains",
+    _CARDS,
+    BARS,
+    PARTITION_TABLES,
+    PARTITION_FIGURES,
+    ("partition_table_02", "partition_table_03"),
 )
 
 
@@ -60,20 +70,4 @@ def partition_chapter(
         metrics: of `partition_metrics`.
         measured_at: when the measurements were made, as text.
     """
-    notes = kit.notes(PARTITION_TABLES, evidence, tables)
-    return ChapterPage(
-        id="partition",
-        title="Partition",
-        about=_ABOUT,
-        measured_at=measured_at,
-        headline="partition_gains" if "partition_gains" in figures else "",
-        cards=tuple(make_cards(_CARDS, BARS, metrics)),
-        lines=tuple(bar_lines(BARS, metrics)),
-        metrics=metric_texts(metrics),
-        findings=findings(evidence),
-        pictures=page_pictures(PARTITION_FIGURES, figures, {}),
-        tables=page_tables(PARTITION_TABLES, tables, notes, "partition_table_02", "partition_table_03"),
-        environment=tuple(environment_rows(evidence.environment).itertuples(index=False, name=None)),
-        machine=machine_of(evidence.environment),
-        rows=rows_of(evidence.environment),
-    )
+    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence))
