@@ -25,6 +25,7 @@ ABOUT = About(
     ("1", "2"),
     {"units": 1, "vector": 8, "block": 8, "work_group": 4096, "local_bytes": 0, "constant_bytes": 0},
     {"polling": 2.0, "events": 30.0},
+    {"cpu": (100.0,) * len(sampling.ANCHORS), "gpu": (200.0,) * len(sampling.ANCHORS)},
 )
 
 
@@ -64,7 +65,7 @@ def model_rows(model: str, ms: dict[str, float], **ours: float) -> pd.DataFrame:
     rows = []
     for way, median in ms.items():
         own = ours if way == "ours" else {}
-        row = {**nothing, "repeat": 1.01, "error": 1e-7, "tolerance": 1e-5, "reason": "", **own}
+        row = {**nothing, "slowdown": 1.0, "repeat": 1.01, "error": 1e-7, "tolerance": 1e-5, "reason": "", **own}
         rows.append({"model": model, "way": way, "median_ms": median, **row})
     return pd.DataFrame(rows)
 

@@ -136,13 +136,16 @@ def test_samples_are_measured_once_and_found_again(
     pair: Opened, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = _settings(samples=8)
-    first = samples(Rows.of(tmp_path, pair.identity), pair, pair.gpu.numbers, settings, 5, pool)
+    sampled = samples(Rows.of(tmp_path, pair.identity), pair, pair.gpu.numbers, settings, 5, pool)
+    first = sampled.frame
+    assert {side: len(us) for side, us in sampled.anchors_us.items()} == dict.fromkeys(("cpu", "gpu"), len(sampling.ANCHORS))
     assert first.groupby("kind").size().to_dict() == {"conv": 8, "linear": 8, "other": 1}
     assert (first[["cpu_us", "gpu_us"]] > 0).to_numpy().all()
     assert len(list((tmp_path / "samples").iterdir())) == 1, "few files"
     monkeypatch.setenv(STORED_ROWS_ONLY, "1")
     again = samples(Rows.of(tmp_path, pair.identity), None, pair.gpu.numbers, settings, 5, pool)
-    assert again.equals(first)
+    assert again.frame.equals(first)
+    assert again.anchors_us == sampled.anchors_us
     with pytest.raises(NotThereError):
         samples(Rows.of(tmp_path, pair.identity), None, pair.gpu.numbers, settings, 6, pool)
     with pytest.raises(NotThereError):
@@ -152,9 +155,10 @@ def test_samples_are_measured_once_and_found_again(
 def test_layers_are_split_in_every_way(predictors: Path, pair: Opened, pool: Path, tmp_path: Path) -> None:
     settings = _settings(grid_points=3, fresh_runs=2)
     measuring = SplitMeasuring(Rows.of(tmp_path, pair.identity), pair, load(predictors), settings, pool, 2.0)
-    factors = measuring.beside(_frame(settings))
-    assert set(factors) == {"linear", "conv"}
+    factors, errors = measuring.beside(_frame(settings))
+    assert set(factors) == set(errors) == {"linear", "conv"}
     assert min(factors.values()) >= 1
+    assert min(errors.values()) >= 0
     found = measuring.layers(7)
     ways = {
         "cpu",
@@ -182,8 +186,8 @@ def test_layers_are_split_in_every_way(predictors: Path, pair: Opened, pool: Pat
     assert measuring.layers(7)["us"].equals(found["us"]), "found again"
 
 
-def test_a_model_is_measured_in_every_way(workspace: Path, predictors: Path, model: Path, tmp_path: Path) -> None:
-    job = ModelJob(model, tmp_path, 2, ("onnxruntime",))
+def test_a_model_is_measured_in_every_way(workspace: Path, predictors: Path, model: Path, pool: Path, tmp_path: Path) -> None:
+    job = ModelJob(model, tmp_path, 2, ("onnxruntime",), pool)
     found = measured(load_pair(workspace / "config/pairs/pair-pocl.yaml"), load(predictors), job).set_index("way")
     assert list(found.columns) == [name for name in COLUMNS["models"] if name != "way"]
     assert list(found.index) == ["ours", "cpu", "gpu", "equal", "fixed", "greedy", "cpu, all cores", "onnxruntime"]
@@ -192,6 +196,7 @@ def test_a_model_is_measured_in_every_way(workspace: Path, predictors: Path, mod
     assert found.loc["equal", "splits"] > 0
     assert found.loc["ours", "peak_mib"] > 0
     assert found.loc["ours", "cpu_ms"] > 0
+    assert found.loc["ours", "slowdown"] > 0
 
 
 def test_a_plan_is_written_run_and_refused_elsewhere(predictors: Path, model: Path, tmp_path: Path) -> None:

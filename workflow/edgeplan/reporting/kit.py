@@ -27,10 +27,11 @@ from edgeplan.reporting.page import (
     metric_texts,
     rows_of,
     table,
+    write_chapter,
 )
 from edgeplan.reporting.svg import svg
 from edgeplan.reporting.table import write_table
-from edgeplan.support.files import write_atomically
+from edgeplan.support.files import write_atomically, write_json
 
 #: What a chapter's tables and figures are made of.
 Evidence = TypeVar("Evidence")
@@ -154,6 +155,38 @@ def write_figures(figures: Mapping[str, bytes], folder: Path) -> None:
     """Write figures of `draw`, each as `<id>.svg`."""
     for name, data in figures.items():
         write_atomically(folder / f"{name}.svg", partial(Path.write_bytes, data=data))
+
+
+def write_evidence(
+    evidence: Any,
+    table_specs: Mapping[str, TableSpec[Any]],
+    figure_specs: Mapping[str, FigureSpec[Any]],
+    metrics_of: Callable[[Any], dict[str, float]],
+    page_of: Callable[..., ChapterPage],
+    *,
+    measured: Path,
+    metrics: Path,
+    chapter: Path,
+) -> None:
+    """Write all that a chapter shows; what cannot be shown says why.
+
+    Args:
+        evidence: the measurements, with the `environment` they were made in.
+        table_specs: tables that are made of them.
+        figure_specs: likewise.
+        metrics_of: figures of merit of the evidence.
+        page_of: of evidence, tables, figures, figures of merit and date.
+        measured: folder of the tables and figures.
+        metrics: file of the figures of merit.
+        chapter: file of the page.
+    """
+    measured_at = str(evidence.environment.get("measured_at", "unknown"))
+    tables, figures, found = make_or_explain(table_specs, evidence), draw(figure_specs, evidence), metrics_of(evidence)
+    added = notes(table_specs, evidence, tables)
+    write_tables(table_specs, tables, added, dict.fromkeys(tables, measured_at), measured / "tables")
+    write_figures(figures, measured / "figures")
+    write_json(metrics, found)
+    write_chapter(page_of(evidence, tables, figures, found, measured_at), chapter)
 
 
 def page_tables(

@@ -153,21 +153,22 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
             ),
             ("memory/1",),
         ),
+        # since 2 anchors in chains say how fast the machine was, and plans of EOP's models run in turn, one inference of each
         "partition": Protocol(
-            "partition/1",
+            "partition/2",
             (
                 *_files("runtime/partitioned", "handshake", "lanes", "program", "session"),
                 *_files("processors", "onednn", "opencl"),
                 *_files("opencl", "building", "dispatch", "launch", "post_ops", "transforms", "convolutions", "linear"),
                 *_files("opencl", "copies", "pointwise", "windows", "spaces", "tiles"),
                 *_files("runtime", "ranges", "native/partner"),
-                *_files("chapters/partition/measuring", "chains", "samples", "splits", "models", "curves"),
+                *_files("chapters/partition/measuring", "chains", "samples", "splits", "models", "curves", "running"),
                 *_files("chapters/partition", "layers"),
                 "workloads/registry.py",
             ),
         ),
         "eop": Protocol(
-            "eop/1",
+            "eop/2",
             (
                 *_files("runtime/partitioned", "handshake", "lanes", "program", "sections", "session"),
                 *_files("processors", "onednn", "opencl"),
@@ -176,7 +177,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *_files("runtime", "ranges", "bands", "native/partner"),
                 *_files("chapters/partition/eop", "contention", "costs", "operators", "sweeps", "variants", "ways"),
                 *_files("chapters/partition/stages", "partition_eop"),
-                *_files("workloads", "registry", "unrolled", "batches"),
+                *_files("workloads", "registry", "unrolled", "batches", "recurrent", "transformers", "yolov3"),
                 "planning/partition",
             ),
         ),

@@ -6,6 +6,7 @@ from edgeplan.chapters.base import PAIRS, Chapter, Compared, Stage, Targets
 from edgeplan.chapters.partition.settings import Params
 
 _MEASURED = "results/{pair}/partition"
+_CARD = f"{_MEASURED}/predictors/card.json"
 _CHAPTERS = "results/{pair}/chapters"
 _FRAMES = ("samples", "layers", "models", "handshakes", "curves")
 _DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
@@ -20,7 +21,7 @@ PARTITION = Stage(
     targets=PAIRS,
     params=("seed", "partition"),
     inputs={"pair_path": "config/pairs/{pair}.yaml"},
-    outputs=_DOCUMENTS,
+    outputs={"card": _CARD, **_DOCUMENTS},
     paths={"work": "work/partition", "predictors": f"{_MEASURED}/predictors"},
     rows="data/rows/{pair}/partition",
     reads=("config/devices",),
@@ -51,11 +52,11 @@ EOP = Stage(
     function="edgeplan.chapters.partition.stages.partition_eop:measure_eop",
     targets=PAIRS,
     params=("seed", "partition"),
-    inputs={"pair_path": "config/pairs/{pair}.yaml"},
+    inputs={"pair_path": "config/pairs/{pair}.yaml", "card": _CARD},
     outputs=_EOP_DOCUMENTS,
-    paths={"work": "work/partition_eop"},
+    paths={"work": "work/partition_eop", "predictors": f"{_MEASURED}/predictors"},
     rows="data/rows/{pair}/partition_eop",
-    reads=("config/devices",),
+    reads=("config/devices", f"{_MEASURED}/predictors"),
     renews=True,
     all_cores=True,
 )

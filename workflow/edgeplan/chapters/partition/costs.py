@@ -108,7 +108,7 @@ def _is_view(step: Step, lowered: Lowered, layouts: Mapping[str, str], block: in
 def _layer(
     layer: Layer, outputs: int, predictors: PairPredictors, variant: str, *, why: str, on_gpu: bool
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
-    error = max(predictors.error(CPU, layer.kind), predictors.error(GPU, layer.kind, variant))
+    error = predictors.margin(layer.kind)
     if not on_gpu:
         options = [{"on": "cpu", "cpu_ms": float(predictors.cpu_us([layer])[0]) / _US}]
         return {"options": options, "error": error, "unsplittable": why}, (outputs,)
@@ -120,7 +120,7 @@ def _layer(
         options.append({"on": "split", **times})
         channels.append(c)
     few = "" if why or found.channels else f"its {outputs} channels are too few to be split in steps of {GRID}"
-    return {"options": options, "error": min(error, 1.0), "unsplittable": why or few}, tuple(channels)
+    return {"options": options, "error": error, "unsplittable": why or few}, tuple(channels)
 
 
 def assignments(plan: PartitionPlan, lowered: Lowered) -> tuple[Assignment, ...]:

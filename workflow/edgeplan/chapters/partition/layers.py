@@ -123,6 +123,12 @@ class Layer:
         kind = "fc" if self.kind == LINEAR else "conv"
         return Step(name, kind, (name,), (f"{name}.in",), (f"{name}.out",), weights, MappingProxyType(settings), (_CLIP,))
 
+    def layouts(self, name: str) -> dict[str, str]:
+        """Layouts of what the step of that name reads and writes: images row-major, as a model's inputs are."""
+        if self.kind == LINEAR:
+            return {f"{name}.in": NCHW, f"{name}.out": NCHW}
+        return {f"{name}.in": NCHW if self.inputs <= IMAGE_CHANNELS else BLOCKED, f"{name}.out": BLOCKED}
+
     def shapes(self, name: str) -> dict[str, Shape]:
         """Shapes of what the step of that name reads and writes."""
         return {
@@ -161,9 +167,5 @@ def lowered(name: str, layers: Sequence[Layer]) -> Lowered:
 
 
 def layouts(layers: Sequence[Layer]) -> Mapping[str, str]:
-    """Layouts of what the steps of `lowered` read and write: images row-major, as a model's inputs are."""
-    found = {}
-    for k, layer in enumerate(layers):
-        found[f"{k}.in"] = NCHW if layer.kind == LINEAR or layer.inputs <= IMAGE_CHANNELS else BLOCKED
-        found[f"{k}.out"] = NCHW if layer.kind == LINEAR else BLOCKED
-    return MappingProxyType(found)
+    """Layouts of what the steps of `lowered` read and write."""
+    return MappingProxyType({key: layout for k, layer in enumerate(layers) for key, layout in layer.layouts(str(k)).items()})

@@ -23,6 +23,14 @@ _SINGLE_ROWS = 8
 _ROW_INPUTS, _ROW_OUTPUTS = range(8, 14), range(6, 13)
 #: More weights are beside what is asked, and than the pool has that chains take them from.
 _MOST_WEIGHTS = 40 << 20
+#: Layers of every chain of samples. How long they take beside their median over all chains says how fast the machine was in
+#: these seconds: on machines that others share it changes by more than predictors err.
+ANCHORS = (
+    Layer.linear(128, 512, 512),
+    Layer(CONV, 28, 28, 64, 96, 3),
+    Layer(CONV, 14, 14, 256, 256),
+    Layer(CONV, 20, 20, 48, 64, 5),
+)
 
 
 def sampled(kind: str, count: int, flops: tuple[float, float], seed: int) -> tuple[Layer, ...]:
@@ -112,6 +120,16 @@ def chains(found: Sequence[Layer], length: int, most_bytes: float) -> Iterator[t
         size += layer.weight_bytes
     if chain:
         yield tuple(chain)
+
+
+def anchored(chain: Sequence[Layer]) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
+    """A chain with `ANCHORS` spread over it, and of each layer its place in the chain; of anchor k it is -1 - k."""
+    found, places = [*chain], [*range(len(chain))]
+    for k in reversed(range(len(ANCHORS))):
+        at = round((k + 0.5) * len(chain) / len(ANCHORS))
+        found.insert(at, ANCHORS[k])
+        places.insert(at, -1 - k)
+    return tuple(found), tuple(places)
 
 
 def splits(outputs: int, step: int) -> tuple[int, ...]:

@@ -33,7 +33,8 @@ import numpy.typing as npt
 
 from edgeplan.planning.partition.baselines import nearest
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Costs, Step
-from edgeplan.planning.partition.patterns import Pattern, fit
+from edgeplan.planning.partition.fitted import patterns
+from edgeplan.planning.partition.patterns import Pattern
 
 Floats = npt.NDArray[np.float64]
 KEY_SHARE = 0.95
@@ -92,24 +93,20 @@ def pattern_match(costs: Costs, k: int) -> Matched:
 
 
 def _matched(costs: Costs, step: Step, dimension: str) -> Matched:
-    splits = [o for o in step.options if o.kind == SPLIT and o.dimension == dimension]
+    splits = any(o.kind == SPLIT and o.dimension == dimension for o in step.options)
     times: list[Floats] = []
-    patterns: list[Pattern | None] = []
-    for processor in (CPU, GPU):
+    found = patterns(step, dimension)  # 4-6
+    for processor, pattern in zip((CPU, GPU), found, strict=True):
         shares = _CPU_SHARES if processor == CPU else 1 - _CPU_SHARES
         whole = step.best(processor)
-        samples = [(o.cpu_share, o.cpu_ms) if processor == CPU else (1 - o.cpu_share, o.gpu_ms) for o in splits]  # 4
-        samples += [(1.0, whole.span_ms)] if whole is not None else []
-        pattern = fit(*zip(*samples, strict=True)) if samples else None  # 5, 6
         estimated = pattern.at(shares) if pattern is not None else np.where(shares > 0, np.inf, 0.0)
         inner = (shares > 0) & (shares < 1)
-        allowed = (shares == 0) | (inner & bool(splits)) | ((shares == 1) & (whole is not None))
+        allowed = (shares == 0) | (inner & splits) | ((shares == 1) & (whole is not None))
         times.append(np.where(allowed, estimated, np.inf))
-        patterns.append(pattern)
     moved = max(step.to_cpu_ms, step.to_gpu_ms)
     inner = (_CPU_SHARES > 0) & (_CPU_SHARES < 1)
     cm = np.where(inner, costs.cpu_to_gpu_ms + costs.gpu_to_cpu_ms + moved, 0.0)
-    return Matched(dimension, (patterns[0], patterns[1]), times[0], times[1], cm)
+    return Matched(dimension, found, times[0], times[1], cm)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,6 @@ from edgeplan.chapters.memory.evaluation.metrics import memory_metrics
 from edgeplan.chapters.memory.evaluation.page import memory_chapter
 from edgeplan.chapters.memory.evaluation.tables import MEMORY_TABLES
 from edgeplan.reporting import kit
-from edgeplan.reporting.page import write_chapter
-from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_parquet
 
 
@@ -29,10 +27,7 @@ def write_memory(*, device: str, runs: Path, environment_path: Path, measured: P
     """
     environment = json.loads(environment_path.read_text(encoding="utf-8"))
     evidence = MemoryEvidence(device, read_parquet(runs, "model", "case"), environment)
-    measured_at = str(environment.get("measured_at", "unknown"))
-    tables, figures = kit.make_or_explain(MEMORY_TABLES, evidence), kit.draw(MEMORY_FIGURES, evidence)
-    found = memory_metrics(evidence)
-    kit.write_tables(MEMORY_TABLES, tables, {}, dict.fromkeys(tables, measured_at), measured / "tables")
-    kit.write_figures(figures, measured / "figures")
-    write_json(metrics, found)
-    write_chapter(memory_chapter(evidence, tables, figures, found, measured_at), chapter)
+    kit.write_evidence(
+        evidence, MEMORY_TABLES, MEMORY_FIGURES, memory_metrics, memory_chapter,
+        measured=measured, metrics=metrics, chapter=chapter,
+    )  # fmt: skip

@@ -6,7 +6,6 @@ parts run beside each other. What a row costs is thus an inference, not a step.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -172,17 +171,9 @@ def timed_steps(pair: Opened, subject: Subject, made: Partitioned, runs: int) ->
     return cpu, gpu, span
 
 
-def run_plan(pair: Opened, subject: Subject, made: Partitioned, runs: int) -> tuple[list[float], dict[str, Array], bool]:
-    """Times of whole inferences (ms) in a new session, the outputs, and whether a kernel was Winograd's."""
-    with PairSession(pair.cpu, pair.gpu, made, subject.model, pair.synchronisation) as session:
-        outputs = session.run(subject.inputs)
-        found = []
-        for _ in range(runs):
-            session.bind(subject.inputs)
-            began = time.perf_counter()
-            session.execute()
-            found.append((time.perf_counter() - began) * 1e3)
-        return found, outputs, any("winograd" in kernel.implementation for kernel in session.kernels)
+def session_of(pair: Opened, subject: Subject, made: Partitioned) -> PairSession:
+    """A new session of a model's parts."""
+    return PairSession(pair.cpu, pair.gpu, made, subject.model, pair.synchronisation)
 
 
 def reason_of(error: EdgeplanError) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from edgeplan.planning.partition import baselines
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Costs
 from edgeplan.planning.partition.eop import Eop, eop
+from edgeplan.planning.partition.fitted import fitted
 from edgeplan.planning.partition.parallel import Search
 from edgeplan.planning.partition.planner import outcome
 from edgeplan.planning.partition.simulate import in_sequence, whole_queues
@@ -16,10 +17,12 @@ from edgeplan.planning.partition.simulate import in_sequence, whole_queues
 CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, OURS, BESIDE = (
     *("cpu", "gpu", "equal", "fixed", "EOP as written", "EOP as drawn", "ours", "ours, side by side"),
 )
+#: EOP as written on costs that our predictors give, in place of measured ones; oneDNN alone on all cores of the pair.
+PREDICTED, ALL_CORES = "EOP, predicted costs", "cpu, all cores"
 #: Figure 11. Sections 5.1 and 5.5 contradict each other. Taken from 5.5: condition 1 leaves the other processor idle, so key
 #: operators run whole where they are faster; condition 2 tunes the ratio of every operator, key or not; condition 3 is EOP.
 CONDITION_1, CONDITION_2 = "condition 1: key operators alone", "condition 2: ratios of all operators"
-WAYS = (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, CONDITION_1, CONDITION_2, OURS, BESIDE)
+WAYS = (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, CONDITION_1, CONDITION_2, OURS, BESIDE, PREDICTED, ALL_CORES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class Way:
 
     Attributes:
         choice: option of each step.
+        splits: operators that are split.
         queues: steps of each processor in order; None for one step at a time.
         predicted_ms: what its planner says: EOP's AT (equation 4), else what a simulation takes.
         simulated_ms: what a simulation takes.
@@ -36,19 +40,16 @@ class Way:
     """
 
     choice: Choice
+    splits: int
     queues: tuple[tuple[int, ...], tuple[int, ...]] | None
     predicted_ms: float
     simulated_ms: float
     seconds: float = 0.0
     gap: float = float("nan")
 
-    def splits(self, costs: Costs) -> int:
-        """Operators that are split."""
-        return sum(o.kind == SPLIT for o in costs.chosen(self.choice))
-
 
 def ways(costs: Costs, search_seconds: float) -> tuple[Mapping[str, Way], Eop]:
-    """All of `WAYS`, and what EOP's algorithms found.
+    """All of `WAYS` that follow from measured costs, and what EOP's algorithms found.
 
     Args:
         costs: of a model.
@@ -64,21 +65,39 @@ def ways(costs: Costs, search_seconds: float) -> tuple[Mapping[str, Way], Eop]:
     }
     for name, choice in simple.items():
         taken = in_sequence(costs, choice).makespan_ms
-        found[name] = Way(choice, None, taken, taken)
+        found[name] = Way(choice, _splits(costs, choice), None, taken, taken)
     tuned: dict[str, Eop] = {}
     for name, overlapped, every in ((EOP, False, False), (DRAWN, True, False), (CONDITION_2, False, True)):
         began = time.perf_counter()
         made = tuned[name] = eop(costs, overlapped=overlapped, every=every)
         simulated = in_sequence(costs, made.choice).makespan_ms
-        found[name] = Way(made.choice, None, made.estimate_ms, simulated, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        found[name] = Way(made.choice, _splits(costs, made.choice), None, made.estimate_ms, simulated, seconds)
+    smooth = fitted(costs)
     for name, mode in ((OURS, "sequential"), (BESIDE, "parallel")):
         began = time.perf_counter()
-        planned = outcome(costs, mode, Search(time_limit_s=search_seconds))
+        planned = outcome(smooth, mode, Search(time_limit_s=search_seconds))
         seconds, makespan = time.perf_counter() - began, planned.timeline.makespan_ms
         gap = makespan / planned.lower_bound_ms - 1 if planned.lower_bound_ms > 0 else 0.0
         options = planned.costs.chosen(planned.schedule.choice)
-        choice = tuple(s.options.index(o) for s, o in zip(costs.steps, options, strict=True))
+        choice = tuple(s.options.index(o) for s, o in zip(smooth.steps, options, strict=True))
         starts = [span.start_ms for span in planned.timeline.spans]
         queues = whole_queues(starts, [o.kind for o in options]) if planned.schedule.queues is not None else None
-        found[name] = Way(choice, queues, makespan, makespan, seconds, gap)
-    return {name: found[name] for name in WAYS}, tuned[EOP]
+        found[name] = Way(choice, _splits(costs, choice), queues, makespan, makespan, seconds, gap)
+    return {name: found[name] for name in WAYS if name in found}, tuned[EOP]
+
+
+def as_predicted(costs: Costs) -> Way:
+    """`PREDICTED`.
+
+    Args:
+        costs: as predictors give them.
+    """
+    began = time.perf_counter()
+    made = eop(costs)
+    simulated = in_sequence(costs, made.choice).makespan_ms
+    return Way(made.choice, _splits(costs, made.choice), None, made.estimate_ms, simulated, time.perf_counter() - began)
+
+
+def _splits(costs: Costs, choice: Choice) -> int:
+    return sum(o.kind == SPLIT for o in costs.chosen(choice))

@@ -93,6 +93,7 @@ def models(e: PartitionEvidence) -> pd.DataFrame:
             **{f"{way}_ms": row.get(way, np.nan) for way in (CPU, GPU)},
             "ours_ms": row[OURS],
             "predicted_ms": own["predicted_ms"],
+            "slowdown": own["slowdown"],
             "speedup": best / row[OURS],
             **{f"{way}_speedup": best / row.get(way, np.nan) for way in ("greedy", "fixed", "equal")},
             "all_cores_speedup": best / row.get(ALL_CORES, np.nan),

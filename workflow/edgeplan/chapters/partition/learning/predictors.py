@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
@@ -13,7 +15,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan.chapters.partition.layers import Layer, layouts, lowered
+from edgeplan.chapters.partition.layers import Layer
 from edgeplan.chapters.partition.learning.boosted import Trees
 from edgeplan.chapters.partition.learning.features import AUGMENTED, SHAPE, Floats, dispatch_matrix, shape_matrix
 from edgeplan.chapters.partition.learning.others import ALL, family, terms
@@ -30,6 +32,7 @@ SIDES = (CPU, GPU)
 OURS, PLAIN = "ours", "plain"
 _POOLED = ""
 _CARD = "card.json"
+_NAME = "layer"
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _AGAIN = "measure the pair: dvc repro partition@PAIR"
 
@@ -70,7 +73,10 @@ class Card(_Part):
         others: factors of `others.TERMS` by side and family.
         errors: mean relative error on held-out samples, by side, kind and variant ("gpu conv ours").
         handshake_us: of a step of nothing, by synchronisation.
+        anchors_us: median time of each of `sampling.ANCHORS`, by side: what "as fast as usual" is.
         beside: by how much layers take longer that both processors compute at once, by kind, on training samples.
+        gain_errors: by how much, as a share of the better processor's time, half of all predicted gains of splits are off at
+            most, by kind, on training samples.
         fixed_share: the CPU's share of all layers that is best on the training samples, by kind.
     """
 
@@ -84,7 +90,9 @@ class Card(_Part):
     others: dict[Literal["cpu", "gpu"], dict[str, tuple[_Number, _Number, _Number]]]
     errors: dict[str, _Number]
     handshake_us: dict[str, _Number]
+    anchors_us: dict[Literal["cpu", "gpu"], tuple[_Number, ...]] = {}
     beside: dict[str, _Number] = {}
+    gain_errors: dict[str, _Number] = {}
     fixed_share: dict[str, _Number] = {}
 
 
@@ -127,32 +135,48 @@ class PairPredictors:
             found[rows] = self.trees[side, variant, kind, name].predict(matrix[rows])
         return found
 
+    @property
+    def digest(self) -> str:
+        """Of all trees and of what the card says: plans are for one."""
+        state = hashlib.sha256(self.card.model_dump_json().encode())
+        for key in sorted(self.trees):
+            state.update(self.trees[key].text.encode())
+        return state.hexdigest()[:16]
+
     def other_us(self, side: str, step: Step, shapes: Mapping[str, Shape]) -> float:
         """Latency of a step that is no layer."""
         fits = self.card.others[side]  # type: ignore[index]
         factors = fits.get(family(step), fits[ALL])
         return sum(factor * term for factor, term in zip(factors, terms(step, shapes), strict=True))
 
-    def error(self, side: str, kind: str, variant: str = OURS) -> float:
-        """Mean relative error on held-out samples."""
-        return self.card.errors[f"{side} {kind} {variant}"]
+    def margin(self, kind: str) -> float:
+        """What a split has to gain, as a share of the better processor's time: the error of such gains.
+
+        Where no split of a training sample was measured it is the larger error of both processors on held-out samples.
+        """
+        errors = (self.card.errors[f"{side} {kind} {OURS}"] for side in SIDES)
+        return min(self.card.gain_errors.get(kind, max(errors)), 1.0)
 
 
 def augmented(layers: Sequence[Layer], numbers: DeviceNumbers) -> tuple[list[str], Floats]:
     """Implementations of layers on a GPU, and features of their shapes and dispatches (layers, features)."""
     names, found = [], []
     for layer in layers:
-        one = lowered("", (layer,))
-        dispatched = dispatch(one.steps[0], one.shapes, layouts((layer,)), numbers)
+        dispatched = dispatch(_step(replace(layer, outputs=1)), layer.shapes(_NAME), layer.layouts(_NAME), numbers)
         names.append(dispatched.implementation)
         found.append(dispatched.features())
     return names, np.column_stack([shape_matrix(layers), dispatch_matrix(found)])
 
 
+@lru_cache(maxsize=256)
+def _step(layer: Layer) -> Step:
+    """The step of a layer, which all of its parts share: it does not say how many outputs there are."""
+    return layer.step(_NAME)
+
+
 def refused(layer: Layer, numbers: DeviceNumbers) -> str:
     """Why a GPU cannot run a layer, "" if it can."""
-    one = lowered("", (layer,))
-    return refusal(one.steps[0], one.shapes, layouts((layer,)), numbers)
+    return refusal(layer.step(_NAME), layer.shapes(_NAME), layer.layouts(_NAME), numbers)
 
 
 def shape_class(layer: Layer) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +52,7 @@ class About:
     versions: tuple[str, str]
     numbers: Mapping[str, int]
     handshake_us: Mapping[str, float]
+    anchors_us: Mapping[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,6 @@ class Trained:
             own = self.errors[(self.errors["kind"] == kind) & (self.errors["side"] == GPU) & (self.errors["predictor"] == OURS)]
             parts.append(_usable(samples, kind)[(own["split"] == "training").to_numpy()])
         return pd.concat(parts, ignore_index=True)
-
-    @property
-    def digest(self) -> str:
-        """Of all trees and of what the card says: plans are for one."""
-        state = hashlib.sha256(self.predictors.card.model_dump_json().encode())
-        for key in sorted(self.predictors.trees):
-            state.update(self.predictors.trees[key].text.encode())
-        return state.hexdigest()[:16]
 
 
 def layers_of(frame: pd.DataFrame) -> list[Layer]:
@@ -161,6 +153,7 @@ def train(samples: pd.DataFrame, about: About, *, trials: int, test_share: float
         others={side: _others(samples, side) for side in SIDES},  # type: ignore[misc]
         errors={" ".join(map(str, key)): float(value) for key, value in means.items()},  # type: ignore[call-overload]
         handshake_us=dict(about.handshake_us),
+        anchors_us=dict(about.anchors_us),  # type: ignore[arg-type]
     )
     predictors = PairPredictors(card, MappingProxyType(trees))
     return Trained(predictors, errors, pd.concat(gains, ignore_index=True), MappingProxyType(beside))

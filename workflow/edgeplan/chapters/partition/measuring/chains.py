@@ -7,7 +7,8 @@ matter: all weights are parts of one file of small random numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +19,7 @@ import onnx
 
 from edgeplan.chapters.partition.layers import Layer, layouts, lowered
 from edgeplan.chapters.partition.measuring.opened import Opened
+from edgeplan.chapters.partition.sampling import ANCHORS
 from edgeplan.graph.steps import Lowered
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, partition
@@ -153,6 +155,28 @@ def timed_steps(pair: Opened, steps: Lowered, where: Mapping[str, str], lane: La
     return _times(pair, steps, where, assignments, order, folder, runs, pair.cpu, pair.synchronisation, 0)
 
 
+@contextmanager
+def anchor_session(pair: Opened, lane: Lane, folder: Path) -> Iterator[PairSession]:
+    """A session of `sampling.ANCHORS` on one processor.
+
+    Args:
+        pair: the processors.
+        lane: which of them.
+        folder: with the pool.
+    """
+    steps = lowered("anchors", ANCHORS)
+    parts = partition(steps, layouts(ANCHORS), pair.cpu.dnnl.info.block, [lane] * len(ANCHORS))
+    with PairSession(pair.cpu, pair.gpu, parts, write_carrier(steps, folder), pair.synchronisation) as session:
+        _fill(session)
+        yield session
+
+
+def _fill(session: PairSession) -> None:
+    """Values in place of what nobody writes."""
+    arena = session.arena.tensor(0, (session.program.arena_bytes // _FLOAT_BYTES,), "float32")
+    arena[:] = np.random.default_rng(0).random(len(arena), dtype=np.float32)
+
+
 def _times(
     pair: Opened,
     steps: Lowered,
@@ -169,8 +193,7 @@ def _times(
     carrier = write_carrier(steps, folder, start)
     found = np.zeros((runs, len(assignments)))
     with PairSession(cpu, pair.gpu, parts, carrier, synchronisation) as session:
-        arena = session.arena.tensor(0, (session.program.arena_bytes // _FLOAT_BYTES,), "float32")
-        arena[:] = np.random.default_rng(0).random(len(arena), dtype=np.float32)
+        _fill(session)
         lanes, origin = np.array(parts.lanes), np.array(parts.ranged.origin)
         names = [("", "")] * len(assignments)
         for k, kernel in enumerate(session.kernels):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.partition.costs import ModelCosts, chosen_assignments
-from edgeplan.chapters.partition.learning.predictors import PairPredictors
+from edgeplan.chapters.partition.learning.predictors import SIDES, PairPredictors
+from edgeplan.chapters.partition.measuring.chains import anchor_session
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.measuring.rows import COLUMNS
+from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair
 from edgeplan.chapters.partition.measuring.worker import PairJob, PairResult
 from edgeplan.chapters.partition.planned import PlannedModel, plan_model, write_folder
 from edgeplan.devices.pairs import PairFile
@@ -31,15 +31,13 @@ from edgeplan.measurement.process.inputs import random_inputs, relative_error
 from edgeplan.planning.partition import baselines
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice
 from edgeplan.planning.partition.simulate import in_sequence
-from edgeplan.runtime.layouts import LIKELY
-from edgeplan.runtime.partitioned.program import partition
+from edgeplan.runtime.partitioned.program import Lane, partition
 from edgeplan.runtime.partitioned.session import PairSession
-from edgeplan.runtime.program import default_program
-from edgeplan.runtime.session import SequentialSession
 
 OURS, ALL_CORES = "ours", "cpu, all cores"
 _NUMBERS = tuple(name for name in COLUMNS["models"] if name not in ("way", "reason"))
 _MIB = 1 << 20
+_US_PER_MS = 1e3
 _TIMEOUT_SECONDS = 600.0
 #: Of the largest magnitude; Winograd's transforms lose a digit.
 _EXACT, _WINOGRAD = 1e-5, 1e-4
@@ -54,12 +52,14 @@ class ModelJob:
         folder: an empty one.
         runs: of each way.
         settings: stock ones.
+        pool: folder with the weights of chains (`chains.write_pool`).
     """
 
     model: Path
     folder: Path
     runs: int
     settings: tuple[str, ...]
+    pool: Path
 
 
 def measured(pair: PairFile, predictors: PairPredictors, job: ModelJob) -> pd.DataFrame:
@@ -109,7 +109,7 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
     expected = reference_outputs(job.model, inputs)
     block = pair.cpu.dnnl.info.block
     rows: list[dict[str, Any]] = []
-    runs: list[Callable[[], float]] = []
+    runs: list[Runner] = []
     with ExitStack() as stack:
         sessions = {OURS: planned.partitioned(block)}
         for way, choice in _ways(planned.costs, predictors).items():
@@ -127,53 +127,34 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
             winograd = any("winograd" in kernel.implementation for kernel in session.kernels)
             error = relative_error([outputs[name] for name in expected], list(expected.values()))
             row.update(error=error, tolerance=_WINOGRAD if winograd else _EXACT, steps=len(planned.lowered.steps))
-            runs.append(_timed(session, inputs))
-        with _wide(pair):
-            for home in LIKELY:
-                program = default_program(pair.cpu.dnnl, job.model, graph, home, threads=len(pair.pair.cores))
-                wide = SequentialSession(pair.cpu.dnnl, program, job.model.parent, len(pair.pair.cores))
-                wide.run(inputs)
-                runs.append(_timed_wide(pair, wide, inputs))
-        times = np.array([[run() for run in runs] for _ in range(job.runs)])
+            runs.append(on_pair(session, inputs))
+        runs += on_all_cores(pair, job.model, graph, inputs)
+        anchors = [
+            on_pair(stack.enter_context(anchor_session(pair, lane, job.pool)), {})
+            for lane in Lane
+            if predictors.card.anchors_us
+        ]
+        times = np.array([[run() for run in (*runs, *anchors)] for _ in range(job.runs)])
     pair.cpu.ready()
     for row, own in zip(rows, times.T, strict=False):
         row.update(_summary(own))
-    beside = [_summary(own) for own in times.T[len(rows) :]]
+    rows[0]["slowdown"] = _slowdown(times[:, len(runs) :], predictors)
+    beside = [_summary(own) for own in times.T[len(rows) : len(runs)]]
     best = min(beside, key=lambda found: found["median_ms"])
     return [*rows, {"way": ALL_CORES, "steps": len(planned.lowered.steps), **best}]
 
 
-def _timed(session: PairSession, inputs: Mapping[str, Any]) -> Callable[[], float]:
-    def run() -> float:
-        session.bind(inputs)
-        began = time.perf_counter()
-        session.execute()
-        return (time.perf_counter() - began) * 1e3
+def _slowdown(anchors_ms: npt.NDArray[np.float64], predictors: PairPredictors) -> float:
+    """By how much the anchors took longer than when the samples were measured, both processors' mean.
 
-    return run
-
-
-def _timed_wide(pair: Opened, session: SequentialSession, inputs: Mapping[str, Any]) -> Callable[[], float]:
-    def run() -> float:
-        with _wide(pair):
-            session.bind(inputs)
-            began = time.perf_counter()
-            session.execute()
-            return (time.perf_counter() - began) * 1e3
-
-    return run
-
-
-@contextlib.contextmanager
-def _wide(pair: Opened) -> Iterator[None]:
-    """This thread may use all cores of the pair, and starts others there."""
-    own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, pair.pair.cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, own)
-        pair.cpu.ready()
+    Args:
+        anchors_ms: of all anchors, by run and processor.
+        predictors: that know their usual times.
+    """
+    usual_ms = [sum(predictors.card.anchors_us[side]) / _US_PER_MS for side in SIDES if side in predictors.card.anchors_us]
+    if not usual_ms:
+        return 1.0
+    return float(np.exp(np.mean(np.log(np.median(anchors_ms, axis=0) / usual_ms))))
 
 
 def _summary(times_ms: Any) -> dict[str, float]:

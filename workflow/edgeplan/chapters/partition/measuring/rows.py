@@ -29,7 +29,19 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "curves": ("place", "way", *_PART_US),
     "handshakes": ("synchronisation", "least_us", "median_us", "note"),
     "models": (
-        *("way", "median_ms", "repeat", "predicted_ms", "peak_mib", "cpu_ms", "error", "tolerance", "splits", "steps"),
+        *(
+            "way",
+            "median_ms",
+            "repeat",
+            "predicted_ms",
+            "slowdown",
+            "peak_mib",
+            "cpu_ms",
+            "error",
+            "tolerance",
+            "splits",
+            "steps",
+        ),
         *("plan_seconds", "plan_gap", "reason"),
     ),
 }

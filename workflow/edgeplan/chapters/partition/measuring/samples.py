@@ -1,10 +1,13 @@
-"""Samples to learn from: layers and other steps, each on both processors alone, in chains (LiPG, section 5.2)."""
+"""Samples to learn from: layers and other steps, each on both processors alone, in chains (LiPG, section 5.2).
+
+Anchors in every chain (`sampling.ANCHORS`) say how fast each processor was meanwhile; times are divided by that.
+"""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +21,7 @@ from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.layers import KINDS, Layer, layer_of
 from edgeplan.chapters.partition.learning.features import DISPATCH
 from edgeplan.chapters.partition.learning.others import family, terms
-from edgeplan.chapters.partition.learning.predictors import augmented, refused
+from edgeplan.chapters.partition.learning.predictors import SIDES, augmented, refused
 from edgeplan.chapters.partition.learning.training import LAYER, OTHER, SAMPLE, empty_dispatch
 from edgeplan.chapters.partition.measuring.chains import Place, timed, timed_steps
 from edgeplan.chapters.partition.measuring.opened import Opened
@@ -44,6 +47,19 @@ _LEFT_OUT = ("reshape",)
 
 
 @dataclass(frozen=True, slots=True)
+class Samples:
+    """What was sampled.
+
+    Attributes:
+        frame: all samples, with the columns `training.SAMPLE`; times as on a machine at its median speed.
+        anchors_us: median over chains of the time of each of `sampling.ANCHORS`, by processor.
+    """
+
+    frame: pd.DataFrame
+    anchors_us: dict[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class OtherStep:
     """A step of a model that is no layer, and what it reads and writes."""
 
@@ -54,8 +70,8 @@ class OtherStep:
 
 def samples(
     rows: Rows, pair: Opened | None, numbers: DeviceNumbers, settings: PartitionSettings, seed: int, folder: Path
-) -> pd.DataFrame:
-    """All samples, with the columns `training.SAMPLE`.
+) -> Samples:
+    """All samples.
 
     Args:
         rows: what is stored.
@@ -65,36 +81,61 @@ def samples(
         seed: of the draw.
         folder: with the pool of weights.
     """
-    parts = []
+    found: list[pd.DataFrame] = []
+    finish: list[Callable[[pd.DataFrame], pd.DataFrame]] = []
     for kind in KINDS:
         drawn = sampling.sampled(kind, settings.samples, settings.sample_flops, seed)
         kept = [layer for layer in drawn if not refused(layer, numbers)]
         for chain in sampling.chains(kept, settings.chain, settings.chain_mib * _MIB):
             key = [[asdict(layer) for layer in chain], settings.sample_runs]
-            found = rows.found("samples", key, partial(_chain, pair, chain, settings.sample_runs, folder))
-            parts.append(_layers(chain, found, numbers))
+            found.append(rows.found("samples", key, partial(_chain, pair, chain, settings.sample_runs, folder)))
+            finish.append(partial(_layers, chain, numbers=numbers))
     others = _others(numbers, max(1, settings.samples // _LAYERS_PER_OTHER), seed)
     for at in range(0, len(others), settings.chain):
         chain_of = others[at : at + settings.chain]
         key = [[_described(one) for one in chain_of], settings.sample_runs]
-        found = rows.found("samples", key, partial(_steps, pair, chain_of, settings.sample_runs, folder))
-        parts.append(_other_rows(chain_of, found))
+        found.append(rows.found("samples", key, partial(_steps, pair, chain_of, settings.sample_runs, folder)))
+        finish.append(partial(_other_rows, chain_of))
     rows.merge("samples")
-    return pd.concat(parts, ignore_index=True)[list(SAMPLE)]
+    scaled, anchors_us = at_median_speed(found)
+    parts = [end(frame) for end, frame in zip(finish, scaled, strict=True)]
+    return Samples(pd.concat(parts, ignore_index=True)[list(SAMPLE)], anchors_us)
+
+
+def at_median_speed(chains: Sequence[pd.DataFrame]) -> tuple[list[pd.DataFrame], dict[str, tuple[float, ...]]]:
+    """Chains without their anchors, times divided by how much longer than usual these took; and what is usual.
+
+    Args:
+        chains: place (of anchor k it is -1 - k), cpu_us, gpu_us.
+
+    Returns:
+        The chains, and the median time of each anchor, by processor.
+    """
+    count = len(sampling.ANCHORS)
+    layers, factors, usual = [], [], {}
+    for side in SIDES:
+        us = np.array([c.set_index("place")[f"{side}_us"].reindex([-1 - k for k in range(count)]) for c in chains], np.float64)
+        usual[side] = tuple(np.median(us, axis=0).tolist())
+        factors.append(np.exp(np.median(np.log(us / usual[side]), axis=1)))
+    for chain, cpu, gpu in zip(chains, *factors, strict=True):
+        own = chain[chain["place"] >= 0].reset_index(drop=True)
+        layers.append(own.assign(cpu_us=own["cpu_us"] / cpu, gpu_us=own["gpu_us"] / gpu))
+    return layers, usual
 
 
 def _chain(pair: Opened | None, chain: Sequence[Layer], runs: int, folder: Path) -> pd.DataFrame:
     """Every layer on the CPU, then every layer on the GPU; both in each run."""
     assert pair is not None  # noqa: S101  or nothing may be measured
-    places = [*(Place(layer, layer.outputs) for layer in chain), *(Place(layer, 0) for layer in chain)]
+    layers, at = sampling.anchored(chain)
+    places = [*(Place(layer, layer.outputs) for layer in layers), *(Place(layer, 0) for layer in layers)]
     found = timed(pair, places, folder, runs)
-    us, count = found.typical_us, len(chain)
+    us, count = found.typical_us, len(layers)
     names = found.implementations
-    return _table(us[:count], us[count:], [n[0] for n in names[:count]], [n[1] for n in names[count:]])
+    return _table(at, us[:count], us[count:], [n[0] for n in names[:count]], [n[1] for n in names[count:]])
 
 
-def _table(cpu_us: object, gpu_us: object, cpu: list[str], gpu: list[str]) -> pd.DataFrame:
-    made = {"place": np.arange(len(cpu)), "cpu_us": cpu_us, "gpu_us": gpu_us}
+def _table(at: Sequence[int], cpu_us: object, gpu_us: object, cpu: list[str], gpu: list[str]) -> pd.DataFrame:
+    made = {"place": np.array(at), "cpu_us": cpu_us, "gpu_us": gpu_us}
     return pd.DataFrame({**made, "cpu_implementation": cpu, "gpu_implementation": gpu})
 
 
@@ -183,9 +224,15 @@ def _steps(pair: Opened | None, some: Sequence[OtherStep], runs: int, folder: Pa
         steps.append(step)
         shapes |= own_shapes
         layouts |= own_layouts
+    for k, layer in enumerate(sampling.ANCHORS):
+        name = f"anchor{k}"
+        steps.append(layer.step(name))
+        shapes |= layer.shapes(name)
+        layouts |= layer.layouts(name)
+    at = [*range(len(some)), *(-1 - k for k in range(len(sampling.ANCHORS)))]
     lowered = Lowered("steps", tuple(steps), (), (), MappingProxyType(shapes))
     cpu, gpu = (timed_steps(pair, lowered, layouts, lane, folder, runs) for lane in Lane)
-    return _table(cpu.typical_us, gpu.typical_us, [n[0] for n in cpu.implementations], [n[1] for n in gpu.implementations])
+    return _table(at, cpu.typical_us, gpu.typical_us, [n[0] for n in cpu.implementations], [n[1] for n in gpu.implementations])
 
 
 def _other_rows(some: Sequence[OtherStep], found: pd.DataFrame) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,11 +15,13 @@ import pandas as pd
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import Predicted, at_share, choose, predicted
 from edgeplan.chapters.partition.layers import KINDS, Layer
-from edgeplan.chapters.partition.learning.predictors import CPU, GPU, OURS, PLAIN, PairPredictors, refused
+from edgeplan.chapters.partition.learning.features import Floats
+from edgeplan.chapters.partition.learning.predictors import OURS, PLAIN, PairPredictors, refused
 from edgeplan.chapters.partition.learning.training import layers_of
 from edgeplan.chapters.partition.measuring.chains import ChainTimes, Place, timed
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import NotThereError, Rows
+from edgeplan.chapters.partition.measuring.running import wide
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runtime.partitioned.session import Synchronisation
@@ -86,29 +87,37 @@ class SplitMeasuring:
         self.rows.merge("fresh")
         return pd.concat(parts, ignore_index=True)
 
-    def beside(self, training: pd.DataFrame) -> dict[str, float]:
-        """By how much splits of training samples take longer than the slower part is predicted to, median by kind.
+    def beside(self, training: pd.DataFrame) -> tuple[dict[str, float], dict[str, float]]:
+        """What splits of training samples tell, each at its predicted ratio and whole on both processors in one chain.
 
         Args:
             training: rows of samples that predictors were trained on.
+
+        Returns:
+            By kind: by how much a split takes longer than its slower part is predicted to, the layer whole taken for the
+            measure, median; and by how much half of the predicted gains are off at most (`Card.gain_errors`).
         """
-        found = {}
+        factors, errors = {}, {}
         for kind in KINDS:
             some = [layer for layer in layers_of(training[training["kind"] == kind]) if layer.flops >= _WORTH_SPLITTING]
-            places, predicted_us = [], []
+            places, spans, wholes = [], [], []
             for layer in some[: _BESIDE_CHAINS * self.settings.chain]:
                 every = predicted(self.predictors, layer, self.settings.grid_step)
                 if every.channels:
                     best = int(np.argmin(every.spans_us))
-                    places.append(Place(layer, every.channels[best]))
-                    predicted_us.append(float(every.spans_us[best]))
+                    places += [Place(layer, channels) for channels in (every.channels[best], layer.outputs, 0)]
+                    spans.append(float(every.spans_us[best]))
+                    wholes.append(min(every.cpu_us, every.gpu_us))
+            if not places:
+                continue
             key = [[[asdict(p.layer), p.channels] for p in places], self.settings.sample_runs]
-            rows = self.rows.found("beside", key, partial(self._timed, places, self.settings.sample_runs)) if places else None
-            if rows is not None:
-                ratios = (rows["us"].to_numpy(np.float64) - self.handshake_us) / np.array(predicted_us)
-                found[kind] = max(1.0, float(np.median(ratios)))
+            rows = self.rows.found("beside", key, partial(self._timed, places, self.settings.sample_runs))
+            split_us, *whole_us = rows["us"].to_numpy(np.float64).reshape(-1, 3).T
+            factors[kind], errors[kind] = beside_and_error(
+                np.array(spans), np.array(wholes), split_us, np.minimum(*whole_us), self.handshake_us
+            )
         self.rows.merge("beside")
-        return found
+        return factors, errors
 
     # Choosing
 
@@ -120,12 +129,12 @@ class SplitMeasuring:
 
     def _chosen(self, layer: Layer) -> Chosen:
         step, card = self.settings.grid_step, self.predictors.card
-        margins = {variant: self._margin(layer, variant) for variant in (OURS, PLAIN)}
+        margin = self.predictors.margin(layer.kind)
         began = time.perf_counter()
         found = predicted(self.predictors, layer, step)
-        ours = choose(found, layer.outputs, self.handshake_us, margins[OURS])
+        ours = choose(found, layer.outputs, self.handshake_us, margin)
         ratio_ms = (time.perf_counter() - began) * 1e3
-        plain = choose(predicted(self.predictors, layer, step, PLAIN), layer.outputs, self.handshake_us, margins[PLAIN])
+        plain = choose(predicted(self.predictors, layer, step, PLAIN), layer.outputs, self.handshake_us, margin)
         channels = {
             WHOLE_CPU: layer.outputs,
             WHOLE_GPU: 0,
@@ -136,9 +145,6 @@ class SplitMeasuring:
             "equal": at_share(layer.outputs, 0.5, step),
         }
         return Chosen(layer, channels, _span(found, ours, layer.outputs, self.handshake_us), ratio_ms)
-
-    def _margin(self, layer: Layer, variant: str) -> float:
-        return max(self.predictors.error(CPU, layer.kind), self.predictors.error(GPU, layer.kind, variant))
 
     def _searched(self, layer: Layer) -> int:
         """The fastest of all splits and both processors: all of them a few times, then the best of them again."""
@@ -217,10 +223,27 @@ class SplitMeasuring:
             waited = timed(pair, places, self.folder, runs, synchronisation=Synchronisation.events)
             parts.append(part_rows(places, waited).assign(layer=split, way=EVENTS))
         places = [Place(one.layer, one.layer.outputs) for one in some]
-        with on_all_cores(pair) as cpu:
+        with _on_all_cores(pair) as cpu:
             beside = timed(pair, places, self.folder, runs, cpu=cpu, synchronisation=Synchronisation.events)
         parts.append(part_rows(places, beside).assign(layer=range(len(some)), way=ALL_CORES))
         return pd.concat(parts, ignore_index=True)
+
+
+def beside_and_error(
+    span_us: Floats, whole_us: Floats, split_us: Floats, measured_us: Floats, handshake_us: float
+) -> tuple[float, float]:
+    """What splits beside each other take longer, at least 1, and the median error of their predicted gains.
+
+    Args:
+        span_us: predicted of each split.
+        whole_us: predicted of its layer on the better processor.
+        split_us: measured of the split.
+        measured_us: measured of the layer, in the same chain.
+        handshake_us: that a split costs.
+    """
+    factor = max(1.0, float(np.median((split_us - handshake_us) / span_us * whole_us / measured_us)))
+    expected = 1 - (span_us * factor + handshake_us) / whole_us
+    return factor, float(np.median(np.abs(expected - (1 - split_us / measured_us))))
 
 
 def _fastest(rows: pd.DataFrame, count: int) -> list[int]:
@@ -252,13 +275,7 @@ def part_rows(places: Sequence[Place], found: ChainTimes) -> pd.DataFrame:
 
 
 @contextmanager
-def on_all_cores(pair: Opened) -> Iterator[OnednnProcessor]:
+def _on_all_cores(pair: Opened) -> Iterator[OnednnProcessor]:
     """OneDNN on all cores of the pair, on this thread; the pair's GPU has nothing to do meanwhile."""
-    own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, pair.pair.cores)
-    try:
-        with OnednnProcessor(pair.pair.cores) as cpu:
-            yield cpu
-    finally:
-        os.sched_setaffinity(0, own)
-        pair.cpu.ready()
+    with wide(pair), OnednnProcessor(pair.pair.cores) as cpu:
+        yield cpu

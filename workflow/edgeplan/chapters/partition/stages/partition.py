@@ -170,7 +170,8 @@ class _Run:
     def _layers(self, pair: Opened | None) -> None:
         """Samples, predictors, splits and curves: on processors that note times."""
         numbers = DeviceNumbers(**self.known.numbers)
-        self.samples = measured_samples(self.rows, pair, numbers, self.settings, self.seed, self.folder)
+        sampled = measured_samples(self.rows, pair, numbers, self.settings, self.seed, self.folder)
+        self.samples, self.anchors_us = sampled.frame, sampled.anchors_us
         log.info("%d samples", len(self.samples))
         self.trained = self._trained()
         log.info("errors of predictors: %s", self.trained.predictors.card.errors)
@@ -206,14 +207,16 @@ class _Run:
             self.known.versions,
             self.known.numbers,
             {str(how): float(us) for how, us in costs.items()},
+            self.anchors_us,
         )
         return train(self.samples, about, trials=settings.trials, test_share=settings.test_share, seed=self.seed)
 
     def _learn_beside(self, measuring: SplitMeasuring) -> None:
         """What the training samples tell besides: times beside each other, and the one ratio that is best for each kind."""
         training = self.trained.training(self.samples)
-        self._update(beside=measuring.beside(training))
-        log.info("splits over their slower part: %s", self.trained.predictors.card.beside)
+        beside, gain_errors = measuring.beside(training)
+        self._update(beside=beside, gain_errors=gain_errors)
+        log.info("splits over their slower part: %s, errors of gains: %s", beside, gain_errors)
         shares = {}
         for kind in KINDS:
             some = layers_of(training[training["kind"] == kind])
@@ -228,7 +231,7 @@ class _Run:
         found = []
         shares = json.dumps(self.trained.predictors.card.fixed_share, sort_keys=True)
         for name in self.settings.models:
-            what = [name, self.seed, self.settings.model_runs, self.settings.settings, shares, self.trained.digest]
+            what = [name, self.seed, self.settings.model_runs, self.settings.settings, shares, self.trained.predictors.digest]
             try:
                 rows = self.rows.found("models", what, partial(self._model, name))
             except NotThereError:
@@ -244,7 +247,7 @@ class _Run:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         model = save_workload(WORKLOADS[name](), folder / f"{name}.onnx", self.seed)
-        job = ModelJob(model, folder, self.settings.model_runs, self.settings.settings)
+        job = ModelJob(model, folder, self.settings.model_runs, self.settings.settings, self.folder)
         frame = measured(self.pair, self.trained.predictors, job)
         shutil.rmtree(folder, ignore_errors=True)
         log.info("%s: %s", name, frame[["way", "median_ms", "reason"]].to_dict("records"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from edgeplan.chapters.partition.costs import chosen_assignments, model_costs
 from edgeplan.chapters.partition.eop.contention import contention as measured_contention
 from edgeplan.chapters.partition.eop.costs import MeasuredCosts, best_options, measured_costs
 from edgeplan.chapters.partition.eop.operators import REPEATS, SAMPLED, Sampled, dimension_of, operator_of
@@ -25,31 +26,36 @@ from edgeplan.chapters.partition.eop.sweeps import (
     inside,
     on_gpu,
     reason_of,
-    run_plan,
+    session_of,
     subject_of,
     sweep,
     timed_steps,
 )
 from edgeplan.chapters.partition.eop.variants import VARIED, variant
-from edgeplan.chapters.partition.eop.ways import WAYS, Way, ways
+from edgeplan.chapters.partition.eop.ways import ALL_CORES, PREDICTED, WAYS, Way, as_predicted, ways
+from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows, nothing_stored, only_stored
+from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair
 from edgeplan.chapters.partition.settings import Params
 from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError
+from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.planning.partition.costs import SPLIT
 from edgeplan.planning.partition.eop import Eop
 from edgeplan.runtime.partitioned.handshake import handshake
-from edgeplan.runtime.partitioned.program import Lane
+from edgeplan.runtime.partitioned.program import Assignment, Lane
 from edgeplan.runtime.partitioned.sections import Dimension
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, write_parquet
 from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
 
+#: A way with where it runs each step.
+Planned = tuple[Way, Sequence[Assignment]]
 log = logging.getLogger(__name__)
 _ABOUT = "about.json"
 #: Columns of each kind of stored rows.
@@ -86,6 +92,7 @@ def measure_eop(
     pair_path: Path,
     rows: Path,
     work: Path,
+    predictors: Path,
     sampled: Path,
     contention: Path,
     sweeps: Path,
@@ -100,6 +107,7 @@ def measure_eop(
         pair_path: the pair file.
         rows: rows of earlier runs.
         work: models; may be deleted.
+        predictors: of the pair.
         sampled: where operators alone go.
         contention: where factors of steps side by side go.
         sweeps: where steps split at every share go.
@@ -109,13 +117,14 @@ def measure_eop(
 
     Raises:
         StoreError: nothing may be measured, and there are no rows.
+        FormatError: there are no predictors, or they are damaged.
         BusyError: another process is measuring on this machine, and did not end in time.
         DeviceError: a processor of the pair is not there, or fails.
     """
     pair, settings = load_pair(pair_path), params.partition.eop
     folder = (work / pair.name).resolve()
     with nullcontext() if only_stored() else machine_lock(params.partition.lock_timeout_seconds):
-        run = _Run(pair, settings, params.seed, rows, folder)
+        run = _Run(pair, settings, params.seed, rows, folder, load(predictors))
         run.go()
     written = {sampled: run.sampled, contention: run.contention, sweeps: run.sweeps, plans: run.plans, key: run.key}
     for path, frame in written.items():
@@ -127,7 +136,10 @@ def measure_eop(
 class _Run:
     """One run of the stage."""
 
-    def __init__(self, pair: PairFile, settings: EopSettings, seed: int, rows: Path, folder: Path) -> None:
+    def __init__(
+        self, pair: PairFile, settings: EopSettings, seed: int, rows: Path, folder: Path, predictors: PairPredictors
+    ) -> None:
+        self.predictors = predictors
         self.pair, self.settings, self.seed, self.folder, self._path = pair, settings, seed, folder, rows
         self.rows = Rows.of(rows, self._identity(), COLUMNS, "eop")
 
@@ -217,7 +229,7 @@ class _Run:
         s = self.settings
         what = [name, self.seed, list(s.shares), s.sweep_runs]
         factors = [round(float(f), 2) for f in self.contention[["cpu_factor", "gpu_factor"]].to_numpy().ravel()]
-        planned = [*what, s.margin, s.runs, s.rounds, s.search_seconds, factors]
+        planned = [*what, s.margin, s.runs, s.rounds, s.search_seconds, factors, self.predictors.digest]
         subject: list[Subject] = []
 
         def opened_subject() -> Subject:
@@ -231,16 +243,17 @@ class _Run:
         if failed.any():
             lost = {"way": WAYS[0], "reason": str(swept.loc[failed, "refused"].iloc[0])}
             return {"sweeps": swept[~failed], "plans": _frame([lost], "plans"), "key": _frame([], "key")}
-        made: list[tuple[MeasuredCosts, dict[str, Way], Eop]] = []
+        made: list[tuple[MeasuredCosts, Mapping[str, Planned], Eop]] = []
 
-        def costs() -> tuple[MeasuredCosts, dict[str, Way], Eop]:
+        def costs() -> tuple[MeasuredCosts, Mapping[str, Planned], Eop]:
             if not made:
                 found = self._costs(opened_subject(), swept)
-                planned_ways, tuned = ways(found.costs, s.search_seconds)
-                made.append((found, dict(planned_ways), tuned))
+                decided, tuned = ways(found.costs, s.search_seconds)
+                chosen = {name: (way, found.assignments(way.choice)) for name, way in decided.items()}
+                made.append((found, chosen | {PREDICTED: self._predicted(opened_subject())}, tuned))
             return made[0]
 
-        plans = self.rows.found("plans", planned, lambda: self._plans(opened_subject(), *costs()[:2]))
+        plans = self.rows.found("plans", planned, lambda: self._plans(opened_subject(), costs()[1]))
         key = self.rows.found("key", planned, lambda: self._key(opened_subject(), costs()[0], costs()[2]))
         if subject:
             subject[0].model.unlink(missing_ok=True)
@@ -278,25 +291,38 @@ class _Run:
                 contention=self.contention.drop(columns=[WHEN], errors="ignore"),
             )
 
+    def _predicted(self, subject: Subject) -> Planned:
+        """What EOP's algorithms make of costs that the pair's predictors give."""
+        with self._paired() as pair:
+            costs = model_costs(
+                subject.lowered,
+                subject.layouts,
+                self.predictors,
+                names=pair.names,
+                synchronisation=pair.synchronisation.value,
+            )
+        way = as_predicted(costs.costs)
+        return way, chosen_assignments(costs, way.choice)
+
     @contextmanager
     def _paired(self, *, profiling: bool = False) -> Iterator[Opened]:
         with opened(self.pair, profiling=profiling) as pair:
             yield pair
 
-    def _plans(self, subject: Subject, costs: MeasuredCosts, found: dict[str, Way]) -> pd.DataFrame:
-        """Every way in new sessions, in turn; those that are the same plan run once."""
+    def _plans(self, subject: Subject, found: Mapping[str, Planned]) -> pd.DataFrame:
+        """Every way in new sessions, one inference of each in turn; those that are the same plan run once."""
         expected = reference_outputs(subject.model, dict(subject.inputs))
         deep = any(step.kind == "layer_norm" for step in subject.lowered.steps)
         rows: dict[str, dict[str, Any]] = {}
         first: dict[object, str] = {}
-        for name, way in found.items():
-            same = first.setdefault((way.choice, way.queues), name)
+        for name, (way, assigned) in found.items():
+            same = first.setdefault((tuple(assigned), way.queues), name)
             rows[name] = {
                 "way": name,
                 "predicted_ms": way.predicted_ms,
                 "simulated_ms": way.simulated_ms,
-                "splits": way.splits(costs.costs),
-                "steps": len(costs.costs.steps),
+                "splits": way.splits,
+                "steps": len(subject.lowered.steps),
                 "plan_seconds": way.seconds,
                 "plan_gap": way.gap,
                 "same_as": "" if same == name else same,
@@ -305,22 +331,34 @@ class _Run:
         times: dict[str, list[list[float]]] = {}
         with self._paired() as pair:
             for _ in range(self.settings.rounds):
-                for name in dict.fromkeys(first.values()):
-                    if rows[name]["reason"]:
-                        continue
-                    way = found[name]
-                    try:
-                        made = executable_parts(pair, subject, costs.assignments(way.choice), way.queues)
-                        own, outputs, winograd = run_plan(pair, subject, made, self.settings.runs)
-                    except EdgeplanError as error:
-                        rows[name]["reason"] = reason_of(error)
-                        continue
-                    times.setdefault(name, []).append(own)
-                    values = [outputs[tensor] for tensor in expected]
-                    rows[name] |= {
-                        "error": relative_error(values, list(expected.values())),
-                        "tolerance": _WINOGRAD if winograd else _DEEP if deep else _EXACT,
-                    }
+                with ExitStack() as stack:
+                    runners: dict[str, Runner] = {}
+                    for name in dict.fromkeys(first.values()):
+                        if rows[name]["reason"]:
+                            continue
+                        way, assigned = found[name]
+                        try:
+                            made = executable_parts(pair, subject, list(assigned), way.queues)
+                            session = stack.enter_context(session_of(pair, subject, made))
+                            outputs = session.run(subject.inputs)
+                        except EdgeplanError as error:
+                            rows[name]["reason"] = reason_of(error)
+                            continue
+                        runners[name] = on_pair(session, subject.inputs)
+                        winograd = any("winograd" in kernel.implementation for kernel in session.kernels)
+                        values = [outputs[tensor] for tensor in expected]
+                        rows[name] |= {
+                            "error": relative_error(values, list(expected.values())),
+                            "tolerance": _WINOGRAD if winograd else _DEEP if deep else _EXACT,
+                        }
+                    layouts = on_all_cores(pair, subject.model, load_onnx(subject.model), subject.inputs)
+                    runners |= {f"{ALL_CORES} {k}": run for k, run in enumerate(layouts)}
+                    own = np.array([[run() for run in runners.values()] for _ in range(self.settings.runs)])
+                    for name, taken in zip(runners, own.T.tolist(), strict=True):
+                        times.setdefault(name, []).append(taken)
+        wide = [times.pop(name) for name in [*times] if name.startswith(ALL_CORES)]
+        times[ALL_CORES] = min(wide, key=lambda rounds: float(np.median(rounds)))
+        rows[ALL_CORES] = {"way": ALL_CORES, "steps": len(subject.lowered.steps), "same_as": "", "reason": ""}
         for name, rounds in times.items():
             medians = [float(np.median(own)) for own in rounds]
             rows[name] |= {"median_ms": float(np.median(np.concatenate(rounds))), "repeat": max(medians) / min(medians)}
@@ -354,7 +392,7 @@ class _Run:
                     "operator": operator_of(step),
                     "ratio": ratio,
                     "dimension": dimension_of(step, split) if split is not None else "",
-                    "key": len(tuned.key),
+                    "key_operators": len(tuned.key),
                     **{
                         f"{side}_pattern": p.name if p else "" for side, p in zip(("cpu", "gpu"), matched.patterns, strict=True)
                     },

@@ -11,8 +11,6 @@ from edgeplan.chapters.partition.eop.metrics import eop_metrics
 from edgeplan.chapters.partition.eop.page import eop_chapter
 from edgeplan.chapters.partition.eop.tables import EOP_TABLES
 from edgeplan.reporting import kit
-from edgeplan.reporting.page import write_chapter
-from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_parquet
 
 
@@ -53,11 +51,7 @@ def write_eop(
         read_parquet(key, "model", "tuned_us", "grid_us"),
         environment,
     )
-    measured_at = str(environment.get("measured_at", "unknown"))
-    tables, figures = kit.make_or_explain(EOP_TABLES, evidence), kit.draw(EOP_FIGURES, evidence)
-    found = eop_metrics(evidence)
-    added = kit.notes(EOP_TABLES, evidence, tables)
-    kit.write_tables(EOP_TABLES, tables, added, dict.fromkeys(tables, measured_at), measured / "tables")
-    kit.write_figures(figures, measured / "figures")
-    write_json(metrics, found)
-    write_chapter(eop_chapter(evidence, tables, figures, found, measured_at), chapter)
+    kit.write_evidence(
+        evidence, EOP_TABLES, EOP_FIGURES, eop_metrics, eop_chapter,
+        measured=measured, metrics=metrics, chapter=chapter,
+    )  # fmt: skip

@@ -11,8 +11,6 @@ from edgeplan.chapters.partition.evaluation.metrics import partition_metrics
 from edgeplan.chapters.partition.evaluation.page import partition_chapter
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
 from edgeplan.reporting import kit
-from edgeplan.reporting.page import write_chapter
-from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_parquet
 
 
@@ -59,11 +57,7 @@ def write_partition(
         read_parquet(curves, "figure", "outputs"),
         environment,
     )
-    measured_at = str(environment.get("measured_at", "unknown"))
-    tables, figures = kit.make_or_explain(PARTITION_TABLES, evidence), kit.draw(PARTITION_FIGURES, evidence)
-    found = partition_metrics(evidence)
-    added = kit.notes(PARTITION_TABLES, evidence, tables)
-    kit.write_tables(PARTITION_TABLES, tables, added, dict.fromkeys(tables, measured_at), measured / "tables")
-    kit.write_figures(figures, measured / "figures")
-    write_json(metrics, found)
-    write_chapter(partition_chapter(evidence, tables, figures, found, measured_at), chapter)
+    kit.write_evidence(
+        evidence, PARTITION_TABLES, PARTITION_FIGURES, partition_metrics, partition_chapter,
+        measured=measured, metrics=metrics, chapter=chapter,
+    )  # fmt: skip
