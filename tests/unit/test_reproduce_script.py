@@ -57,6 +57,15 @@ def test_an_error_of_an_earlier_run_is_not_told_again(results: Path, tmp_path: P
     assert "ended with exit code 4\n  next:  " in done.stderr
 
 
+def test_pairs_whose_processors_are_not_here_are_left_out_and_the_run_goes_on(results: Path, tmp_path: Path) -> None:
+    assert results.is_dir()
+    (tmp_path / "params.yaml").write_text("partition: {pairs: [pair-absent]}")
+    done = run(tmp_path, "import pathlib, sys; pathlib.Path('given').write_text(' '.join(sys.argv[1:]))")
+    assert done.returncode == 0
+    assert (tmp_path / "given").read_text() == "-S partition.pairs=[]"
+    assert done.stderr.startswith("pair-absent is left out:\nerror: ")
+
+
 def test_a_run_that_ends_well_leaves_its_own_figures(results: Path, tmp_path: Path) -> None:
     done = run(tmp_path, "import pathlib; pathlib.Path('results/dev/metrics.json').write_text('new')")
     assert (done.returncode, done.stderr) == (0, "")

@@ -311,8 +311,6 @@ class _Run:
 
     def _plans(self, subject: Subject, found: Mapping[str, Planned]) -> pd.DataFrame:
         """Every way in new sessions, one inference of each in turn; those that are the same plan run once."""
-        expected = reference_outputs(subject.model, dict(subject.inputs))
-        deep = any(step.kind == "layer_norm" for step in subject.lowered.steps)
         rows: dict[str, dict[str, Any]] = {}
         first: dict[object, str] = {}
         for name, (way, assigned) in found.items():
@@ -328,37 +326,13 @@ class _Run:
                 "same_as": "" if same == name else same,
                 "reason": "",
             }
+        rows[ALL_CORES] = {"way": ALL_CORES, "steps": len(subject.lowered.steps), "same_as": "", "reason": ""}
+        expected = reference_outputs(subject.model, dict(subject.inputs))
         times: dict[str, list[list[float]]] = {}
         with self._paired() as pair:
             for _ in range(self.settings.rounds):
-                with ExitStack() as stack:
-                    runners: dict[str, Runner] = {}
-                    for name in dict.fromkeys(first.values()):
-                        if rows[name]["reason"]:
-                            continue
-                        way, assigned = found[name]
-                        try:
-                            made = executable_parts(pair, subject, list(assigned), way.queues)
-                            session = stack.enter_context(session_of(pair, subject, made))
-                            outputs = session.run(subject.inputs)
-                        except EdgeplanError as error:
-                            rows[name]["reason"] = reason_of(error)
-                            continue
-                        runners[name] = on_pair(session, subject.inputs)
-                        winograd = any("winograd" in kernel.implementation for kernel in session.kernels)
-                        values = [outputs[tensor] for tensor in expected]
-                        rows[name] |= {
-                            "error": relative_error(values, list(expected.values())),
-                            "tolerance": _WINOGRAD if winograd else _DEEP if deep else _EXACT,
-                        }
-                    layouts = on_all_cores(pair, subject.model, load_onnx(subject.model), subject.inputs)
-                    runners |= {f"{ALL_CORES} {k}": run for k, run in enumerate(layouts)}
-                    own = np.array([[run() for run in runners.values()] for _ in range(self.settings.runs)])
-                    for name, taken in zip(runners, own.T.tolist(), strict=True):
-                        times.setdefault(name, []).append(taken)
-        wide = [times.pop(name) for name in [*times] if name.startswith(ALL_CORES)]
-        times[ALL_CORES] = min(wide, key=lambda rounds: float(np.median(rounds)))
-        rows[ALL_CORES] = {"way": ALL_CORES, "steps": len(subject.lowered.steps), "same_as": "", "reason": ""}
+                for name, own in self._round(pair, subject, found, rows, expected).items():
+                    times.setdefault(name, []).append(own)
         for name, rounds in times.items():
             medians = [float(np.median(own)) for own in rounds]
             rows[name] |= {"median_ms": float(np.median(np.concatenate(rounds))), "repeat": max(medians) / min(medians)}
@@ -368,6 +342,46 @@ class _Run:
                 row |= {column: rows[row["same_as"]].get(column) for column in measured}
         log.info("%s: %s", subject.name, {name: row.get("median_ms") for name, row in rows.items()})
         return _frame(list(rows.values()), "plans")
+
+    def _round(
+        self,
+        pair: Opened,
+        subject: Subject,
+        found: Mapping[str, Planned],
+        rows: Mapping[str, dict[str, Any]],
+        expected: Mapping[str, Any],
+    ) -> dict[str, list[float]]:
+        """Times (ms) of every way that runs, all of them open at once; rows get what the outputs were, or why there is none."""
+        deep = any(step.kind == "layer_norm" for step in subject.lowered.steps)
+        runners: dict[str, Runner] = {}
+        taken: dict[str, list[float]] = {}
+        with ExitStack() as stack:
+            for name, (way, assigned) in found.items():
+                if rows[name]["reason"] or rows[name]["same_as"]:
+                    continue
+                try:
+                    made = executable_parts(pair, subject, list(assigned), way.queues)
+                    session = stack.enter_context(session_of(pair, subject, made))
+                    outputs = session.run(subject.inputs)
+                except EdgeplanError as error:
+                    rows[name]["reason"] = reason_of(error)
+                    continue
+                runners[name] = on_pair(session, subject.inputs)
+                winograd = any("winograd" in kernel.implementation for kernel in session.kernels)
+                rows[name]["error"] = relative_error([outputs[tensor] for tensor in expected], list(expected.values()))
+                rows[name]["tolerance"] = _WINOGRAD if winograd else _DEEP if deep else _EXACT
+            layouts = on_all_cores(pair, subject.model, load_onnx(subject.model), subject.inputs)
+            for _ in range(self.settings.runs):
+                for name, run in [*runners.items()]:
+                    try:
+                        taken.setdefault(name, []).append(run())
+                    except EdgeplanError as error:
+                        rows[name]["reason"] = reason_of(error)
+                        del runners[name], taken[name]
+                for k, run in enumerate(layouts):
+                    taken.setdefault(f"{ALL_CORES} {k}", []).append(run())
+        wide = [taken.pop(f"{ALL_CORES} {k}") for k in range(len(layouts))]
+        return taken | {ALL_CORES: min(wide, key=lambda own: float(np.median(own)))}
 
     def _key(self, subject: Subject, costs: MeasuredCosts, tuned: Eop) -> pd.DataFrame:
         """Key operators at EOP's ratios, and each at its best of all that were swept, both measured again in turn."""
