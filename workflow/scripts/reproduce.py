@@ -15,6 +15,8 @@ from stage import ERROR
 
 #: What a reader takes for the outcome of the run: written last, and gone until then.
 _OUTCOME = ("metrics.json", "report.html")
+#: What a machine lacks that has no second processor; all else is an error that the stage itself tells.
+_LACKS = ("no OpenCL platform", "pyopencl is not installed", "does not exist on this machine", "may not be used by this process")
 
 
 def _without_absent_pairs() -> list[str]:
@@ -25,10 +27,10 @@ def _without_absent_pairs() -> list[str]:
     for pair in pairs:
         look = [sys.executable, "-m", "edgeplan", "device", "check", "--pair", pair]
         done = subprocess.run(look, check=False, capture_output=True, text=True)  # noqa: S603  no shell
-        if done.returncode == 0:
-            there.append(pair)
-        else:
+        if done.returncode != 0 and any(lack in done.stderr for lack in _LACKS):
             print(f"{pair} is left out:\n{done.stderr.strip()}", file=sys.stderr)  # noqa: T201  for people
+        else:
+            there.append(pair)
     return [] if there == pairs else ["-S", f"partition.pairs=[{','.join(there)}]"]
 
 
