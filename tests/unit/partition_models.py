@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from onnx import TensorProto, helper
 
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.graph.builder import GraphBuilder
@@ -21,7 +22,7 @@ from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, partit
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
 from edgeplan.runtime.program import activation_layouts, default_program
 from edgeplan.runtime.session import SequentialSession
-from edgeplan.workloads.exported import save_model
+from edgeplan.workloads.exported import Exported, save_model
 from edgeplan.workloads.recurrent import recurrent_language_model
 from edgeplan.workloads.registry import Workload
 from edgeplan.workloads.transformers import bert
@@ -42,11 +43,24 @@ def images(batch: int = 1) -> Graph:
     return b.build(b.fc(b.flatten(b.gap(x)), 24))
 
 
+def products_with_itself() -> Exported:
+    """Products that read one tensor twice, as it is and transposed."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "t"], ["y"]),
+        helper.make_node("MatMul", ["y", "y"], ["z"]),
+    ]
+    (x, z) = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in (("x", [2, 16, 24]), ("z", [2, 16, 16])))
+    opset = [helper.make_opsetid("", 17)]
+    return Exported(helper.make_model(helper.make_graph(nodes, "itself", [x], [z]), opset_imports=opset, ir_version=9), {})
+
+
 MODELS: Mapping[str, Callable[[], Workload]] = {
     "images": images,
     "three of them": partial(images, 3),
     "attention": partial(bert, tokens=9, layers=2, width=48, heads=3, hidden=80, vocabulary=97, batch=2),
     "attention of one": partial(bert, tokens=9, layers=1, width=48, heads=3, hidden=80, vocabulary=97),
+    "with itself": products_with_itself,
     "recurrent": partial(recurrent_language_model, "lstm", "LSTM", batch=16, vocabulary=97, embedding=12, hidden=8),
 }
 

@@ -147,7 +147,6 @@ def test_errors_are_one_message_and_leave_nothing(
         (["m.onnx"], "--pair is missing"),
         (["m.onnx", "--pair", "p"], "--output is missing"),
         (["m.onnx", "--costs", "c.json"], "costs say all that is planned from"),
-        (["m.onnx", "--pair", "p", "-o", "x", "--mode", "parallel"], "plans of a model run one operator at a time"),
     ],
 )
 def test_what_a_plan_is_made_from_is_asked_for(arguments: list[str], message: str) -> None:

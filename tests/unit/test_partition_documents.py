@@ -4,6 +4,7 @@ import copy
 import json
 import re
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,18 @@ def test_ten_thousand_operators_whose_outputs_must_be_moved_are_planned() -> Non
     made = plan(parse(document), "sequential")
     assert made.lower_bound_ms <= made.makespan_ms <= made.better_single_ms
     assert time.process_time() - started < _PLENTY_S
+
+
+def test_outputs_that_all_stay_alive_are_planned_in_little_memory() -> None:
+    document = chain(3000, 5).document(mb_per_ms=5.0)
+    names = [entry["name"] for entry in document["operators"]]
+    document["operators"][-1]["inputs"] = names[:-1]
+    tracemalloc.start()
+    made = plan(parse(document), "sequential")
+    assert tracemalloc.get_traced_memory()[1] < 500e6
+    tracemalloc.stop()
+    assert made.lower_bound_ms <= made.makespan_ms <= made.better_single_ms
+    assert not made.executable, "outputs are moved"
 
 
 def test_ten_thousand_operators_in_a_cycle_are_told() -> None:

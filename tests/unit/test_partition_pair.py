@@ -232,6 +232,16 @@ def test_a_plan_is_written_run_and_refused_elsewhere(predictors: Path, model: Pa
         run_partition(folder)
 
 
+def test_steps_that_run_side_by_side_compute_the_same(predictors: Path, tmp_path: Path) -> None:
+    assert predictors.is_dir()
+    model = save_workload(WORKLOADS["googlenet"](), tmp_path / "googlenet.onnx", 3)
+    planned = plan_partition(model, tmp_path / "plan", "pair-pocl", mode="parallel", time_limit_s=5.0)
+    assert planned.plan.cpu, "branches on both processors at once"
+    found = run_partition(tmp_path / "plan", repeat=2, check=True)
+    assert found.difference is not None
+    assert found.difference <= 1e-4
+
+
 def test_predictors_of_another_machine_are_refused(predictors: Path, model: Path, tmp_path: Path) -> None:
     card = json.loads((predictors / "card.json").read_text())
     (predictors / "card.json").write_text(json.dumps(card | {"fingerprint": "elsewhere"}))

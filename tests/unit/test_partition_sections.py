@@ -44,6 +44,9 @@ _CUT: Mapping[tuple[str, str, Dimension], set[str]] = {
     ("attention", NCHW, Dimension.rows): {"matmul", "fc", "softmax", "layer_norm"},
     ("attention", NCHW, Dimension.channels): {"matmul", "fc"},
     ("attention of one", NCHW, Dimension.elements): {"binary"},
+    ("with itself", NCHW, Dimension.batch): {"matmul"},
+    ("with itself", NCHW, Dimension.rows): {"matmul"},
+    ("with itself", NCHW, Dimension.channels): {"matmul"},
     ("recurrent", NCHW, Dimension.rows): {"fc"},
 }
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 SCRIPT = Path(__file__).parents[2] / "workflow/scripts/reproduce.py"
 OUTCOME = ("metrics.json", "report.html")
@@ -55,6 +57,22 @@ def test_an_error_of_an_earlier_run_is_not_told_again(results: Path, tmp_path: P
     assert done.returncode == 4
     assert "too noisy" not in done.stderr
     assert "ended with exit code 4\n  next:  " in done.stderr
+
+
+def test_pairs_whose_processors_are_not_here_are_left_out_and_the_run_goes_on(results: Path, tmp_path: Path) -> None:
+    assert results.is_dir()
+    root = SCRIPT.parents[2]
+    shutil.copytree(root / "config/devices", tmp_path / "config/devices")
+    pair = yaml.safe_load((root / "config/pairs/pair-pocl.yaml").read_text())
+    (tmp_path / "config/pairs").mkdir()
+    for name, core in (("pair-absent", 99_999), ("pair-wrong", -1)):
+        document = pair | {"name": name, "gpu": pair["gpu"] | {"core": core}}
+        (tmp_path / f"config/pairs/{name}.yaml").write_text(yaml.safe_dump(document))
+    (tmp_path / "params.yaml").write_text("partition: {pairs: [pair-absent, pair-wrong]}")
+    done = run(tmp_path, "import pathlib, sys; pathlib.Path('given').write_text(' '.join(sys.argv[1:]))")
+    assert done.returncode == 0
+    assert (tmp_path / "given").read_text() == "-S partition.pairs=[pair-wrong]", "a faulty file is for the run to tell"
+    assert "pair-absent is left out:\nerror: core 99999 does not exist on this machine" in done.stderr
 
 
 def test_a_run_that_ends_well_leaves_its_own_figures(results: Path, tmp_path: Path) -> None:

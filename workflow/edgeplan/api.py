@@ -525,6 +525,9 @@ def plan_partition(
     *,
     results: _Path | None = None,
     preparation: Preparation | None = None,
+    mode: Literal["sequential", "parallel"] = "sequential",
+    gap: float = 0.001,
+    time_limit_s: float = 60.0,
 ) -> PlannedModel:
     """Plan which of two processors runs each operator of a model, whole or split, and write what executes it.
 
@@ -534,6 +537,9 @@ def plan_partition(
         pair: name of a pair file, or a path to one.
         results: folder of the results, with the pair's predictors; without, that of the workspace.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
+        mode: one operator at a time, or different ones side by side.
+        gap: to the bound, at which the search for a plan side by side ends.
+        time_limit_s: of that search.
 
     Raises:
         ModelError: the file cannot be read or holds what is not known.
@@ -546,6 +552,7 @@ def plan_partition(
     from edgeplan.chapters.partition.planned import plan_model, require_own, write_folder
     from edgeplan.devices.pairs import load_pair
     from edgeplan.graph.onnx.prepare import Preparation, prepare_file
+    from edgeplan.planning.partition.parallel import Search
     from edgeplan.workspace import workspace
     from edgeplan.writable import require_writable
 
@@ -556,7 +563,8 @@ def plan_partition(
     source = prepare_file(Path(model), preparation or Preparation(), out.with_name(f"{out.name}.onnx"))
     with opened(found) as both:
         require_own(predictors, both)
-        planned = plan_model(source, predictors, both.names, both.synchronisation)
+        search = Search(gap=gap, time_limit_s=time_limit_s)
+        planned = plan_model(source, predictors, both.names, both.synchronisation, mode=mode, search=search)
         write_folder(planned, both, out)
     return planned
 

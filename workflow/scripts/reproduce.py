@@ -9,16 +9,36 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
+
 from stage import ERROR
 
 #: What a reader takes for the outcome of the run: written last, and gone until then.
 _OUTCOME = ("metrics.json", "report.html")
+#: What a machine lacks that has no second processor; all else is an error that the stage itself tells.
+_LACKS = ("no OpenCL platform", "pyopencl is not installed", "does not exist on this machine", "may not be used by this process")
+
+
+def _without_absent_pairs() -> list[str]:
+    """What a command is given so that it leaves out pairs whose processors are not here, and says so."""
+    path = Path("params.yaml")
+    pairs = yaml.safe_load(path.read_text(encoding="utf-8"))["partition"]["pairs"] if path.is_file() else []
+    there = []
+    for pair in pairs:
+        look = [sys.executable, "-m", "edgeplan", "device", "check", "--pair", pair]
+        done = subprocess.run(look, check=False, capture_output=True, text=True)  # noqa: S603  no shell
+        if done.returncode != 0 and any(lack in done.stderr for lack in _LACKS):
+            print(f"{pair} is left out:\n{done.stderr.strip()}", file=sys.stderr)  # noqa: T201  for people
+        else:
+            there.append(pair)
+    return [] if there == pairs else ["-S", f"partition.pairs=[{','.join(there)}]"]
 
 
 def main() -> int:
     """Run the command; its exit code, or that of the error that a stage ended with."""
     device, *command = sys.argv[1:]
     results = Path("results") / device
+    command += _without_absent_pairs()
     ERROR.unlink(missing_ok=True)
     known = [path for name in _OUTCOME if (path := results / name).is_file()]
     for path in known:

@@ -84,10 +84,8 @@ def plan_partition(
         if model is None or not pair or output is None:
             lacking = "MODEL.onnx" if model is None else "--pair" if not pair else "--output"
             raise ParamsError(f"{lacking} is missing", where="edgeplan plan partition", next_step=_USAGE)
-        if mode != Mode.sequential:
-            what = "plans of a model run one operator at a time"
-            raise ParamsError(what, where="--mode", next_step="leave it out, or plan from --costs")
-        planned = plan_model(model, output, pair, preparation=preparation(shape, values, batch))
+        given = preparation(shape, values, batch)
+        planned = plan_model(model, output, pair, preparation=given, mode=mode.value, gap=gap, time_limit_s=time_limit)
         read, made = planned.costs.costs, planned.plan
     if gantt is not None:
         write_svg(made, gantt)
@@ -116,6 +114,8 @@ def summary(plan: PartitionPlan) -> list[str]:
     executed = "yes, one operator at a time"
     if plan.cpu or plan.gpu:
         executed = "yes, different operators side by side"
+    if not plan.executable:
+        executed = "no: outputs would have to be moved, and the runtime shares memory"
     return [
         f"{escaped(plan.model)}: {plan.makespan_ms:.4g} ms predicted ({plan.mode}; {plan.note})",
         f"  proof       {proof(plan)}, for these costs and the admitted splits",

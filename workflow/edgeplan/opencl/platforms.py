@@ -6,6 +6,7 @@ process loads it, and its threads inherit the affinity of the thread that makes 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,6 +128,15 @@ def find_device(options: OpenclOptions) -> Any:
     if options.cores:
         _pin(found, options.cores)
     return found
+
+
+def started_cores() -> tuple[int, ...]:
+    """CPU cores that PoCL's threads in this process may use, as the system says."""
+    found: set[int] = set()
+    for thread in _STARTED.threads:
+        with contextlib.suppress(OSError):  # it has ended
+            found |= os.sched_getaffinity(thread)
+    return tuple(sorted(found or os.sched_getaffinity(0)))
 
 
 def _threads() -> set[int]:

@@ -7,6 +7,7 @@ step is one call for each of its launches.
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -21,7 +22,7 @@ from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.building import Programs, Variant, variant
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Place
-from edgeplan.opencl.platforms import VECTORS, OpenclOptions, describe, find_device, is_pocl, pyopencl, reason
+from edgeplan.opencl.platforms import VECTORS, OpenclOptions, describe, find_device, is_pocl, pyopencl, reason, started_cores
 from edgeplan.opencl.transforms import packed
 from edgeplan.processors.base import Capabilities, Kernel, Processor, Sharing
 from edgeplan.runtime.creation import ALIGNMENT
@@ -34,9 +35,8 @@ from edgeplan.runtime.transform import folded
 LIMIT_SECONDS = 20.0
 _FLOAT_BYTES = 4
 #: Looks by which the speed of a polling kernel is taken, and the most of them that a kernel is ever asked for.
-_CALIBRATION_LOOKS, _MOST_LOOKS = 200_000, 1 << 40
+_CALIBRATION_LOOKS, _MOST_LOOKS, _CALIBRATIONS = 200_000, 1 << 40, 3
 _NS_PER_S = 1e9
-_CLOCK_TRIES = 20
 #: Kernels of counters that are kept with their arguments set.
 _MOST_COUNTER_KERNELS = 4096
 
@@ -86,8 +86,8 @@ class OpenclProcessor(Processor):
         self._tried: set[int] = set()
         self._counter_kernels: dict[tuple[object, ...], _Command] = {}
         self._waiter: _Waiter | None = None
-        self._profiling, self._ahead_ns = profiling, 0
-        self._timed: list[tuple[Any, ...]] = []
+        self._profiling = profiling
+        self._timed: list[tuple[int, tuple[Any, ...]]] = []  # when a kernel was about to be enqueued, and its launches
         try:
             self._context = cl.Context([self.device])
             properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
@@ -100,8 +100,6 @@ class OpenclProcessor(Processor):
         self._looks = 1
         if self._capabilities.atomics:
             self._calibrate()
-        if profiling:
-            self._align_clocks()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -315,12 +313,16 @@ class OpenclProcessor(Processor):
         Raises:
             DeviceError: the driver refuses it.
         """
+        before = time.perf_counter_ns()
         events = self.enqueue_timed(kernel)
         if self._profiling:
-            self._timed.append(events)
+            self._timed.append((before, events))
 
     def spans(self) -> Sequence[tuple[int, int]]:
-        """When kernels ran, if the processor was made with `profiling`.
+        """When kernels ran by the host's clock, if the processor was made with `profiling`.
+
+        The device notes by its own clock when a launch was queued; the host's is ahead of it by at least what it showed just
+        before. Clocks drift apart, so each run has its own difference.
 
         Raises:
             DeviceError: the device does not tell.
@@ -328,24 +330,14 @@ class OpenclProcessor(Processor):
         timed, self._timed = self._timed, []
         found: list[tuple[int, int]] = []
         try:
-            for events in timed:
+            ahead = max((before - int(events[0].profile.queued) for before, events in timed if events), default=0)
+            for _, events in timed:
                 last = found[-1][1] if found else 0  # what launches nothing takes no time
-                times = [int(time) + self._ahead_ns for e in events for time in (e.profile.start, e.profile.end)]
+                times = [int(moment) + ahead for e in events for moment in (e.profile.start, e.profile.end)]
                 found.append((times[0], times[-1]) if times else (last, last))
         except self._cl.Error as error:
             raise self._failed("the device does not tell when kernels ran", error) from error
         return found
-
-    def _align_clocks(self) -> None:
-        """How far the host's clock is ahead of the device's, which notes when the host enqueues: the tightest of some tries."""
-        empty, width = self.empty(), 1 << 62
-        for _ in range(_CLOCK_TRIES):
-            before = time.perf_counter_ns()
-            (event,) = self.enqueue_timed(empty)
-            after = time.perf_counter_ns()
-            self.finish()
-            if after - before < width:
-                width, self._ahead_ns = after - before, (before + after) // 2 - int(event.profile.queued)
 
     def enqueue_timed(self, kernel: Kernel) -> tuple[Any, ...]:
         """As `enqueue`; the event of each launch.
@@ -488,10 +480,12 @@ class OpenclProcessor(Processor):
         self.finish()  # builds them
         self._counter_kernels.clear()
         self._looks = _CALIBRATION_LOOKS
-        start = time.perf_counter()
-        self.enqueue_wait(never, 1)
-        self._queue.finish()
-        seconds = max(time.perf_counter() - start, 1 / _NS_PER_S)
+        seconds = math.inf
+        for _ in range(_CALIBRATIONS):  # the least: other work only makes them longer
+            start = time.perf_counter()
+            self.enqueue_wait(never, 1)
+            self._queue.finish()
+            seconds = min(seconds, max(time.perf_counter() - start, 1 / _NS_PER_S))
         self._control.data[:] = 0
         self._counter_kernels.clear()
         self._looks = min(_MOST_LOOKS, max(_CALIBRATION_LOOKS, int(_CALIBRATION_LOOKS * LIMIT_SECONDS / seconds)))
@@ -603,7 +597,7 @@ def _capabilities(device: Any, options: OpenclOptions) -> Capabilities:
         version=describe(device),
         sharing=sharing,
         atomics=atomics,
-        cores=options.cores if is_pocl(device) else (),
+        cores=(options.cores or started_cores()) if is_pocl(device) else (),
         units=int(device.max_compute_units),
         memory_bytes=int(device.max_mem_alloc_size),
     )

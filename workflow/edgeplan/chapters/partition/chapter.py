@@ -85,6 +85,7 @@ CHAPTER = Chapter(
     merged_by="pair_report",
     named_devices=(Targets("partition.devices"),),
     named_pairs=(PAIRS,),
+    estimate="edgeplan.chapters.partition.estimate:estimate",
     compared=(
         Compared(
             "results/pair-pocl/partition/tables/partition_table_03.csv",

@@ -26,7 +26,7 @@ from edgeplan.runtime.ranges import channels_of, why_not_split
 GRID = 16
 _US = 1e3
 _DIMENSION = "channels"
-_BANDWIDTH = "bandwidth"
+_COMPUTE, _BANDWIDTH = "compute", "bandwidth"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,18 @@ def model_costs(
         "processors": {"cpu": names[0], "gpu": names[1]},
         "cpu_to_gpu_ms": handshake_ms,
         "gpu_to_cpu_ms": handshake_ms,
+        "contention": _contention(predictors),
         "operators": operators,
     }
     content = (json.dumps(document, indent=1) + "\n").encode()
     return ModelCosts(content, parse_costs(content, "costs of the model"), tuple(channels))
+
+
+def _contention(predictors: PairPredictors) -> list[dict[str, Any]]:
+    """Different steps side by side are taken to slow each other as both parts of a split do."""
+    factor = max(predictors.card.beside.values(), default=1.0)
+    loads = (_COMPUTE, _BANDWIDTH)
+    return [{"cpu_load": a, "gpu_load": b, "cpu_factor": factor, "gpu_factor": factor} for a in loads for b in loads]
 
 
 def _operator(

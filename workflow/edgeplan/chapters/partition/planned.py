@@ -19,7 +19,8 @@ from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.steps import Lowered
 from edgeplan.planning.partition.plan import ABOUT_NAME, PartitionPlan, read_plan, write_plan
-from edgeplan.planning.partition.planner import plan
+from edgeplan.planning.partition.parallel import Search
+from edgeplan.planning.partition.planner import Mode, plan
 from edgeplan.profiling.target import model_sha256
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
@@ -89,8 +90,10 @@ def plan_model(
     names: tuple[str, str],
     synchronisation: Synchronisation,
     variant: str = OURS,
+    mode: Mode = "sequential",
+    search: Search | None = None,
 ) -> PlannedModel:
-    """Plan a model, one step at a time.
+    """Plan a model.
 
     Args:
         model: an ONNX file of static shape.
@@ -98,6 +101,8 @@ def plan_model(
         names: of its processors, as people read them.
         synchronisation: how they wait.
         variant: of the GPU's predictors.
+        mode: one step at a time, or different ones side by side.
+        search: how hard to search side by side.
 
     Raises:
         ModelError: the model cannot be read, or an operator is not supported.
@@ -105,7 +110,7 @@ def plan_model(
     lowered, layouts = steps_of(model)
     began = time.perf_counter()
     costs = model_costs(lowered, layouts, predictors, names=names, synchronisation=synchronisation.value, variant=variant)
-    made = plan(costs.costs, "sequential")
+    made = plan(costs.costs, mode, search)
     return PlannedModel(model, lowered, layouts, costs, made, time.perf_counter() - began)
 
 

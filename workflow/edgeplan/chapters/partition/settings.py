@@ -19,7 +19,7 @@ class PartitionSettings(Section):
     """What the chapter on partitions measures.
 
     Attributes:
-        pairs: of processors, files of config/pairs.
+        pairs: of processors, files of config/pairs; none where there is no second processor.
         devices: second processors alone, as engines: for predictions of whole models. Stages of `devices` leave them out.
         samples: layers of each kind (linear, convolution) that predictors learn from and are tested on (section 5.2).
         sample_flops: the fewest and the most of a sampled layer.
@@ -44,7 +44,7 @@ class PartitionSettings(Section):
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
     """
 
-    pairs: Annotated[list[DeviceName], Field(min_length=1)]
+    pairs: list[DeviceName]
     devices: list[DeviceName]
     samples: _Count
     sample_flops: tuple[_Flops, _Flops]

@@ -57,6 +57,13 @@ def fit(shares: Sequence[float], times_ms: Sequence[float]) -> Pattern:
         shares: of the input, above 0 to 1; at least one.
         times_ms: measured or predicted there.
     """
+    fitted = fits(shares, times_ms)
+    least = min(p.error_ms for p in fitted) + _SAME * max(map(abs, times_ms))
+    return next(p for p in fitted if p.error_ms <= least)
+
+
+def fits(shares: Sequence[float], times_ms: Sequence[float]) -> list[Pattern]:
+    """All patterns that there are samples enough for, those of fewer parameters first; see `fit`."""
     x, t = np.asarray(shares, dtype=np.float64), np.asarray(times_ms, dtype=np.float64)
     n = len(x)
     mean = float(t.mean())
@@ -75,8 +82,7 @@ def fit(shares: Sequence[float], times_ms: Sequence[float]) -> Pattern:
         chosen = (errors.sum(axis=1)[:, None] - residuals * left_out).argmin(axis=0)
         error = _rms(left_out[chosen, np.arange(n)])
         candidates.append(Pattern("staircase", float(a[best]), float(b[best]), float(widths[best]), error))
-    least = min(p.error_ms for p in candidates) + _SAME * float(np.abs(t).max())
-    return next(p for p in candidates if p.error_ms <= least)
+    return candidates
 
 
 def _stairs(x: Floats, width: float) -> Floats:

@@ -61,7 +61,7 @@ class PartitionPlan(_Part):
         costs_sha256: of the cost document.
         processors: names, the CPU's first.
         mode: what was asked for: "sequential" or "parallel".
-        executable: whether the runtime can run it.
+        executable: whether the runtime can run it: where both processors share memory, so that nothing is moved.
         note: how the planner searched.
         steps: in the order of the model.
         cpu, gpu: positions of the steps in each processor's order, where they do not run one at a

@@ -19,6 +19,7 @@ _HELD = (1, 2, 0)  # memories with all of an output, by its step's kind: bit 0 t
 _NEEDED = (1, 2, 3)
 _TRANSITIONS = 400_000  # a second or two
 _MOST, _FEWEST = 20_000, 50
+_CELLS = 4_000_000  # states times outputs alive, which is what a state holds
 
 State = tuple[int, tuple[int, ...]]
 
@@ -43,8 +44,8 @@ def sequential(costs: Costs) -> InSequence:
     rest = [0.0] * (n + 1)
     for k in range(n - 1, -1, -1):
         rest[k] = rest[k + 1] + min(o.span_ms for o in best[k] if o is not None)
-    most = max(min(_TRANSITIONS // n, _MOST), _FEWEST)
     moves = _Moves(costs)
+    allowed = max(min(_TRANSITIONS // n, _MOST), _FEWEST)
     bound = math.inf
     states: dict[State, float] = {(-1, ()): 0.0}
     parents: list[dict[State, State]] = []
@@ -60,10 +61,12 @@ def sequential(costs: Costs) -> InSequence:
                 total = cost + wait + paid + option.span_ms
                 if total < reached.get(new := (kind, held), math.inf):
                     reached[new], parent[new] = total, state
+        most = max(min(allowed, _CELLS // (n * (len(moves.alive[k]) + 1))), 1)
         if len(reached) > most:
             kept = sorted(reached, key=reached.__getitem__)
             bound = min(bound, reached[kept[most]] + rest[k + 1])
             reached = {state: reached[state] for state in kept[:most]}
+            parent = {state: parent[state] for state in reached}
         states = reached
         parents.append(parent)
     last = min(states, key=states.__getitem__)

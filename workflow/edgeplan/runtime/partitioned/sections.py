@@ -343,9 +343,11 @@ class _Cutter:
         lengths = {Dimension.batch: shape[0], Dimension.rows: math.prod(shape[:-1]), Dimension.elements: math.prod(shape)}
         return self._named(step, whole, dimension, bounds, new, bytes_of // lengths[dimension] * start)
 
-    def _named(self, step: Step, whole: str, dimension: Dimension, bounds: Range, shape: Shape, offset: int) -> str:
+    def _named(
+        self, step: Step, whole: str, dimension: Dimension, bounds: Range, shape: Shape, offset: int, operand: str = ""
+    ) -> str:
         """A part of an activation, named by who touches it: another may take it for a tensor of other axes."""
-        name = f"{whole}[{dimension} {bounds[0]}:{bounds[1]} of {step.name}]"
+        name = f"{whole}[{dimension} {bounds[0]}:{bounds[1]} of {step.name}{operand and f', {operand}'}]"
         same_rank = len(shape) == len(self._given[whole])
         self.shapes[name], self.tensors[name] = shape, TensorPart(whole, offset)
         self.layouts[name] = self._layouts[whole] if same_rank else NCHW
@@ -366,7 +368,7 @@ class _Cutter:
 
     def _product(self, step: Step, dimension: Dimension, bounds: Range) -> Step:
         """A part of a product of activations: views of them, which a product reads and writes at no cost."""
-        names: dict[str, str] = {}
+        parts: dict[str, str] = {}  # by operand: a product may read a tensor twice, in different parts
         settings: dict[str, Setting] = dict(step.settings)
         shape = _written(self._given, step)
         rank = len(shape)
@@ -377,14 +379,17 @@ class _Cutter:
         }[dimension]
         for key, tensor in _sides(step):
             if key not in cut_axis:
-                names[tensor] = tensor
+                parts[key] = tensor
                 continue
             sizes, strides = _view(step, self._given, key, tensor)
             axis = cut_axis[key]
             new = (*sizes[:axis], bounds[1] - bounds[0], *sizes[axis + 1 :])
             settings[key] = (*new, *strides)
-            names[tensor] = self._named(step, tensor, dimension, bounds, new, _FLOAT_BYTES * bounds[0] * strides[axis])
-        return self._renamed(step, dimension, bounds, names, settings)
+            offset = _FLOAT_BYTES * bounds[0] * strides[axis]
+            parts[key] = self._named(step, tensor, dimension, bounds, new, offset, key)
+        reads = tuple(parts[key] for key, _ in _sides(step)[:-1])
+        renamed = self._renamed(step, dimension, bounds, {**dict(zip(step.inputs, reads, strict=True)), step.outputs[0]: parts["written"]}, settings)
+        return replace(renamed, inputs=reads)
 
     def _band(self, step: Step, rows: Range) -> list[Step]:
         """Rows of images: what is dense is read and written where it lies, else copied."""

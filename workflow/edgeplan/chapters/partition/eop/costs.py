@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -12,7 +12,7 @@ from edgeplan.chapters.partition.eop.sweeps import Subject
 from edgeplan.planning.partition.costs import SPLIT, Costs
 from edgeplan.planning.partition.document import parse_costs
 from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, preceding
-from edgeplan.runtime.partitioned.sections import Dimension
+from edgeplan.runtime.partitioned.sections import Dimension, extent
 
 _US = 1e3
 _COMPUTE = frozenset({"conv", "fc", "matmul", "lstm", "gru", "lbr_gru"})
@@ -25,11 +25,13 @@ class MeasuredCosts:
     Attributes:
         content: the cost document, JSON in UTF-8.
         costs: the same, read.
+        block: channels of a block of the layout `blocked16`.
         assigned: by step and position among its options, where it runs.
     """
 
     content: bytes
     costs: Costs
+    block: int
     assigned: tuple[tuple[Assignment, ...], ...]
 
     def assignments(self, choice: Sequence[int]) -> list[Assignment]:
@@ -95,7 +97,25 @@ def measured_costs(
         "operators": operators,
     }
     content = (json.dumps(document, indent=1) + "\n").encode()
-    return MeasuredCosts(content, parse_costs(content, f"measured costs of {subject.name}"), tuple(assigned))
+    return MeasuredCosts(content, parse_costs(content, f"measured costs of {subject.name}"), block, tuple(assigned))
+
+
+def at_ratios(
+    subject: Subject, block: int, assigned: Sequence[Assignment], ratios: Mapping[int, tuple[str, float]]
+) -> list[Assignment]:
+    """The same with some steps split at ratios of their own, each at the nearest that can be executed.
+
+    Args:
+        subject: the model.
+        block: channels of a block of the layout `blocked16`.
+        assigned: where each step runs.
+        ratios: of steps: over what, and the CPU's share.
+    """
+    found = list(assigned)
+    for k, (name, share) in ratios.items():
+        dimension = Dimension(name)
+        found[k] = Split(extent(subject.lowered, block, subject.lowered.steps[k], dimension).nearest(share), dimension)
+    return found
 
 
 def best_options(costs: Costs, steps: Sequence[int]) -> dict[int, int]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from edgeplan.chapters.partition.eop import paper
 from edgeplan.chapters.partition.eop.ways import EOP, WAYS
-from edgeplan.planning.partition.patterns import Pattern, fit
+from edgeplan.planning.partition.patterns import Pattern, fit, fits
 
 _MS = 1e3
 
@@ -73,11 +73,12 @@ class EopEvidence:
         rows = []
         measured = self.sampled[self.sampled["us"].notna()]
         for (operator, dimension, side), own in measured.groupby(["operator", "dimension", "side"], sort=False):
-            pattern = fitted(own)
+            pattern, every = fitted(own), {p.name: p.error_ms for p in fits(*_samples(own))}
             named = paper.PATTERNS.get((str(operator), str(dimension), str(side)), "")
-            share = pattern.error_ms * _MS / float(own["us"].mean())
-            rows.append([operator, dimension, side, pattern.name, share, named])
-        return pd.DataFrame(rows, columns=["operator", "dimension", "side", "pattern", "error", "paper"])
+            mean_ms = float(own["us"].mean()) / _MS
+            others = every.get(named, float("nan")) / mean_ms
+            rows.append([operator, dimension, side, pattern.name, pattern.error_ms / mean_ms, named, others])
+        return pd.DataFrame(rows, columns=["operator", "dimension", "side", "pattern", "error", "paper", "paper_error"])
 
     @cached_property
     def best_single(self) -> pd.Series[float]:
@@ -99,5 +100,9 @@ class EopEvidence:
 
 def fitted(own: pd.DataFrame) -> Pattern:
     """The pattern of one operator over one dimension: sizes as shares of the largest."""
+    return fit(*_samples(own))
+
+
+def _samples(own: pd.DataFrame) -> tuple[list[float], list[float]]:
     own = own.sort_values("size")
-    return fit((own["size"] / own["size"].max()).tolist(), (own["us"] / _MS).tolist())
+    return (own["size"] / own["size"].max()).tolist(), (own["us"] / _MS).tolist()

@@ -27,6 +27,9 @@ from edgeplan.reporting.kit import NotMeasuredError
 _RECURRENT = ("lstm", "gru")
 
 
+_PATTERN_COLUMNS = {"error": "error over mean time", "paper": "paper's text", "paper_error": "error of the paper's"}
+
+
 def _family(model: str) -> str:
     """The paper's name of a model."""
     return next((name for name in ("inception_v3", "mobilenetv1", "yolov3", "bert", *_RECURRENT) if model.startswith(name)), "")
@@ -143,7 +146,7 @@ def shares(e: EopEvidence) -> pd.DataFrame:
 
 def patterns(e: EopEvidence) -> pd.DataFrame:
     """Figures 4 and 7: the pattern of least error of each operator alone, and which the paper's text names."""
-    return e.patterns.rename(columns={"error": "error over mean time", "paper": "paper's text"}).round(3)
+    return e.patterns.rename(columns=_PATTERN_COLUMNS).round(3)
 
 
 def reduction(e: EopEvidence) -> pd.DataFrame:

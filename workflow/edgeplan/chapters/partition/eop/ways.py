@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from edgeplan.planning.partition import baselines
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Costs
@@ -32,6 +33,8 @@ class Way:
     Attributes:
         choice: option of each step.
         splits: operators that are split.
+        ratios: of the operators that EOP splits: over what, and the CPU's share in steps of .01; options are the nearest
+            that were measured.
         queues: steps of each processor in order; None for one step at a time.
         predicted_ms: what its planner says: EOP's AT (equation 4), else what a simulation takes.
         simulated_ms: what a simulation takes.
@@ -46,6 +49,7 @@ class Way:
     simulated_ms: float
     seconds: float = 0.0
     gap: float = float("nan")
+    ratios: Mapping[int, tuple[str, float]] = MappingProxyType({})
 
 
 def ways(costs: Costs, search_seconds: float) -> tuple[Mapping[str, Way], Eop]:
@@ -71,8 +75,7 @@ def ways(costs: Costs, search_seconds: float) -> tuple[Mapping[str, Way], Eop]:
         began = time.perf_counter()
         made = tuned[name] = eop(costs, overlapped=overlapped, every=every)
         simulated = in_sequence(costs, made.choice).makespan_ms
-        seconds = time.perf_counter() - began
-        found[name] = Way(made.choice, _splits(costs, made.choice), None, made.estimate_ms, simulated, seconds)
+        found[name] = _way(costs, made, simulated, time.perf_counter() - began)
     smooth = fitted(costs)
     for name, mode in ((OURS, "sequential"), (BESIDE, "parallel")):
         began = time.perf_counter()
@@ -96,7 +99,17 @@ def as_predicted(costs: Costs) -> Way:
     began = time.perf_counter()
     made = eop(costs)
     simulated = in_sequence(costs, made.choice).makespan_ms
-    return Way(made.choice, _splits(costs, made.choice), None, made.estimate_ms, simulated, time.perf_counter() - began)
+    return _way(costs, made, simulated, time.perf_counter() - began)
+
+
+def _way(costs: Costs, made: Eop, simulated_ms: float, seconds: float) -> Way:
+    tuned = {
+        k: (matched.dimension, ratio)
+        for k, ratio, matched in zip(made.key, made.ratios, made.matched, strict=True)
+        if 0 < ratio < 1
+    }
+    splits = _splits(costs, made.choice)
+    return Way(made.choice, splits, None, made.estimate_ms, simulated_ms, seconds, ratios=MappingProxyType(tuned))
 
 
 def _splits(costs: Costs, choice: Choice) -> int:

@@ -145,17 +145,13 @@ def plan_gap_max(e: PartitionEvidence) -> float:
 
 
 def predicted_within_15pct(e: PartitionEvidence) -> float:
-    """Share of models, twelve at least, whose median time is within 15 % of the predicted makespan.
-
-    The prediction is for a machine as fast as when the samples were measured; it is multiplied by what layers that are always
-    the same took longer in the same minutes.
-    """
-    return _within(e, e.planned["predicted_ms"] * e.planned["slowdown"])
-
-
-def predicted_within_15pct_unscaled(e: PartitionEvidence) -> float:
-    """The same share without that factor."""
+    """Share of models, twelve at least, whose median time is within 15 % of the predicted makespan."""
     return _within(e, e.planned["predicted_ms"])
+
+
+def predicted_within_15pct_scaled(e: PartitionEvidence) -> float:
+    """The same share, each prediction times what layers that are always the same took longer in the same minutes."""
+    return _within(e, e.planned["predicted_ms"] * e.planned["slowdown"])
 
 
 def _within(e: PartitionEvidence, expected_ms: pd.Series[float]) -> float:
@@ -197,7 +193,7 @@ _ALL: Mapping[str, Callable[[PartitionEvidence], float]] = MappingProxyType(
         "plan_seconds_max": plan_seconds_max,
         "plan_gap_max": plan_gap_max,
         "predicted_within_15pct": predicted_within_15pct,
-        "predicted_within_15pct_unscaled": predicted_within_15pct_unscaled,
+        "predicted_within_15pct_scaled": predicted_within_15pct_scaled,
         "speedup_vs_best_single": speedup_vs_best_single,
         "outputs_equal": outputs_equal,
     }

@@ -104,7 +104,7 @@ def models(e: PartitionEvidence) -> pd.DataFrame:
             "plan_gap": own["plan_gap"],
             "plan_s": own["plan_seconds"],
             "repeat": own["repeat"],
-            "error": own["error"],
+            "error": f"{own['error']:.1e}",
         }
         printed = paper.END_TO_END.get(model)
         found["paper_speedups"] = " / ".join(f"{value:.2f}" for value in printed) if printed else ""

@@ -10,6 +10,7 @@ from edgeplan.devices.machine import fingerprint
 from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import DeviceError
 from edgeplan.opencl.platforms import OpenclOptions
+from edgeplan.processors.base import Sharing
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.partitioned.session import Synchronisation, synchronisation_of
@@ -50,7 +51,13 @@ class Opened:
     @property
     def identity(self) -> list[object]:
         """What rows of the pair are for, besides its protocol."""
-        return [fingerprint(), *self.versions, self.numbers, list(self.pair.cpu.cores), self.pair.gpu.core]
+        own = [fingerprint(), *self.versions, self.numbers, list(self.pair.cpu.cores), self.pair.gpu.core]
+        unusual = {
+            "synchronisation": self.pair.synchronisation if self.pair.synchronisation != "auto" else "",
+            "threads": self.pair.cpu.threads if self.pair.cpu.threads != len(self.pair.cpu.cores) else "",
+            "sharing": self.gpu.capabilities.sharing.value if self.gpu.capabilities.sharing != Sharing.fine else "",
+        }
+        return [*own, *(f"{name}: {value}" for name, value in unusual.items() if value)]
 
 
 @contextlib.contextmanager

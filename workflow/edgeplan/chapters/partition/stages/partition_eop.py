@@ -16,7 +16,7 @@ import pandas as pd
 
 from edgeplan.chapters.partition.costs import chosen_assignments, model_costs
 from edgeplan.chapters.partition.eop.contention import contention as measured_contention
-from edgeplan.chapters.partition.eop.costs import MeasuredCosts, best_options, measured_costs
+from edgeplan.chapters.partition.eop.costs import MeasuredCosts, at_ratios, best_options, measured_costs
 from edgeplan.chapters.partition.eop.operators import REPEATS, SAMPLED, Sampled, dimension_of, operator_of
 from edgeplan.chapters.partition.eop.settings import EopSettings
 from edgeplan.chapters.partition.eop.sweeps import (
@@ -32,7 +32,7 @@ from edgeplan.chapters.partition.eop.sweeps import (
     timed_steps,
 )
 from edgeplan.chapters.partition.eop.variants import VARIED, variant
-from edgeplan.chapters.partition.eop.ways import ALL_CORES, PREDICTED, WAYS, Way, as_predicted, ways
+from edgeplan.chapters.partition.eop.ways import ALL_CORES, EOP, PREDICTED, WAYS, Way, as_predicted, ways
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows, nothing_stored, only_stored
@@ -45,11 +45,10 @@ from edgeplan.errors import EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import relative_error
-from edgeplan.planning.partition.costs import SPLIT
 from edgeplan.planning.partition.eop import Eop
 from edgeplan.runtime.partitioned.handshake import handshake
-from edgeplan.runtime.partitioned.program import Assignment, Lane
-from edgeplan.runtime.partitioned.sections import Dimension
+from edgeplan.runtime.partitioned.program import Assignment, Lane, Split
+from edgeplan.runtime.partitioned.sections import Dimension, extent
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, write_parquet
 from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
@@ -249,12 +248,15 @@ class _Run:
             if not made:
                 found = self._costs(opened_subject(), swept)
                 decided, tuned = ways(found.costs, s.search_seconds)
-                chosen = {name: (way, found.assignments(way.choice)) for name, way in decided.items()}
+                chosen = {
+                    name: (way, at_ratios(opened_subject(), found.block, found.assignments(way.choice), way.ratios))
+                    for name, way in decided.items()
+                }
                 made.append((found, chosen | {PREDICTED: self._predicted(opened_subject())}, tuned))
             return made[0]
 
         plans = self.rows.found("plans", planned, lambda: self._plans(opened_subject(), costs()[1]))
-        key = self.rows.found("key", planned, lambda: self._key(opened_subject(), costs()[0], costs()[2]))
+        key = self.rows.found("key", planned, lambda: self._key(opened_subject(), *costs()))
         if subject:
             subject[0].model.unlink(missing_ok=True)
         return {"sweeps": swept, "plans": plans, "key": key}
@@ -301,8 +303,9 @@ class _Run:
                 names=pair.names,
                 synchronisation=pair.synchronisation.value,
             )
+            block = pair.cpu.dnnl.info.block
         way = as_predicted(costs.costs)
-        return way, chosen_assignments(costs, way.choice)
+        return way, at_ratios(subject, block, chosen_assignments(costs, way.choice), way.ratios)
 
     @contextmanager
     def _paired(self, *, profiling: bool = False) -> Iterator[Opened]:
@@ -311,8 +314,6 @@ class _Run:
 
     def _plans(self, subject: Subject, found: Mapping[str, Planned]) -> pd.DataFrame:
         """Every way in new sessions, one inference of each in turn; those that are the same plan run once."""
-        expected = reference_outputs(subject.model, dict(subject.inputs))
-        deep = any(step.kind == "layer_norm" for step in subject.lowered.steps)
         rows: dict[str, dict[str, Any]] = {}
         first: dict[object, str] = {}
         for name, (way, assigned) in found.items():
@@ -328,37 +329,13 @@ class _Run:
                 "same_as": "" if same == name else same,
                 "reason": "",
             }
+        rows[ALL_CORES] = {"way": ALL_CORES, "steps": len(subject.lowered.steps), "same_as": "", "reason": ""}
+        expected = reference_outputs(subject.model, dict(subject.inputs))
         times: dict[str, list[list[float]]] = {}
         with self._paired() as pair:
             for _ in range(self.settings.rounds):
-                with ExitStack() as stack:
-                    runners: dict[str, Runner] = {}
-                    for name in dict.fromkeys(first.values()):
-                        if rows[name]["reason"]:
-                            continue
-                        way, assigned = found[name]
-                        try:
-                            made = executable_parts(pair, subject, list(assigned), way.queues)
-                            session = stack.enter_context(session_of(pair, subject, made))
-                            outputs = session.run(subject.inputs)
-                        except EdgeplanError as error:
-                            rows[name]["reason"] = reason_of(error)
-                            continue
-                        runners[name] = on_pair(session, subject.inputs)
-                        winograd = any("winograd" in kernel.implementation for kernel in session.kernels)
-                        values = [outputs[tensor] for tensor in expected]
-                        rows[name] |= {
-                            "error": relative_error(values, list(expected.values())),
-                            "tolerance": _WINOGRAD if winograd else _DEEP if deep else _EXACT,
-                        }
-                    layouts = on_all_cores(pair, subject.model, load_onnx(subject.model), subject.inputs)
-                    runners |= {f"{ALL_CORES} {k}": run for k, run in enumerate(layouts)}
-                    own = np.array([[run() for run in runners.values()] for _ in range(self.settings.runs)])
-                    for name, taken in zip(runners, own.T.tolist(), strict=True):
-                        times.setdefault(name, []).append(taken)
-        wide = [times.pop(name) for name in [*times] if name.startswith(ALL_CORES)]
-        times[ALL_CORES] = min(wide, key=lambda rounds: float(np.median(rounds)))
-        rows[ALL_CORES] = {"way": ALL_CORES, "steps": len(subject.lowered.steps), "same_as": "", "reason": ""}
+                for name, own in self._round(pair, subject, found, rows, expected).items():
+                    times.setdefault(name, []).append(own)
         for name, rounds in times.items():
             medians = [float(np.median(own)) for own in rounds]
             rows[name] |= {"median_ms": float(np.median(np.concatenate(rounds))), "repeat": max(medians) / min(medians)}
@@ -369,22 +346,66 @@ class _Run:
         log.info("%s: %s", subject.name, {name: row.get("median_ms") for name, row in rows.items()})
         return _frame(list(rows.values()), "plans")
 
-    def _key(self, subject: Subject, costs: MeasuredCosts, tuned: Eop) -> pd.DataFrame:
+    def _round(
+        self,
+        pair: Opened,
+        subject: Subject,
+        found: Mapping[str, Planned],
+        rows: Mapping[str, dict[str, Any]],
+        expected: Mapping[str, Any],
+    ) -> dict[str, list[float]]:
+        """Times (ms) of every way that runs, all of them open at once; rows get what the outputs were, or why there is none."""
+        deep = any(step.kind == "layer_norm" for step in subject.lowered.steps)
+        runners: dict[str, Runner] = {}
+        taken: dict[str, list[float]] = {}
+        with ExitStack() as stack:
+            for name, (way, assigned) in found.items():
+                if rows[name]["reason"] or rows[name]["same_as"]:
+                    continue
+                try:
+                    made = executable_parts(pair, subject, list(assigned), way.queues)
+                    session = stack.enter_context(session_of(pair, subject, made))
+                    outputs = session.run(subject.inputs)
+                except EdgeplanError as error:
+                    rows[name]["reason"] = reason_of(error)
+                    continue
+                runners[name] = on_pair(session, subject.inputs)
+                winograd = any("winograd" in kernel.implementation for kernel in session.kernels)
+                wrong = relative_error([outputs[tensor] for tensor in expected], list(expected.values()))
+                rows[name]["error"] = max(wrong, rows[name].get("error", 0.0))
+                rows[name]["tolerance"] = _WINOGRAD if winograd else _DEEP if deep else _EXACT
+            layouts = on_all_cores(pair, subject.model, load_onnx(subject.model), subject.inputs)
+            for _ in range(self.settings.runs):
+                for name, run in [*runners.items()]:
+                    try:
+                        taken.setdefault(name, []).append(run())
+                    except EdgeplanError as error:
+                        rows[name]["reason"] = reason_of(error)
+                        del runners[name], taken[name]
+                for k, run in enumerate(layouts):
+                    taken.setdefault(f"{ALL_CORES} {k}", []).append(run())
+        wide = [taken.pop(f"{ALL_CORES} {k}") for k in range(len(layouts))]
+        return taken | {ALL_CORES: min(wide, key=lambda own: float(np.median(own)))}
+
+    def _key(self, subject: Subject, costs: MeasuredCosts, planned: Mapping[str, Planned], tuned: Eop) -> pd.DataFrame:
         """Key operators at EOP's ratios, and each at its best of all that were swept, both measured again in turn."""
         best = best_options(costs.costs, tuned.key)
         whole = [s.options.index(s.best_whole) for s in costs.costs.steps]
-        grid = [best.get(k, whole[k]) for k in range(len(whole))]
+        grid = costs.assignments([best.get(k, whole[k]) for k in range(len(whole))])
+        ran = planned[EOP][1]
         spans: dict[str, list[Any]] = {"tuned": [], "grid": []}
         with self._paired(profiling=True) as pair:
             for _ in range(self.settings.rounds):
-                for name, choice in (("tuned", tuned.choice), ("grid", grid)):
-                    made = executable_parts(pair, subject, costs.assignments(choice))
+                for name, assigned in (("tuned", ran), ("grid", grid)):
+                    made = executable_parts(pair, subject, list(assigned))
                     spans[name].append(timed_steps(pair, subject, made, self.settings.runs)[2])
         tuned_us, grid_us = (np.median(np.array(found), axis=0) for found in spans.values())
         rows = []
         for k, ratio, matched in zip(tuned.key, tuned.ratios, tuned.matched, strict=True):
-            step, option = subject.lowered.steps[k], costs.costs.steps[k].options[tuned.choice[k]]
-            split = Dimension(option.dimension) if option.kind == SPLIT else None
+            step, at = subject.lowered.steps[k], ran[k]
+            split = at.dimension if isinstance(at, Split) else None
+            if isinstance(at, Split):  # the share that ran, which the tuned one is nearest to
+                ratio = at.end / extent(subject.lowered, costs.block, step, at.dimension).size
             rows.append(
                 {
                     "step": k,
