@@ -50,7 +50,9 @@ def products_with_itself() -> Exported:
         helper.make_node("MatMul", ["x", "t"], ["y"]),
         helper.make_node("MatMul", ["y", "y"], ["z"]),
     ]
-    (x, z) = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in (("x", [2, 16, 24]), ("z", [2, 16, 16])))
+    (x, z) = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in (("x", [2, 16, 24]), ("z", [2, 16, 16]))
+    )
     opset = [helper.make_opsetid("", 17)]
     return Exported(helper.make_model(helper.make_graph(nodes, "itself", [x], [z]), opset_imports=opset, ir_version=9), {})
 

@@ -16,7 +16,12 @@ from stage import ERROR
 #: What a reader takes for the outcome of the run: written last, and gone until then.
 _OUTCOME = ("metrics.json", "report.html")
 #: What a machine lacks that has no second processor; all else is an error that the stage itself tells.
-_LACKS = ("no OpenCL platform", "pyopencl is not installed", "does not exist on this machine", "may not be used by this process")
+_LACKS = (
+    "no OpenCL platform",
+    "pyopencl is not installed",
+    "does not exist on this machine",
+    "may not be used by this process",
+)
 
 
 def _without_absent_pairs() -> list[str]:

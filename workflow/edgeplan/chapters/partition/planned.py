@@ -18,8 +18,8 @@ from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.steps import Lowered
-from edgeplan.planning.partition.plan import ABOUT_NAME, PartitionPlan, read_plan, write_plan
 from edgeplan.planning.partition.parallel import Search
+from edgeplan.planning.partition.plan import ABOUT_NAME, PartitionPlan, read_plan, write_plan
 from edgeplan.planning.partition.planner import Mode, plan
 from edgeplan.profiling.target import model_sha256
 from edgeplan.runtime.layouts import BLOCKED

@@ -388,7 +388,9 @@ class _Cutter:
             offset = _FLOAT_BYTES * bounds[0] * strides[axis]
             parts[key] = self._named(step, tensor, dimension, bounds, new, offset, key)
         reads = tuple(parts[key] for key, _ in _sides(step)[:-1])
-        renamed = self._renamed(step, dimension, bounds, {**dict(zip(step.inputs, reads, strict=True)), step.outputs[0]: parts["written"]}, settings)
+        renamed = self._renamed(
+            step, dimension, bounds, {**dict(zip(step.inputs, reads, strict=True)), step.outputs[0]: parts["written"]}, settings
+        )
         return replace(renamed, inputs=reads)
 
     def _band(self, step: Step, rows: Range) -> list[Step]:
