@@ -388,9 +388,8 @@ class _Cutter:
             offset = _FLOAT_BYTES * bounds[0] * strides[axis]
             parts[key] = self._named(step, tensor, dimension, bounds, new, offset, key)
         reads = tuple(parts[key] for key, _ in _sides(step)[:-1])
-        renamed = self._renamed(
-            step, dimension, bounds, {**dict(zip(step.inputs, reads, strict=True)), step.outputs[0]: parts["written"]}, settings
-        )
+        names = {**dict(zip(step.inputs, reads, strict=True)), step.outputs[0]: parts["written"]}
+        renamed = self._renamed(step, dimension, bounds, names, settings)
         return replace(renamed, inputs=reads)
 
     def _band(self, step: Step, rows: Range) -> list[Step]:

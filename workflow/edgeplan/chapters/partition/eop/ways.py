@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from edgeplan.planning.partition import baselines
@@ -49,7 +49,7 @@ class Way:
     simulated_ms: float
     seconds: float = 0.0
     gap: float = float("nan")
-    ratios: Mapping[int, tuple[str, float]] = MappingProxyType({})
+    ratios: Mapping[int, tuple[str, float]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def ways(costs: Costs, search_seconds: float) -> tuple[Mapping[str, Way], Eop]:

@@ -403,15 +403,15 @@ class _Run:
         rows = []
         for k, ratio, matched in zip(tuned.key, tuned.ratios, tuned.matched, strict=True):
             step, at = subject.lowered.steps[k], ran[k]
-            split = at.dimension if isinstance(at, Split) else None
-            if isinstance(at, Split):  # the share that ran, which the tuned one is nearest to
-                ratio = at.end / extent(subject.lowered, costs.block, step, at.dimension).size
+            share, split = ratio, None
+            if isinstance(at, Split):  # what ran is the nearest that can be executed
+                share, split = at.end / extent(subject.lowered, costs.block, step, at.dimension).size, at.dimension
             rows.append(
                 {
                     "step": k,
                     "name": step.name,
                     "operator": operator_of(step),
-                    "ratio": ratio,
+                    "ratio": share,
                     "dimension": dimension_of(step, split) if split is not None else "",
                     "key_operators": len(tuned.key),
                     **{
