@@ -16,7 +16,9 @@ from edgeplan.opencl.tiles import (
     CPU_VECTOR,
     DEPTHWISE_ROWS,
     TILES,
+    TRIED,
     WINOGRAD_TILES,
+    Tile,
     ceil,
     chunks,
     defines,
@@ -127,6 +129,17 @@ def dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str]
     return winograd if winograd and _suits(winograd) else _direct(c, numbers, posts)
 
 
+def others(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> dict[str, Dispatch]:
+    """Kernels that compute what those of `dispatch` do: other tiles, and the other algorithm. For autotuning."""
+    c, posts = convolution(step, shapes), post_ops.arguments(step, shapes)
+    if c.depthwise or not same_bytes(shapes[step.inputs[0]], layouts[step.inputs[0]], BLOCKED, numbers.block):
+        return {}
+    found = {f"direct {rows} x {vectors}": _direct(c, numbers, posts, (rows, vectors)) for rows, vectors in TRIED[numbers.vector]}
+    if _allows_winograd(c) and (winograd := _winograd(c, numbers, posts)).workspace_elements < _INDEX_END:
+        found["winograd"] = winograd
+    return found
+
+
 def _allows_winograd(c: Convolution) -> bool:
     plain = c.kernel == (3, 3) and c.strides == c.dilations == (1, 1) and c.groups == 1
     return plain and c.channels_in >= WINOGRAD_CHANNELS
@@ -137,13 +150,13 @@ def _suits(winograd: Dispatch) -> bool:
     return fits and winograd.work.pixels >= WINOGRAD_USEFUL * winograd.work.padded_pixels
 
 
-def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
+def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments, tile: Tile | None = None) -> Dispatch:
     """Also a pointwise convolution, in a kernel that knows where the next pixel lies."""
     block, rows = numbers.block, TILES[numbers.vector][0]
     pointwise = c.window == math.prod(c.strides) == 1 and c.pads == (0, 0) and c.size_in == c.size_out and c.pixels >= rows
-    tile = (
-        pointwise_tile(ceil(c.channels_out // c.groups, block) * block, numbers.vector) if pointwise else TILES[numbers.vector]
-    )
+    if tile is None:
+        channels = ceil(c.channels_out // c.groups, block) * block
+        tile = pointwise_tile(channels, numbers.vector) if pointwise else TILES[numbers.vector]
     rows, columns = tile[0], tile[1] * numbers.vector
     tiles, in_blocks = _tiles(c, block, columns), ceil(c.channels_in // c.groups, block)
     chunked = chunks(ceil(c.pixels, rows), rows * math.prod(c.strides) * in_blocks * block, numbers.vector)

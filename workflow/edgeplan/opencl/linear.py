@@ -10,7 +10,7 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import post_ops
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Packing, Place, Work
-from edgeplan.opencl.tiles import ROW_TILES, TILES, ceil, defines, grouped
+from edgeplan.opencl.tiles import ROW_TILES, TILES, Tile, ceil, defines, grouped
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
 _IMAGE_RANK = 4
@@ -33,6 +33,7 @@ def dispatch(
     numbers: DeviceNumbers,
     start: int = 0,
     leading: int = 0,
+    tile: Tile | None = None,
 ) -> Dispatch:
     """The kernel of a fully connected step that `refusal` lets pass.
 
@@ -43,6 +44,7 @@ def dispatch(
         numbers: of the device.
         start: elements from where the output, and operands of its shape, begin to the first column.
         leading: columns of the tensor that the output is a range of; 0 for its own.
+        tile: rows and vectors of columns of a work item; None for those that are fastest as measured.
     """
     source, columns = shapes[step.inputs[0]], shapes[step.outputs[0]][-1]
     flat = len(source) == _IMAGE_RANK
@@ -50,7 +52,7 @@ def dispatch(
     if flat and layouts[step.inputs[0]] == BLOCKED:
         block = numbers.block
     rows, inner = source[0] if flat else math.prod(source[:-1]), ceil(channels, block) * block * pixels
-    tile = (ROW_TILES if rows == 1 else TILES)[numbers.vector]
+    tile = tile or (ROW_TILES if rows == 1 else TILES)[numbers.vector]
     height, width = tile[0], tile[1] * numbers.vector
     tiles = ceil(columns, width)
     items = ceil(rows, height)

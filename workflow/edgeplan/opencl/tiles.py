@@ -22,6 +22,10 @@ WIDE_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (3, 3), 8: (4, 3), 
 WINOGRAD_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (4, 2), 8: (4, 2), 16: (8, 2)})
 #: Of a product of one row: enough sums that none waits for the one before it.
 ROW_TILES: Final[Mapping[int, Tile]] = MappingProxyType({4: (1, 8), 8: (1, 4), 16: (1, 4)})
+#: What autotuning tries: of about as many sums.
+TRIED: Final[Mapping[int, tuple[Tile, ...]]] = MappingProxyType(
+    {4: ((6, 2), (4, 2), (8, 2)), 8: ((6, 2), (4, 2), (8, 1)), 16: ((12, 2), (8, 2), (16, 1))}
+)
 #: Pixels of a row of a depthwise convolution: a divisor of the rows of most networks.
 DEPTHWISE_ROWS: Final = 7
 #: Of the input, from which all channels of the output are computed before the next such chunk is read.

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from edgeplan.errors import DeviceError, ModelError
+from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.building import Programs, Variant, variant
@@ -87,6 +88,8 @@ class OpenclProcessor(Processor):
         self._counter_kernels: dict[tuple[object, ...], _Command] = {}
         self._waiter: _Waiter | None = None
         self._profiling = profiling
+        #: What takes other kernels than the dispatcher does, None for its own; for autotuning.
+        self.choose: Callable[[Step, Mapping[str, Shape], Mapping[str, str]], Dispatch | None] | None = None
         self._timed: list[tuple[int, tuple[Any, ...]]] = []  # when a kernel was about to be enqueued, and its launches
         try:
             self._context = cl.Context([self.device])
@@ -131,6 +134,8 @@ class OpenclProcessor(Processor):
             raise ModelError("values that are not of float32", where=f"step {step.name!r}", next_step="leave it to the CPU")
         leading = step.sizes("written")[2] if step.kind == "fc" and "written" in step.settings else 0
         found = dispatcher.dispatch(step, program.shapes, program.layouts, self.numbers, leading=leading)
+        if self.choose is not None:
+            found = self.choose(step, program.shapes, program.layouts) or found
         self._try_all(executable, found)
         memories = self._memories_of(executable, index, found)
         commands = tuple(self._command(program, step, launch, memories) for launch in found.launches)

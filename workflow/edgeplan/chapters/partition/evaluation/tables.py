@@ -145,6 +145,27 @@ def ablation(e: PartitionEvidence) -> pd.DataFrame:
     return pd.DataFrame(rows).round(3)
 
 
+def autotuning(e: PartitionEvidence) -> pd.DataFrame:
+    """What autotuning of the GPU's kernels gains over the dispatcher, by kind of layer."""
+    rows = []
+    for kind, own in tuned(e.tuning).groupby("kind", sort=False):
+        others = own.loc[own["choice"] != OWN, "choice"].value_counts()
+        rows.append(
+            {
+                "kind": kind,
+                "layers": len(own),
+                "speedup": float(np.exp(np.log(own["speedup"]).mean())),
+                "dispatcher_kept": int((own["choice"] == OWN).sum()),
+                "over_5pct_faster": int((own["speedup"] > _CLEARLY).sum()),
+                "chosen_instead": ", ".join(f"{name} ({count})" for name, count in others.items()),
+            }
+        )
+    return pd.DataFrame(rows).round(3)
+
+
+_CLEARLY = 1.05
+
+
 def handshakes(e: PartitionEvidence) -> pd.DataFrame:
     """What a step of nothing costs, by synchronisation."""
     f = e.handshakes

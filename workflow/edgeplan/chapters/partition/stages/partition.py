@@ -27,6 +27,7 @@ from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows, nothing_stored, only_stored
 from edgeplan.chapters.partition.measuring.samples import samples as measured_samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
+from edgeplan.chapters.partition.measuring.tuning import tuning as measured_tuning
 from edgeplan.chapters.partition.settings import Params, PartitionSettings
 from edgeplan.devices.machine import environment
 from edgeplan.devices.pairs import PairFile, load_pair
@@ -85,6 +86,7 @@ def measure_partition(
     models: Path,
     handshakes: Path,
     curves: Path,
+    tuning: Path,
     errors: Path,
     importance: Path,
     environment_path: Path,
@@ -102,6 +104,7 @@ def measure_partition(
         models: where the models go.
         handshakes: where the handshakes go.
         curves: where the curves of figures go.
+        tuning: where kernels that the dispatcher could have chosen go.
         errors: where what predictors say of every sample goes.
         importance: where the gain of their features goes.
         environment_path: where the state of the machine goes.
@@ -121,7 +124,8 @@ def measure_partition(
     save(run.trained.predictors, predictors)
     write_parquet(run.trained.errors, errors)
     write_parquet(run.trained.importance, importance)
-    for frame, path in ((run.layers, layers), (run.models, models), (run.handshakes, handshakes), (run.curves, curves)):
+    frames = {layers: run.layers, models: run.models, handshakes: run.handshakes, curves: run.curves, tuning: run.tuning}
+    for path, frame in frames.items():
         write_parquet(frame, path)
     write_json(environment_path, run.environment())
     shutil.rmtree(folder, ignore_errors=True)
@@ -182,6 +186,7 @@ class _Run:
         self.layers = measuring.layers(self.seed)
         log.info("%d layers split", self.layers["name"].nunique())
         self.curves = measured_curves(measuring, self.trained.beside)
+        self.tuning = measured_tuning(self.rows, pair, numbers, self.settings, self.seed, self.folder)
 
     def _handshakes(self) -> pd.DataFrame:
         """By polling and by events, on processors that note no times."""

@@ -38,6 +38,7 @@ def write_partition(
         models: end to end.
         handshakes: by way of waiting.
         curves: of figures.
+        tuning: kernels that the dispatcher could have chosen.
         errors: of predictors.
         importance: of their features.
         environment_path: state of the machine, of the same.
@@ -55,6 +56,7 @@ def write_partition(
         read_parquet(models, "model", "way", "median_ms"),
         read_parquet(handshakes, "synchronisation", "least_us"),
         read_parquet(curves, "figure", "outputs"),
+        read_parquet(tuning, "kind", "name", "choice", "turn"),
         environment,
     )
     kit.write_evidence(

@@ -1,0 +1,116 @@
+"""What autotuning would gain over the white-box dispatcher: every kernel it could have chosen, timed in turn with its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.partition import sampling
+from edgeplan.chapters.partition.layers import KINDS, Layer
+from edgeplan.chapters.partition.learning.predictors import refused
+from edgeplan.chapters.partition.measuring.chains import Place, timed
+from edgeplan.chapters.partition.measuring.opened import Opened
+from edgeplan.chapters.partition.measuring.rows import Rows
+from edgeplan.chapters.partition.settings import PartitionSettings
+from edgeplan.graph.ir import Shape
+from edgeplan.graph.steps import Step
+from edgeplan.opencl.launch import DeviceNumbers, Dispatch
+from edgeplan.opencl.tuning import OWN, choices
+
+#: Chains of samples of each kind.
+_CHAINS = 2
+#: Kernels of less work take as long as it takes to begin.
+_WORTH_TUNING = 4e6
+
+
+def tuning(
+    rows: Rows, pair: Opened | None, numbers: DeviceNumbers, settings: PartitionSettings, seed: int, folder: Path
+) -> pd.DataFrame:
+    """Times of sampled layers by kernel: kind, name, choice, chosen_us and tested_us, of every other run each.
+
+    The kernel that is fastest by the one half of the runs is judged by the other half.
+
+    Args:
+        rows: what is stored.
+        pair: None where nothing may be measured.
+        numbers: of the GPU.
+        settings: how many layers, and how many runs.
+        seed: of the samples.
+        folder: with the pool of weights.
+    """
+    parts = []
+    for kind in KINDS:
+        drawn = sampling.sampled(kind, settings.samples, settings.sample_flops, seed)
+        some = [layer for layer in drawn if layer.flops >= _WORTH_TUNING and not refused(layer, numbers)]
+        for at in range(0, _CHAINS * settings.chain, settings.chain):
+            chain = some[at : at + settings.chain]
+            if chain:
+                key = [[asdict(layer) for layer in chain], settings.sample_runs]
+                found = rows.found("tuning", key, partial(_chain, pair, chain, settings.sample_runs, folder))
+                names = [chain[place].name for place in found["place"]]
+                parts.append(found.assign(kind=kind, name=names))
+    rows.merge("tuning")
+    return pd.concat(parts, ignore_index=True)
+
+
+def _chain(pair: Opened | None, chain: Sequence[Layer], runs: int, folder: Path) -> pd.DataFrame:
+    assert pair is not None  # noqa: S101  or nothing may be measured
+    numbers = pair.gpu.numbers
+    made = [choices(layer.step("s"), layer.shapes("s"), layer.layouts("s"), numbers) for layer in chain]
+    names = [list(found) for found in made]
+    places = [Place(layer, 0) for layer in chain]
+    found = []
+    # The dispatcher's choice before and after every other one: what the machine does meanwhile meets both.
+    for number in range(1, max(map(len, names))):
+        for turn in (0, number):
+            with _choosing(pair, turn):
+                us = timed(pair, places, folder, runs).us
+            halves = [np.median(us[start::2], axis=0) for start in (0, 1)]
+            for k, own in enumerate(names):
+                if turn < len(own):
+                    found.append([k, own[turn], number, float(halves[0][k]), float(halves[1][k])])
+    return pd.DataFrame(found, columns=["place", "choice", "turn", "chosen_us", "tested_us"])
+
+
+@contextmanager
+def _choosing(pair: Opened, number: int) -> Iterator[None]:
+    """The kernel of that number of every layer; of one that has fewer, the dispatcher's."""
+
+    def choose(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str]) -> Dispatch | None:
+        found = list(choices(step, shapes, layouts, pair.gpu.numbers).values()) if step.kind in ("conv", "fc") else []
+        return found[number] if number < len(found) else None
+
+    pair.gpu.choose = choose
+    try:
+        yield
+    finally:
+        pair.gpu.choose = None
+
+
+def tuned(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of every layer the kernel that one half of the runs chooses, and by how much the other half finds it faster.
+
+    Args:
+        rows: of `tuning`.
+
+    Returns:
+        kind, name, choice, speedup over the dispatcher's.
+    """
+    found = []
+    for (kind, name), own in rows.groupby(["kind", "name"], sort=False):
+        beside = own[own["choice"] == OWN].set_index("turn")
+        others = own[own["choice"] != OWN]
+        speedups = beside["chosen_us"].reindex(others["turn"]).to_numpy() / others["chosen_us"].to_numpy()
+        best = int(np.argmax(speedups)) if len(speedups) else -1
+        if best < 0 or speedups[best] <= 1:
+            found.append((kind, name, OWN, 1.0))
+        else:
+            row = others.iloc[best]
+            found.append((kind, name, row["choice"], float(beside["tested_us"][row["turn"]] / row["tested_us"])))
+    return pd.DataFrame(found, columns=["kind", "name", "choice", "speedup"])
