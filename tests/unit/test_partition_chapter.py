@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from partition_frames import NUMBERS, evidence, layer_rows, model_rows, samples, trained
+from partition_models import MODELS, Saved
 
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, predicted
@@ -26,9 +27,10 @@ from edgeplan.chapters.partition.measuring.samples import at_median_speed
 from edgeplan.chapters.partition.measuring.splits import beside_and_error
 from edgeplan.errors import FormatError
 from edgeplan.planning.partition import baselines
-from edgeplan.planning.partition.planner import plan
+from edgeplan.planning.partition.parallel import Search
+from edgeplan.planning.partition.planner import MODES, plan
 from edgeplan.reporting import kit
-from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.layouts import BLOCKED, NCHW
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Lane, Split, partition
 from edgeplan.runtime.program import activation_layouts
@@ -287,6 +289,17 @@ def test_costs_of_a_model_are_planned_and_become_a_program(learnt: Trained, name
     assert any(isinstance(a, Split) for a in greedy)
     alone = chosen_assignments(costs, baselines.single(costs.costs, 0))
     assert set(alone) == {Lane.cpu}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_of_every_kind_have_costs(learnt: Trained, tmp_path: Path, name: str) -> None:
+    model = Saved(MODELS[name](), tmp_path)
+    layouts_of = activation_layouts(model.lowered, BLOCKED if name in ("images", "three of them") else NCHW)
+    costs = model_costs(model.lowered, layouts_of, learnt.predictors, names=("a", "b"), synchronisation="polling")
+    assert [step.name for step in costs.costs.steps] == [step.name for step in model.lowered.steps]
+    for mode in MODES:
+        made = plan(costs.costs, mode, Search(time_limit_s=1.0))
+        assert partition(model.lowered, layouts_of, learnt.predictors.numbers.block, assignments(made, model.lowered))
 
 
 def test_a_view_costs_nothing(learnt: Trained) -> None:

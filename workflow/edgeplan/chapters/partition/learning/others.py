@@ -31,7 +31,8 @@ def terms(step: Step, shapes: Mapping[str, Shape]) -> tuple[float, float, float]
     """What the factors of `TERMS` are of."""
     tensors = (*step.reads, *step.outputs, *step.weights.values())
     moved = _FLOAT_BYTES * sum(math.prod(shapes[name]) for name in tensors)
-    each = math.prod(step.sizes("kernel")) if "kernel" in step.settings else 1
+    window = step.settings.get("kernel")  # of a compiled step it is a name
+    each = math.prod(step.sizes("kernel")) if isinstance(window, tuple) else 1
     if step.kind == "conv":
         each *= shapes[step.inputs[0]][1] // step.integer("groups")
     return 1.0, float(moved), float(each * math.prod(shapes[step.outputs[0]]))
