@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from time import monotonic
 
@@ -15,8 +15,11 @@ from models import FAMILIES, drawn, saved
 from doubles import QueueProcessor
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.graph.ir import Graph
+from edgeplan.graph.ir import Graph, Shape
+from edgeplan.graph.steps import Step
+from edgeplan.opencl.launch import Dispatch
 from edgeplan.opencl.platforms import OpenclOptions
+from edgeplan.opencl.tuning import choices
 from edgeplan.processors.base import Processor, Sharing
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.processors.opencl import OpenclProcessor
@@ -93,6 +96,33 @@ def test_random_partitions_compute_what_the_model_does(
             for lane in Lane:  # one after the other on each lane
                 ends = session.times[list(partitioned.of(lane))].ravel()
                 assert (np.diff(ends) >= -1_000_000).all()
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+@pytest.mark.parametrize("name", ["resnet", "linear_layers"])
+def test_kernels_that_autotuning_tries_compute_the_same(
+    cpu: OnednnProcessor, opencl: OpenclProcessor, tmp_path: Path, name: str, number: int
+) -> None:
+    model, graph = saved(name, tmp_path)
+    lowered = lower(graph)
+    layouts = activation_layouts(lowered, BLOCKED)
+    assigned = [Lane.cpu if opencl.refuses(lowered, step, layouts) else Lane.gpu for step in lowered.steps]
+    taken = []
+
+    def choose(step: Step, shapes: Mapping[str, Shape], where: Mapping[str, str]) -> Dispatch | None:
+        found = [*choices(step, shapes, where, opencl.numbers).items()]
+        if step.kind not in ("conv", "fc") or number >= len(found):
+            return None
+        taken.append(found[number][0])
+        return found[number][1]
+
+    opencl.choose = choose
+    try:
+        with PairSession(cpu, opencl, partition(lowered, layouts, cpu.dnnl.info.block, assigned), model) as session:
+            require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
+    finally:
+        opencl.choose = None
+    assert taken or (name, number) == ("linear_layers", 4)
 
 
 @ALONE

@@ -362,6 +362,14 @@ def test_a_slow_choice_counts() -> None:
     assert found["partition.slower_than_best_single_layers"] == pytest.approx(1 / 3)
 
 
+def test_autotuning_is_judged_by_other_runs_than_it_chooses_by() -> None:
+    table = PARTITION_TABLES["partition_autotuning"].function(evidence()).set_index("kind")
+    assert table.loc["linear", ["layers", "speedup", "dispatcher_kept", "over_5pct_faster"]].tolist() == [1, 2.0, 0, 1]
+    assert table.loc["conv", "speedup"] == pytest.approx(0.8**0.5, abs=1e-3)
+    assert table.loc["conv", "chosen_instead"] == "winograd (1)"
+    assert table.loc["conv", "dispatcher_kept"] == 1
+
+
 def test_wrong_outputs_count() -> None:
     models = evidence().models
     models.loc[models["way"] == "ours", "error"] = 2e-5

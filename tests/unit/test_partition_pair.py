@@ -28,6 +28,7 @@ from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, Rows
 from edgeplan.chapters.partition.measuring.samples import samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
+from edgeplan.chapters.partition.measuring.tuning import tuning
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.cli import app
 from edgeplan.devices.machine import fingerprint
@@ -184,6 +185,19 @@ def test_layers_are_split_in_every_way(predictors: Path, pair: Opened, pool: Pat
     ]
     assert list(dict.fromkeys(found["name"])) == [layer.name for layer in drawn]
     assert measuring.layers(7)["us"].equals(found["us"]), "found again"
+
+
+def test_kernels_that_the_dispatcher_could_have_chosen_are_timed(pair: Opened, pool: Path, tmp_path: Path) -> None:
+    settings = _settings(chain=3)
+    rows = Rows.of(tmp_path, pair.identity)
+    found = tuning(rows, pair, pair.gpu.numbers, settings, 5, pool)
+    assert set(found["kind"]) == {"linear", "conv"}
+    assert (found[["chosen_us", "tested_us"]] > 0).to_numpy().all()
+    for _, own in found.groupby(["kind", "name"]):
+        assert {"dispatcher"} < set(own["choice"])
+        assert own.groupby("turn")["choice"].agg(lambda names: "dispatcher" in set(names)).all(), "each beside its own"
+    assert pair.gpu.choose is None
+    assert tuning(rows, None, pair.gpu.numbers, settings, 5, pool).equals(found)
 
 
 def test_a_model_is_measured_in_every_way(workspace: Path, predictors: Path, model: Path, pool: Path, tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *_files("opencl", "building", "dispatch", "launch", "post_ops", "transforms", "convolutions", "linear"),
                 *_files("opencl", "copies", "pointwise", "windows", "spaces", "tiles"),
                 *_files("runtime", "ranges", "native/partner"),
-                *_files("chapters/partition/measuring", "chains", "samples", "splits", "models", "curves", "running"),
+                *_files("chapters/partition/measuring", "chains", "samples", "splits", "models", "curves", "running", "tuning"),
                 *_files("chapters/partition", "layers", "costs", "choosing"),
                 *_files("planning/partition", "margin", "planner", "sequential"),
                 "workloads/registry.py",

@@ -91,26 +91,3 @@ def _choosing(pair: Opened, number: int) -> Iterator[None]:
         yield
     finally:
         pair.gpu.choose = None
-
-
-def tuned(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of every layer the kernel that one half of the runs chooses, and by how much the other half finds it faster.
-
-    Args:
-        rows: of `tuning`.
-
-    Returns:
-        kind, name, choice, speedup over the dispatcher's.
-    """
-    found = []
-    for (kind, name), own in rows.groupby(["kind", "name"], sort=False):
-        beside = own[own["choice"] == OWN].set_index("turn")
-        others = own[own["choice"] != OWN]
-        speedups = beside["chosen_us"].reindex(others["turn"]).to_numpy() / others["chosen_us"].to_numpy()
-        best = int(np.argmax(speedups)) if len(speedups) else -1
-        if best < 0 or speedups[best] <= 1:
-            found.append((kind, name, OWN, 1.0))
-        else:
-            row = others.iloc[best]
-            found.append((kind, name, row["choice"], float(beside["tested_us"][row["turn"]] / row["tested_us"])))
-    return pd.DataFrame(found, columns=["kind", "name", "choice", "speedup"])

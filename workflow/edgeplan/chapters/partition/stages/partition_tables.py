@@ -22,6 +22,7 @@ def write_partition(
     models: Path,
     handshakes: Path,
     curves: Path,
+    tuning: Path,
     errors: Path,
     importance: Path,
     environment_path: Path,
