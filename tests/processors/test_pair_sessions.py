@@ -122,7 +122,7 @@ def test_kernels_that_autotuning_tries_compute_the_same(
             require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
     finally:
         opencl.choose = None
-    assert taken or (name, number) == ("linear_layers", 4)
+    assert taken or number > 2, "other tiles at least"
 
 
 @ALONE

@@ -21,7 +21,7 @@ from edgeplan.chapters.partition.evaluation.page import partition_chapter
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
 from edgeplan.chapters.partition.layers import CONV, KINDS, LINEAR, Layer, layer_of, layouts, lowered
 from edgeplan.chapters.partition.learning.features import SHAPE, shape_matrix
-from edgeplan.chapters.partition.learning.predictors import GPU, PLAIN, augmented, load, save
+from edgeplan.chapters.partition.learning.predictors import GPU, PLAIN, augmented, load, save, shape_class
 from edgeplan.chapters.partition.learning.training import Trained, layers_of
 from edgeplan.chapters.partition.measuring.samples import at_median_speed
 from edgeplan.chapters.partition.measuring.splits import beside_and_error
@@ -137,6 +137,12 @@ def test_a_layer_is_found_again_in_its_step() -> None:
         one = lowered("x", (layer,))
         assert layer_of(one.steps[0], one.shapes) == layer
         assert layer.macs == np.prod(layer.out_shape) * np.prod(layer.weight_shape[1:])
+
+
+def test_strides_that_divide_an_image_are_a_class_of_their_own() -> None:
+    even, odd = Layer(CONV, 14, 28, 64, 64, 1, 2), Layer(CONV, 15, 28, 64, 64, 1, 2)
+    assert len({shape_class(layer) for layer in (even, odd, replace(even, width=27), replace(even, window=3))}) == 3
+    assert shape_class(replace(odd, stride=1)) == shape_class(replace(even, stride=1))
 
 
 def test_odd_sizes_keep_their_work() -> None:

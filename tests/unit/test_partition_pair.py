@@ -194,8 +194,9 @@ def test_kernels_that_the_dispatcher_could_have_chosen_are_timed(pair: Opened, p
     assert set(found["kind"]) == {"linear", "conv"}
     assert (found[["chosen_us", "tested_us"]] > 0).to_numpy().all()
     for _, own in found.groupby(["kind", "name"]):
-        assert {"dispatcher"} < set(own["choice"])
+        assert "dispatcher" in set(own["choice"])
         assert own.groupby("turn")["choice"].agg(lambda names: "dispatcher" in set(names)).all(), "each beside its own"
+    assert set(found["choice"]) > {"dispatcher"}
     assert pair.gpu.choose is None
     assert tuning(rows, None, pair.gpu.numbers, settings, 5, pool).equals(found)
 

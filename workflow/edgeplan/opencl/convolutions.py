@@ -134,7 +134,9 @@ def others(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], 
     c, posts = convolution(step, shapes), post_ops.arguments(step, shapes)
     if c.depthwise or not same_bytes(shapes[step.inputs[0]], layouts[step.inputs[0]], BLOCKED, numbers.block):
         return {}
-    found = {f"direct {rows} x {vectors}": _direct(c, numbers, posts, (rows, vectors)) for rows, vectors in TRIED[numbers.vector]}
+    found = {
+        f"direct {rows} x {vectors}": _direct(c, numbers, posts, (rows, vectors)) for rows, vectors in TRIED[numbers.vector]
+    }
     if _allows_winograd(c) and (winograd := _winograd(c, numbers, posts)).workspace_elements < _INDEX_END:
         found["winograd"] = winograd
     return found

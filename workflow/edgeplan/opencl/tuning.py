@@ -19,9 +19,7 @@ from edgeplan.opencl.tiles import TRIED
 OWN = "dispatcher"
 
 
-def choices(
-    step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers
-) -> dict[str, Dispatch]:
+def choices(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> dict[str, Dispatch]:
     """The dispatcher's choice for a convolution or a fully connected step, and others that compute the same, by name.
 
     Args:

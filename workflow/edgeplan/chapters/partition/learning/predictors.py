@@ -180,9 +180,13 @@ def refused(layer: Layer, numbers: DeviceNumbers) -> str:
 
 
 def shape_class(layer: Layer) -> str:
-    """Layers of one class have one implementation on the CPU."""
+    """Layers of one class have one implementation on the CPU.
+
+    OneDNN's pointwise kernels take strides that divide the image, and leave others to a kernel that is several times slower.
+    """
     high, wide = layer.kernel
-    return f"{layer.kind} {high}x{wide}/{layer.stride}{' image' if layer.inputs < 8 else ''}"  # noqa: PLR2004  a block
+    odd = layer.height % layer.stride or layer.width % layer.stride
+    return f"{layer.kind} {high}x{wide}/{layer.stride}{' odd' if odd else ''}{' image' if layer.inputs < 8 else ''}"  # noqa: PLR2004  a block
 
 
 def file_name(side: str, variant: str, kind: str, implementation: str) -> str:

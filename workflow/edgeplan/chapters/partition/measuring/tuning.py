@@ -21,7 +21,7 @@ from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch
-from edgeplan.opencl.tuning import OWN, choices
+from edgeplan.opencl.tuning import choices
 
 #: Chains of samples of each kind.
 _CHAINS = 2
