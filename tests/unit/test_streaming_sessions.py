@@ -303,7 +303,7 @@ def test_a_failed_read_is_what_leaves_the_session_and_memory_is_freed(dnnl: Dnnl
     file = WeightsFile(copy, found.built.program.weights_bytes)
     os.truncate(copy, 4096)
     with (
-        pytest.raises(ModelError, match="the weights end before byte 4096"),
+        pytest.raises(ModelError, match="the weights end before byte"),
         Session(dnnl, found.built.program, schedule, file) as session,
     ):
         session.run(found.inputs)
