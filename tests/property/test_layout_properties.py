@@ -200,7 +200,7 @@ _ODD = (2**41 - 1, 2**41 - 3, 2**41 - 5)
 
 @settings(_quick, max_examples=100)
 @given(problem=problems(most=30), odd=st.booleans())
-def test_the_stack_for_huge_problems_is_valid(problem: Buffers, odd: bool) -> None:  # noqa: FBT001  drawn
+def test_the_stack_for_huge_problems_is_valid(problem: Buffers, odd: bool) -> None:
     if odd:  # no common multiple of these is a number of 64 bits
         alignment = np.array(_ODD, dtype=np.int64)[np.arange(len(problem)) % len(_ODD)]
         problem = buffers(problem.lower, problem.upper, problem.size, alignment)

@@ -64,9 +64,7 @@ def test_a_budget_below_the_least_is_refused_and_the_least_is_enough(workload: W
 
 @settings(_quick, max_examples=100)
 @given(workload=workloads(), reader=_readers, extra=st.integers(0, 60))
-def test_a_plan_that_loads_weights_again_over_what_is_in_use_is_refused(
-    workload: Workload, reader: Reader, extra: int
-) -> None:
+def test_a_plan_that_loads_weights_again_over_what_is_in_use_is_refused(workload: Workload, reader: Reader, extra: int) -> None:
     offsets = lowest(workload) if len(workload.tensors) else np.zeros(0, dtype=np.int64)
     found = best(workload, reader, bounds.least_bytes(workload) + extra, Mode.back_to_back, [offsets])
     assume(found is not None)
