@@ -195,6 +195,29 @@ def test_the_sweep_for_huge_problems_is_valid(problem: Buffers) -> None:
     assert len(shown) < 2 or greedy.sweep(shown, np.arange(len(shown)), 1) is None
 
 
+_ODD = (2**41 - 1, 2**41 - 3, 2**41 - 5)
+
+
+@settings(_quick, max_examples=100)
+@given(problem=problems(most=30), odd=st.booleans())
+def test_the_stack_for_huge_problems_is_valid(problem: Buffers, odd: bool) -> None:
+    if odd:  # no common multiple of these is a number of 64 bits
+        alignment = np.array(_ODD, dtype=np.int64)[np.arange(len(problem)) % len(_ODD)]
+        problem = buffers(problem.lower, problem.upper, problem.size, alignment)
+    offsets = greedy.stack(problem)
+    assert_laid_out(problem, offsets, int((problem.size + problem.alignment).sum()))
+
+
+@pytest.mark.parametrize("lowers", [(0, 1), (0, 0)])
+def test_alignments_without_a_common_multiple_of_64_bits_are_laid_out(lowers: tuple[int, int]) -> None:
+    problem = buffers(lowers, (2, 3), (5, 5), (2199023255551, 2199023255550))
+    found = solve(problem, timeout_s=0.5)
+    assert found.offsets is not None
+    assert found.height == 2199023255555
+    assert_laid_out(problem, found.offsets, found.height)
+    assert solve(problem, 2199023255554).verdict is Verdict.infeasible
+
+
 @pytest.mark.parametrize(
     ("lower", "upper", "size", "alignment", "what"),
     [

@@ -1,6 +1,7 @@
 """Properties of streaming plans: sound at every moment, near to the bound, planned fast."""
 
 import itertools
+import json
 import math
 import subprocess
 import sys
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from streaming_workloads import assert_sound, resnet152, vgg19, workloads
 
 from edgeplan.errors import InfeasibleError
 from edgeplan.planning.memory import algorithm1, bounds, simulate
+from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.planner import least, lowest, plan
 from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, Planned, best
 from edgeplan.planning.memory.workload import Reader, Workload, placement
@@ -57,6 +60,24 @@ def test_a_budget_below_the_least_is_refused_and_the_least_is_enough(workload: W
     assume(known.proven and known.height - short >= 0)
     with pytest.raises(InfeasibleError, match=f"the least is {known.height} bytes"):
         plan(workload, Reader(1.0), known.height - short)
+
+
+@settings(_quick, max_examples=100)
+@given(workload=workloads(), reader=_readers, extra=st.integers(0, 60))
+def test_a_plan_that_loads_weights_again_over_what_is_in_use_is_refused(workload: Workload, reader: Reader, extra: int) -> None:
+    offsets = lowest(workload) if len(workload.tensors) else np.zeros(0, dtype=np.int64)
+    found = best(workload, reader, bounds.least_bytes(workload) + extra, Mode.back_to_back, [offsets])
+    assume(found is not None)
+    assert found is not None
+    names = tuple(map(str, range(workload.steps))), tuple(map(str, range(len(workload.tensors))))
+    raw = document(found, workload, reader, *names).model_dump(mode="json")
+    early = [k for k, again in enumerate(raw["again"]) if again > k]
+    assume(early)
+    for k in early:
+        for again in range(k, raw["again"][k]):
+            changed = raw | {"again": [*raw["again"][:k], again, *raw["again"][k + 1 :]]}
+            with pytest.raises(ValidationError, match="share memory"):
+                MemoryPlan.model_validate_json(json.dumps(changed))
 
 
 @settings(_quick, max_examples=100)
@@ -162,4 +183,6 @@ def test_back_to_back_keeps_some_weights_and_beats_algorithm_1(name: str) -> Non
         assert baseline is not None
         theirs = simulate.run(workload, reader, baseline, REPEATS).period_ms
         assert planned.predicted_ms <= theirs * (1 + NEAR) + 1e-9  # of plans as fast the one that reads least is taken
-        assert planned.loaded_bytes <= int(workload.weight_bytes.sum())
+        kept = int(workload.weight_bytes[planned.placement.stays].sum())
+        assert 0 < kept <= mib * _MIB - int(workload.live_bytes.max())
+        assert planned.loaded_bytes == int(workload.weight_bytes.sum()) - kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,6 +109,29 @@ def test_every_bar_has_its_figure_of_merit() -> None:
     assert found["memory.points_within_10pct_of_bound"] == 1
     assert found["memory.peak_over_budget_max"] == pytest.approx(29 / 30)
     assert not memory_metrics(evidence(empty=True))
+
+
+def _with(case: str, **values: float) -> dict[str, float]:
+    """Figures of merit where the first row of a case is another."""
+    runs = evidence().runs.copy()
+    runs.loc[runs.index[runs["case"] == case][0], list(values)] = list(values.values())
+    return memory_metrics(MemoryEvidence("cpu-onednn", runs, {}))
+
+
+def test_runs_that_failed_count() -> None:
+    assert _with("budget", failures=7, pause_ms=math.nan, major_faults=math.nan)["memory.cgroup_failcnt_max"] == 7
+    share = 7 / 8  # two models, four plans or changes of each
+    for case in ("budget", "least", "second", "switched"):
+        assert _with(case, equal=0)["memory.outputs_equal"] == share
+    assert _with("second", error=1.0)["memory.outputs_equal"] == share
+    assert _with("budget", equal=0, error=math.nan, median_ms=math.nan)["memory.outputs_equal"] == share
+
+
+def test_bands_count_where_no_cut_without_them_needs_as_little() -> None:
+    assert memory_metrics(evidence())["memory.bands_models"] == 0  # 9 MiB without bands, 29 with them
+    assert _with("cut", needed=40 * MIB)["memory.bands_models"] == 1
+    assert _with("cut", needed=math.nan)["memory.bands_models"] == 1
+    assert _with("least", bands=0)["memory.bands_models"] == 0
 
 
 @pytest.mark.usefixtures("dnnl")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -131,11 +132,12 @@ def test_a_share_is_of_what_onnx_runtime_takes(edgeplan: Edgeplan, place: Path, 
     assert _peak(made.out) * _MIB <= budget + _MIB / 100
 
 
-def test_the_least_budget_for_a_slowdown_and_a_curve(edgeplan: Edgeplan, place: Path, tmp_path: Path) -> None:
-    folder, curve = tmp_path / "plan", tmp_path / "curve.svg"
+def test_the_least_budget_for_a_slowdown_and_pictures(edgeplan: Edgeplan, place: Path, tmp_path: Path) -> None:
+    folder, curve, memory_map = tmp_path / "plan", tmp_path / "curve.svg", tmp_path / "map.svg"
     arguments = ("plan", "memory", str(place / "plain.onnx"), "-o", str(folder), "--curve", str(curve))
-    made = edgeplan(*arguments, "--max-slowdown", "900%")
+    made = edgeplan(*arguments, "--map", str(memory_map), "--max-slowdown", "900%")
     assert made.code == 0, made.err
+    assert str(memory_map) in made.out
     found = read_plan(folder / "plan.json")
     assert found.loaded_bytes > 0  # less than all weights stay
     budget = json.loads((folder / "model.json").read_text())["budget_bytes"]
@@ -145,7 +147,29 @@ def test_the_least_budget_for_a_slowdown_and_a_curve(edgeplan: Edgeplan, place: 
     assert "bound" in svg
     assert "planned" in svg
     assert "nan" not in svg
+    assert all(f">{use}<" in memory_map.read_text() for use in ("step of plain", "address (MiB)", "activations", "weights"))
     assert edgeplan("run", str(folder), "--check").code == 0
+
+
+def test_a_total_is_of_a_budget(edgeplan: Edgeplan, place: Path, tmp_path: Path) -> None:
+    found = edgeplan(
+        "plan", "memory", str(place / "plain.onnx"), "-o", str(tmp_path / "plan"), "--total", "--max-slowdown", "5%"
+    )
+    assert found.code == ParamsError.exit_code
+    assert "where: --total" in found.err
+
+
+def test_more_memory_than_there_is_and_no_inference_are_refused(edgeplan: Edgeplan, place: Path, tmp_path: Path) -> None:
+    more = str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") + 1)
+    for arguments in (
+        ("run", str(place / "plan"), "--budgets", f"64MiB,{more}"),
+        ("plan", "memory", str(place / "plain.onnx"), "-o", str(tmp_path / "plan"), "--budget", more),
+    ):
+        found = edgeplan(*arguments)
+        assert found.code == ParamsError.exit_code, found.err
+        assert "is more than this machine has" in found.err
+    with pytest.raises(ParamsError, match="0 runs are none"):
+        run_memory(place / "plan", repeat=0)
 
 
 def test_a_total_counts_the_idle_process(edgeplan: Edgeplan, place: Path, tmp_path: Path) -> None:

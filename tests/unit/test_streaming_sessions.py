@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -180,6 +182,36 @@ def test_budgets_change_between_inferences(dnnl: Dnnl, folder: Path) -> None:
             assert ran(session, found.inputs, 2) == [expected] * 2
 
 
+def test_a_budget_that_changes_in_an_inference_waits_for_its_end(dnnl: Dnnl, folder: Path) -> None:
+    found = streamed(dnnl, "plain", folder, 8192)
+    lowest = bounds.least_bytes(found.workload)
+    large, small = (found.planned(int(lowest * share) + 8192, Mode.back_to_back) for share in (3.0, 1.05))
+    with found.session(dnnl, large) as session:
+        expected = session.run(found.inputs)
+        session.slowed = [2_000_000] * len(session.program.steps)
+        before = session.times[0]
+        outputs: list[dict[str, bytes]] = []
+        running = threading.Thread(target=lambda: outputs.append(session.run(found.inputs)))
+        running.start()
+        while session.times[0] == before and running.is_alive():
+            time.sleep(0)
+        session.apply(small)
+        assert session.times[-1] > session.times[0] > before  # all steps of the inference have ended
+        running.join()
+        assert outputs == [expected]
+        session.slowed = ()
+        assert ran(session, found.inputs, 2) == [expected] * 2
+
+
+def test_reading_threads_share_all_processors_where_theirs_may_not_be_used(dnnl: Dnnl, folder: Path) -> None:
+    found = streamed(dnnl, "plain", folder, 8192)
+    schedule = found.planned(bounds.least_bytes(found.workload) + 8192, Mode.back_to_back)
+    file = WeightsFile(found.weights, found.built.program.weights_bytes)
+    with Session(dnnl, found.built.program, schedule, file, processors=(1 << 20,)) as session:
+        session.fill()
+        require_right(found, session.run(found.inputs))
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_neither_loading_ahead_nor_static_memory_changes_outputs(dnnl: Dnnl, folder: Path, name: str) -> None:
     found = streamed(dnnl, name, folder, 8192)
@@ -262,6 +294,38 @@ def test_after_a_failed_read_the_next_run_works(dnnl: Dnnl, folder: Path, fails_
             else:
                 require_right(found, outputs)
     assert failures == 1
+
+
+def test_a_failed_read_is_what_leaves_the_session_and_memory_is_freed(dnnl: Dnnl, folder: Path, tmp_path: Path) -> None:
+    found = streamed(dnnl, "plain", folder, 8192)
+    schedule = found.planned(bounds.least_bytes(found.workload) + 8192, Mode.isolated)
+    copy = Path(shutil.copyfile(found.weights, tmp_path / "weights.bin"))
+    file = WeightsFile(copy, found.built.program.weights_bytes)
+    os.truncate(copy, 4096)
+    with (
+        pytest.raises(ModelError, match="the weights end before byte"),
+        Session(dnnl, found.built.program, schedule, file) as session,
+    ):
+        session.run(found.inputs)
+
+
+def test_after_a_failed_read_the_budget_can_change_and_memory_be_filled(dnnl: Dnnl, folder: Path) -> None:
+    found = streamed(dnnl, "plain", folder, 8192)
+    lowest = bounds.least_bytes(found.workload)
+    small, large = (found.planned(int(lowest * share) + 8192, Mode.isolated) for share in (1.05, 3.0))
+    file = _FailingFile(found.weights, found.built.program.weights_bytes, 1)
+    with Session(dnnl, found.built.program, small, file) as session:
+        with pytest.raises(ModelError, match="Input/output error"):
+            session.fill()
+        session.apply(large)
+        session.fill()
+        require_right(found, session.run(found.inputs))
+    file = _FailingFile(found.weights, found.built.program.weights_bytes, 1)
+    with Session(dnnl, found.built.program, small, file) as session:
+        with pytest.raises(ModelError, match="Input/output error"):
+            session.fill()
+        session.fill()
+        require_right(found, session.run(found.inputs))
 
 
 def test_a_slow_disk_makes_runs_slower_and_never_wrong(dnnl: Dnnl, folder: Path) -> None:

@@ -305,6 +305,7 @@ def plan_memory(
     mode: Literal["isolated", "back-to-back"] = "back-to-back",
     total: bool = False,
     curve: _Path | None = None,
+    memory_map: _Path | None = None,
     preparation: Preparation | None = None,
 ) -> MemoryPlanned:
     """Plan how a model runs within a budget of memory, and write what executes it.
@@ -317,8 +318,9 @@ def plan_memory(
         max_slowdown: instead of a budget: the least one whose plan is at most so much slower, as "5%".
         threads: that compute; 0: all processors of the device but one.
         mode: memory is filled before each inference, or inferences follow each other.
-        total: the budget is for the whole process.
+        total: the budget, which has to be given then, is for the whole process.
         curve: file to draw latency against budget to, as SVG.
+        memory_map: file to draw what the arena holds in each step to, as SVG.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
 
     Raises:
@@ -326,7 +328,7 @@ def plan_memory(
         InfeasibleError: it does not fit; the message says what is the least.
         EdgeplanError: see `edgeplan.chapters.memory.plan.Planner`.
     """
-    from edgeplan.chapters.memory.budget import Budget
+    from edgeplan.chapters.memory.budget import Budget, require_in_machine
     from edgeplan.chapters.memory.plan import planning, require_replaceable
     from edgeplan.devices.config import load_device
     from edgeplan.graph.onnx.prepare import Preparation, prepare_file
@@ -338,7 +340,12 @@ def plan_memory(
     slowdown = Budget.parsed(max_slowdown, "--max-slowdown").share if max_slowdown else 0.0
     if max_slowdown and not slowdown:
         raise ParamsError(f"{max_slowdown!r} is no share", where="--max-slowdown", next_step="give per cent, as in 5%")
+    if total and not budget:
+        what = "only a budget that is given can be for the whole process"
+        raise ParamsError(what, where="--total", next_step="leave it out, or give --budget in place of --max-slowdown")
     wanted = Budget.parsed(budget) if budget else None
+    if wanted is not None:
+        require_in_machine(wanted, "--budget")
     if mode not in tuple(Mode):
         raise ParamsError(f"there is no mode {mode!r}", where="--mode", next_step=f"choose {' or '.join(Mode)}")
     found = load_device(Path(device) if isinstance(device, PathLike) else device)
@@ -363,9 +370,13 @@ def plan_memory(
         planner.beside_bytes = planner.idle_bytes if total and wanted is not None else 0
         made = planner.write(size - planner.beside_bytes, Mode(mode), out, found=wanted is None)
         if curve is not None:
-            from edgeplan.chapters.memory.curve import write_curve
+            from edgeplan.chapters.memory.pictures import write_curve
 
             write_curve(planner.curve(Mode(mode)), source.stem, Path(curve))
+        if memory_map is not None:
+            from edgeplan.chapters.memory.pictures import write_map
+
+            write_map(made.document, made.candidate.program, Path(memory_map))
     return made
 
 
@@ -448,14 +459,18 @@ def _check_run(*, given: bool, repeat: int, check: bool, cold: bool, evicted: bo
         raise ParamsError(
             "only a cold start can begin with an evicted page cache", where="--evicted", next_step="add --cold, or leave it out"
         )
-    if repeat < 1:
-        raise ParamsError(f"{repeat} runs are none", where="--repeat", next_step="name 1 or more")
+    _check_repeat(repeat)
     if cold and given:
         raise InputError("a fresh process takes random inputs", where="--input", next_step="leave out --cold, or --input")
     if cold and check:
         raise ParamsError(
             "the outputs of a fresh process stay there", where="--check", next_step="leave out --cold, or --check"
         )
+
+
+def _check_repeat(repeat: int) -> None:
+    if repeat < 1:
+        raise ParamsError(f"{repeat} runs are none", where="--repeat", next_step="name 1 or more")
 
 
 def run_memory(
@@ -480,7 +495,7 @@ def run_memory(
 
     Raises:
         InputError: inputs do not fit the model.
-        ParamsError: a budget is none.
+        ParamsError: a budget is none, or more than there is; no inference is asked for.
         InfeasibleError: a budget is too small.
         FormatError: no plan, or one for another machine or library.
         ModelError: the weights cannot be read; with `check`, the model is not found or changed.
@@ -488,13 +503,14 @@ def run_memory(
     """
     from dataclasses import replace
 
-    from edgeplan.chapters.memory.budget import Budget
+    from edgeplan.chapters.memory.budget import Budget, require_in_machine
     from edgeplan.chapters.memory.inference import model_of, read_about, run_plan
     from edgeplan.engines.onnxruntime.reference import reference_outputs
     from edgeplan.measurement.process.inputs import random_inputs, relative_error
     from edgeplan.runtime.streaming.program import read_program
     from edgeplan.tensors import checked_inputs, read_inputs
 
+    _check_repeat(repeat)
     folder = Path(plan) if isinstance(plan, (str, PathLike)) else plan.folder
     about = read_about(folder)
     program = read_program(folder)
@@ -509,6 +525,8 @@ def run_memory(
     parsed = [Budget.parsed(text, "--budgets") for text in budgets]
     if any(not budget.size for budget in parsed):
         raise ParamsError("budgets of a run are sizes", where="--budgets", next_step="give them as in 300MB,100MB")
+    for budget in parsed:
+        require_in_machine(budget, "--budgets")
     source = model_of(about, None if model is None else Path(model)) if check else None
     found = run_plan(folder, values, repeat, [budget.size for budget in parsed])
     if source is not None:

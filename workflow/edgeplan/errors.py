@@ -83,9 +83,17 @@ class CheckError(EdgeplanError):
 
 
 class InfeasibleError(EdgeplanError):
-    """What was asked for is proven to fit in no way, as buffers in a capacity that is too small for them."""
+    """What was asked for does not fit, as buffers in a capacity that is too small for them.
+
+    Attributes:
+        proven: that it fits in no way; else nothing that was found did, or runs took more than they should.
+    """
 
     exit_code = 13
+
+    def __init__(self, what: str, *, where: str = "", next_step: str = "", proven: bool = True) -> None:
+        super().__init__(what, where=where, next_step=next_step)
+        self.proven = proven
 
 
 class UndecidedError(EdgeplanError):

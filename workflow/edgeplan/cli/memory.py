@@ -56,6 +56,9 @@ def plan_memory(
     ] = Inferences.back_to_back,
     total: Annotated[bool, typer.Option("--total", help="The budget is for the whole process, runtime included.")] = False,
     curve: Annotated[Path | None, typer.Option(help="File to draw latency against budget to, as SVG.")] = None,
+    memory_map: Annotated[
+        Path | None, typer.Option("--map", help="File to draw what memory holds in each step to, as SVG.")
+    ] = None,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,
@@ -78,12 +81,15 @@ def plan_memory(
         mode=mode.value,
         total=total,
         curve=curve,
+        memory_map=memory_map,
         preparation=preparation(shape, values, batch),
     )
     for line in summary(made):
         say(line)
     if curve is not None:
         say(f"  curve           {curve}")
+    if memory_map is not None:
+        say(f"  map             {memory_map}")
 
 
 def summary(made: MemoryPlanned) -> list[str]:

@@ -63,8 +63,7 @@ def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
     """
     if step.kind not in KINDS:
         return f"steps of kind {step.kind}"
-    most = max(math.prod(shapes[name]) for name in (*step.reads, *step.outputs, *step.weights.values()))
-    if most > MOST_ELEMENTS:
+    if (most := _most_elements(step, shapes)) > MOST_ELEMENTS:
         return f"a tensor of {most} elements, more than {MOST_ELEMENTS}"
     why = KINDS[step.kind][0](step, shapes, layouts, numbers)
     if why and batches.images_of(step, shapes) > 1:
@@ -88,13 +87,21 @@ def dispatch(
     Raises:
         DeviceError: there are no kernels for it.
     """
-    if why := refusal(step, shapes, layouts, numbers):
+    known = KINDS.get(step.kind)
+    as_one = (
+        known is not None and _most_elements(step, shapes) <= MOST_ELEMENTS and not known[0](step, shapes, layouts, numbers)
+    )
+    if not as_one and (why := refusal(step, shapes, layouts, numbers)):
         raise DeviceError(
             f"the OpenCL kernels lack {why}", where=f"step {step.name!r}", next_step="leave this step to the other processor"
         )
-    refused, make = KINDS[step.kind]
-    if refused(step, shapes, layouts, numbers):  # of several images at once
+    make = KINDS[step.kind][1]
+    if not as_one:  # of several images at once
         return batches.of_images(step, shapes, layouts, numbers, lambda one: make(step, one, layouts, numbers))
     if start or leading:
         return make(step, shapes, layouts, numbers, start, leading)
     return make(step, shapes, layouts, numbers)
+
+
+def _most_elements(step: Step, shapes: Shapes) -> int:
+    return max(math.prod(shapes[name]) for name in (*step.reads, *step.outputs, *step.weights.values()))

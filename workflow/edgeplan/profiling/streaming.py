@@ -47,7 +47,8 @@ class Phase(_Document):
         replan_ms: to make its plan, where the process did.
         pause_ms: until the first could begin: loading what memory has room for is part of it where memory is filled before.
         memory: afterwards.
-        run_ms: of each inference; wait_ms: how much of it no step ran; step_ms: of each step, if asked for.
+        run_ms: of each inference; wait_ms: how much of it no step ran, what the first one waits for left out; step_ms: of each
+            step, if asked for.
         read_bytes: of weights, during each.
         digests: of the outputs, the different ones.
         cpu_ms: of the process, all inferences.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -48,6 +49,22 @@ class Budget:
             where=where,
             next_step="give bytes as in 64MB or 64MiB, or a share as in 10%",
         )
+
+
+def require_in_machine(budget: Budget, where: str) -> None:
+    """A budget is no more than the memory of this machine.
+
+    Args:
+        budget: any.
+        where: the option, for messages.
+
+    Raises:
+        ParamsError: it is more.
+    """
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if budget.size > there:
+        what = f"{mib(budget.size)} is more than this machine has: {mib(there)}"
+        raise ParamsError(what, where=where, next_step=f"give at most {there // MIB}MiB")
 
 
 def mib(size: float) -> str:

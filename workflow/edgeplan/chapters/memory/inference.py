@@ -21,7 +21,7 @@ from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import StreamProfile, plan_document
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import files_of, model_sha256
-from edgeplan.runtime.streaming.again import Again, schedule_of
+from edgeplan.runtime.streaming.again import Again, schedule_of, warm_up
 from edgeplan.runtime.streaming.program import AGAIN, StreamProgram
 from edgeplan.runtime.streaming.session import PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME, Session, open_session
 
@@ -184,6 +184,8 @@ def run_plan(folder: Path, inputs: Mapping[str, Array], repeat: int, budgets: Se
     require_whole(folder, about)
     phases: list[Phase] = []
     outputs: dict[str, bytes] = {}
+    if budgets:
+        warm_up()  # so that a change of the budget waits for planning alone
     with open_session(folder, Dnnl(), processors=about.processors["reader"]) as session:
         require_of(stored, session.program, folder)
         again = Again.of(session.program, profile.model_dump(), stored.model_dump())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,16 +68,29 @@ def _budgets(subject: Subject, planner: Planner, default: int, made: dict[float,
     """Plans for shares of what the first setting takes; those that fit are added to `made`."""
     started = time.perf_counter()
     for share in subject.settings.shares:
-        row: dict[str, Any] = {"case": "budget", "share": share, "budget": share * default}
-        try:
-            made[share] = planner.write(int(share * default), _BACK_TO_BACK, subject.work / f"plan-{share:g}")
-            row |= _ran(subject, planner, made[share])
-        except InfeasibleError as error:
-            row |= {"reason": error.what, "needed": planner.least_bytes()}
-        except (StreamRunError, EdgeplanError) as error:
-            row |= {"reason": error.what.splitlines()[0]}
-        yield row | {"planning_s": time.perf_counter() - started}
+        plan, row = _attempted(subject, planner, int(share * default), f"plan-{share:g}")
+        if plan is not None:
+            made[share] = plan
+        seconds = time.perf_counter() - started
+        yield {"case": "budget", "share": share, "budget": share * default, **row, "planning_s": seconds}
         started = time.perf_counter()
+
+
+def _attempted(subject: Subject, planner: Planner, budget: int, name: str) -> tuple[MemoryPlanned | None, dict[str, Any]]:
+    """A plan for a budget and what it measures; or why there is none, and what is needed where that is proven.
+
+    A run that crashed has no outputs that are right: `equal` is 0.
+    """
+    made = None
+    try:
+        made = planner.write(budget, _BACK_TO_BACK, subject.work / name)
+        return made, _ran(subject, planner, made)
+    except InfeasibleError as error:
+        return made, {"reason": error.what} | ({"needed": planner.least_bytes()} if error.proven else {})
+    except StreamRunError as error:
+        return made, {"reason": error.what.splitlines()[0], "equal": 0.0}
+    except EdgeplanError as error:
+        return made, {"reason": error.what.splitlines()[0]}
 
 
 def _beside(subject: Subject, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
@@ -153,19 +167,26 @@ def _limited(subject: Subject, planner: Planner, made: MemoryPlanned, outside_ms
     settings = planner.settings(subject.settings.runs)
     job = settings.job(made.folder, subject.settings.threads, [made.document.model_dump()]) | {"gate": str(gate)}
     evict([made.folder / WEIGHTS_NAME])
+    found: dict[str, Any] = {}
     try:
         held = run_limited(_WORKER, json.dumps(job).encode(), gate, made.budget)
+        found["failures"] = _failures(held)
         inside = _answered(held, made.folder)
     except (NoGroupError, StreamRunError, TimeoutError) as error:
-        return {"reason": str(error).splitlines()[0]}
-    return {
-        "failures": held.failures, "major_faults": inside.major_faults,
+        return found | {"reason": str(error).splitlines()[0]}
+    return found | {
+        "major_faults": inside.major_faults,
         "pause_ms": statistics.median(inside.phases[0].run_ms[1:]) / statistics.median(outside_ms[1:]),
     }  # fmt: skip
 
 
 def _answered(held: Limited, folder: Path) -> StreamRun:
     return answer(held.code, held.stdout, held.stderr, folder)
+
+
+def _failures(held: Limited) -> int:
+    """Failed allocations of a process: one that was killed had one at least."""
+    return max(held.failures, int(held.code == -signal.SIGKILL))
 
 
 def _least(subject: Subject, planner: Planner) -> MemoryPlanned | None:
@@ -181,7 +202,10 @@ def _least(subject: Subject, planner: Planner) -> MemoryPlanned | None:
 
 
 def _slowed(subject: Subject, planner: Planner, least: MemoryPlanned) -> dict[str, Any]:
-    """A processor that computes `slowed_ratio` times as long as weights take to be read, stood for by waiting awake."""
+    """A processor that computes `slowed_ratio` times as long as weights take to be read, stood for by waiting awake.
+
+    Where this one computes for longer by itself, nothing is slowed; the factor (`predicted_ms`) is below 1 then.
+    """
     candidate = least.candidate
     weights = sum(step.weight_bytes for step in candidate.program.steps)
     compute = np.array(candidate.profile.compute_ms)
@@ -207,7 +231,8 @@ def _held(subject: Subject, planner: Planner) -> Iterator[dict[str, Any]]:
     """The last stock setting, and our plan, each held to idle and as much."""
     budget = int(subject.settings.limited_mib * MIB)
     setting = subject.settings.settings[-1]
-    row: dict[str, Any] = {"case": "held", "setting": setting, "budget": budget}
+    theirs: dict[str, Any] = {"case": "held", "setting": setting, "budget": budget}
+    ours = theirs | {"setting": "edgeplan"}
     gate = subject.work / "gate-held"
     inputs = stock.inputs_of(subject.model)
     folder = subject.work / "held"
@@ -217,24 +242,21 @@ def _held(subject: Subject, planner: Planner) -> Iterator[dict[str, Any]]:
         evict(artefact.files)
         job = stock.stock_job(setting, artefact, inputs, subject.cores.compute, subject.settings.runs, str(gate))
         held = run_limited(stock.MODULE, job.model_dump_json().encode(), gate, budget)
+        theirs["failures"] = _failures(held)
         found = answered(StockResult, setting, held.code, held.stdout, held.stderr)
-        yield row | {
-            "median_ms": statistics.median(found.run_ms[1:]), "major_faults": found.major_faults, "failures": held.failures,
-        }  # fmt: skip
+        yield theirs | {"median_ms": statistics.median(found.run_ms[1:]), "major_faults": found.major_faults}
     except (NoGroupError, ColdRunError, TimeoutError) as error:
-        yield row | {"reason": str(error).splitlines()[0]}
+        yield theirs | {"reason": str(error).splitlines()[0]}
     try:
         made = planner.write(budget, _BACK_TO_BACK, subject.work / "plan-held")
         gate.unlink(missing_ok=True)
         own = planner.settings(subject.settings.runs).job(made.folder, subject.settings.threads, [made.document.model_dump()])
         held = run_limited(_WORKER, json.dumps(own | {"gate": str(gate)}).encode(), gate, budget)
+        ours["failures"] = _failures(held)
         run = _answered(held, made.folder)
-        yield row | {
-            "setting": "edgeplan", "median_ms": statistics.median(run.phases[0].run_ms[1:]),
-            "major_faults": run.major_faults, "failures": held.failures,
-        }  # fmt: skip
+        yield ours | {"median_ms": statistics.median(run.phases[0].run_ms[1:]), "major_faults": run.major_faults}
     except (InfeasibleError, NoGroupError, StreamRunError, TimeoutError) as error:
-        yield row | {"setting": "edgeplan", "reason": str(error).splitlines()[0]}
+        yield ours | {"reason": str(error).splitlines()[0]}
 
 
 def _switched(subject: Subject, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
@@ -270,8 +292,5 @@ def _second(subject: Subject, default: int) -> Iterator[dict[str, Any]]:
     (again.work / "planner").mkdir(parents=True)
     planner = Planner(subject.model, again.work / "planner", threads, again.cores, settings.runs)
     for share in settings.second_shares:
-        row: dict[str, Any] = {"case": "second", "setting": f"{threads} threads", "share": share, "budget": share * default}
-        try:
-            yield row | _ran(again, planner, planner.write(int(share * default), _BACK_TO_BACK, again.work / f"plan-{share:g}"))
-        except InfeasibleError as error:
-            yield row | {"reason": error.what, "needed": planner.least_bytes()}
+        _, row = _attempted(again, planner, int(share * default), f"plan-{share:g}")
+        yield {"case": "second", "setting": f"{threads} threads", "share": share, "budget": share * default, **row}

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +155,11 @@ class Candidate:
         """Less than this is not enough, objects counted."""
         return bounds.least_bytes(self.workload) + self.objects_bytes
 
+    def taking(self, more: int) -> Candidate:
+        """The same, known to take so many bytes more besides the arena than was profiled."""
+        profile = self.profile.model_copy(update={"objects_bytes": self.objects_bytes + more})
+        return replace(self, profile=profile)
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlanned:
@@ -163,7 +168,7 @@ class MemoryPlanned:
     Attributes:
         folder: of the plan.
         document: the plan.
-        candidate: the program that it is for.
+        candidate: the program that it is for, with what its run took besides the arena.
         budget: bytes over idle, all pages.
         run: the run that showed that the budget holds.
     """
@@ -293,18 +298,24 @@ class Planner:
             bandwidth_passes=5 if profile else 0, steps=profile,
         )  # fmt: skip
 
-    def best(self, budget: int, mode: Mode) -> tuple[Candidate, Planned]:
+    def best(self, budget: int, mode: Mode, excess: int = 0) -> tuple[Candidate, Planned]:
         """The fastest plan over all forms, by prediction.
 
         A form that was not profiled is priced as if cutting cost nothing. The one of the best price is profiled and priced
         again, until that is one that was; of forms as good the coarser one comes first.
 
+        Args:
+            budget: bytes over idle.
+            mode: what is planned for.
+            excess: bytes of it to leave, which runs took more than was profiled.
+
         Raises:
             InfeasibleError: none fits; the message says what is the least.
         """
-        possible = [form for form in self.forms if self._least(form) + _SURE_BYTES <= budget]
-        found = {form: self._planned(form, budget, mode) for form in possible if form in self._candidates}
-        hopes = {form: self._hope(form, budget, mode) for form in possible if form not in self._candidates}
+        room = budget - excess
+        possible = [form for form in self.forms if self._least(form) + _SURE_BYTES <= room]
+        found = {form: self._planned(form, room, mode) for form in possible if form in self._candidates}
+        hopes = {form: self._hope(form, room, mode) for form in possible if form not in self._candidates}
         while hopes:
             form = min(hopes, key=hopes.__getitem__)
             known = [pair[1].predicted_ms for pair in found.values() if pair]
@@ -312,11 +323,11 @@ class Planner:
                 break
             del hopes[form]
             self.candidate(form)
-            found[form] = self._planned(form, budget, mode)
-            hopes |= {f: self._hope(f, budget, mode) for f in hopes if f.regions == form.regions}
+            found[form] = self._planned(form, room, mode)
+            hopes |= {f: self._hope(f, room, mode) for f in hopes if f.regions == form.regions}
         pairs = [pair for pair in found.values() if pair]
         if not pairs:
-            raise self._does_not_fit(budget)
+            raise self._does_not_fit(budget, excess)
         return min(pairs, key=lambda pair: pair[1].predicted_ms)
 
     def _hope(self, form: Form, budget: int, mode: Mode) -> float:
@@ -346,23 +357,27 @@ class Planner:
         """A plan as a document."""
         return plan_document(candidate.program, candidate.workload, candidate.reader, made)
 
-    def _does_not_fit(self, budget: int) -> InfeasibleError:
+    def _does_not_fit(self, budget: int, excess: int) -> InfeasibleError:
         candidate = self.candidate(min(self.forms, key=self._least))
-        layout, objects = least(candidate.workload), candidate.objects_bytes
-        enough = (layout.height or layout.lower_bound) + objects
-        proven = (
-            "proven for the finest slices and bands"
-            if layout.proven
-            else f"{mib(layout.lower_bound + objects + self.beside_bytes)} proven"
-        )
-        return self._too_small(budget, f"the least is {mib(enough + self.beside_bytes)}", enough, f" ({proven})")
+        layout = least(candidate.workload)
+        bound = layout.lower_bound + candidate.objects_bytes
+        enough = (layout.height or layout.lower_bound) + candidate.objects_bytes + excess
+        if excess:
+            why = f"runs take {mib(excess)} more than was profiled"
+        elif layout.proven:
+            why = "proven for the finest slices and bands"
+        else:
+            why = f"{mib(bound + self.beside_bytes)} proven"
+        what = f"the least is {mib(enough + self.beside_bytes)}"
+        return self._too_small(budget, what, enough, f" ({why})", proven=budget < bound)
 
-    def _too_small(self, budget: int, what: str, enough: int, why: str = "") -> InfeasibleError:
+    def _too_small(self, budget: int, what: str, enough: int, why: str = "", *, proven: bool = False) -> InfeasibleError:
         of = "for the process" if self.beside_bytes else "over idle"
         return InfeasibleError(
             f"{mib(budget + self.beside_bytes)} is not enough: {what} {of}{why}",
             where="--budget",
             next_step=f"give --budget {-(-(enough + self.beside_bytes) // MIB)}MiB or more",
+            proven=proven,
         )
 
     def least_for(self, slowdown: float, mode: Mode) -> int:
@@ -382,6 +397,7 @@ class Planner:
                 f"no plan is at most {100 * slowdown:g} % slower than with all weights in memory",
                 where="--max-slowdown",
                 next_step="allow more",
+                proven=False,
             )
         return min(found)
 
@@ -406,6 +422,8 @@ class Planner:
     def write(self, budget: int, mode: Mode, folder: Path, *, found: bool = False) -> MemoryPlanned:
         """Plan, run, and write the folder: a plan whose run took more than the budget is made again with less.
 
+        What runs took more is kept with the profile: whoever plans again from it leaves as much.
+
         Args:
             budget: bytes over idle.
             mode: what is planned for.
@@ -416,18 +434,19 @@ class Planner:
             InfeasibleError: nothing fits.
             StoreError: the folder cannot be written; a plan that was there before still works.
         """
-        wanted, excess = budget, 0
+        excess = 0
         for _ in range(_ATTEMPTS):
-            wanted = budget - excess
-            candidate, made = self.best(wanted, mode)
+            candidate, made = self.best(budget, mode, excess)
             plan_document = self.documented(candidate, made)
             settings = self.settings(3, isolated=mode is Mode.isolated)
             run = run_apart(candidate.folder, self._threads, [plan_document.model_dump()], settings)
             if found:  # by prediction, to the last page: another run may take some more
-                budget = max(budget, run.peak_over_idle + _SLACK_BYTES)
+                taken = max(budget, run.peak_over_idle + _SLACK_BYTES)
+                budget, excess = taken, taken - budget
             if run.peak_over_idle <= budget:
-                self._put(candidate, plan_document, budget, folder)
-                return MemoryPlanned(folder, plan_document, candidate, budget, run)
+                known = candidate.taking(excess)
+                self._put(known, plan_document, budget, folder)
+                return MemoryPlanned(folder, plan_document, known, budget, run)
             excess += run.peak_over_idle - budget + _SLACK_BYTES
         taken = run.peak_over_idle
         raise self._too_small(budget, f"runs take {mib(taken + self.beside_bytes)}", taken + MIB)

@@ -25,8 +25,8 @@ class MemorySettings(Section):
         shares: budgets, as shares of what the first setting takes.
         threads: that compute; another processor reads.
         runs: inferences of each plan and setting.
-        slowed_model: model that is slowed by waiting awake until it takes `slowed_ratio` times as long as reading, at the
-            least peak that it runs in; "" leaves it out.
+        slowed_model: model that is slowed by waiting awake until it takes `slowed_ratio` times as long as reading, unless it
+            takes longer by itself, at the least peak that it runs in; "" leaves it out.
         slowed_pairs: interleaved pairs of it and of the same with all weights in memory.
         limited_model, limited_mib: model and memory over idle that the frugal setting, the last one, is held to by the system
             beside our plan; "" leaves it out.

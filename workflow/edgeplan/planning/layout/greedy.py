@@ -59,15 +59,19 @@ def _first_fit(pointer: Ints, neighbour: Indices, size: Ints, alignment: Ints, o
 
 def stack(part: Buffers) -> Ints:
     """Offsets one above the other; only different components share memory. O(n log n)."""
-    order = np.argsort(part.lower, kind="stable")
-    reached = np.maximum.accumulate(part.upper[order])
-    begins = np.concatenate([[True], part.lower[order][1:] >= reached[:-1]]) if len(order) else np.zeros(0, dtype=np.bool_)
-    unit = int(np.lcm.reduce(np.unique(part.alignment))) if len(order) else 1
-    rounded = -(-part.size[order] // unit) * unit
-    ends = np.cumsum(rounded)
-    base = np.maximum.accumulate(np.where(begins, ends - rounded, 0))
-    offset = np.empty(len(order), dtype=np.int64)
-    offset[order] = ends - rounded - base
+    return _stack(part.lower, part.upper, part.size, part.alignment, np.argsort(part.lower, kind="stable"))
+
+
+@compiled
+def _stack(lower: Ints, upper: Ints, size: Ints, alignment: Ints, order: Ints) -> Ints:
+    offset = np.zeros(len(order), dtype=np.int64)
+    top = reached = 0
+    for at, k in enumerate(order):
+        if at == 0 or lower[k] >= reached:
+            top, reached = 0, upper[k]
+        offset[k] = -(-top // alignment[k]) * alignment[k]
+        top = offset[k] + size[k]
+        reached = max(reached, upper[k])
     return offset
 
 

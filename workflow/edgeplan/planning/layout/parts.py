@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.planning.layout.buffers import Buffers, Ints, max_live
+from edgeplan.planning.layout.buffers import LARGEST, Buffers, Ints, max_live
 from edgeplan.support.compiled import compiled
 
 Indices = npt.NDArray[np.int32]
@@ -75,7 +75,7 @@ def parts(all_of: Buffers) -> tuple[list[Part], Ints]:
     while waiting:
         index, base = waiting.pop()
         lows, highs = all_of.lower[index], all_of.upper[index]
-        common = math.lcm(*np.unique(all_of.alignment[index]).tolist())
+        common = min(math.lcm(*np.unique(all_of.alignment[index]).tolist()), LARGEST)  # which no size is a multiple of
         over_all = (lows < highs.min()) & (highs > lows.max()) & (all_of.size[index] % common == 0)
         if len(index) == 1:
             over_all[:] = True

@@ -76,6 +76,7 @@ def _compile() -> None:
     )
     order = np.argsort(tiny.lower, kind="stable")
     greedy.sweep(tiny, order, len(order) ** 2)
+    greedy.stack(tiny)
     attempt = PartSearch(Part(order, 0, 0, 1), tiny)
     attempt.start(np.inf)
     attempt.within(1, np.inf)

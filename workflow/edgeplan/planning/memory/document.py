@@ -6,6 +6,9 @@ nothing else: it copies no decision into code, and a change of the budget is ano
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,6 +26,33 @@ Count = Annotated[int, Field(ge=0)]
 Step = Annotated[int, Field(ge=-1)]
 Name = Annotated[str, Field(min_length=1)]
 _ROUGH_MS = 1e-6  # times are rounded to this in the document
+
+
+class Use(StrEnum):
+    """What memory is held for."""
+
+    tensor = "activations"
+    weights = "weights"
+    stays = "weights that stay"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Memory that is held for some steps.
+
+    Attributes:
+        name: of the tensor, or of whose weights it is.
+        use: what it is held for.
+        lower, upper: from step lower to before step upper.
+        size, offset: bytes.
+    """
+
+    name: str
+    use: Use
+    lower: int
+    upper: int
+    size: int
+    offset: int
 
 
 class MemoryPlan(BaseModel):
@@ -99,26 +129,38 @@ class MemoryPlan(BaseModel):
         self._check_addresses()
         return self
 
-    def _check_addresses(self) -> None:
-        """No two of what lives at the same time share memory; weights live from their load to their step.
+    def held(self) -> Iterator[Held]:
+        """What memory holds during an inference, tensors first, in their order.
 
-        Weights that are loaded before the first step are there from the begin.
+        Weights live from their load to their step. Those that are loaded before the first step are there from the begin and,
+        where another inference follows at once, from the end of the step that they wait for (`again`).
         """
-        loads = [k for k, offset in enumerate(self.weight_offset) if offset >= 0]
-        stays = [self.again[k] == k for k in loads]
-        lower = [*self.tensor_lower, *(self.after[k] + 1 for k in loads)]
-        upper = [*self.tensor_upper, *(len(self.steps) if stay else k + 1 for k, stay in zip(loads, stays, strict=True))]
-        size = [*self.tensor_bytes, *(self.weight_bytes[k] for k in loads)]
-        offset = [*self.tensor_offset, *(self.weight_offset[k] for k in loads)]
-        if any(low + length > self.arena_bytes for low, length in zip(offset, size, strict=True)):
+        ranges = zip(self.tensor_lower, self.tensor_upper, self.tensor_bytes, self.tensor_offset, strict=True)
+        for name, (lower, upper, size, offset) in zip(self.tensors, ranges, strict=True):
+            yield Held(name, Use.tensor, lower, upper, size, offset)
+        n = len(self.steps)
+        for k, (size, offset) in enumerate(zip(self.weight_bytes, self.weight_offset, strict=True)):
+            if offset < 0:
+                continue
+            name, again = f"weights of {self.steps[k]}", self.again[k]
+            use, upper = (Use.stays, n) if again == k else (Use.weights, k + 1)
+            yield Held(name, use, self.after[k] + 1, upper, size, offset)
+            if k < again < n - 1 and self.mode == "back-to-back":
+                yield Held(name, use, again + 1, n, size, offset)
+
+    def _check_addresses(self) -> None:
+        """No two of what lives at the same time share memory."""
+        found = list(self.held())
+        if any(held.offset + held.size > self.arena_bytes for held in found):
             raise ValueError("weight_offset, tensor_offset: above arena_bytes")
-        names = [*self.tensors, *(f"weights of {self.steps[k]}" for k in loads)]
         try:
-            both = overlapping(buffers(lower, upper, size), np.array(offset, dtype=np.int64))
+            alive = buffers([held.lower for held in found], [held.upper for held in found], [held.size for held in found])
+            both = overlapping(alive, np.array([held.offset for held in found], dtype=np.int64))
         except (FormatError, OverflowError) as error:
             raise ValueError(f"weight_bytes, tensor_bytes: {error}") from error
         if both is not None:
-            raise ValueError(f"weight_offset, tensor_offset: {names[both[0]]} and {names[both[1]]} share memory")
+            one, other = (found[k].name for k in both)
+            raise ValueError(f"weight_offset, tensor_offset: {one} and {other} share memory")
 
 
 def document(

@@ -97,6 +97,7 @@ class Again:
                 "plan, or more",
                 where="--budgets",
                 next_step="give more, or plan the model again with finer slices: edgeplan plan memory",
+                proven=budget < needed,
             )
         return found
 

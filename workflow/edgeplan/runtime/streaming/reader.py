@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -177,7 +178,7 @@ class Loader:
             self._paused = True
             while self._flight:
                 self._change.wait()
-            self._memory = None
+            self._memory = self._error = None
 
     def prepare(self, horizon: int) -> None:
         """Load weights for so many inferences, counted from the beginning."""
@@ -285,8 +286,7 @@ class Loader:
         return chunk, start, pieces
 
     def _work(self) -> None:
-        if self._processors:
-            os.sched_setaffinity(0, self._processors)  # of this thread
+        pin(self._processors)
         change = self._change
         while True:
             with change:
@@ -296,18 +296,41 @@ class Loader:
                     return
                 chunk, start, pieces = self._take()
                 memory = self._memory
-            error: BaseException | None = None
-            try:
-                assert memory is not None  # noqa: S101  there is an arena while reads are in flight
-                self._file.read(start, [memory[at : at + size] for at, size in pieces])
-            except BaseException as found:  # noqa: BLE001  it is raised again where the weights are waited for
-                error = found
+            assert memory is not None  # noqa: S101  there is an arena while reads are in flight
+            error = self._read(start, [memory[at : at + size] for at, size in pieces])
             del memory
             with change:
+                if error is not None:  # known before loads count as complete: nobody takes what was not read
+                    self._error, self._paused = error, True
                 chunk.complete = True
                 while self._flight and self._flight[0].complete:
                     done = self._flight.popleft()
-                    self._loaded = done.passed if self._flight else self._passed
-                if error is not None:
-                    self._error, self._paused = error, True
+                    if self._error is None:
+                        self._loaded = done.passed if self._flight else self._passed
                 change.notify_all()
+            del error
+
+    def _read(self, start: int, pieces: Sequence[memoryview]) -> BaseException | None:
+        """Read, and return what went wrong: it is raised again where the weights are waited for."""
+        try:
+            self._file.read(start, pieces)
+        except BaseException as error:  # noqa: BLE001  see above
+            return _without_frames(error)
+        return None
+
+
+def pin(processors: Sequence[int]) -> None:
+    """Keep the calling thread to those of these processors that it may use; where it may use none, it stays as it is.
+
+    Args:
+        processors: numbers; empty: any.
+    """
+    if allowed := os.sched_getaffinity(0) & set(processors):
+        with contextlib.suppress(OSError):  # the system took them away meanwhile: reading elsewhere is slower, not wrong
+            os.sched_setaffinity(0, allowed)
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """An error that keeps nothing of where it was raised: those frames hold views of memory, which could not be freed."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import json
 import mmap
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import AGAIN, WEIGHTS, Border, Operand, StreamProgram, read_program
-from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile
+from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
 from edgeplan.runtime.streaming.rows import Rows
 
 Taken = TypeVar("Taken")
@@ -87,7 +86,7 @@ class _Call:
 
 
 class Session:
-    """A program that can be run.
+    """A program that can be run. What several threads ask of it is done one after the other.
 
     Args:
         dnnl: the library.
@@ -125,6 +124,7 @@ class Session:
             what = f"the plan is for oneDNN {' '.join(program.library)}, this is {' '.join(here)}"
             raise FormatError(what, where=program.model, next_step=AGAIN)
         self.dnnl, self.program, self._file = dnnl, program, file
+        self._lock = threading.Lock()  # of the arena: its size and addresses change between two inferences alone
         self._free = self._poison if debug else self._give_back if gives_back else None
         self._stream, self._library = dnnl.stream(), LibraryPages(dnnl.info.path)
         self._addresses: list[tuple[ctypes.Array[ctypes.c_int64], tuple[Operand, ...], int]] = []
@@ -186,7 +186,7 @@ class Session:
         return self.schedule.weight_offset[step] if buffer == WEIGHTS else self.schedule.buffer_offset[buffer]
 
     def apply(self, schedule: Schedule) -> None:
-        """Run by another schedule from the next inference on. Weights are loaded anew.
+        """Run by another schedule from the next inference on: one that is running ends before. Weights are loaded anew.
 
         Raises:
             FormatError: it is for another program.
@@ -194,6 +194,11 @@ class Session:
         program = self.program
         if (len(schedule.weight_offset), len(schedule.buffer_offset)) != (len(program.steps), len(program.buffers)):
             raise FormatError("the plan does not fit the program", where=program.model, next_step=AGAIN)
+        with self._lock:
+            self._apply(schedule)
+
+    def _apply(self, schedule: Schedule) -> None:
+        self._clean = False  # should something fail here, the next run begins anew by the schedule before
         self._loader.pause()
         self.wait_touched()
         size = max(mmap.PAGESIZE, schedule.arena_bytes)
@@ -212,8 +217,8 @@ class Session:
             self.dnnl.check(point(memory.value, place), "dnnl_memory_set_data_handle")
         for addresses, operands, step in self._addresses:
             addresses[:] = [self._base + self._place(operand.buffer, step) + operand.offset for operand in operands]
-        self._freed = _freed(program, schedule) if self._free else {}
-        self._loads = schedule.loads(program)
+        self._freed = _freed(self.program, schedule) if self._free else {}
+        self._loads = schedule.loads(self.program)
         self._restart()
 
     def _restart(self) -> None:
@@ -231,11 +236,16 @@ class Session:
         """Load what memory has room for before the next inference begins.
 
         Raises:
-            ModelError: the weights cannot be read.
+            ModelError: the weights cannot be read; the next call begins anew.
         """
-        self._loader.prepare(self._inference + 1)
-        self._loader.wait_filled()
-        self.wait_touched()
+        with self._lock:
+            if not self._clean:
+                self._restart()
+            self._clean = False
+            self._loader.prepare(self._inference + 1)
+            self._loader.wait_filled()
+            self.wait_touched()
+            self._clean = True
 
     def wait_touched(self) -> None:
         """Wait until the whole arena is in memory."""
@@ -256,7 +266,8 @@ class Session:
 
         Args:
             inputs: buffers of values of the model's types, row-major, by name.
-            take: called with the name of each output and its bytes, row-major, where they lie: memory is used again afterwards.
+            take: called with the name of each output and its bytes, row-major, where they lie: memory is used again afterwards;
+                it may ask nothing of the session.
 
         Returns:
             What it made of them, by name.
@@ -267,6 +278,12 @@ class Session:
             DeviceError: the library reports a failure.
         """
         found = self._views(inputs)
+        with self._lock:
+            return self._run_taking(found, take)
+
+    def _run_taking(
+        self, found: Sequence[tuple[Border, memoryview]], take: Callable[[str, memoryview], Taken]
+    ) -> dict[str, Taken]:
         if not self._clean:
             self._restart()
         self._clean = False
@@ -353,25 +370,27 @@ class Session:
 
     def stream_ms(self) -> float:
         """Milliseconds to read all weights while nothing else runs, each to its place; the next run begins anew."""
-        assert self._arena is not None  # noqa: S101  made with the session
-        loads = [Load(k, load.at, load.size, load.address, -1, k) for k, load in enumerate(self._loads)]
-        self._loader.pause()
-        begin = perf_counter_ns()
-        self._loader.start(loads, len(self.program.steps), memoryview(self._arena))
-        self._loader.wait_filled()
-        took = (perf_counter_ns() - begin) / 1e6
-        self._clean = False
+        with self._lock:
+            assert self._arena is not None  # noqa: S101  made with the session
+            loads = [Load(k, load.at, load.size, load.address, -1, k) for k, load in enumerate(self._loads)]
+            self._loader.pause()
+            begin = perf_counter_ns()
+            self._loader.start(loads, len(self.program.steps), memoryview(self._arena))
+            self._loader.wait_filled()
+            took = (perf_counter_ns() - begin) / 1e6
+            self._clean = False
         return took
 
     def close(self) -> None:
         """Stop reading and free the memory."""
-        self._loader.pause()
-        self._loader.close()
-        self.wait_touched()
-        self._file.close()
-        if self._arena is not None:
-            self._arena.close()
-            self._arena = None
+        with self._lock:
+            self._loader.pause()
+            self._loader.close()
+            self.wait_touched()
+            self._file.close()
+            if self._arena is not None:
+                self._arena.close()
+                self._arena = None
 
     def __enter__(self) -> Self:
         return self
@@ -384,8 +403,7 @@ def _touching(address: int, size: int, processors: Sequence[int]) -> threading.T
     """A thread that has the system give memory to an arena, ahead of the reads into it."""
 
     def touch() -> None:
-        if processors:
-            os.sched_setaffinity(0, processors)
+        pin(processors)
         for at in range(0, size, _TOUCHED_BYTES):
             if _LIBC.madvise(ctypes.c_void_p(address + at), ctypes.c_size_t(min(_TOUCHED_BYTES, size - at)), _POPULATE_WRITE):
                 return  # an older system gives memory where it is used first

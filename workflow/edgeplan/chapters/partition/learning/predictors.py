@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -162,7 +162,7 @@ def augmented(layers: Sequence[Layer], numbers: DeviceNumbers) -> tuple[list[str
     """Implementations of layers on a GPU, and features of their shapes and dispatches (layers, features)."""
     names, found = [], []
     for layer in layers:
-        dispatched = dispatch(_step(replace(layer, outputs=1)), layer.shapes(_NAME), layer.layouts(_NAME), numbers)
+        dispatched = dispatch(_step(layer.part(1)), layer.shapes(_NAME), layer.layouts(_NAME), numbers)
         names.append(dispatched.implementation)
         found.append(dispatched.features())
     return names, np.column_stack([shape_matrix(layers), dispatch_matrix(found)])

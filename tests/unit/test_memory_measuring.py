@@ -1,0 +1,119 @@
+"""Plans whose runs take too much, crash or are killed: what is kept of them, and what is told."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from streamed_models import plain_model
+
+from edgeplan.chapters.memory import measuring
+from edgeplan.chapters.memory import plan as planning
+from edgeplan.chapters.memory.budget import MIB, mib
+from edgeplan.chapters.memory.inference import read_profile
+from edgeplan.chapters.memory.plan import Cores, Planner
+from edgeplan.chapters.memory.settings import MemorySettings
+from edgeplan.chapters.memory.studies import Subject
+from edgeplan.errors import InfeasibleError
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
+from edgeplan.planning.memory.document import read_plan
+from edgeplan.planning.memory.quick import Mode
+from edgeplan.profiling.streaming import RunSettings, StreamProfile, profile_program
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.streaming.again import Again
+from edgeplan.runtime.streaming.program import StreamProgram, read_program
+
+_FORGOTTEN = 3 * MIB // 2
+
+
+@pytest.fixture
+def subject(dnnl: Dnnl, tmp_path: Path) -> Subject:
+    """A small model to be planned."""
+    assert dnnl.info.version  # where the library is not there, nothing can be planned
+    settings = MemorySettings(
+        devices=["cpu-onednn"], models=("vgg19",), settings=("onnxruntime",), shares=(0.5,), threads=1, runs=3
+    )
+    (tmp_path / "work").mkdir()
+    model = save_onnx(plain_model(), tmp_path / "plain.onnx")
+    return Subject("plain", model, tmp_path / "work", Cores.of(sorted(os.sched_getaffinity(0)), 1), settings)
+
+
+@pytest.fixture
+def planner(subject: Subject, tmp_path: Path) -> Planner:
+    """Its planner."""
+    (tmp_path / "planner").mkdir()
+    return Planner(subject.model, tmp_path / "planner", 1, subject.cores, 3)
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Profiles say that running takes 1.5 MiB less beside the arena than it does."""
+
+    def profiled(folder: Path, program: StreamProgram, settings: RunSettings) -> StreamProfile:
+        found = profile_program(folder, program, settings)
+        return found.model_copy(update={"objects_bytes": found.objects_bytes - _FORGOTTEN})
+
+    monkeypatch.setattr(planning, "profile_program", profiled)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_what_a_run_took_too_much_is_left_to_it_by_later_plans(planner: Planner, tmp_path: Path) -> None:
+    budget, folder = planner.least_bytes() + _FORGOTTEN + MIB, tmp_path / "plan"
+    made = planner.write(budget, Mode.back_to_back, folder)
+    assert made.run.peak_over_idle <= budget
+    profiled = {candidate.form: candidate.objects_bytes for candidate in planner.candidates}
+    stored = read_profile(folder)
+    assert stored.objects_bytes > profiled[made.candidate.form] + MIB
+    document = read_plan(folder / "plan.json")
+    again = Again.of(read_program(folder), stored.model_dump(), document.model_dump()).planned(budget, Mode.back_to_back)
+    assert again.budget == document.budget_bytes  # of the arena
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_budget_that_runs_exceed_is_named_as_it_was_given_and_not_proven_too_small(
+    subject: Subject, planner: Planner, tmp_path: Path
+) -> None:
+    budget = planner.least_bytes() + MIB // 2
+    with pytest.raises(InfeasibleError, match="more than was profiled") as told:
+        planner.write(budget, Mode.back_to_back, tmp_path / "plan")
+    assert told.value.what.startswith(f"{mib(budget)} is not enough: the least is ")
+    enough = re.search(r"give --budget (\d+)MiB or more", told.value.next_step)
+    assert enough
+    assert int(enough[1]) * MIB > budget
+    planner.write((int(enough[1]) + 1) * MIB, Mode.back_to_back, tmp_path / "plan")  # a page more or less from run to run
+    made, row = measuring._attempted(subject, planner, budget, "plan")
+    assert made is None
+    assert set(row) == {"reason"}
+
+
+def test_what_is_needed_is_told_where_it_is_proven(subject: Subject, planner: Planner) -> None:
+    made, row = measuring._attempted(subject, planner, MIB, "plan")
+    assert made is None
+    assert row["needed"] == planner.least_bytes()
+    assert "proven" in row["reason"]
+
+
+def test_a_run_that_crashes_has_no_right_outputs(subject: Subject, planner: Planner) -> None:
+    planner.cores = Cores((1 << 20,), (1 << 20,))  # the process that runs plans may use no such processor
+    made, row = measuring._attempted(subject, planner, 64 * MIB, "plan")
+    assert made is None
+    assert row["equal"] == 0
+    assert "exit code 1" in row["reason"]
+
+
+def test_a_run_that_is_killed_had_a_failed_allocation(subject: Subject, planner: Planner, tmp_path: Path) -> None:
+    try:
+        with memory_group():
+            pass
+    except NoGroupError as error:
+        pytest.skip(str(error))
+    made = planner.write(64 * MIB, Mode.back_to_back, tmp_path / "plan")
+    row = measuring._limited(subject, planner, replace(made, budget=256 << 10), (1.0, 1.0))
+    assert "SIGKILL" in row["reason"]
+    assert row["failures"] > 0
+    free = measuring._limited(subject, planner, made, (1.0, 1.0))
+    assert set(free) == {"failures", "major_faults", "pause_ms"}
