@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from edgeplan.reporting import kit
-from edgeplan.reporting.table import read_table
+from edgeplan.reporting.table import markdown, read_table
 
 
 @dataclass(frozen=True)
@@ -47,3 +47,8 @@ def test_what_is_there_is_made_and_the_rest_explained_in_order(tmp_path: Path) -
     assert "2 runs." in (tmp_path / "b.md").read_text()
     (shown,) = kit.page_tables(TABLES, tables, added, "b")
     assert (shown.id, shown.caption, shown.open) == ("b", "2 runs.", True)
+
+
+def test_nothing_stands_where_a_whole_number_is_missing() -> None:
+    frame = pd.DataFrame({"count": pd.array([1, None], dtype="Int64"), "ms": [0.5, float("nan")]})
+    assert markdown(frame).splitlines()[2:] == ["| 1 | 0.5 |", "|  |  |"]

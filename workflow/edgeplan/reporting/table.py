@@ -18,7 +18,7 @@ def cell_text(value: Any) -> str:
     """A cell as people read it: four significant digits, nothing for a missing value."""
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
-    if value is None:
+    if value is None or value is pd.NA:
         return ""
     if not isinstance(value, float | np.floating):
         return str(value)
