@@ -8,7 +8,7 @@ from edgeplan.chapters.partition.eop.variants import VARIED
 from edgeplan.chapters.partition.settings import Params
 
 # Typical of two cores of an AMD EPYC, not of this machine, as the committed rows tell.
-_SAMPLE_S, _TRAINING_S, _LAYER_S, _MODEL_RUN_S, _MODEL_S = 0.006, 6.0, 0.1, 3.0, 20.0
+_SAMPLE_S, _TRAINING_S, _LAYER_S, _MODEL_RUN_S, _MODEL_S = 0.006, 3.0, 0.1, 3.0, 16.0
 _SWEEP_S, _PLAN_S, _VARIANT_S = 4.0, 3.0, 12.0
 
 
