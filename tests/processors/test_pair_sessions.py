@@ -19,7 +19,7 @@ from edgeplan.graph.ir import Graph, Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.launch import Dispatch
 from edgeplan.opencl.platforms import OpenclOptions
-from edgeplan.opencl.tuning import choices
+from edgeplan.opencl.tuning import alternatives
 from edgeplan.processors.base import Processor, Sharing
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.processors.opencl import OpenclProcessor
@@ -110,11 +110,11 @@ def test_kernels_that_autotuning_tries_compute_the_same(
     taken = []
 
     def choose(step: Step, shapes: Mapping[str, Shape], where: Mapping[str, str]) -> Dispatch | None:
-        found = [*choices(step, shapes, where, opencl.numbers).items()]
-        if step.kind not in ("conv", "fc") or number >= len(found):
+        found = [*alternatives(step, shapes, where, opencl.numbers).items()]
+        if number > len(found):
             return None
-        taken.append(found[number][0])
-        return found[number][1]
+        taken.append(found[number - 1][0])
+        return found[number - 1][1]
 
     opencl.choose = choose
     try:

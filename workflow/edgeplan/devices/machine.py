@@ -61,6 +61,11 @@ def fingerprint() -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def memory_bytes() -> int:
+    """Physical memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def environment() -> dict[str, Any]:
     """State of the machine worth keeping beside rows; names no host, user or path."""
     info = cpu_info()
@@ -72,7 +77,7 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "affinity": sorted(os.sched_getaffinity(0)),
         "caches": cache_sizes(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "memory_gib": round(memory_bytes() / 2**30, 1),
         "governor": _read(f"{frequency}/scaling_governor") or "not exposed",
         "max_frequency_khz": _read(f"{frequency}/scaling_max_freq") or "not exposed",
         "virtualised": "hypervisor" in info.get("flags", ""),

@@ -15,12 +15,11 @@ from edgeplan.opencl.dispatch import dispatch
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch
 from edgeplan.opencl.tiles import TRIED
 
-#: The dispatcher's own choice.
-OWN = "dispatcher"
 
-
-def choices(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> dict[str, Dispatch]:
-    """The dispatcher's choice for a convolution or a fully connected step, and others that compute the same, by name.
+def alternatives(
+    step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers
+) -> dict[str, Dispatch]:
+    """What computes the same as the dispatcher's choice for a convolution or a fully connected step, by name.
 
     Args:
         step: that the dispatcher does not refuse.
@@ -28,11 +27,11 @@ def choices(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str],
         layouts: layout of every activation.
         numbers: of the device.
     """
-    own = dispatch(step, shapes, layouts, numbers)
-    more: dict[str, Dispatch] = {}
+    found: dict[str, Dispatch] = {}
     if step.kind == "conv":
-        more = convolutions.others(step, shapes, layouts, numbers)
+        found = convolutions.others(step, shapes, layouts, numbers)
     elif step.kind == "fc":
         for rows, vectors in TRIED[numbers.vector]:
-            more[f"{rows} x {vectors}"] = linear.dispatch(step, shapes, layouts, numbers, tile=(rows, vectors))
-    return {OWN: own, **{name: other for name, other in more.items() if other.launches != own.launches}}
+            found[f"{rows} x {vectors}"] = linear.dispatch(step, shapes, layouts, numbers, tile=(rows, vectors))
+    own = dispatch(step, shapes, layouts, numbers) if found else None
+    return {name: other for name, other in found.items() if own is not None and other.launches != own.launches}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan.devices.machine import memory_bytes
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.processors.base import Capabilities, Kernel, Processor, Sharing
@@ -61,14 +62,13 @@ class OnednnProcessor(Processor):
     def capabilities(self) -> Capabilities:
         """What it is; the cores are those that it may use."""
         info = self.dnnl.info
-        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return Capabilities(
             f"oneDNN ({info.isa})",
             info.version,
             Sharing.fine,
             cores=self._cores,
             units=self.threads,
-            memory_bytes=pages,
+            memory_bytes=memory_bytes(),
         )
 
     def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:

@@ -151,7 +151,6 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *_files("chapters/memory", "layouts", "measuring", "plan", "studies"),
                 "planning/memory",
             ),
-            ("memory/1",),
         ),
         # since 2 anchors in chains say how fast the machine was, and plans of EOP's models run in turn, one inference of each
         "partition": Protocol(

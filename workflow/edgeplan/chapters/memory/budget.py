@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 
+from edgeplan.devices.machine import memory_bytes
 from edgeplan.errors import ParamsError
 
 MIB = 1 << 20
@@ -61,7 +61,7 @@ def require_in_machine(budget: Budget, where: str) -> None:
     Raises:
         ParamsError: it is more.
     """
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    there = memory_bytes()
     if budget.size > there:
         what = f"{mib(budget.size)} is more than this machine has: {mib(there)}"
         raise ParamsError(what, where=where, next_step=f"give at most {there // MIB}MiB")

@@ -8,7 +8,7 @@ from edgeplan.chapters.partition.eop.variants import VARIED
 from edgeplan.chapters.partition.settings import Params
 
 # Typical of two cores of an AMD EPYC, not of this machine, as the committed rows tell.
-_SAMPLE_S, _TRAINING_S, _LAYER_S, _MODEL_RUN_S, _MODEL_S = 0.006, 3.0, 0.1, 3.0, 16.0
+_SAMPLE_S, _TRAINING_S, _LAYER_S, _MODEL_RUN_S, _MODEL_S = 0.006, 3.0, 0.01, 3.0, 16.0
 _SWEEP_S, _PLAN_S, _VARIANT_S = 4.0, 3.0, 12.0
 
 
@@ -17,7 +17,7 @@ def estimate(params: Params, engines: Sequence[str]) -> dict[str, float]:
     del engines
     s = params.partition
     layers = 2 * s.layers * (s.grid_points * s.grid_runs + s.grid_best * s.grid_again_runs + 8 * s.fresh_runs)
-    lipg = 2 * s.samples * s.sample_runs * _SAMPLE_S + s.trials * _TRAINING_S + layers * _LAYER_S / 10
+    lipg = 2 * s.samples * s.sample_runs * _SAMPLE_S + s.trials * _TRAINING_S + layers * _LAYER_S
     lipg += len(s.models) * (_MODEL_S + s.model_runs * _MODEL_RUN_S)
     e = s.eop
     variants = sum(map(len, VARIED.values())) if e.varied else 0

@@ -97,8 +97,7 @@ def run_plan(folder: Path, inputs: Mapping[str, Array], repeat: int, model: Path
                 session.execute()
                 times.append((time.perf_counter() - began) * 1e3)
             outputs = session.outputs()
-            winograd = any("winograd" in kernel.implementation for kernel in session.kernels)
-            return PartitionRun(about, plan, as_it_ran(plan, session), outputs, tuple(times), winograd)
+            return PartitionRun(about, plan, as_it_ran(plan, session), outputs, tuple(times), session.winograd)
 
 
 def as_it_ran(plan: PartitionPlan, session: PairSession) -> PartitionPlan:

@@ -104,6 +104,11 @@ class PairSession:
         kind = PollingLanes if self.synchronisation == Synchronisation.polling else EventLanes
         self._lanes: Lanes = kind(cpu, gpu, items, limit_seconds)
 
+    @property
+    def winograd(self) -> bool:
+        """Whether a kernel computes by Winograd's transforms."""
+        return any("winograd" in kernel.implementation for kernel in self.kernels)
+
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One inference: outputs by tensor name.
 

@@ -10,8 +10,6 @@ from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
 from edgeplan.chapters.cold_start.evaluation.page import cold_chapter
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.reporting import kit
-from edgeplan.reporting.page import write_chapter
-from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_csv
 
 
@@ -25,15 +23,7 @@ def write_cold_start(*, device: str, measured: Path, metrics: Path, chapter: Pat
         chapter: where the report finds the chapter.
     """
     evidence = read_cold_evidence(device, measured)
-    measured_at = str(evidence.environment.get("measured_at", "unknown"))
-    tables, figures, found = (
-        kit.make_or_explain(COLD_TABLES, evidence),
-        kit.draw(COLD_FIGURES, evidence),
-        cold_metrics(evidence),
-    )
-    added = kit.notes(COLD_TABLES, evidence, tables)
-    kit.write_tables(COLD_TABLES, tables, added, dict.fromkeys(tables, measured_at), measured / "tables")
     write_csv(evidence.plans.drop(columns="document"), measured / "tables" / "plans.csv")
-    kit.write_figures(figures, measured / "figures")
-    write_json(metrics, found)
-    write_chapter(cold_chapter(evidence, tables, figures, found, measured_at), chapter)
+    kit.write_evidence(
+        evidence, COLD_TABLES, COLD_FIGURES, cold_metrics, cold_chapter, measured=measured, metrics=metrics, chapter=chapter
+    )

@@ -33,10 +33,6 @@ from edgeplan.workloads.registry import WORKLOADS, save_workload
 
 log = logging.getLogger(__name__)
 _WHEN = "measured_at"
-#: Settings that `memory/1` did not have.
-_LATER = frozenset(
-    {"second_threads", "second_shares", "sliced_model", "ablated_share", "adapted_model", "adapted_runs", "offline_mb"}
-)
 _LAYOUTS = "layouts"  # in the place of a model: what is laid out without being run
 
 
@@ -63,8 +59,6 @@ def measure_memory(params: Params, *, device: Path, rows: Path, work: Path, runs
         key = _key(name, params.seed, settings)
         found = kept.get(key)
         if found is None and os.environ.get(STORED_ROWS_ONLY):
-            found = next((table for k in _earlier(name, params.seed, settings) if (table := kept.get(k)) is not None), None)
-        if found is None and os.environ.get(STORED_ROWS_ONLY):
             log.warning("no rows of %s: it is left out, since nothing may be measured (%s)", name, STORED_ROWS_ONLY)
             continue
         if found is None and name == _LAYOUTS:
@@ -88,21 +82,12 @@ def measure_memory(params: Params, *, device: Path, rows: Path, work: Path, runs
     write_json(environment_path, about)
 
 
-def _earlier(name: str, seed: int, settings: MemorySettings) -> list[str]:
-    """Keys under earlier protocols, which had fewer settings: tables of what is shipped may be built from such rows."""
-    return [] if name == _LAYOUTS else [_model_key(old, name, seed, settings, _LATER) for old in protocol("memory").earlier]
-
-
 def _key(name: str, seed: int, settings: MemorySettings) -> str:
     """What decides the rows of a model."""
     if name == _LAYOUTS:
         named = json.dumps([protocol("memory").name, *settings.layout_models])
         return hashlib.sha256(named.encode()).hexdigest()[:16]
-    return _model_key(protocol("memory").name, name, seed, settings, frozenset())
-
-
-def _model_key(version: str, name: str, seed: int, settings: MemorySettings, unknown: frozenset[str]) -> str:
-    alone = {"devices", "models", "lock_timeout_seconds", "layout_models", *unknown}
+    alone = {"devices", "models", "lock_timeout_seconds", "layout_models"}
     for own in ("sliced_model", "adapted_model"):
         if name != getattr(settings, own):
             alone |= {own, "adapted_runs"} if own == "adapted_model" else {own}
@@ -111,7 +96,7 @@ def _model_key(version: str, name: str, seed: int, settings: MemorySettings, unk
         alone |= {"slowed_model", "slowed_ratio", "slowed_pairs"}
     if name != settings.limited_model:
         alone |= {"limited_model", "limited_mib"}
-    what = [version, name, seed, settings.model_dump(mode="json", exclude=alone)]
+    what = [protocol("memory").name, name, seed, settings.model_dump(mode="json", exclude=alone)]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 

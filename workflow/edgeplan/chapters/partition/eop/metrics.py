@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition.eop.evidence import EopEvidence
-from edgeplan.chapters.partition.eop.ways import ALL_CORES, BESIDE, CPU_WAY, EOP, GPU_WAY, OURS
+from edgeplan.chapters.partition.eop.ways import BESIDE, CPU_WAY, EOP, GPU_WAY, OURS
+from edgeplan.chapters.partition.names import ALL_CORES
 from edgeplan.reporting.bars import Bar
 
 _SLOWER = 1.02

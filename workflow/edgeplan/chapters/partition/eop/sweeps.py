@@ -155,7 +155,7 @@ def timed_steps(pair: Opened, subject: Subject, made: Partitioned, runs: int) ->
     lanes, origin = np.array(made.lanes), np.array(made.ranged.origin)
     count = len(subject.lowered.steps)
     found = np.full((3, runs, count), np.nan)
-    with PairSession(pair.cpu, pair.gpu, made, subject.model, pair.synchronisation) as session:
+    with session_of(pair, subject, made) as session:
         for run in range(-_WARM, runs):
             session.run(subject.inputs)
             if run < 0:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from edgeplan.chapters.partition.names import ALL_CORES
 from edgeplan.planning.partition import baselines
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Costs
 from edgeplan.planning.partition.eop import Eop, eop
@@ -18,8 +19,8 @@ from edgeplan.planning.partition.simulate import in_sequence, whole_queues
 CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, OURS, BESIDE = (
     *("cpu", "gpu", "equal", "fixed", "EOP as written", "EOP as drawn", "ours", "ours, side by side"),
 )
-#: EOP as written on costs that our predictors give, in place of measured ones; oneDNN alone on all cores of the pair.
-PREDICTED, ALL_CORES = "EOP, predicted costs", "cpu, all cores"
+#: EOP as written on costs that our predictors give, in place of measured ones.
+PREDICTED = "EOP, predicted costs"
 #: Figure 11. Sections 5.1 and 5.5 contradict each other. Taken from 5.5: condition 1 leaves the other processor idle, so key
 #: operators run whole where they are faster; condition 2 tunes the ratio of every operator, key or not; condition 3 is EOP.
 CONDITION_1, CONDITION_2 = "condition 1: key operators alone", "condition 2: ratios of all operators"

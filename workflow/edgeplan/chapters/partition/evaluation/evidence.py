@@ -9,11 +9,12 @@ from typing import Any
 
 import pandas as pd
 
+from edgeplan.chapters.partition.names import ALL_CORES
+
 #: Ways to run a layer: whole on one processor, and split by different choices.
 CPU, GPU, SEARCH, OURS, PLAIN, EQUAL, FIXED, EVENTS = (
     *("cpu", "gpu", "search", "ours", "without dispatch features", "equal", "fixed", "waiting for events"),
 )
-ALL_CORES = "cpu, all cores"
 GREEDY = "greedy"
 #: Those of a layer, in the order of tables.
 LAYER_WAYS = (SEARCH, OURS, PLAIN, FIXED, EQUAL, EVENTS, ALL_CORES)

@@ -9,7 +9,6 @@ import pandas as pd
 
 from edgeplan.chapters.partition import paper
 from edgeplan.chapters.partition.evaluation.evidence import (
-    ALL_CORES,
     CPU,
     EVENTS,
     GPU,
@@ -21,7 +20,7 @@ from edgeplan.chapters.partition.evaluation.evidence import (
     PartitionEvidence,
 )
 from edgeplan.chapters.partition.evaluation.metrics import gain_share, mean_share
-from edgeplan.opencl.tuning import OWN
+from edgeplan.chapters.partition.names import ALL_CORES, DISPATCHER
 from edgeplan.reporting import kit
 from edgeplan.reporting.kit import NotMeasuredError
 
@@ -157,12 +156,12 @@ def _tuned(rows: pd.DataFrame) -> pd.DataFrame:
     """
     found = []
     for (kind, name), own in rows.groupby(["kind", "name"], sort=False):
-        beside = own[own["choice"] == OWN].set_index("turn")
-        others = own[own["choice"] != OWN]
+        beside = own[own["choice"] == DISPATCHER].set_index("turn")
+        others = own[own["choice"] != DISPATCHER]
         speedups = beside["chosen_us"].reindex(others["turn"]).to_numpy() / others["chosen_us"].to_numpy()
         best = int(np.argmax(speedups)) if len(speedups) else -1
         if best < 0 or speedups[best] <= 1:
-            found.append((kind, name, OWN, 1.0))
+            found.append((kind, name, DISPATCHER, 1.0))
         else:
             row = others.iloc[best]
             found.append((kind, name, row["choice"], float(beside["tested_us"][row["turn"]] / row["tested_us"])))
@@ -173,13 +172,13 @@ def autotuning(e: PartitionEvidence) -> pd.DataFrame:
     """What autotuning of the GPU's kernels gains over the dispatcher, by kind of layer."""
     rows = []
     for kind, own in _tuned(e.tuning).groupby("kind", sort=False):
-        others = own.loc[own["choice"] != OWN, "choice"].value_counts()
+        others = own.loc[own["choice"] != DISPATCHER, "choice"].value_counts()
         rows.append(
             {
                 "kind": kind,
                 "layers": len(own),
                 "speedup": float(np.exp(np.log(own["speedup"]).mean())),
-                "dispatcher_kept": int((own["choice"] == OWN).sum()),
+                "dispatcher_kept": int((own["choice"] == DISPATCHER).sum()),
                 "over_5pct_faster": int((own["speedup"] > _CLEARLY).sum()),
                 "chosen_instead": ", ".join(f"{name} ({count})" for name, count in others.items()),
             }

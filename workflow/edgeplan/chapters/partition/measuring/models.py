@@ -18,8 +18,9 @@ from edgeplan.chapters.partition.learning.predictors import SIDES, PairPredictor
 from edgeplan.chapters.partition.measuring.chains import anchor_session
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.measuring.rows import COLUMNS
-from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair
+from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair, tolerance
 from edgeplan.chapters.partition.measuring.worker import PairJob, PairResult
+from edgeplan.chapters.partition.names import ALL_CORES
 from edgeplan.chapters.partition.planned import PlannedModel, plan_model, write_folder
 from edgeplan.devices.pairs import PairFile
 from edgeplan.engines.onnxruntime.reference import reference_outputs
@@ -34,13 +35,11 @@ from edgeplan.planning.partition.simulate import in_sequence
 from edgeplan.runtime.partitioned.program import Lane, partition
 from edgeplan.runtime.partitioned.session import PairSession
 
-OURS, ALL_CORES = "ours", "cpu, all cores"
+OURS = "ours"
 _NUMBERS = tuple(name for name in COLUMNS["models"] if name not in ("way", "reason"))
 _MIB = 1 << 20
 _US_PER_MS = 1e3
 _TIMEOUT_SECONDS = 600.0
-#: Of the largest magnitude; Winograd's transforms lose a digit.
-_EXACT, _WINOGRAD = 1e-5, 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +123,8 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
         for row, made in zip(rows, sessions.values(), strict=True):
             session = stack.enter_context(PairSession(pair.cpu, pair.gpu, made, job.model, pair.synchronisation))
             outputs = session.run(inputs)
-            winograd = any("winograd" in kernel.implementation for kernel in session.kernels)
             error = relative_error([outputs[name] for name in expected], list(expected.values()))
-            row.update(error=error, tolerance=_WINOGRAD if winograd else _EXACT, steps=len(planned.lowered.steps))
+            row.update(error=error, tolerance=tolerance(session), steps=len(planned.lowered.steps))
             runs.append(on_pair(session, inputs))
         runs += on_all_cores(pair, job.model, graph, inputs)
         anchors = [

@@ -30,19 +30,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "tuning": ("place", "choice", "turn", "chosen_us", "tested_us"),
     "handshakes": ("synchronisation", "least_us", "median_us", "note"),
     "models": (
-        *(
-            "way",
-            "median_ms",
-            "repeat",
-            "predicted_ms",
-            "slowdown",
-            "peak_mib",
-            "cpu_ms",
-            "error",
-            "tolerance",
-            "splits",
-            "steps",
-        ),
+        *("way", "median_ms", "repeat", "predicted_ms", "slowdown", "peak_mib", "cpu_ms"),
+        *("error", "tolerance", "splits", "steps"),
         *("plan_seconds", "plan_gap", "reason"),
     ),
 }

@@ -16,6 +16,8 @@ from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
 
+#: Of the largest magnitude; Winograd's transforms lose a digit.
+_EXACT, _WINOGRAD = 1e-5, 1e-4
 #: One inference, and how long it took in ms.
 Runner = Callable[[], float]
 
@@ -30,6 +32,16 @@ def on_pair(session: PairSession, inputs: Mapping[str, Any]) -> Runner:
         return (time.perf_counter() - began) * 1e3
 
     return run
+
+
+def tolerance(session: PairSession, exact: float = _EXACT) -> float:
+    """How far outputs may be from ONNX Runtime's, of the largest magnitude.
+
+    Args:
+        session: whose kernels count.
+        exact: where none computes by Winograd's transforms.
+    """
+    return _WINOGRAD if session.winograd else exact
 
 
 def on_all_cores(pair: Opened, model: Path, graph: Graph, inputs: Mapping[str, Any]) -> list[Runner]:

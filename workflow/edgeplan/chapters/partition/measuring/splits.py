@@ -22,14 +22,13 @@ from edgeplan.chapters.partition.measuring.chains import ChainTimes, Place, time
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import NotThereError, Rows
 from edgeplan.chapters.partition.measuring.running import wide
+from edgeplan.chapters.partition.names import ALL_CORES
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runtime.partitioned.session import Synchronisation
 
 #: Ways to run a layer, as tables name them.
-WHOLE_CPU, WHOLE_GPU, SEARCH, WITHOUT, EVENTS, ALL_CORES = (
-    *("cpu", "gpu", "search", "without dispatch features", "waiting for events", "cpu, all cores"),
-)
+WHOLE_CPU, WHOLE_GPU, SEARCH, WITHOUT, EVENTS = ("cpu", "gpu", "search", "without dispatch features", "waiting for events")
 _MIB = 1 << 20
 _PAIR_WAYS = "pair"
 #: What splits take beside each other is learnt from layers of at least so many FLOPs, and of so many chains.

@@ -17,11 +17,12 @@ from edgeplan.chapters.partition.learning.predictors import refused
 from edgeplan.chapters.partition.measuring.chains import Place, timed
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import Rows
+from edgeplan.chapters.partition.names import DISPATCHER
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch
-from edgeplan.opencl.tuning import choices
+from edgeplan.opencl.tuning import alternatives
 
 #: Chains of samples of each kind.
 _CHAINS = 2
@@ -62,8 +63,8 @@ def tuning(
 def _chain(pair: Opened | None, chain: Sequence[Layer], runs: int, folder: Path) -> pd.DataFrame:
     assert pair is not None  # noqa: S101  or nothing may be measured
     numbers = pair.gpu.numbers
-    made = [choices(layer.step("s"), layer.shapes("s"), layer.layouts("s"), numbers) for layer in chain]
-    names = [list(found) for found in made]
+    made = [alternatives(layer.step("s"), layer.shapes("s"), layer.layouts("s"), numbers) for layer in chain]
+    names = [[DISPATCHER, *found] for found in made]
     places = [Place(layer, 0) for layer in chain]
     found = []
     # The dispatcher's choice before and after every other one: what the machine does meanwhile meets both.
@@ -80,11 +81,11 @@ def _chain(pair: Opened | None, chain: Sequence[Layer], runs: int, folder: Path)
 
 @contextmanager
 def _choosing(pair: Opened, number: int) -> Iterator[None]:
-    """The kernel of that number of every layer; of one that has fewer, the dispatcher's."""
+    """The alternative of that number of every layer, from 1 on; of one that has fewer, the dispatcher's kernel."""
 
     def choose(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str]) -> Dispatch | None:
-        found = list(choices(step, shapes, layouts, pair.gpu.numbers).values()) if step.kind in ("conv", "fc") else []
-        return found[number] if number < len(found) else None
+        found = list(alternatives(step, shapes, layouts, pair.gpu.numbers).values())
+        return found[number - 1] if 0 < number <= len(found) else None
 
     pair.gpu.choose = choose
     try:

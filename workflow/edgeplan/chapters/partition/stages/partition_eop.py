@@ -32,11 +32,12 @@ from edgeplan.chapters.partition.eop.sweeps import (
     timed_steps,
 )
 from edgeplan.chapters.partition.eop.variants import VARIED, variant
-from edgeplan.chapters.partition.eop.ways import ALL_CORES, EOP, PREDICTED, WAYS, Way, as_predicted, ways
+from edgeplan.chapters.partition.eop.ways import EOP, PREDICTED, WAYS, Way, as_predicted, ways
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows, nothing_stored, only_stored
-from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair
+from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair, tolerance
+from edgeplan.chapters.partition.names import ALL_CORES
 from edgeplan.chapters.partition.settings import Params
 from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.devices.pairs import PairFile, load_pair
@@ -79,9 +80,8 @@ COLUMNS = {
         "key_operators",
     ),
 }
-#: Of the largest magnitude. Winograd's transforms lose a digit; a dozen softmaxes and normalised rows on the CPU alone are
-#: 0.9e-5 from ONNX Runtime's.
-_EXACT, _DEEP, _WINOGRAD = 1e-5, 3e-5, 1e-4
+#: Of the largest magnitude: a dozen softmaxes and normalised rows on the CPU alone are 0.9e-5 from ONNX Runtime's.
+_DEEP = 3e-5
 _HANDSHAKES, _HANDSHAKE_STEPS = 50, 20
 
 
@@ -370,10 +370,9 @@ class _Run:
                     rows[name]["reason"] = reason_of(error)
                     continue
                 runners[name] = on_pair(session, subject.inputs)
-                winograd = any("winograd" in kernel.implementation for kernel in session.kernels)
                 wrong = relative_error([outputs[tensor] for tensor in expected], list(expected.values()))
                 rows[name]["error"] = max(wrong, rows[name].get("error", 0.0))
-                rows[name]["tolerance"] = _WINOGRAD if winograd else _DEEP if deep else _EXACT
+                rows[name]["tolerance"] = tolerance(session, _DEEP) if deep else tolerance(session)
             layouts = on_all_cores(pair, subject.model, load_onnx(subject.model), subject.inputs)
             for _ in range(self.settings.runs):
                 for name, run in [*runners.items()]:
