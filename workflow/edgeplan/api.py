@@ -495,7 +495,7 @@ def run_memory(
 
     Raises:
         InputError: inputs do not fit the model.
-        ParamsError: a budget is none, or more than there is; no inference is asked for.
+        ParamsError: a budget is no size or exceeds the memory that is free, or `repeat` is below 1.
         InfeasibleError: a budget is too small.
         FormatError: no plan, or one for another machine or library.
         ModelError: the weights cannot be read; with `check`, the model is not found or changed.
@@ -524,7 +524,7 @@ def run_memory(
         values = checked_inputs(inputs, program.inputs)
     parsed = [Budget.parsed(text, "--budgets") for text in budgets]
     if any(not budget.size for budget in parsed):
-        raise ParamsError("budgets of a run are sizes", where="--budgets", next_step="give them as in 300MB,100MB")
+        raise ParamsError("a budget of a run is a size, not a share", where="--budgets", next_step="give sizes: 300MB,100MB")
     for budget in parsed:
         require_in_machine(budget, "--budgets")
     source = model_of(about, None if model is None else Path(model)) if check else None
