@@ -52,7 +52,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback(help=_ABOUT)
 def _edgeplan(
-    version: Annotated[  # noqa: ARG001  its callback ends the command
+    version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version of edgeplan.")
     ] = False,
 ) -> None:

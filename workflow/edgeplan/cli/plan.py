@@ -122,7 +122,11 @@ def plan_cold_start(
         results=results,
         preparation=preparation(shape, values, batch),
     )
-    for line in [*summary(made.plan, made.profiles, made.folder), cache_line(made.plan, made.program, made.limit_bytes)]:
+    for line in [
+        *made.about,
+        *summary(made.plan, made.profiles, made.folder),
+        cache_line(made.plan, made.program, made.limit_bytes),
+    ]:
         say(line)
 
 
