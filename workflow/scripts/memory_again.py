@@ -27,7 +27,8 @@ def main() -> None:
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     memory = load_params(Path("params.yaml"))
-    assert isinstance(memory, Params)
+    if not isinstance(memory, Params):
+        raise TypeError("the settings of the chapter are no part of params.yaml")
     results = Path("results") / given.device / "memory"
     where = {
         "device": Path("config/devices") / f"{given.device}.yaml",

@@ -71,8 +71,8 @@ class MemoryEvidence:
     def least(self) -> pd.DataFrame:
         """The least peak of each model that runs, with `stock_peak` and `frugal_peak` beside it.
 
-        `stock_ms` and `best_stock_ms` are the times of the same engine and of the fastest one, both with all that they want, where
-        these were measured on the same machine.
+        `stock_ms` and `best_stock_ms` are the times of the same engine and of the fastest one, both with all that they want,
+        where these were measured on the same machine.
         """
         found, stock = self._of("least"), self.stock
         default = stock[stock["setting"] == DEFAULT].set_index("model")

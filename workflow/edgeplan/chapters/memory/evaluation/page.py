@@ -71,10 +71,8 @@ def _slower(e: MemoryEvidence) -> str:
     f = e.least.dropna(subset=["median_ms", "stock_ms"])
     if f.empty:
         return ""
-    each = [
-        f"{row['model']} {row['median_ms']:.3g} against {row['stock_ms']:.3g} ms ({row['median_ms'] / row['stock_ms'] - 1:+.0%})"
-        for _, row in f.iterrows()
-    ]
+    times = zip(f["model"], f["median_ms"], f["stock_ms"], strict=True)
+    each = [f"{model} {own:.3g} against {theirs:.3g} ms ({own / theirs - 1:+.0%})" for model, own, theirs in times]
     return f"Times at the least memory beside {DEFAULT}'s with all that it wants: {', '.join(each)}."
 
 
