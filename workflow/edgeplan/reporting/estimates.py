@@ -1,4 +1,4 @@
-"""Figures of merit, each with what chance leaves open: an interval by resampling the layers or models that it is of."""
+"""Figures of merit of a chapter: functions of its evidence, each with what chance leaves open of it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from edgeplan.reporting.bars import interval_keys
 from edgeplan.reporting.metrics import FloatArray
+from edgeplan.reporting.uncertainty import with_interval
 
-_RESAMPLES = 4000
-_ENDS = (0.025, 0.975)
-_SEED = 20230
 _DIGITS = 6  # fewer than processors agree on
 
 
@@ -27,42 +26,32 @@ class Estimate:
     high: float = math.nan
 
 
-def mean(values: FloatArray) -> FloatArray:
-    """The mean over the last axis; of what is true or false, the share that is true."""
-    return np.asarray(values.mean(axis=-1))
+def geomean(values: FloatArray) -> float:
+    """The geometric mean of positive values."""
+    return float(np.exp(np.log(values).mean()))
 
 
-def geomean(values: FloatArray) -> FloatArray:
-    """The geometric mean over the last axis of positive values."""
-    return np.asarray(np.exp(np.log(values).mean(axis=-1)))
+def estimate(statistic: Callable[..., float], *parts: ArrayLike) -> Estimate:
+    """A figure with its interval by resampling the layers, models or samples that it is of.
 
-
-def estimate(statistic: Callable[..., FloatArray], *parts: ArrayLike) -> Estimate:
-    """A figure with its interval by the percentile bootstrap, the same at every call.
-
-    What is resampled are the layers, models or samples that the values are of: the interval says how much the figure hangs on
-    which of them were taken, and on the noise of each; not on what all of one run have in common.
+    The interval says how much the figure hangs on which of them were taken, and on the noise of each; not on what all of one
+    run have in common.
 
     Args:
-        statistic: of arrays (..., n), one for each part, over their last axis.
-        parts: values (n,) that belong together position by position.
+        statistic: of arrays, one for each part.
+        parts: values (n,) that belong together position by position; not a number for none.
     """
     values = [np.asarray(part, dtype=np.float64) for part in parts]
-    count = values[0].size
-    if not count:
+    if not values[0].size:
         return Estimate(math.nan)
-    found = float(statistic(*values))
-    if count == 1 or not math.isfinite(found):
-        return Estimate(found)
-    drawn = np.random.default_rng(_SEED).integers(count, size=(_RESAMPLES, count))
-    low, high = np.nanquantile(statistic(*(part[drawn] for part in values)), _ENDS)
-    return Estimate(found, float(low), float(high))
+    found = with_interval("", lambda chosen: float(statistic(*(part[chosen] for part in values))), values[0].size)
+    return Estimate(found[""], *(found.get(key, math.nan) for key in interval_keys("")))
 
 
 def figures_of_merit(
     functions: Mapping[str, Callable[[Any], float | Estimate]], evidence: Any, prefix: str = ""
 ) -> dict[str, float]:
-    """All figures that were measured by name, six significant digits; ends of intervals stand beside them (`interval_keys`).
+    """All figures that were measured by name, six significant digits, the ends of their intervals beside them.
 
     Args:
         functions: by name; one that lacks what it is of raises an error of a key or an index, or gives what is no number.
@@ -76,7 +65,7 @@ def figures_of_merit(
         except (IndexError, KeyError, ZeroDivisionError):  # not measured
             continue
         own = value if isinstance(value, Estimate) else Estimate(value)
-        keys = (f"{prefix}{name}", *(f"{prefix}{name}.{end}" for end in ("low", "high")))
+        keys = (f"{prefix}{name}", *interval_keys(f"{prefix}{name}"))
         if math.isfinite(own.value):
             parts = zip(keys, (own.value, own.low, own.high), strict=True)
             found |= {key: float(f"{part:.{_DIGITS}g}") for key, part in parts if math.isfinite(part)}

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.evaluation.evidence import OWN, MemoryEvidence
 from edgeplan.reporting.bars import Bar
-from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean, mean
+from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
 
 _NEAR = 1.1
 _TOLERANCE = 1e-4
@@ -87,7 +88,7 @@ def points_within_10pct_of_bound(e: MemoryEvidence) -> Estimate:
     The bound rests on the times of steps of the process before, with all weights in memory.
     """
     possible = _possible(e)
-    return estimate(mean, possible["median_ms"] <= _NEAR * possible["bound_ms"])
+    return estimate(np.mean, possible["median_ms"] <= _NEAR * possible["bound_ms"])
 
 
 def points_below_bound(e: MemoryEvidence) -> float:

@@ -20,12 +20,11 @@ from edgeplan.chapters.partition.evaluation.evidence import (
     WORTH,
     PartitionEvidence,
 )
+from edgeplan.chapters.partition.names import SLOWER
 from edgeplan.reporting.bars import Bar
-from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean, mean
+from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
 from edgeplan.reporting.metrics import FloatArray
 
-#: A way that takes so many times as long counts as slower.
-SLOWER = 1.02
 _WITHIN = 0.15
 _WANTED_MODELS = 12
 #: The models of the paper's Table 3 without branches.
@@ -75,11 +74,11 @@ FURTHER = (
 
 def gain_share(speedups: pd.DataFrame, way: str) -> float:
     """Sum over layers of (speedup - 1) / sum of (the search's - 1), both over the faster single processor."""
-    return float(_share(*_both(speedups, way)))
+    return _share(*_both(speedups, way))
 
 
-def _share(own: FloatArray, searched: FloatArray) -> FloatArray:
-    return np.asarray((own - 1).sum(axis=-1) / (searched - 1).sum(axis=-1))
+def _share(own: FloatArray, searched: FloatArray) -> float:
+    return float((own - 1).sum() / (searched - 1).sum())
 
 
 def mean_share(speedups: pd.DataFrame, way: str) -> float:
@@ -122,12 +121,12 @@ def _gain_over(e: PartitionEvidence, way: str) -> Estimate:
 
 def oracle_speedup(e: PartitionEvidence) -> Estimate:
     """Mean over layers of the search's speedup, its pick on fresh runs."""
-    return estimate(mean, e.speedups[SEARCH].dropna())
+    return estimate(np.mean, e.speedups[SEARCH].dropna())
 
 
 def slower_than_best_single_layers(e: PartitionEvidence) -> Estimate:
     """Share of layers on which our choice takes over 1.02 times as long as the faster single processor."""
-    return estimate(mean, e.speedups[OURS].dropna() < 1 / SLOWER)
+    return estimate(np.mean, e.speedups[OURS].dropna() < 1 / SLOWER)
 
 
 def slower_than_best_single_models(e: PartitionEvidence) -> float:
@@ -150,7 +149,7 @@ def slower_than(other: str) -> Callable[[PartitionEvidence], Estimate]:
 
     def found(e: PartitionEvidence) -> Estimate:
         known = e.beside[e.beside[other].notna()]
-        return estimate(mean, ~(known["ours"] <= known[other]))
+        return estimate(np.mean, ~(known["ours"] <= known[other]))
 
     return found
 
@@ -179,12 +178,12 @@ def _errors(e: PartitionEvidence, side: str, kind: str, *predictors: str) -> tup
 
 def mape(side: str, kind: str, predictor: str) -> Callable[[PartitionEvidence], Estimate]:
     """Mean relative error of a predictor on held-out samples."""
-    return lambda e: estimate(mean, *_errors(e, side, kind, predictor))
+    return lambda e: estimate(np.mean, *_errors(e, side, kind, predictor))
 
 
 def mape_ratio(kind: str) -> Callable[[PartitionEvidence], Estimate]:
     """Error with dispatch features and a model for each implementation over that of one model on shapes alone."""
-    return lambda e: estimate(lambda ours, plain: mean(ours) / mean(plain), *_errors(e, GPU, kind, "ours", "plain"))
+    return lambda e: estimate(lambda ours, plain: ours.mean() / plain.mean(), *_errors(e, GPU, kind, "ours", "plain"))
 
 
 def handshake(synchronisation: str) -> Callable[[PartitionEvidence], float]:
@@ -221,7 +220,7 @@ def predicted_within_15pct(e: PartitionEvidence) -> Estimate:
     """Share of models, twelve at least, whose median time is within 15 % of the predicted makespan."""
     if len(e.planned) < _WANTED_MODELS:
         return Estimate(math.nan)
-    return estimate(mean, (e.planned["median_ms"] / e.planned["predicted_ms"] - 1).abs() <= _WITHIN)
+    return estimate(np.mean, (e.planned["median_ms"] / e.planned["predicted_ms"] - 1).abs() <= _WITHIN)
 
 
 def outputs_equal(e: PartitionEvidence) -> float:

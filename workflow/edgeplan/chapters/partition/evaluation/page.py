@@ -9,8 +9,9 @@ import pandas as pd
 from edgeplan.chapters.partition import paper
 from edgeplan.chapters.partition.evaluation.evidence import OURS, PLAIN, SEARCH, PartitionEvidence
 from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
-from edgeplan.chapters.partition.evaluation.metrics import BARS, SLOWER, dispatch_features_gain, gain_share
+from edgeplan.chapters.partition.evaluation.metrics import BARS, dispatch_features_gain, gain_share
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
+from edgeplan.chapters.partition.names import SLOWER
 from edgeplan.reporting.estimates import estimate, geomean
 from edgeplan.reporting.kit import PageOf
 from edgeplan.reporting.page import CardOf, ChapterPage
