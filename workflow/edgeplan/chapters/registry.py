@@ -31,7 +31,7 @@ HANDED_OVER = "results/chapters"
 _OF_PARAMS = tuple(dict.fromkeys(s.targets.path for c in CHAPTERS.values() for s in c.stages if s.targets))
 _CAPTIONS = tuple(f"workflow/edgeplan/chapters/{name}/captions" for name, chapter in CHAPTERS.items() if chapter.tables)
 
-#: Belongs to no chapter: one page of all devices and pairs, and the figures of merit of each in `results/<target>/metrics.json`.
+#: Belongs to no chapter: a page of all devices and pairs, and the figures of merit of each in `results/<target>/metrics.json`.
 REPORT = Stage(
     name="report",
     function="edgeplan.report.stage:write_report",

@@ -88,7 +88,7 @@ def render_page(sections: Sequence[Section], others: Sequence[Section] = ()) -> 
 def prose(text: str, at: str = "", ids: frozenset[str] = frozenset()) -> Markup:
     """A text as HTML: escaped, with what stands between backticks as code.
 
-    Code that names a table or figure of its section (whose ids begin with `at`) is a link to it. An odd backtick stays as it is.
+    Code that names a table or figure of its section (whose ids begin with `at`) is a link to it. An odd backtick stays.
     """
 
     def code(found: re.Match[str]) -> str:

@@ -12,7 +12,7 @@ from edgeplan.chapters.base import ChapterParams
 from edgeplan.chapters.registry import HANDED_OVER, parts_of_report
 from edgeplan.errors import FormatError
 from edgeplan.report.pages import Section, render_page, tally
-from edgeplan.reporting.page import SUFFIX, ChapterPage, Card, read_chapter, with_texts
+from edgeplan.reporting.page import SUFFIX, Card, ChapterPage, read_chapter, with_texts
 from edgeplan.support.files import write_json, write_text
 from edgeplan.support.frames import read_document
 
@@ -31,7 +31,9 @@ def write_report(*, params: ChapterParams, chapters: Path, remarks: Path, report
     Raises:
         FormatError: a document is missing or damaged, or two chapters of a target have a figure of the same name.
     """
-    parts = {chapters / Path(path).relative_to(HANDED_OVER): name for path, name in parts_of_report(params.model_dump()).items()}
+    parts = {
+        chapters / Path(path).relative_to(HANDED_OVER): name for path, name in parts_of_report(params.model_dump()).items()
+    }
     pages = {path: read_chapter(path) for path in parts if path.name.endswith(SUFFIX)}
     for target, figures in _merged(parts, pages).items():
         write_json(report.parent / target / "metrics.json", figures)
