@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
+from depth import FEW, PROFILE
 from edgeplan.cli import main
 from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.base import random_inputs
@@ -36,8 +37,9 @@ from edgeplan.runtime.program import build_program, default_program, step_candid
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 
-settings.register_profile("seeded", derandomize=True)
-settings.load_profile("seeded")
+settings.register_profile("few", derandomize=True, max_examples=FEW)
+settings.register_profile("many", derandomize=True)
+settings.load_profile(PROFILE)
 Array = npt.NDArray[np.float32]
 #: Checks a graph: (graph, model file or None, home layouts, how many of the candidates); returns how many programs it ran.
 Check = Callable[..., int]
