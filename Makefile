@@ -24,7 +24,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-slow lint report docs results-page operators-page schema bench distil wire \
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-isa test-slow lint report docs results-page operators-page schema bench distil wire \
 	clean place repository
 
 help: ## show this text
@@ -51,6 +51,10 @@ test: dev-environment ## finish the set-up and run the tests on WORKERS cores (m
 
 test-slow: dev-environment ## run the tests that take the tiny profile through the whole pipeline
 	python -m pytest -m slow
+
+test-isa: dev-environment ## run what computes with oneDNN or OpenCL with blocks of 8 and of 16, where the processor has the instructions
+	set -e; for isa in AVX2 AVX512_CORE; do echo "instruction set $$isa"; ONEDNN_MAX_CPU_ISA=$$isa \
+		python -m pytest -m "isa and not slow" -n $(WORKERS) --maxprocesses 8 --dist loadfile; done
 
 lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint
 	ruff check .

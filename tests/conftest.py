@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,33 @@ settings.load_profile("seeded")
 Array = npt.NDArray[np.float32]
 #: Checks a graph: (graph, model file or None, home layouts, how many of the candidates); returns how many programs it ran.
 Check = Callable[..., int]
+
+
+#: What computes with the instructions that oneDNN finds, or in blocks of their width.
+_BY_ISA = ("edgeplan.runtime.dnnl", "edgeplan.runtime.partitioned", "edgeplan.processors", "edgeplan.engines.opencl")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test-isa` runs under each instruction set; skip it where the processor lacks the one asked for."""
+    lacking = _lacking_isa()
+    for item in items:
+        homes = {str(getattr(known, "__module__", "")) for known in vars(getattr(item, "module", None) or object).values()}
+        if "dnnl" in getattr(item, "fixturenames", ()) or any(home.startswith(_BY_ISA) for home in homes):
+            item.add_marker(pytest.mark.isa)
+            if lacking:
+                item.add_marker(pytest.mark.skip(lacking))
+
+
+def _lacking_isa() -> str:
+    """The reason why this processor cannot show what `ONEDNN_MAX_CPU_ISA` asks for; "" if it can."""
+    asked = os.environ.get("ONEDNN_MAX_CPU_ISA", "").lower()
+    if not asked:
+        return ""
+    try:
+        found = Dnnl().info.isa
+    except DeviceError as error:
+        return error.what
+    return "" if found == asked else f"this processor has no {asked}: oneDNN computes with {found}"
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from edgeplan.chapters.memory.evaluation.metrics import BARS as MEMORY_BARS
 from edgeplan.chapters.partition.eop.metrics import BARS as EOP_BARS
 from edgeplan.chapters.partition.evaluation.metrics import BARS as PARTITION_BARS
 from edgeplan.chapters.prediction.evaluation.metrics import bars as prediction_bars
-from edgeplan.reporting.bars import Bar
+from edgeplan.reporting.bars import MISS, UNDECIDED, Bar, value_of
 from edgeplan.support.files import write_text
 
 PAGES = ("README.md", "docs/results.md")
@@ -87,9 +87,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, text: int = 
     return "".join(f"| {' | '.join(row)} |\n" for row in [header, rule, *rows])
 
 
-def _number(value: float | None, *, share: bool = False) -> str:
-    if value is None:
-        return ""
+def _number(value: float, *, share: bool = False) -> str:
     return f"{100 * value:.1f} %" if share else f"{value:.3g}"
 
 
@@ -140,19 +138,24 @@ def prediction(results: Results) -> str:
     rows = []
     for bar in (*prediction_bars(""), *_FURTHER):
 
-        def number(value: float | None, key: str = bar.key) -> str:
+        def number(value: float, key: str = bar.key) -> str:
             return _number(value, share=key.startswith(_SHARES) and key != "prediction.models")
 
-        values = [_held(results.metrics[device].get(bar.key), own[device].get(bar.key, bar), number) for device in devices]
+        values = [_held(results.metrics[device], own[device].get(bar.key, bar), number) for device in devices]
         limits = {device: own[device].get(bar.key, bar).limits(number) for device in devices}
         others = [f"{device}: {text}" for device, text in limits.items() if text != bar.limits(number)]
         rows.append((bar.title, *values, bar.limits(number) + (f" ({', '.join(others)})" if others else ""), bar.aim))
     return _table(("figure", *devices, "bar", "aim"), rows)
 
 
-def _held(value: float | None, bar: Bar, number: Callable[[float | None], str]) -> str:
-    text = number(value)
-    return text if value is None or bar.reached(value) else f"**{text}**"
+def _held(metrics: Mapping[str, float], bar: Bar, number: Callable[[float], str]) -> str:
+    """A figure as a cell: bold where it misses its bar or has no value, with a word where its interval holds the bar."""
+    limits = bar.limits(number)
+    if not limits and value_of(metrics, bar.key) is None:
+        return ""
+    text = bar.told(metrics, number)
+    verdict = bar.verdict(metrics)
+    return f"**{text}**" if verdict == MISS and limits else f"{text}, undecided" if verdict == UNDECIDED else text
 
 
 def families(results: Results) -> str:
@@ -174,7 +177,7 @@ def figures(having: str, bars: Sequence[Bar]) -> Callable[[Results], str]:
     def part(results: Results) -> str:
         targets = results.having(having)
         rows = [
-            (bar.title, *(_held(results.metrics[t].get(bar.key), bar, _number) for t in targets), bar.limits(_number), bar.aim)
+            (bar.title, *(_held(results.metrics[t], bar, _number) for t in targets), bar.limits(_number), bar.aim)
             for bar in bars
         ]
         return _table(("figure", *targets, "bar", "aim"), rows)

@@ -12,6 +12,7 @@ from functools import partial
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from edgeplan.reporting.bars import NO_VALUE, PASS, UNDECIDED
 from edgeplan.reporting.drawing import PALETTE
 from edgeplan.reporting.page import ChapterPage, Line
 from edgeplan.reporting.svg import inline, width_pt
@@ -53,6 +54,7 @@ def render_page(device: str, machine: str, chapters: Sequence[ChapterPage]) -> s
         "wide": _wide,
         "cells": _cells,
         "signs": _signs,
+        "tally": tally,
         "number_unit": _number_unit,
     }
     script = Markup(pages.get_template("script.js.j2").render())  # noqa: S704  a file of this package
@@ -107,7 +109,7 @@ def _drawn(document: str, name: str) -> Markup:
 
 def _number_unit(value: str) -> tuple[str, str]:
     number, _, unit = value.rpartition(" ")
-    return (number, unit) if number and not unit[0].isdigit() else (value, "")
+    return (number, unit) if number and not unit[0].isdigit() and value != NO_VALUE else (value, "")
 
 
 def _wide(document: str) -> bool:
@@ -116,6 +118,14 @@ def _wide(document: str) -> bool:
 
 def _cells(lines: Sequence[Line]) -> list[tuple[str, ...]]:
     return [(line.title, line.verdict, line.value, _signs(line.bar), _signs(line.aim)) for line in lines]
+
+
+def tally(lines: Sequence[Line]) -> str:
+    """How many figures reach their bars, as text: the undecided and those without a value apart."""
+    told = [f"{sum(line.verdict == PASS for line in lines)} of {len(lines)} pass"]
+    undecided, lost = sum(line.verdict == UNDECIDED for line in lines), sum(line.value == NO_VALUE for line in lines)
+    told += [f"{undecided} undecided"] * bool(undecided) + [f"{lost} without a value"] * bool(lost)
+    return ", ".join(told)
 
 
 def _signs(limit: str) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from edgeplan.devices.machine import memory_bytes
 from edgeplan.errors import ParamsError
 
+#: Column of stored rows that were measured alone, perhaps on another machine; "" of the others, which are of the environment's.
+MACHINE = "machine"
 MIB = 1 << 20
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": MIB, "gib": 1 << 30}
 _MOST_BYTES, _MOST_SHARE = 1 << 50, 100.0  # whatever is above is a mistake

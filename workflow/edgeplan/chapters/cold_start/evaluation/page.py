@@ -57,7 +57,7 @@ _CARDS = (
 
 
 def headline(metrics: Mapping[str, float]) -> list[Line]:
-    """The figures with a bar, each with its verdict; what was not measured is missed."""
+    """The figures with a bar, each with its verdict; one without a value fails."""
     return bar_lines(BARS, metrics)
 
 

@@ -17,11 +17,10 @@ from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
 from edgeplan.chapters.prediction.evaluation.tables import NOTES, read_tables
 from edgeplan.chapters.prediction.evaluation.tables_baselines import baseline_verdicts
 from edgeplan.errors import FormatError
+from edgeplan.reporting.bars import MISS, PASS
 from edgeplan.reporting.environment import environment_rows
 from edgeplan.reporting.kit import page_pictures, page_tables
 from edgeplan.reporting.page import (
-    MISS,
-    PASS,
     Card,
     CardOf,
     ChapterPage,
@@ -64,8 +63,8 @@ _CARDS = (
 
 
 def headline(device: str, metrics: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> list[Line]:
-    """The figures that have a bar, each with its verdict; figures that were not measured are left out."""
-    lines = bar_lines([bar for bar in bars(device) if bar.key in metrics], metrics, shares=_SHARES)
+    """The figures that have a bar, each with its verdict; one without a value fails."""
+    lines = bar_lines(bars(device), metrics, shares=_SHARES)
     lines += _sampling_lines(metrics)
     if "measuring.grade" in metrics:
         told = str(metrics["measuring.grade"])
