@@ -183,8 +183,9 @@ def _files(model: Path, plan: Plan, names: Sequence[str]) -> list[dict[str, Any]
             where=str(model),
             next_step=AGAIN,
         )
-    # a link keeps its name: a copy of the model beside the plan is found by it
-    return [_file(model.parent.resolve() / name) for name in names]
+    # a link keeps its name: a copy of the model beside the plan is found by it. A model without weights is named, too: only so
+    # the plan knows what its outputs are checked against.
+    return [_file(model.parent.resolve() / name) for name in names or (model.name,)]
 
 
 def _file(path: Path) -> dict[str, Any]:
