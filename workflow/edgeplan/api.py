@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from edgeplan.chapters.partition.inference import PartitionRun
     from edgeplan.chapters.partition.planned import PlannedModel
     from edgeplan.comparison import Measured
+    from edgeplan.devices.config import DeviceFile
     from edgeplan.graph.onnx.prepare import Preparation
     from edgeplan.planning.document import Plan
     from edgeplan.planning.profile import Profile
@@ -33,9 +34,21 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.float32]
 
-__all__ = ["ColdStartPlan", "Run", "measure", "plan_cold_start", "predict", "run"]
+__all__ = [
+    "ColdStartPlan",
+    "Run",
+    "measure",
+    "plan_cold_start",
+    "plan_memory",
+    "plan_partition",
+    "predict",
+    "run",
+    "run_memory",
+    "run_partition",
+]
 
 _Path = str | PathLike[str]
+Shapes = Mapping[str, Sequence[int]]
 _LARGEST_MB = 1_000_000  # whatever is above is a mistake
 _BYTES_PER_MB = 1e6
 
@@ -50,6 +63,7 @@ class ColdStartPlan:
         profiles: the costs that it was made from, by layout.
         program: what was built from it.
         limit_bytes: most bytes of weights in the cache; None without a limit.
+        about: lines that say which machine predicted costs are of, where it is another one than this.
     """
 
     folder: Path
@@ -57,6 +71,7 @@ class ColdStartPlan:
     profiles: tuple[Profile, ...]
     program: LinkedProgram
     limit_bytes: int | None
+    about: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +124,35 @@ def require_checked(difference: float, model: str) -> None:
         )
 
 
+def _left_open(
+    preparation: Preparation | None, shape: Shapes | None, values: Mapping[str, Any] | None, batch: int | None
+) -> Preparation:
+    """Collect what a file leaves open, given whole or by the names of the command line's options.
+
+    Raises:
+        ParamsError: it is given both ways.
+        ModelError: a size is below 1.
+    """
+    from edgeplan.graph.onnx.prepare import Preparation
+
+    if preparation is None:
+        sizes = {name: tuple(map(int, given)) for name, given in (shape or {}).items()}
+        return Preparation(sizes, {name: _text(value) for name, value in (values or {}).items()}, batch)
+    if shape or values or batch is not None:
+        what = "shapes, values and the batch are given twice"
+        raise ParamsError(what, where="preparation", next_step="leave out preparation, or shape, set and batch")
+    return preparation
+
+
+def _text(value: Any) -> str:
+    """Write a value, or a sequence of them, as the command line's --set takes it."""
+    if isinstance(value, str):
+        return value
+    tolist = getattr(value, "tolist", None)  # of an array
+    plain = value if tolist is None else tolist()
+    return ",".join(map(str, plain)) if isinstance(plain, (list, tuple)) else str(plain)
+
+
 def predict(
     model: _Path,
     device: _Path = "cpu-onnxruntime",
@@ -116,6 +160,9 @@ def predict(
     results: _Path | None = None,
     partial: bool = False,
     preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
 ) -> Prediction:
     """Predict the latency of a model on a device that was measured.
 
@@ -124,21 +171,26 @@ def predict(
         device: name of the device, or path of its file.
         results: folder of the results, with the device's predictors; without, the workspace's, then the shipped ones.
         partial: predict what can be, where kernels have no predictor.
-        preparation: what the file leaves open: shapes, values of inputs that steer the graph, the batch.
+        preparation: what the file leaves open; or, in its place, the three that follow.
+        shape: sizes of inputs with open axes, by name.
+        set: values of inputs that steer the graph, by name: numbers, truth values, or sequences of them.
+        batch: size of the open axis of examples.
 
     Raises:
         ModelError: the file cannot be read or holds what is not known.
         PredictionError: a kernel has no predictor, unless `partial`.
         FormatError, DeviceError: there are no predictors of that device.
     """
-    from edgeplan.graph.onnx.prepare import Preparation, load_prepared
+    from edgeplan.graph.onnx.prepare import load_prepared
     from edgeplan.graph.simplify import simplify
     from edgeplan.prediction import predict_graph
     from edgeplan.predictors.source import find_predictors
 
     source = find_predictors(str(device), None if results is None else Path(results))
     path = Path(model)
-    return predict_graph(simplify(load_prepared(path, preparation or Preparation())), path.name, source, partial=partial)[0]
+    return predict_graph(
+        simplify(load_prepared(path, _left_open(preparation, shape, set, batch))), path.name, source, partial=partial
+    )[0]
 
 
 def measure(
@@ -149,6 +201,9 @@ def measure(
     results: _Path | None = None,
     rows: _Path | None = None,
     preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
 ) -> Measured:
     """Measure a model on this machine, and predict it where the device has predictors.
 
@@ -161,6 +216,9 @@ def measure(
         results: folder of the results, with predictors; without, the workspace's, then the shipped ones.
         rows: folder of measured rows: how fast this machine is when it is quiet; without, that of the workspace.
         preparation: as for `predict`.
+        shape: likewise.
+        set: likewise.
+        batch: likewise.
 
     Raises:
         ModelError: the file cannot be read, or the engine cannot load it.
@@ -170,13 +228,13 @@ def measure(
     from tempfile import TemporaryDirectory
 
     from edgeplan.comparison import measure_model
-    from edgeplan.graph.onnx.prepare import Preparation, prepare_file
+    from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.workspace import workspace
 
     path = Path(model)
     with TemporaryDirectory(prefix="edgeplan-prepared-") as folder:
         return measure_model(
-            prepare_file(path, preparation or Preparation(), Path(folder) / path.name),
+            prepare_file(path, _left_open(preparation, shape, set, batch), Path(folder) / path.name),
             Path(device) if isinstance(device, PathLike) else device,
             seconds=seconds,
             results=None if results is None else Path(results),
@@ -200,6 +258,9 @@ def plan_cold_start(
     rows: _Path | None = None,
     results: _Path | None = None,
     preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
 ) -> ColdStartPlan:
     """Plan the fastest first inference of a model, and write what executes it.
 
@@ -217,18 +278,20 @@ def plan_cold_start(
         budget_seconds: seconds of measuring, beyond which only what must be known is measured; 0: unbounded and thorough.
             Without, 20, or unbounded where noise is refused.
         rows: folder of measured rows; without, that of the workspace.
-        results: folder of the results, for predictors; likewise.
+        results: folder of the results, with the device's predictors; without, the workspace's, then the shipped ones.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
+        shape: likewise.
+        set: likewise.
+        batch: likewise.
 
     Raises:
         ParamsError: an argument is none that there is.
+        FormatError: with predicted costs, there are no predictors of that device.
         EdgeplanError: see `edgeplan.chapters.cold_start.plan.plan_model` and `build_plan_folder`.
     """
     from edgeplan.chapters.cold_start.plan import Request, at_work, plan_model
     from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
-    from edgeplan.chapters.cold_start.planners.registry import PLANNERS
-    from edgeplan.devices.config import load_device
-    from edgeplan.graph.onnx.prepare import Preparation, prepare_file
+    from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.profiling.settings import FAST, ProfileSettings
     from edgeplan.runtime.layouts import HOMES, LIKELY
     from edgeplan.runtime.linked_file import read_linked
@@ -245,6 +308,52 @@ def plan_cold_start(
     homes = tuple(layouts) or (HOMES if settings.thorough else LIKELY)
     if unknown := [home for home in homes if home not in HOMES]:
         raise ParamsError(f"there is no layout {unknown[0]!r}", where="--layouts", next_step=f"choose from {', '.join(HOMES)}")
+    _check_cold_start(costs, planner, cache_limit, reprofile=reprofile)
+    found = _planned_on(device)
+    here = workspace()
+    measured = Path(rows or here.rows) / found.name
+    predictors = None
+    if costs == "predicted":
+        from edgeplan.predictors.source import find_predictors
+
+        predictors = find_predictors(str(device), None if results is None else Path(results), engine=found.engine)
+    # before minutes of measuring, not after them
+    require_writable(Path(output), instead="choose another folder with -o")
+    require_writable(measured, instead="choose another folder with --rows")
+    require_writable(state_folder())
+    shared = measured / "cold_start" / "profiles"
+    request = Request(found, costs, planner, homes, measured / "cold", shared, predictors, reprofile, settings)
+    out = Path(output)
+    source = prepare_file(Path(model), _left_open(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
+    planned = plan_model(source, request)
+    made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
+    limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
+    with at_work(costs):
+        folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
+    return ColdStartPlan(folder, made, planned.profiles, read_linked(folder / PROGRAM_NAME), limit_bytes, planned.about)
+
+
+def _planned_on(device: _Path) -> DeviceFile:
+    """Read the file of a device that executes plans.
+
+    Raises:
+        DeviceError: there is none, or its engine executes no plans.
+    """
+    from edgeplan.devices.config import load_device
+
+    found = load_device(Path(device) if isinstance(device, PathLike) else device)
+    if found.engine != "onednn":
+        raise DeviceError(
+            f"device {found.name!r} runs {found.engine}, which executes no plans",
+            where="--device",
+            next_step="take a device of the engine onednn, e.g. cpu-onednn",
+        )
+    return found
+
+
+def _check_cold_start(costs: str, planner: str, cache_limit: float | None, *, reprofile: bool) -> None:
+    from edgeplan.chapters.cold_start.planners.registry import PLANNERS
+
     if costs not in ("profiled", "predicted"):
         raise ParamsError(f"there are no {costs!r} costs", where="--costs", next_step="choose profiled or predicted")
     if planner not in PLANNERS:
@@ -269,29 +378,6 @@ def plan_cold_start(
             where="--cache-limit",
             next_step=f"name 0 to {_LARGEST_MB} MB, or leave it out",
         )
-    found = load_device(Path(device) if isinstance(device, PathLike) else device)
-    if found.engine != "onednn":
-        raise DeviceError(
-            f"device {found.name!r} runs {found.engine}, which executes no plans",
-            where="--device",
-            next_step="take a device of the engine onednn, e.g. cpu-onednn",
-        )
-    here = workspace()
-    measured, predictors = Path(rows or here.rows) / found.name, Path(results or here.results) / found.name / "predictors"
-    # before minutes of measuring, not after them
-    require_writable(Path(output), instead="choose another folder with -o")
-    require_writable(measured, instead="choose another folder with --rows")
-    require_writable(state_folder())
-    shared = measured / "cold_start" / "profiles"
-    request = Request(found, costs, planner, homes, measured / "cold", shared, predictors, reprofile, settings)
-    out = Path(output)
-    source = prepare_file(Path(model), preparation or Preparation(), out.with_name(f"{out.name}.onnx"))
-    planned = plan_model(source, request)
-    made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
-    limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
-    with at_work(costs):
-        folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
-    return ColdStartPlan(folder, made, planned.profiles, read_linked(folder / PROGRAM_NAME), limit_bytes)
 
 
 def plan_memory(
@@ -307,6 +393,9 @@ def plan_memory(
     curve: _Path | None = None,
     memory_map: _Path | None = None,
     preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
 ) -> MemoryPlanned:
     """Plan how a model runs within a budget of memory, and write what executes it.
 
@@ -322,6 +411,9 @@ def plan_memory(
         curve: file to draw latency against budget to, as SVG.
         memory_map: file to draw what the arena holds in each step to, as SVG.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
+        shape: likewise.
+        set: likewise.
+        batch: likewise.
 
     Raises:
         ParamsError: an argument is none that there is.
@@ -330,8 +422,7 @@ def plan_memory(
     """
     from edgeplan.chapters.memory.budget import Budget, require_in_machine
     from edgeplan.chapters.memory.plan import planning, require_replaceable
-    from edgeplan.devices.config import load_device
-    from edgeplan.graph.onnx.prepare import Preparation, prepare_file
+    from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.measurement.process.stock import peak_bytes
     from edgeplan.planning.memory.quick import Mode
     from edgeplan.profiling.settings import cores_of
@@ -348,18 +439,12 @@ def plan_memory(
         require_in_machine(wanted, "--budget")
     if mode not in tuple(Mode):
         raise ParamsError(f"there is no mode {mode!r}", where="--mode", next_step=f"choose {' or '.join(Mode)}")
-    found = load_device(Path(device) if isinstance(device, PathLike) else device)
-    if found.engine != "onednn":
-        raise DeviceError(
-            f"device {found.name!r} runs {found.engine}, which executes no plans",
-            where="--device",
-            next_step="take a device of the engine onednn, e.g. cpu-onednn",
-        )
+    found = _planned_on(device)
     processors = cores_of(found).all
     out = Path(output)
     require_writable(out, instead="choose another folder with -o")
     require_replaceable(out)
-    source = prepare_file(Path(model), preparation or Preparation(), out.with_name(f"{out.name}.onnx"))
+    source = prepare_file(Path(model), _left_open(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
     with planning(source, threads or max(1, len(processors) - 1), processors, out) as planner:
         if wanted is None:
             size = planner.least_for(slowdown, Mode(mode))
@@ -495,7 +580,7 @@ def run_memory(
 
     Raises:
         InputError: inputs do not fit the model.
-        ParamsError: a budget is none, or more than there is; no inference is asked for.
+        ParamsError: a budget is no size or exceeds the memory that is free, or `repeat` is below 1.
         InfeasibleError: a budget is too small.
         FormatError: no plan, or one for another machine or library.
         ModelError: the weights cannot be read; with `check`, the model is not found or changed.
@@ -524,7 +609,7 @@ def run_memory(
         values = checked_inputs(inputs, program.inputs)
     parsed = [Budget.parsed(text, "--budgets") for text in budgets]
     if any(not budget.size for budget in parsed):
-        raise ParamsError("budgets of a run are sizes", where="--budgets", next_step="give them as in 300MB,100MB")
+        raise ParamsError("a budget of a run is a size, not a share", where="--budgets", next_step="give sizes: 300MB,100MB")
     for budget in parsed:
         require_in_machine(budget, "--budgets")
     source = model_of(about, None if model is None else Path(model)) if check else None
@@ -543,6 +628,9 @@ def plan_partition(
     *,
     results: _Path | None = None,
     preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
     mode: Literal["sequential", "parallel"] = "sequential",
     gap: float = 0.001,
     time_limit_s: float = 60.0,
@@ -555,6 +643,9 @@ def plan_partition(
         pair: name of a pair file, or a path to one.
         results: folder of the results, with the pair's predictors; without, that of the workspace.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
+        shape: likewise.
+        set: likewise.
+        batch: likewise.
         mode: one operator at a time, or different ones side by side.
         gap: to the bound, at which the search for a plan side by side ends.
         time_limit_s: of that search.
@@ -569,7 +660,7 @@ def plan_partition(
     from edgeplan.chapters.partition.measuring.opened import opened
     from edgeplan.chapters.partition.planned import plan_model, require_own, write_folder
     from edgeplan.devices.pairs import load_pair
-    from edgeplan.graph.onnx.prepare import Preparation, prepare_file
+    from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.planning.partition.parallel import Search
     from edgeplan.workspace import workspace
     from edgeplan.writable import require_writable
@@ -578,7 +669,7 @@ def plan_partition(
     out = Path(output)
     require_writable(out, instead="choose another folder with -o")
     predictors = load(Path(results or workspace().results) / found.name / "partition" / "predictors")
-    source = prepare_file(Path(model), preparation or Preparation(), out.with_name(f"{out.name}.onnx"))
+    source = prepare_file(Path(model), _left_open(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
     with opened(found) as both:
         require_own(predictors, both)
         search = Search(gap=gap, time_limit_s=time_limit_s)

@@ -22,11 +22,20 @@ _CAUSES = frozenset((*_NO_ROOM, *_NOT_ALLOWED, *_NO_FOLDER, errno.EISDIR, errno.
 
 def state_base() -> str:
     """The folder that the state folder lies in, "" if there is none."""
-    given = os.environ.get("XDG_STATE_HOME", "")
+    return _base("XDG_STATE_HOME", ".local/state")
+
+
+def cache_base() -> str:
+    """The folder for what can be made again at any time, "" if there is none."""
+    return _base("XDG_CACHE_HOME", ".cache")
+
+
+def _base(variable: str, in_home: str) -> str:
+    given = os.environ.get(variable, "")
     if given.startswith(os.sep):  # others are to be ignored, says the XDG base directory specification
         return given
     try:
-        return str(Path.home() / ".local" / "state")
+        return str(Path.home() / in_home)
     except RuntimeError:
         return ""
 

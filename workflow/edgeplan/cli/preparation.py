@@ -20,7 +20,7 @@ ShapeOption = Annotated[
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="Value of an input that steers the graph: sr=16000. Repeatable.")
 ]
-BatchOption = Annotated[int | None, typer.Option(min=1, help="Size of an open batch axis; 1 without.")]
+BatchOption = Annotated[int | None, typer.Option(min=1, help="Size of the open batch axis. Default: 1.")]
 
 
 def preparation(shapes: list[str] | None, values: list[str] | None, batch: int | None) -> Preparation:
@@ -41,7 +41,7 @@ def prepare(
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,
-    check: Annotated[bool, typer.Option(help="Compare outputs with the original's, on ONNX Runtime.")] = False,
+    check: Annotated[bool, typer.Option(help="Compare outputs with the original's on ONNX Runtime.")] = False,
 ) -> None:
     """Write a model of static shape that computes the same: open axes, steering inputs, half precision, shape arithmetic."""
     from edgeplan.graph.onnx.compare import largest_difference  # noqa: PLC0415  see `preparation`

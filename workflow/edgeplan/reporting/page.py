@@ -227,8 +227,9 @@ def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[s
         verdict = worst([bar.verdict(metrics) for bar in held]) if held else ""
         as_text = partial(number, share=card.share)
         values = [value_of(metrics, key) for key in card.keys]
-        value = " / ".join(_at_a_glance(value, share=card.share) for value in values)
-        unit = "" if value == NO_VALUE else "%" if card.share else card.unit
+        told = [_at_a_glance(value, share=card.share) for value in values]
+        value = NO_VALUE if set(told) == {NO_VALUE} else " / ".join(told)
+        unit = "" if told[-1] == NO_VALUE else "%" if card.share else card.unit
         limits = " / ".join(dict.fromkeys(bar.limits(as_text) for bar in held))
         aims = " / ".join(dict.fromkeys(bar.aim for bar in held))
         ends = [_interval(metrics, key, share=card.share) for key in card.keys]

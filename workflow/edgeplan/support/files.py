@@ -95,7 +95,7 @@ def read_yaml(path: Path, model: type[Model], error: type[EdgeplanError], what: 
         EdgeplanError: of the given type, naming the field that does not fit.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.safe_load(path.read_bytes())  # finds the encoding itself: UTF-8, or what a byte order mark says
     except OSError as failure:
         raise error(f"cannot read {what}: {failure.strerror}", where=str(path), next_step="check the path") from failure
     except (yaml.YAMLError, UnicodeDecodeError) as failure:
@@ -121,7 +121,7 @@ def read_json(path: Path, model: type[Model], what: str) -> Model:
         FormatError: missing, not JSON, of another format version, or not fitting its schema.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_bytes())  # finds the encoding itself, as `read_yaml`
     except OSError as failure:
         raise FormatError(
             f"cannot read {what}: {failure.strerror}", where=str(path), next_step="run the stage that writes it"
