@@ -146,7 +146,7 @@ def test_models_are_predicted_beside_how_well_they_repeat(evidence: Evidence) ->
     assert (first["family"], first["models"], first["predicted: within 5 % (%)"]) == ("all", len(frame), 100)
     assert first["repeat: within 10 % (%)"] == pytest.approx(100 * (1 - 1 / len(frame)))
     assert first["repeat: off by, median (%)"] == pytest.approx(1)
-    values = metrics(found)
+    values = summary.metrics(found)
     assert values["prediction.repeat_within_10pct.low"] < values["prediction.repeat_within_10pct"] < 1
     assert values["prediction.within_10pct.low"] == 1
     assert "predicted 100.0 %" in tables_prediction.repeat_note(found)
