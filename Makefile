@@ -43,7 +43,7 @@ reproduce: repository environment ## measure, train and evaluate DEVICE with the
 tables: export EDGEPLAN_STORED_ROWS_ONLY = 1
 tables: repository environment ## rebuild the tables of all devices in params.yaml from the shipped rows; measures nothing
 	dvc repro
-	dvc repro --force --single-item zoo fusion sampling calibration truth evaluation transfer cold_start cold_tables cold_report memory memory_tables partition partition_tables partition_eop partition_eop_tables report pair_report
+	dvc repro --force --single-item $$(python -m edgeplan.chapters.registry) report
 
 PYTEST = python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
@@ -71,8 +71,9 @@ lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint, and the tests o
 	snakemake --lint
 	$(PYTEST) -m "texts"
 
-report: repository environment ## write the report.html of each device from the files in git; measures and trains nothing
-	dvc repro --force --single-item cold_tables cold_report report
+report: environment ## write results/report.html, the page of all devices and pairs, from the files in git; measures and trains nothing
+	flock .snakemake.lock snakemake --nolock -s workflow/rules/stages.smk --force results/report.html --allowed-rules report
+	@echo "done: results/report.html"
 
 docs: dev-environment ## build docs/ as a site in work/site; warnings are errors
 	sphinx-build --quiet --fail-on-warning --keep-going -b html docs work/site
