@@ -34,8 +34,8 @@ _HEAD = """\
 # flock: one Snakemake at a time in a workspace, and no lock file that outlives a killed run.
 # cache: false puts a file into git (rows, tables, metrics, figures); the rest is in DVC's cache.
 # persist: true keeps the measured rows when a stage runs again: it measures what is missing. What else is in git is kept, too,
-# until there is something to put in its place: Snakemake restores it when the stage fails (update). It may be newer than what it
-# was made from, so that Snakemake has to be told to make it again (--force).
+# until there is something to put in its place: Snakemake restores it when the stage fails (update). It may be newer than what
+# it was made from, so that Snakemake has to be told to make it again (--force).
 # Modules that word messages, check values and find files are no dependencies: results do not depend on them.
 """
 
