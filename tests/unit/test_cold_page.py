@@ -55,7 +55,7 @@ def test_findings_tell_both_warm_figures(e: ColdEvidence) -> None:
 
 def test_the_machines_speed_stands_beside_the_bounds_that_it_multiplies(e: ColdEvidence) -> None:
     slow = replace(e, runs=e.runs.assign(slowness=1.25))
-    usual = METRICS["cold.over_work_bound_cached"](e)
+    usual = cold_metrics(e)["cold.over_work_bound_cached"]
     wanted = {1.25, float(cell_text(usual / 1.25)), float(cell_text(usual))}
     told = cold_report.findings(slow, kit.make_or_explain(COLD_TABLES, slow), cold_metrics(slow))
     assert any(wanted <= set(numbers(text)) for text in told)
@@ -123,7 +123,9 @@ def test_stage_writes_the_whole_chapter(tmp_path: Path, e: ColdEvidence) -> None
     assert 3 <= len(chapter.cards) <= 5
     assert not re.search(r"https?:", page), "the page is not self-contained"
     metrics = json.loads((chapters / "cold_start.json").read_text())
-    assert metrics.keys() == METRICS.keys()
+    ends = {key for key in metrics if key.endswith((".low", ".high"))}
+    assert metrics.keys() - ends == METRICS.keys()
+    assert ends
 
 
 def test_what_is_missing_is_named(tmp_path: Path, e: ColdEvidence) -> None:
@@ -139,7 +141,9 @@ def test_what_is_missing_is_named(tmp_path: Path, e: ColdEvidence) -> None:
 def test_verdicts_follow_the_bars(e: ColdEvidence) -> None:
     lines = {line.title: line for line in cold_report.headline(cold_metrics(e) | {"cold.plan_seconds_max": 2.5})}
     assert lines["longest planning of an optimal plan, either state (s)"].verdict == "miss"
-    assert lines["speed-up over ONNX Runtime as shipped, page cache warm"].verdict == "pass"
+    assert lines["speed-up over ONNX Runtime as shipped, page cache warm"].verdict == "undecided", (
+        "one of two models is below it"
+    )
     assert cold_report.headline({})[0].value == "no value"
 
 

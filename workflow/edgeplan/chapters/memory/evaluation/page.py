@@ -36,7 +36,6 @@ _CARDS = (
     CardOf(
         "memory saved, ResNet-152", ("memory.resnet152_reduction",), paper=_percent(paper.REDUCTION["resnet152"]), share=True
     ),
-    CardOf("memory saved, VGG-19", ("memory.vgg19_reduction",), paper=_percent(paper.REDUCTION["vgg19"]), share=True),
     CardOf(
         "latency gained on a slower processor",
         ("memory.phonelike_overhead",),
