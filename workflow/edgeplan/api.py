@@ -420,7 +420,7 @@ def plan_memory(
         InfeasibleError: it does not fit; the message says what is the least.
         EdgeplanError: see `edgeplan.chapters.memory.plan.Planner`.
     """
-    from edgeplan.chapters.memory.budget import Budget, require_in_machine
+    from edgeplan.chapters.memory.budget import Budget, require_free
     from edgeplan.chapters.memory.plan import planning, require_replaceable
     from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.measurement.process.stock import peak_bytes
@@ -436,7 +436,7 @@ def plan_memory(
         raise ParamsError(what, where="--total", next_step="leave it out, or give --budget in place of --max-slowdown")
     wanted = Budget.parsed(budget) if budget else None
     if wanted is not None:
-        require_in_machine(wanted, "--budget")
+        require_free(wanted, "--budget")
     if mode not in tuple(Mode):
         raise ParamsError(f"there is no mode {mode!r}", where="--mode", next_step=f"choose {' or '.join(Mode)}")
     found = _planned_on(device)
@@ -450,6 +450,7 @@ def plan_memory(
             size = planner.least_for(slowdown, Mode(mode))
         elif wanted.share:
             size = int(wanted.share * peak_bytes(source, planner.cores.compute))
+            require_free(Budget(size), "--budget")
         else:
             size = wanted.size
         planner.beside_bytes = planner.idle_bytes if total and wanted is not None else 0
@@ -588,7 +589,7 @@ def run_memory(
     """
     from dataclasses import replace
 
-    from edgeplan.chapters.memory.budget import Budget, require_in_machine
+    from edgeplan.chapters.memory.budget import Budget, require_free
     from edgeplan.chapters.memory.inference import model_of, read_about, run_plan
     from edgeplan.engines.onnxruntime.reference import reference_outputs
     from edgeplan.measurement.process.inputs import random_inputs, relative_error
@@ -611,7 +612,7 @@ def run_memory(
     if any(not budget.size for budget in parsed):
         raise ParamsError("a budget of a run is a size, not a share", where="--budgets", next_step="give sizes: 300MB,100MB")
     for budget in parsed:
-        require_in_machine(budget, "--budgets")
+        require_free(budget, "--budgets")
     source = model_of(about, None if model is None else Path(model)) if check else None
     found = run_plan(folder, values, repeat, [budget.size for budget in parsed])
     if source is not None:

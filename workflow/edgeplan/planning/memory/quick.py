@@ -59,6 +59,13 @@ def bound_ms(workload: Workload, reader: Reader, budget: int, mode: Mode) -> flo
     return (bounds.isolated_ms if mode is Mode.isolated else bounds.period_ms)(workload, reader, budget)
 
 
+def enough_bytes(workload: Workload, offsets: Ints) -> int:
+    """Room in which all weights have a place of their own behind a layout of the tensors."""
+    step = workload.weight_alignment
+    tensors = int((offsets + workload.tensors.size).max(initial=0))
+    return -(-tensors // step) * step + int((-(-workload.weight_bytes // step) * step).sum())
+
+
 def best(
     workload: Workload,
     reader: Reader,
@@ -89,10 +96,12 @@ def best(
     for offsets in layouts:
         if int((offsets + workload.tensors.size).max(initial=0)) > budget:
             continue
-        for placed, timeline, frugal in _placements(workload, reader, budget, mode, offsets, shares):
-            made.append(_priced(workload, budget, mode, bound, placed, timeline))
-            if frugal and made[-1].predicted_ms <= bound * (1 + near):
-                return made[-1]
+        # A budget is a bound, not a wish: first no more of it than there is to keep.
+        for room in dict.fromkeys((min(budget, enough_bytes(workload, offsets)), budget)):
+            for placed, timeline, frugal in _placements(workload, reader, room, mode, offsets, shares):
+                made.append(_priced(workload, budget, mode, bound, placed, timeline))
+                if frugal and made[-1].predicted_ms <= bound * (1 + near):
+                    return made[-1]
     for placed in others:
         timeline = simulate.run(workload, reader, placed, 1 if mode is Mode.isolated else REPEATS)
         made.append(_priced(workload, budget, mode, bound, placed, timeline))
