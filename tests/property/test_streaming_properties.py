@@ -194,7 +194,8 @@ def test_a_budget_is_used_no_further_than_there_is_to_keep(workload: Workload, r
     enough = enough_bytes(workload, lowest(workload))
     planned = plan(workload, reader, enough + more, mode)
     assert planned.placement.height <= enough
-    assert planned.predicted_ms <= _bound(workload, reader, enough + more, mode) * (1 + NEAR)
+    assert planned.loaded_bytes == 0
+    assert planned.predicted_ms == pytest.approx(_bound(workload, reader, enough + more, mode))
     assert_sound(workload, planned.placement, _run(workload, reader, planned), enough)
 
 
