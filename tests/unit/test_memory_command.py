@@ -231,7 +231,7 @@ def test_options_of_cold_starts_are_refused(edgeplan: Edgeplan, place: Path) -> 
     assert "--cold" in found.err
     shares = edgeplan("run", str(place / "plan"), "--budgets", "10%")
     assert shares.code == ParamsError.exit_code
-    assert "as in 300MB" in shares.err
+    assert "give sizes: 300MB" in shares.err
 
 
 def _changed(path: Path, change: Callable[[Any], object]) -> None:
