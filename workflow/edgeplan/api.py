@@ -498,7 +498,7 @@ def run(
         ModelError: with `check`, the model is not found or changed, or ONNX Runtime cannot run it.
     """
     from edgeplan.chapters.cold_start.inference import kept_on, processors, require_sorted, run_here, start_apart
-    from edgeplan.measurement.process.inputs import random_inputs, relative_error
+    from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
     from edgeplan.planning.document import read_plan
     from edgeplan.runtime.linked_file import read_linked
     from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
@@ -510,8 +510,7 @@ def run(
     continuous = bool(read_plan(folder / PLAN_NAME).later)
     values: dict[str, Any]
     if inputs is None:
-        shapes = {border.name: border.shape for border in program.inputs}
-        values = random_inputs(shapes, 0, {border.name: border.dtype for border in program.inputs})
+        values = random_inputs_of(program.inputs)
     elif isinstance(inputs, (str, PathLike)):
         values = read_inputs(Path(inputs), program.inputs)
     else:
@@ -591,7 +590,7 @@ def run_memory(
     from edgeplan.chapters.memory.budget import Budget, require_in_machine
     from edgeplan.chapters.memory.inference import model_of, read_about, run_plan
     from edgeplan.engines.onnxruntime.reference import reference_outputs
-    from edgeplan.measurement.process.inputs import random_inputs, relative_error
+    from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
     from edgeplan.runtime.streaming.program import read_program
     from edgeplan.tensors import checked_inputs, read_inputs
 
@@ -601,8 +600,7 @@ def run_memory(
     program = read_program(folder)
     values: dict[str, Any]
     if inputs is None:
-        types = {border.name: border.dtype for border in program.inputs}
-        values = random_inputs({border.name: border.shape for border in program.inputs}, 0, types)
+        values = random_inputs_of(program.inputs)
     elif isinstance(inputs, (str, PathLike)):
         values = read_inputs(Path(inputs), program.inputs)
     else:
@@ -706,7 +704,7 @@ def run_partition(
     from edgeplan.chapters.partition.inference import inputs_of, run_plan
     from edgeplan.chapters.partition.planned import model_of, read_folder
     from edgeplan.engines.onnxruntime.reference import reference_outputs
-    from edgeplan.measurement.process.inputs import random_inputs, relative_error
+    from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
     from edgeplan.tensors import checked_inputs, read_inputs
 
     folder = Path(plan)
@@ -715,7 +713,7 @@ def run_partition(
     borders = inputs_of(source)
     values: dict[str, Any]
     if inputs is None:
-        values = random_inputs({b.name: b.shape for b in borders}, 0, {b.name: b.dtype for b in borders})
+        values = random_inputs_of(borders)
     elif isinstance(inputs, (str, PathLike)):
         values = read_inputs(Path(inputs), borders)
     else:

@@ -1,20 +1,17 @@
-"""The command that writes a model of the zoo: something to predict, plan and run where no model is at hand."""
+"""The command `edgeplan export` writes a named model: something to predict, plan and run where no model is at hand."""
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from edgeplan.errors import ModelError
+from edgeplan.errors import ModelError, StoreError
 from edgeplan.terminal import say
-from edgeplan.writable import cannot_write
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from edgeplan.graph.ir import Graph
+_NEAR = 5
 
 
 def register(app: typer.Typer) -> None:
@@ -23,32 +20,27 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    name: Annotated[str, typer.Argument(help="Model of the zoo; without one they are listed.")] = "",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="ONNX file to write; NAME.onnx unless given.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of a model; without one the models are listed.")] = "",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="ONNX file to write. Default: NAME.onnx.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the names of all models.")] = False,
 ) -> None:
-    """Write a model of the zoo, with seeded weights, as ONNX."""
-    from edgeplan.graph.onnx.write import save_onnx  # noqa: PLC0415  the command line should not wait for onnx
+    """Write a published model with seeded weights as ONNX: any that the tables of this project name."""
+    from edgeplan.workloads.models import named_models  # noqa: PLC0415  the command line should not wait for onnx
 
-    known = _models()
-    if not name:
+    known = named_models()
+    if listed or not name:
         say("\n".join(sorted(known)))
         return
     if name not in known:
+        near = get_close_matches(name, known, _NEAR)
         raise ModelError(
-            f"the zoo has no model {name!r}", where="edgeplan export", next_step="edgeplan export lists its models"
+            f"there is no model {name!r} to export",
+            where="edgeplan export",
+            next_step=f"edgeplan export --list shows all{'; near: ' + ', '.join(near) if near else ''}",
         )
     path = output or Path(f"{name}.onnx")
-    try:
-        save_onnx(known[name](), path)
-    except OSError as error:
-        raise cannot_write(error, path, instead="name another file with --output") from error
+    if path.is_dir():
+        next_step = f"name a file: -o {path / (name + '.onnx')}"
+        raise StoreError("cannot write: this is a folder", where=str(path), next_step=next_step)
+    known[name]().save(path)
     say(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
-
-
-def _models() -> Mapping[str, Callable[[], Graph]]:
-    """All models of the zoo by name: base models behind the prior, and those of cold starts, which differ where names meet."""
-    from edgeplan.zoo import prior_models  # noqa: PLC0415
-    from edgeplan.zoo.cold_start_models import COLD_START_MODELS  # noqa: PLC0415
-
-    prior = prior_models()
-    return {**prior, **{f"{name}-cold-start" if name in prior else name: build for name, build in COLD_START_MODELS.items()}}

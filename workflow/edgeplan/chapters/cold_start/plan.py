@@ -9,7 +9,6 @@ from typing import Literal, cast
 
 from edgeplan.chapters.cold_start.planners.registry import EVICTED, Options, plan
 from edgeplan.devices.config import DeviceFile
-from edgeplan.engines.base import random_inputs
 from edgeplan.engines.cold import model_files
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
@@ -21,7 +20,7 @@ from edgeplan.planning.profile import Disk, Profile
 from edgeplan.predictors.source import Source
 from edgeplan.profiling.disk import glance_at_disk, measure_disk
 from edgeplan.profiling.forms import require_exact
-from edgeplan.profiling.profiler import LOCK_SECONDS, is_known, profile_model
+from edgeplan.profiling.profiler import LOCK_SECONDS, inputs_of, is_known, profile_model
 from edgeplan.profiling.reprofile import Reprofiler
 from edgeplan.profiling.settings import FAST, Cores, ProfileSettings, cores_of
 from edgeplan.profiling.store import ProfileStore, alternatives, identity
@@ -177,5 +176,5 @@ def _reprofiler(
     dnnl: Dnnl, model: Path, graph: Graph, settings: ProfileSettings, cores: Cores, store: ProfileStore
 ) -> Reprofiler:
     lowered = lower(graph)
-    weights, inputs = locate_weights(model, lowered), random_inputs(graph)
+    weights, inputs = locate_weights(model, lowered), inputs_of(lowered)
     return Reprofiler(dnnl, model, lowered, weights, inputs, settings=settings, cores=cores, store=store)
