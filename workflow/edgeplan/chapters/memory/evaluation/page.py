@@ -12,6 +12,7 @@ from edgeplan.chapters.memory.evaluation.evidence import DEFAULT, MemoryEvidence
 from edgeplan.chapters.memory.evaluation.figures import MEMORY_FIGURES
 from edgeplan.chapters.memory.evaluation.metrics import BARS
 from edgeplan.chapters.memory.evaluation.tables import MEMORY_TABLES
+from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.kit import PageOf
 from edgeplan.reporting.page import CardOf, ChapterPage
 
@@ -100,6 +101,14 @@ def _below_bound(e: MemoryEvidence) -> str:
     )
 
 
+def grade(evidence: MemoryEvidence) -> Graded | None:
+    """The grade of the figures, by the latency with all weights in memory, which each budget's runs stood beside."""
+    runs = evidence.budgets
+    before = runs.groupby("model")["resident_ms"].shift()
+    what = "latencies with all weights in memory and the same ones minutes before"
+    return graded(evidence.environment, Repeats(runs["resident_ms"] / before, what, least=2))
+
+
 def memory_chapter(
     evidence: MemoryEvidence,
     tables: Mapping[str, pd.DataFrame],
@@ -116,4 +125,4 @@ def memory_chapter(
         metrics: of `memory_metrics`.
         measured_at: when the measurements were made, as text.
     """
-    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence))
+    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence), grade(evidence))

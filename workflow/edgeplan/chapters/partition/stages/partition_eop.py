@@ -45,6 +45,7 @@ from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.others import others_share, watched
 from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.planning.partition.eop import Eop
 from edgeplan.runtime.partitioned.handshake import handshake
@@ -122,7 +123,8 @@ def measure_eop(
     """
     pair, settings = load_pair(pair_path), params.partition.eop
     folder = (work / pair.name).resolve()
-    with nullcontext() if only_stored() else machine_lock(params.partition.lock_timeout_seconds):
+    held = nullcontext() if only_stored() else machine_lock(params.partition.lock_timeout_seconds)
+    with held, watched(rows, pair.cores):
         run = _Run(pair, settings, params.seed, rows, folder, load(predictors))
         run.go()
     written = {sampled: run.sampled, contention: run.contention, sweeps: run.sweeps, plans: run.plans, key: run.key}
@@ -188,7 +190,7 @@ class _Run:
     def environment(self) -> dict[str, Any]:
         """State of the machine that measured, and when the newest row was."""
         when = time.strftime("%Y-%m-%d", time.gmtime(float(self.plans[WHEN].max())))
-        return {**self._about["environment"], "measured_at": when}
+        return {**self._about["environment"], **others_share(self._path), "measured_at": when}
 
     # Operators alone
 
