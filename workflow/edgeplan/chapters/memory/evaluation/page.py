@@ -79,8 +79,10 @@ def _slower(e: MemoryEvidence) -> str:
 def _held(e: MemoryEvidence) -> str:
     ran = e.held[e.held["median_ms"].notna()]
     each = [f"{row['setting']} {row['median_ms']:.4g} ms ({row['major_faults']:.0f} major faults)" for _, row in ran.iterrows()]
-    where = e.held.iloc[0] if len(e.held) else None
-    return f"Held to {where['budget'] / MIB:g} MiB over idle, {where['model']} takes {', '.join(each)}." if each else ""
+    if not each:
+        return ""
+    where = ran.iloc[0]
+    return f"Held to {where['budget'] / MIB:g} MiB over idle, {where['model']} takes {', '.join(each)}."
 
 
 def _killed(e: MemoryEvidence) -> str:
