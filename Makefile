@@ -37,7 +37,6 @@ reproduce: repository environment ## measure, train and evaluate DEVICE with the
 	@python workflow/scripts/estimate.py "config/profiles/$(PROFILE).yaml" "$(DEVICE)"
 	@python workflow/scripts/reproduce.py "$(DEVICE)" \
 		dvc exp run $$(python workflow/scripts/profile_values.py "config/profiles/$(PROFILE).yaml") -S 'devices=[$(DEVICE)]' $(OPTIONS)
-	@echo "done: results/$(DEVICE)/report.html, tables in results/$(DEVICE)/tables; 'git status' shows what changed"
 
 # Predictors that DVC has, here or in its cache, are not trained again: training takes most of the time and gives the same.
 tables: export EDGEPLAN_STORED_ROWS_ONLY = 1

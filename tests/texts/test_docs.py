@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import typer
-import yaml
 
 from edgeplan.cli import app
 
@@ -169,11 +168,3 @@ def test_a_misspelt_command_or_option_is_noticed() -> None:
     assert _unknown(["predikt"]) == ["predikt"]
     assert _unknown(["predict", "model.onnx", "--devise", "x"]) == ["--devise"]
     assert _unknown(["plan", "cold-start", "model.onnx", "--planner", "evicted", "-o", "plan"]) == []
-
-
-def test_citation_names_the_papers() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert {"cff-version", "message", "title", "authors", "license"} <= citation.keys()
-    papers = {paper["title"].split(":")[0] for paper in citation["references"]}
-    assert {"nn-Meter", "Boosting DNN Cold Inference on Edge Devices"} <= papers
-    assert all(paper["authors"] and paper["year"] for paper in citation["references"])
