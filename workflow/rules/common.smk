@@ -4,6 +4,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from functools import reduce
 
 from snakemake.utils import min_version
 
@@ -24,13 +25,13 @@ sys.path.insert(0, os.path.abspath("workflow"))
 
 
 def sections(names):
-    """The named sections of params.yaml: what a stage depends on, the same as in dvc.yaml."""
-    missing = [name for name in names if name not in config]
+    """The named sections of params.yaml, or keys of one: what a stage depends on, the same as in dvc.yaml."""
+    missing = [name for name in names if name.split(".")[0] not in config]
     if missing:
         raise WorkflowError(
             f"params.yaml has no section {missing[0]!r}: compare with the committed one (git diff params.yaml)"
         )
-    return {name: config[name] for name in names}
+    return {name: reduce(lambda part, key: part[key], name.split("."), config) for name in names}
 
 
 def hold_workspace():
@@ -46,14 +47,17 @@ def hold_workspace():
 
 
 def tracked_as_current():
-    """Whether DVC, which compares contents, finds every stage up to date; time stamps do not survive a clone or a checkout.
+    """Whether DVC, which compares contents, would run no stage; time stamps do not survive a clone or a checkout.
 
-    Without DVC nobody knows, and time stamps decide.
+    What only its cache holds (predictors, the page) may be missing. Without DVC nobody knows, and time stamps decide.
     """
     try:
-        status = subprocess.run(
-            ["dvc", "status", "--quiet"], check=False, capture_output=True
+        tried = subprocess.run(
+            ["dvc", "repro", "--dry", "--allow-missing"],
+            check=False,
+            capture_output=True,
+            text=True,
         )
     except FileNotFoundError:
         return False
-    return status.returncode == 0
+    return tried.returncode == 0 and "Running stage" not in tried.stdout

@@ -1,4 +1,4 @@
-"""The command that compiles ahead what other commands would wait for, on two processors where there are two."""
+"""The command `edgeplan compile` compiles ahead what other commands would wait for, on two processors where there are two."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def compile_ahead() -> None:
-    """Compile for this processor whatever the first call of another command would: once, a minute or less."""
+    """Compile the runtime for this processor once, in a minute or less, so that no other command has to wait for it."""
     started = time.monotonic()
     logging.getLogger("edgeplan.support.compiled").setLevel(logging.WARNING)  # that it compiles is no news here
     helper = None
