@@ -35,7 +35,7 @@ reproduce: repository environment ## measure, train and evaluate DEVICE with the
 	@for file in "config/devices/$(DEVICE).yaml" "config/profiles/$(PROFILE).yaml"; do test -f "$$file" || { \
 		echo "error: there is no $$file" >&2; echo "  next:  ls '$${file%/*}'" >&2; exit 1; }; done
 	@python workflow/scripts/estimate.py "config/profiles/$(PROFILE).yaml" "$(DEVICE)"
-	@python workflow/scripts/reproduce.py "$(DEVICE)" \
+	@EDGEPLAN_STARTED_BY=$$PPID python workflow/scripts/reproduce.py "$(DEVICE)" \
 		dvc exp run $$(python workflow/scripts/profile_values.py "config/profiles/$(PROFILE).yaml") -S 'devices=[$(DEVICE)]' $(OPTIONS)
 	@echo "done: results/$(DEVICE)/report.html, tables in results/$(DEVICE)/tables; 'git status' shows what changed"
 

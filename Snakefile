@@ -8,7 +8,7 @@ include: "workflow/rules/check.smk"
 include: "workflow/rules/stages.smk"
 
 
-held = hold_workspace()
+held = hold_workspace(wait=False)
 
 
 rule everything:
