@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opencl_launches import Array, launched
 
+from depth import examples
 from edgeplan.graph.builder import conv_output_size
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import PostOp, Setting, Step
@@ -21,7 +22,7 @@ from edgeplan.opencl.launch import DeviceNumbers
 from edgeplan.opencl.post_ops import ELTWISE
 from edgeplan.runtime.layouts import BLOCKED, NCHW
 
-_SETTINGS = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_SETTINGS = settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _CPU = DeviceNumbers(units=1, vector=8, block=8, work_group=4096)
 _PHONE = DeviceNumbers(units=4, vector=4, block=8, work_group=256)  # its work items come in groups
 _WIDE = DeviceNumbers(units=1, vector=16, block=16, work_group=4096)

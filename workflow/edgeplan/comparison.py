@@ -101,7 +101,7 @@ def measure_model(model: Path, device: str | Path, *, seconds: float, results: P
     graph = simplify(load_onnx(model))
     prediction, kernels, reason, following = None, tuple[Kernel, ...](), "", ""
     try:
-        source = find_predictors(file.name, results)
+        source = find_predictors(str(device), results)
         prediction, kernels = predict_graph(graph, model.name, source, partial=True)
     except (FormatError, PredictionError) as error:  # measuring does not need it
         reason, following = error.what, error.next_step

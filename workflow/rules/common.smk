@@ -3,6 +3,7 @@
 import fcntl
 import os
 import sys
+from functools import reduce
 
 from snakemake.utils import min_version
 
@@ -33,13 +34,16 @@ os.environ[lifeline.VARIABLE] = lifeline.address()
 
 
 def sections(names):
-    """The named sections of params.yaml: what a stage depends on, the same as in dvc.yaml."""
-    missing = [name for name in names if name not in config]
+    """The named sections of params.yaml, or keys of one: what a stage depends on, the same as in dvc.yaml."""
+    missing = [name for name in names if name.split(".")[0] not in config]
     if missing:
         raise WorkflowError(
             f"params.yaml has no section {missing[0]!r}: compare with the committed one (git diff params.yaml)"
         )
-    return {name: config[name] for name in names}
+    return {
+        name: reduce(lambda part, key: part[key], name.split("."), config)
+        for name in names
+    }
 
 
 def hold_workspace(wait):
@@ -55,11 +59,12 @@ def hold_workspace(wait):
 
 
 def tracked_as_current():
-    """Whether DVC, which compares contents, finds every stage up to date; time stamps do not survive a clone or a checkout.
+    """Whether DVC, which compares contents, would run no stage; time stamps do not survive a clone or a checkout.
 
-    Without DVC nobody knows, and time stamps decide.
+    What only its cache holds (predictors, the page) may be missing. Without DVC nobody knows, and time stamps decide.
     """
-    return run(program_command("dvc", "status", "--quiet")).returncode == 0
+    tried = run(program_command("dvc", "repro", "--dry", "--allow-missing"))
+    return tried.returncode == 0 and b"Running stage" not in tried.stdout
 
 
 # The stages of a `dvc repro` wait for each other and for who builds the whole graph.

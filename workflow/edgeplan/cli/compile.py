@@ -1,4 +1,4 @@
-"""The command that compiles ahead what else the first prediction or cold start would wait for."""
+"""The command `edgeplan compile` compiles ahead what the first prediction or cold start would wait for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 
 
 def compile_ahead() -> None:
-    """Compile for this processor what else the first call of other commands would: once, a minute or two."""
+    """Compile the runtime for this processor once, in a minute or two, so that no other command has to wait for it."""
     import numpy as np  # noqa: PLC0415  the command line should not wait for it
 
     started = time.monotonic()

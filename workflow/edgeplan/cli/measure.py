@@ -12,7 +12,7 @@ import typer
 
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.terminal import escaped, say, show
-from edgeplan.workspace import WorkspaceOption
+from edgeplan.workspace import ResultsOption, WorkspaceOption
 
 if TYPE_CHECKING:
     from edgeplan.comparison import Measured
@@ -29,12 +29,12 @@ def register(app: typer.Typer) -> None:
 def measure(
     model: Annotated[Path, typer.Argument(help="ONNX file.")],
     device: Annotated[
-        str, typer.Option("--device", "-d", help="Name of a device file in config/devices, or a path to one.")
+        str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")
     ] = "cpu-onnxruntime",
     seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="About how long to measure.")] = 20.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows; without, that of the workspace.")] = None,
-    results: Annotated[Path | None, typer.Option(help="Folder of the results, for predictors; likewise.")] = None,
+    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows. Default: the workspace's.")] = None,
+    results: ResultsOption = None,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,

@@ -26,6 +26,7 @@ from edgeplan.support.subprocesses import ending, module_command, run
 
 _STDERR_LINES = 6
 _SPARE_BYTES = 192 << 10  # runs differ by some pages
+_UNREAD_BYTES_PER_MS = 1e6  # of a program without weights: no bytes were timed, and none are read, so any rate will do
 _Bytes = Annotated[int, Field(ge=0)]
 
 
@@ -227,7 +228,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
     steps = np.median(np.array(found.phases[0].step_ms[1:] or found.phases[0].step_ms), axis=0)
     return StreamProfile(
         compute_ms=tuple(round(float(ms), 6) for ms in steps),
-        bytes_per_ms=statistics.median(found.bytes_per_ms),
+        bytes_per_ms=statistics.median(found.bytes_per_ms) or _UNREAD_BYTES_PER_MS,
         lanes=LANES,
         objects_bytes=max(0, found.peak_over_idle - int(schedule["arena_bytes"])) + _SPARE_BYTES,
         idle_bytes=found.idle.rss,

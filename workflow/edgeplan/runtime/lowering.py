@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.element_types import FLOAT32, require_float32
+from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.activations import activation
 from edgeplan.graph.operators.compiled import compiled, lacks_kernel
@@ -32,6 +33,8 @@ _FOLDS = frozenset({"conv", "deconv"})
 #: How many post-operations a primitive of oneDNN takes; the shift of a normalisation that stands alone is one.
 _MOST_POST_OPS = 32
 _OWN_POST_OPS = MappingProxyType({"scale": 1})
+#: Axes and channels of a group of the convolutions that have fast kernels with a whole operand behind them.
+_IMAGE_AXES, _LEAST_GROUP = 2, 8
 _SWISH = PostOp("eltwise", "swish", 1.0)
 
 
@@ -114,7 +117,8 @@ class _Lowering:
         shapes = MappingProxyType({name: shape for name, shape in self.shapes.items() if name in used})
         known = {n: graph.tensors.get(n) or graph.tensors.get(n.partition(INNER)[0]) for n in shapes}
         types = {n: t.dtype for n, t in known.items() if t is not None and t.dtype != FLOAT32}
-        return Lowered(graph.name, steps, graph.inputs, graph.outputs, shapes, MappingProxyType(types))
+        limits = MappingProxyType(dict(index_limits(graph)))
+        return Lowered(graph.name, steps, graph.inputs, graph.outputs, shapes, MappingProxyType(types), limits)
 
     def _open(self, tensor: str, readers: int = 1) -> Draft | None:
         """The draft that writes `tensor`, if nothing but the operator at hand reads it."""
@@ -198,12 +202,22 @@ class _Lowering:
         draft.post_ops.append(PostOp("binary", op.op_type.lower(), tensor=other))
         return self._absorb(draft, (op.name,), op.outputs[0], index)
 
-    @staticmethod
-    def _takes(draft: Draft, shape: Shape, other: Shape) -> bool:
+    def _takes(self, draft: Draft, shape: Shape, other: Shape) -> bool:
         """Whether a step takes in a sum or product: with an operand of the same shape, or of one value for each channel."""
         if draft.kind not in _TAKES_BINARY or (draft.kind == "fc" and len(shape) != 2):  # noqa: PLR2004  it runs as of 2 axes
             return False
-        return other == shape or (len(shape) > 1 and shape[0] == 1 and other == (1, shape[1], *[1] * (len(shape) - 2)))
+        if len(shape) > 1 and shape[0] == 1 and other == (1, shape[1], *[1] * (len(shape) - 2)) != shape:
+            return True
+        return other == shape and (draft.kind != "conv" or self._adds_fast(draft))
+
+    def _adds_fast(self, draft: Draft) -> bool:
+        """Whether oneDNN has more than its reference for a convolution with an operand of the output's shape behind it.
+
+        It has over two axes alone, and there, without AVX-512, not for groups of 2 to 7 channels. The reference takes hundreds
+        of times as long as the convolution and a step for the sum.
+        """
+        _, inner, *window = self.shapes[draft.weights["weight"]]
+        return len(window) == _IMAGE_AXES and (draft.settings["groups"] == 1 or inner == 1 or inner >= _LEAST_GROUP)
 
     def _started(self, op: Operator) -> tuple[Draft, ...]:
         """A step of its own, with what a pattern adds to it."""

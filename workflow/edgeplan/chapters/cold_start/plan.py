@@ -9,7 +9,6 @@ from typing import Literal, cast
 
 from edgeplan.chapters.cold_start.planners.registry import EVICTED, Options, plan
 from edgeplan.devices.config import DeviceFile
-from edgeplan.engines.base import random_inputs
 from edgeplan.engines.cold import model_files
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
@@ -18,9 +17,10 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import Disk, Profile
+from edgeplan.predictors.source import Source
 from edgeplan.profiling.disk import glance_at_disk, measure_disk
 from edgeplan.profiling.forms import require_exact
-from edgeplan.profiling.profiler import LOCK_SECONDS, is_known, profile_model
+from edgeplan.profiling.profiler import LOCK_SECONDS, inputs_of, is_known, profile_model
 from edgeplan.profiling.reprofile import Reprofiler
 from edgeplan.profiling.settings import FAST, Cores, ProfileSettings, cores_of
 from edgeplan.profiling.store import ProfileStore, alternatives, identity
@@ -44,7 +44,7 @@ class Request:
         layouts: home layouts to plan.
         rows: folder of profiled rows.
         shared: folder of the pipeline's, which are read, too.
-        predictors: folder of the device's predictors.
+        predictors: of the device, for predicted costs.
         reprofile: whether the planner nnv12 measures again what it tries.
         settings: of the profile.
     """
@@ -55,18 +55,26 @@ class Request:
     layouts: tuple[str, ...]
     rows: Path
     shared: Path
-    predictors: Path
+    predictors: Source | None = None
     reprofile: bool = False
     settings: ProfileSettings = FAST
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan with what it was made from."""
+    """A plan with what it was made from.
+
+    Attributes:
+        plan: the plan.
+        profiles: the costs.
+        dnnl: the library.
+        about: lines on the machine that predicted costs are of, where it is another one.
+    """
 
     plan: Plan
     profiles: tuple[Profile, ...]
     dnnl: Dnnl
+    about: tuple[str, ...] = ()
 
 
 def plan_model(model: Path, request: Request) -> Planned:
@@ -108,13 +116,22 @@ def _plan(model: Path, graph: Graph, request: Request) -> Planned:
     settings, store = _stored(request, dnnl, graph, cores)
     target = target_of(model, dnnl, len(cores.big))
     name, predicted = model.stem, request.costs == "predicted"
+    about: tuple[str, ...] = ()
     if predicted:
         from edgeplan.profiling.predicted import predicted_profiles  # noqa: PLC0415  others need no predictors
+        from edgeplan.profiling.preparation_costs import PreparationCosts  # noqa: PLC0415  likewise
 
-        profiles = predicted_profiles(
+        source = request.predictors
+        assert source is not None  # noqa: S101  predicted costs are asked for with predictors
+        profiles, preparation = predicted_profiles(
             dnnl, model, graph, settings,
-            cores=cores, name=name, store=store, predictors=request.predictors, layouts=request.layouts,
+            cores=cores, name=name, store=store, predictor=source.predictor,
+            shipped=PreparationCosts.shipped(request.device.name), layouts=request.layouts,
         )  # fmt: skip
+        lines = [source.about()]
+        if not (source.shipped and preparation.fingerprint and source.cpu == preparation.cpu):  # of one machine, said already
+            lines.append(preparation.about())
+        about = tuple(filter(None, lines))
     else:
         profiles = profile_model(dnnl, model, graph, settings, cores=cores, name=name, store=store, layouts=request.layouts)
     with ExitStack() as stack:
@@ -122,7 +139,7 @@ def _plan(model: Path, graph: Graph, request: Request) -> Planned:
         if request.reprofile:
             options = replace(options, reprofile=stack.enter_context(_reprofiler(dnnl, model, graph, settings, cores, store)))
         costs = cast("Literal['profiled', 'predicted']", request.costs)
-        return Planned(plan(profiles, request.planner, target, costs=costs, options=options), profiles, dnnl)
+        return Planned(plan(profiles, request.planner, target, costs=costs, options=options), profiles, dnnl, about)
 
 
 def _stored(request: Request, dnnl: Dnnl, graph: Graph, cores: Cores) -> tuple[ProfileSettings, ProfileStore]:
@@ -159,5 +176,5 @@ def _reprofiler(
     dnnl: Dnnl, model: Path, graph: Graph, settings: ProfileSettings, cores: Cores, store: ProfileStore
 ) -> Reprofiler:
     lowered = lower(graph)
-    weights, inputs = locate_weights(model, lowered), random_inputs(graph)
+    weights, inputs = locate_weights(model, lowered), inputs_of(lowered)
     return Reprofiler(dnnl, model, lowered, weights, inputs, settings=settings, cores=cores, store=store)

@@ -25,6 +25,7 @@ from edgeplan.errors import DeviceError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.child import ColdRunError
+from edgeplan.measurement.process.inputs import job_inputs
 from edgeplan.measurement.process.job import Artefact, RunJob, RunResult
 from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.runtime.linked_file import read_linked
@@ -95,8 +96,7 @@ def _job(folder: Path, starter: Starter, cores: Sequence[int]) -> RunJob:
     else:
         artefact = prepared(folder).artefact
     given = {"setting": starter.setting, "threads": program.threads, "cpus": tuple(cores[: program.threads])}
-    inputs = {border.name: border.shape for border in program.inputs}
-    return RunJob.model_validate(given | {"artefact": artefact, "inputs": inputs, "state": "cached"})
+    return RunJob.model_validate(given | {"artefact": artefact, "state": "cached", **job_inputs(program.inputs)})
 
 
 def measure(folders: Sequence[Path], starters: Sequence[Starter], *, rounds: int, seconds: float) -> Times:

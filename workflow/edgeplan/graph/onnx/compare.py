@@ -15,6 +15,7 @@ from edgeplan.graph.onnx.prepare import Preparation, given_values
 from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
 
 _INPUTS = 5
+_ERRORS_ONLY = 3  # warnings of ONNX Runtime come with colour codes, into files, too
 
 
 def largest_difference(original: Path, made: Path, wanted: Preparation) -> float:
@@ -29,7 +30,9 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
     except ImportError as error:
         raise ModelError("ONNX Runtime is not installed", where="--check", next_step="pip install onnxruntime") from error
     try:
-        first, second = (ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]) for path in (original, made))
+        options = ort.SessionOptions()
+        options.log_severity_level = _ERRORS_ONLY
+        first, second = (ort.InferenceSession(str(path), options, ["CPUExecutionProvider"]) for path in (original, made))
         types = {i.name: i.type for i in first.get_inputs()}
         fixed = given_values(onnx.load(original, load_external_data=False), wanted.values, str(original))
         worst = 0.0

@@ -113,7 +113,7 @@ def run(job: RunJob) -> RunResult:
     baseline = setting(job.setting).create()
     try:
         baseline.load_library(job.threads)
-        inputs = baseline.prepare_inputs(random_inputs(job.inputs, job.seed, job.types))
+        inputs = baseline.prepare_inputs(random_inputs(job.inputs, job.seed, job.types, job.below))
         processors = job.cpus or tuple(sorted(os.sched_getaffinity(0)))
         grounds.map_code()
         stamps = _stamps(files)
