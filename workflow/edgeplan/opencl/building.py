@@ -83,8 +83,8 @@ class Programs:
 
     def __init__(self, context: Any, options: OpenclOptions, *, apart: bool = True) -> None:
         self._context, self._options, self._apart = context, options, apart
-        (device,) = context.devices
-        self._named, self._identity = describe(device), identity(device)
+        (self._device,) = context.devices
+        self._named, self._identity = describe(self._device), identity(self._device)
         self._built: dict[Variant, Any] = {}
         self._folder = remembered()
 
