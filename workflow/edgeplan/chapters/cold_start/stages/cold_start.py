@@ -32,7 +32,6 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.kept import KeptTables
-from edgeplan.measurement.lock import machine_lock
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Profile
 from edgeplan.profiling.frame import to_frame
@@ -67,9 +66,7 @@ def measure_cold_start(params: Params, *, device: Path, predictors: Path, rows: 
         _require_measured(measured)
         return
     tools = Tools(load_device(device), params.cold_start, rows / "profiles")
-    # held throughout: listing candidates, building plans and converting models load the cores, too
-    with machine_lock(params.cold_start.lock_timeout_seconds):
-        _Stage(params, tools, rows, work.resolve(), predictors).write(measured)
+    _Stage(params, tools, rows, work.resolve(), predictors).write(measured)
 
 
 def _require_measured(measured: Path) -> None:
@@ -196,7 +193,6 @@ class _Stage:
                 seed=self._seed,
                 choices=self._settings.checked_choices,
                 kept=self._checked,
-                lock_timeout_seconds=self._settings.lock_timeout_seconds,
                 budget=budget.part(1 / (len(models) - number)),
             )
             if left_out:
