@@ -105,7 +105,9 @@ def _wheel() -> Path | None:
         files = metadata.files(_WHEEL) or ()
     except metadata.PackageNotFoundError:
         return None
-    return next((Path(file.locate()).resolve() for file in files if file.name.startswith("libpocl") and ".so" in file.name), None)
+    return next(
+        (Path(file.locate()).resolve() for file in files if file.name.startswith("libpocl") and ".so" in file.name), None
+    )
 
 
 def reason(error: BaseException) -> str:
