@@ -28,6 +28,7 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
+from edgeplan.support import cpus
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.support.rounding import nine_digits
 from edgeplan.workspace import SHIPPED
@@ -57,10 +58,10 @@ class ExecutedNodes:
         return self._engine.reports_nodes
 
     def ask(self, models: Iterable[Graph]) -> None:
-        """Load every model that is not known yet. Nothing is timed, so all cores take part."""
+        """Load every model that is not known yet. Nothing is timed, so all cores that the process was given take part."""
         with machine_lock():
-            os.sched_setaffinity(0, range(os.cpu_count() or 1))
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
+            os.sched_setaffinity(0, cpus.allowed())
+            with ThreadPoolExecutor(cpus.workers()) as pool:
                 list(pool.map(self, models))
 
     def __call__(self, graph: Graph) -> list[EngineNode]:
