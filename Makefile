@@ -35,7 +35,7 @@ reproduce: repository environment ## measure, train and evaluate DEVICE with the
 	@for file in "config/devices/$(DEVICE).yaml" "config/profiles/$(PROFILE).yaml"; do test -f "$$file" || { \
 		echo "error: there is no $$file" >&2; echo "  next:  ls '$${file%/*}'" >&2; exit 1; }; done
 	@python workflow/scripts/estimate.py "config/profiles/$(PROFILE).yaml" "$(DEVICE)"
-	@python workflow/scripts/reproduce.py "$(DEVICE)" \
+	@EDGEPLAN_STARTED_BY=$$PPID python workflow/scripts/reproduce.py "$(DEVICE)" \
 		dvc exp run $$(python workflow/scripts/profile_values.py "config/profiles/$(PROFILE).yaml") -S 'devices=[$(DEVICE)]' $(OPTIONS)
 
 # Predictors that DVC has, here or in its cache, are not trained again: training takes most of the time and gives the same.
@@ -71,7 +71,7 @@ lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint, and the tests o
 	$(PYTEST) -m "texts"
 
 report: environment ## write results/report.html, the page of all devices and pairs, from the files in git; measures and trains nothing
-	flock .snakemake.lock snakemake --nolock -s workflow/rules/stages.smk --force results/report.html --allowed-rules report
+	EDGEPLAN_STARTED_BY=$$PPID snakemake --nolock -s workflow/rules/stages.smk --force results/report.html --allowed-rules report
 	@echo "done: results/report.html"
 
 docs: dev-environment ## build docs/ as a site in work/site; warnings are errors

@@ -381,7 +381,7 @@ def plan_cold_start(
         FormatError: with predicted costs, there are no predictors of that device.
         EdgeplanError: see `edgeplan.chapters.cold_start.plan.plan_model` and `build_plan_folder`.
     """
-    from edgeplan.chapters.cold_start.plan import Request, at_work, plan_model
+    from edgeplan.chapters.cold_start.plan import Request, plan_model
     from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
     from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.profiling.settings import FAST, ProfileSettings
@@ -420,8 +420,7 @@ def plan_cold_start(
     planned = plan_model(source, request)
     made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
     limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
-    with at_work(costs):
-        folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
+    folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
     return ColdStartPlan(folder, made, planned.profiles, read_linked(folder / PROGRAM_NAME), limit_bytes, planned.about)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -17,6 +18,8 @@ from edgeplan.chapters.registry import merged_figures
 from edgeplan.errors import EdgeplanError
 from edgeplan.params import load_params
 from edgeplan.report.stage import summary
+from edgeplan.support import lifeline, termination
+from edgeplan.support.subprocesses import environment, module_command, program_command, run
 from stage import ERROR
 
 _PARAMS = Path("params.yaml")
@@ -38,13 +41,25 @@ def _without_absent_pairs() -> list[str]:
     pairs = yaml.safe_load(_PARAMS.read_text(encoding="utf-8"))["partition"]["pairs"] if _PARAMS.is_file() else []
     there = []
     for pair in pairs:
-        look = [sys.executable, "-m", "edgeplan", "device", "check", "--pair", pair]
-        done = subprocess.run(look, check=False, capture_output=True, text=True)  # noqa: S603  no shell
-        if done.returncode != 0 and any(lack in done.stderr for lack in _LACKS):
-            print(f"{pair} is left out: {_reason(done.stderr)}", file=sys.stderr)  # noqa: T201  for people
+        done = run(module_command("edgeplan", "device", "check", "--pair", pair))
+        said = done.stderr.decode(errors="replace")
+        if done.returncode != 0 and any(lack in said for lack in _LACKS):
+            print(f"{pair} is left out: {_reason(said)}", file=sys.stderr)  # noqa: T201  for people
         else:
             there.append(pair)
     return [] if there == pairs else ["-S", f"partition.pairs=[{','.join(there)}]"]
+
+
+def _code_of(command: Sequence[str]) -> int:
+    """Run a command, which ends with this process; SIGTERM and the end of `make` end what it runs first."""
+    process = subprocess.Popen(program_command(*command), env=environment())  # noqa: S603  no shell
+    code = -1
+    try:
+        code = process.wait()
+    finally:
+        if code:
+            lifeline.end_descendants(termination.seconds() + 1.0)
+    return code
 
 
 def _outcome(device: str) -> list[Path]:
@@ -66,13 +81,15 @@ def _reason(told: str) -> str:
 
 def main() -> int:
     """Run the command; its exit code, or that of the error that a stage ended with."""
+    termination.end_orderly()
+    termination.end_with_starter()
     device, *command = sys.argv[1:]
     command += _without_absent_pairs()
     ERROR.unlink(missing_ok=True)
     known = [path for path in _outcome(device) if path.is_file()]
     for path in known:
         path.unlink()
-    code = subprocess.run(command, check=False).returncode  # noqa: S603  no shell
+    code = _code_of(command)
     if code == 0:
         print(*summary(load_params(_PARAMS)), f"done: {_PAGE}; 'git status' shows what changed", sep="\n")  # noqa: T201  for people
         return 0
