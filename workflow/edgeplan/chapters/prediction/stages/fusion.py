@@ -28,12 +28,10 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.lock import after_measurements
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
+from edgeplan.support import cpus
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.support.rounding import nine_digits
 from edgeplan.workspace import SHIPPED
-
-#: Processors that this process may use, before measuring pins it to those of a device.
-_ALLOWED = frozenset(os.sched_getaffinity(0))
 
 
 class ExecutedNodes:
@@ -63,9 +61,9 @@ class ExecutedNodes:
         """Load every model that is not known yet. Nothing is timed, so all processors that were allowed take part."""
         after_measurements()
         before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, _ALLOWED)
+        os.sched_setaffinity(0, cpus.allowed())
         try:
-            with ThreadPoolExecutor(len(_ALLOWED)) as pool:
+            with ThreadPoolExecutor(cpus.workers()) as pool:
                 list(pool.map(self, models))
         finally:
             os.sched_setaffinity(0, before)
