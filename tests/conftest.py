@@ -6,7 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ import pytest
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
+from depth import FEW, PROFILE
 from edgeplan.cli import main
 from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.base import random_inputs
@@ -36,26 +39,50 @@ from edgeplan.runtime.program import build_program, default_program, step_candid
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 
-settings.register_profile("seeded", derandomize=True)
-settings.load_profile("seeded")
+settings.register_profile("few", derandomize=True, max_examples=FEW)
+settings.register_profile("many", derandomize=True)
+settings.load_profile(PROFILE)
 Array = npt.NDArray[np.float32]
 #: Checks a graph: (graph, model file or None, home layouts, how many of the candidates); returns how many programs it ran.
 Check = Callable[..., int]
 
 
+#: Lanes of tests by folder. What computes with oneDNN or OpenCL in a folder of `fast` is of `numerics`, and what takes minutes,
+#: wherever it lies, of `slow`.
+_LANES = {
+    **dict.fromkeys(("unit", "property", "paper"), "fast"),
+    **dict.fromkeys(("engines", "processors"), "numerics"),
+    **dict.fromkeys(("processes", "end_to_end"), "processes"),
+    "texts": "texts",
+}
 #: What computes with the instructions that oneDNN finds, or in blocks of their width.
 _BY_ISA = ("edgeplan.runtime.dnnl", "edgeplan.runtime.partitioned", "edgeplan.processors", "edgeplan.engines.opencl")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the lanes markers, by which `make test` and its siblings select."""
+    config.lanes = (*dict.fromkeys(_LANES.values()), "slow")
+    for lane in config.lanes:
+        config.addinivalue_line("markers", f"{lane}: a lane of tests, see CONTRIBUTING.md")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `make test-isa` runs under each instruction set; skip it where the processor lacks the one asked for."""
+    """Put each test into its lane; mark what `make test-isa` runs, and skip it where the processor lacks what is asked for."""
     lacking = _lacking_isa()
     for item in items:
-        homes = {str(getattr(known, "__module__", "")) for known in vars(getattr(item, "module", None) or object).values()}
-        if "dnnl" in getattr(item, "fixturenames", ()) or any(home.startswith(_BY_ISA) for home in homes):
+        lane = _LANES[item.path.relative_to(Path(__file__).parent).parts[0]]
+        isa = "dnnl" in getattr(item, "fixturenames", ()) or _computes(getattr(item, "module", None))
+        if isa:
             item.add_marker(pytest.mark.isa)
-            if lacking:
-                item.add_marker(pytest.mark.skip(lacking))
+        if isa and lacking:
+            item.add_marker(pytest.mark.skip(lacking))
+        if not item.get_closest_marker("slow"):
+            item.add_marker("numerics" if isa and lane == "fast" else lane)
+
+
+@cache
+def _computes(module: ModuleType | None) -> bool:
+    return any(str(getattr(value, "__module__", "")).startswith(_BY_ISA) for value in vars(module or object).values())
 
 
 def _lacking_isa() -> str:

@@ -381,7 +381,7 @@ def plan_cold_start(
         FormatError: with predicted costs, there are no predictors of that device.
         EdgeplanError: see `edgeplan.chapters.cold_start.plan.plan_model` and `build_plan_folder`.
     """
-    from edgeplan.chapters.cold_start.plan import Request, at_work, plan_model
+    from edgeplan.chapters.cold_start.plan import Request, plan_model
     from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
     from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.profiling.settings import FAST, ProfileSettings
@@ -420,8 +420,7 @@ def plan_cold_start(
     planned = plan_model(source, request)
     made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
     limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
-    with at_work(costs):
-        folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
+    folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
     return ColdStartPlan(folder, made, planned.profiles, read_linked(folder / PROGRAM_NAME), limit_bytes, planned.about)
 
 
@@ -593,7 +592,7 @@ def run(
         ModelError: with `check`, the model is not found or changed, or ONNX Runtime cannot run it.
     """
     from edgeplan.chapters.cold_start.inference import kept_on, processors, require_sorted, run_here, start_apart
-    from edgeplan.measurement.process.inputs import random_inputs, relative_error
+    from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
     from edgeplan.planning.document import read_plan
     from edgeplan.runtime.linked_file import read_linked
     from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
@@ -605,8 +604,7 @@ def run(
     continuous = bool(read_plan(folder / PLAN_NAME).later)
     values: dict[str, Any]
     if inputs is None:
-        shapes = {border.name: border.shape for border in program.inputs}
-        values = random_inputs(shapes, 0, {border.name: border.dtype for border in program.inputs})
+        values = random_inputs_of(program.inputs)
     elif isinstance(inputs, (str, PathLike)):
         values = read_inputs(Path(inputs), program.inputs)
     else:
@@ -686,7 +684,7 @@ def run_memory(
     from edgeplan.chapters.memory.budget import Budget, require_free
     from edgeplan.chapters.memory.inference import model_of, read_about, run_plan
     from edgeplan.engines.onnxruntime.reference import reference_outputs
-    from edgeplan.measurement.process.inputs import random_inputs, relative_error
+    from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
     from edgeplan.runtime.streaming.program import read_program
     from edgeplan.tensors import checked_inputs, read_inputs
 
@@ -696,8 +694,7 @@ def run_memory(
     program = read_program(folder)
     values: dict[str, Any]
     if inputs is None:
-        types = {border.name: border.dtype for border in program.inputs}
-        values = random_inputs({border.name: border.shape for border in program.inputs}, 0, types)
+        values = random_inputs_of(program.inputs)
     elif isinstance(inputs, (str, PathLike)):
         values = read_inputs(Path(inputs), program.inputs)
     else:
@@ -801,7 +798,7 @@ def run_partition(
     from edgeplan.chapters.partition.inference import inputs_of, run_plan
     from edgeplan.chapters.partition.planned import model_of, read_folder
     from edgeplan.engines.onnxruntime.reference import reference_outputs
-    from edgeplan.measurement.process.inputs import random_inputs, relative_error
+    from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
     from edgeplan.tensors import checked_inputs, read_inputs
 
     folder = Path(plan)
@@ -810,7 +807,7 @@ def run_partition(
     borders = inputs_of(source)
     values: dict[str, Any]
     if inputs is None:
-        values = random_inputs({b.name: b.shape for b in borders}, 0, {b.name: b.dtype for b in borders})
+        values = random_inputs_of(borders)
     elif isinstance(inputs, (str, PathLike)):
         values = read_inputs(Path(inputs), borders)
     else:

@@ -37,6 +37,10 @@ class Border(Protocol):
         """Its element type."""
 
     @property
+    def below(self) -> int:
+        """What its integers stay below, where they are drawn."""
+
+    @property
     def size(self) -> int:
         """In bytes."""
 

@@ -71,7 +71,19 @@ class DeviceFile(BaseModel):
         Raises:
             DeviceError: the engine is unknown or not installed.
         """
-        return engine_class(self.engine)(EngineSettings(threads=self.threads, options=self.options))
+        return engine_class(self.engine)(self._settings)
+
+    def engine_version(self) -> str:
+        """Version of the engine, and of the driver that the file's options name.
+
+        Raises:
+            DeviceError: the engine is unknown or not installed.
+        """
+        return engine_class(self.engine).version_for(self._settings)
+
+    @property
+    def _settings(self) -> EngineSettings:
+        return EngineSettings(threads=self.threads, options=self.options)
 
     def check_cores(self) -> None:
         """Refuse cores that do not exist.

@@ -89,6 +89,7 @@ class Lowered:
         inputs, outputs: activations at the border.
         shapes: shape of every activation and weight that the steps name.
         types: element type of those that are not of float32, which are row-major everywhere.
+        limits: what the values of inputs stay below that places of an axis are picked by (`index_limits`).
     """
 
     name: str
@@ -97,3 +98,4 @@ class Lowered:
     outputs: tuple[str, ...]
     shapes: Mapping[str, Shape]
     types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -198,6 +199,25 @@ def _walked(
                 leaves = (n0, n1, n2, n3, n4, n5, n6, n7)
                 for lane in range(min(_LANES, count - group)):
                     total[begin + group + lane, out] += values[leaves[lane]]
+
+
+@cache
+def load() -> None:
+    """Compile or load it, by walking one tree of one leaf."""
+    leaf = Forest.from_arrays(
+        {
+            "tree_start": np.array([0, 1], np.int32),
+            "outputs": np.ones(1, np.int32),
+            "scale": np.ones(1),
+            "roots": np.zeros(1, np.int32),
+            "feature": np.array([-1], np.int16),
+            "value": np.zeros(1),
+            "child": np.zeros((1, 2), np.int32),
+        },
+        features=1,
+    )
+    if walk := Walk.of(leaf, 0, 1):
+        walk.raw(np.zeros((1, 1)))
 
 
 def on_all_cores(work: Callable[[Job], None], jobs: Iterable[Job]) -> None:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.element_types import FLOAT32, require_float32
+from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.activations import activation
 from edgeplan.graph.operators.compiled import compiled, lacks_kernel
@@ -116,7 +117,8 @@ class _Lowering:
         shapes = MappingProxyType({name: shape for name, shape in self.shapes.items() if name in used})
         known = {n: graph.tensors.get(n) or graph.tensors.get(n.partition(INNER)[0]) for n in shapes}
         types = {n: t.dtype for n, t in known.items() if t is not None and t.dtype != FLOAT32}
-        return Lowered(graph.name, steps, graph.inputs, graph.outputs, shapes, MappingProxyType(types))
+        limits = MappingProxyType(dict(index_limits(graph)))
+        return Lowered(graph.name, steps, graph.inputs, graph.outputs, shapes, MappingProxyType(types), limits)
 
     def _open(self, tensor: str, readers: int = 1) -> Draft | None:
         """The draft that writes `tensor`, if nothing but the operator at hand reads it."""

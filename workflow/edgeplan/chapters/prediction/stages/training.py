@@ -20,7 +20,7 @@ from edgeplan.chapters.prediction.settings import Params
 from edgeplan.chapters.prediction.training_part import train_in_process
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
-from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.lock import after_measurements
 from edgeplan.predictors.intervals import with_quantile_of
 from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.kind_factors import cross_fitted_ms, fit_factors
@@ -78,10 +78,10 @@ def train(
     whole = read_parquet(calibration, "model_id", "family", "spec", "measured_ms")
     whole_kernels = kernels_of(whole, read_rules(rules))  # what cannot be read ends the stage before it trains
     parts = _parts(table, about)
-    with machine_lock():  # trees are grown on all cores, in processes that load libraries as they start
-        trained = _train_all(parts, params, about)
-        predictor, held_out = trained[_DEVICE]
-        forest = train_forest_predictor(parts[_DEVICE], _settings(params), predictor)
+    after_measurements()  # trees are grown on all cores, in processes that load libraries as they start
+    trained = _train_all(parts, params, about)
+    predictor, held_out = trained[_DEVICE]
+    forest = train_forest_predictor(parts[_DEVICE], _settings(params), predictor)
     measured_ms = whole["measured_ms"].to_numpy(float)
     calibrated(forest, whole_kernels, measured_ms).save(predictors / FOREST)
     calibrated(predictor, whole_kernels, measured_ms).save(predictors)
