@@ -428,9 +428,10 @@ def _planned_on(device: _Path) -> DeviceFile:
     """Read the file of a device that executes plans.
 
     Raises:
-        DeviceError: there is none, or its engine executes no plans.
+        DeviceError: there is none, its engine executes no plans, or is not installed.
     """
     from edgeplan.devices.config import load_device
+    from edgeplan.runtime.library import require_installed
 
     found = load_device(Path(device) if isinstance(device, PathLike) else device)
     if found.engine != "onednn":
@@ -439,6 +440,7 @@ def _planned_on(device: _Path) -> DeviceFile:
             where="--device",
             next_step="take a device of the engine onednn, e.g. cpu-onednn",
         )
+    require_installed()
     return found
 
 
