@@ -35,15 +35,14 @@ reproduce: repository environment ## measure, train and evaluate DEVICE with the
 	@for file in "config/devices/$(DEVICE).yaml" "config/profiles/$(PROFILE).yaml"; do test -f "$$file" || { \
 		echo "error: there is no $$file" >&2; echo "  next:  ls '$${file%/*}'" >&2; exit 1; }; done
 	@python workflow/scripts/estimate.py "config/profiles/$(PROFILE).yaml" "$(DEVICE)"
-	@python workflow/scripts/reproduce.py "$(DEVICE)" \
+	@EDGEPLAN_STARTED_BY=$$PPID python workflow/scripts/reproduce.py "$(DEVICE)" \
 		dvc exp run $$(python workflow/scripts/profile_values.py "config/profiles/$(PROFILE).yaml") -S 'devices=[$(DEVICE)]' $(OPTIONS)
-	@echo "done: results/$(DEVICE)/report.html, tables in results/$(DEVICE)/tables; 'git status' shows what changed"
 
 # Predictors that DVC has, here or in its cache, are not trained again: training takes most of the time and gives the same.
 tables: export EDGEPLAN_STORED_ROWS_ONLY = 1
 tables: repository environment ## rebuild the tables of all devices in params.yaml from the shipped rows; measures nothing
 	dvc repro
-	dvc repro --force --single-item zoo fusion sampling calibration truth evaluation transfer cold_start cold_tables cold_report memory memory_tables partition partition_tables partition_eop partition_eop_tables report pair_report
+	dvc repro --force --single-item $$(python -m edgeplan.chapters.registry) report
 
 # Lanes of tests (tests/conftest.py): those of each day; `make lint` has the texts, `make test-slow` the pipeline.
 PYTEST = python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
@@ -79,8 +78,9 @@ lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint, and the tests o
 	snakemake --lint
 	$(PYTEST) -m "texts"
 
-report: repository environment ## write the report.html of each device from the files in git; measures and trains nothing
-	dvc repro --force --single-item cold_tables cold_report report
+report: environment ## write results/report.html, the page of all devices and pairs, from the files in git; measures and trains nothing
+	EDGEPLAN_STARTED_BY=$$PPID snakemake --nolock -s workflow/rules/stages.smk --force results/report.html --allowed-rules report
+	@echo "done: results/report.html"
 
 docs: dev-environment ## build docs/ as a site in work/site; warnings are errors
 	sphinx-build --quiet --fail-on-warning --keep-going -b html docs work/site

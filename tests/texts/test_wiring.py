@@ -13,7 +13,7 @@ import yaml
 
 from edgeplan.chapters.base import Stage, covered, load
 from edgeplan.chapters.calling import arguments
-from edgeplan.chapters.registry import CHAPTERS, PAIR_REPORT, REPORT, REPORTS, STAGES, parts_of_report
+from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, merged_figures, parts_of_report, rebuilt
 from edgeplan.chapters.wiring import NEUTRAL, code, document, imported
 from edgeplan.devices.config import load_device
 from edgeplan.errors import ParamsError
@@ -75,7 +75,7 @@ def test_lists_of_code_are_short() -> None:
         name: sum(p.startswith("workflow/") and p != SHIPPED and not p.endswith("/captions") for p in _paths(stage["deps"]))
         for name, stage in ALL.items()
     }
-    assert statistics.median(lengths.values()) <= 10, lengths
+    assert statistics.median(lengths.values()) <= 12, lengths
 
 
 def test_texts_for_people_lie_in_no_folder_that_a_stage_besides_those_of_pages_depends_on() -> None:
@@ -85,11 +85,7 @@ def test_texts_for_people_lie_in_no_folder_that_a_stage_besides_those_of_pages_d
     for name, stage in ALL.items():
         own = tuple(_paths(stage["deps"]))
         assert name in writing or [text for text in texts if covered(text, own)] == [], name
-    shown = {name for report in REPORTS for name in texts if covered(name, tuple(report.read))}
-    assert shown == set(texts)
-    for report in REPORTS:  # each reads the texts of its own chapters
-        chapters = {name for name, chapter in CHAPTERS.items() if chapter.merged_by == report.name}
-        assert {text.split("/")[3] for text in texts if covered(text, tuple(report.read))} == chapters
+    assert [name for name in texts if not covered(name, tuple(REPORT.read))] == []
 
 
 def test_neutral_modules_exist() -> None:
@@ -114,7 +110,7 @@ def test_params_are_checked_first_and_as_a_whole() -> None:
     assert PIPELINE[CHECK]["params"] == [{"params.yaml": None}]
     assert {"config/devices", "config/pairs"} <= set(PIPELINE[CHECK]["deps"])
     assert not _outputs(PIPELINE[CHECK]), "what it wrote would make the stages that read it run again"
-    assert PIPELINE[CHECK]["cmd"] == f"PYTHONPATH=workflow python workflow/scripts/{CHECK}.py"
+    assert PIPELINE[CHECK]["cmd"].endswith(f" PYTHONPATH=workflow python workflow/scripts/{CHECK}.py")
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=NAMES)
@@ -125,7 +121,7 @@ def test_code_of_a_stage_reads_no_other_params(stage: Stage) -> None:
 
 
 def test_every_section_of_params_is_read_by_a_stage() -> None:
-    read = {section for stage in STAGES for section in stage.params}
+    read = {section.partition(".")[0] for stage in STAGES for section in stage.params}
     assert read | {"devices"} == set(Params.model_fields) == set(VALUES)
 
 
@@ -144,11 +140,16 @@ def test_only_measuring_stages_keep_rows() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_stage_keeps_is_made_again(name: str) -> None:
-    """DVC leaves outputs that persist; Snakemake, which looks at time stamps, would take them for up to date."""
-    kept = [next(iter(out)) for out in ALL[name]["outs"] if isinstance(out, dict) and next(iter(out.values())).get("persist")]
-    written = [path for path in kept if path.startswith("results/") and not path.endswith("speed.json")]
-    assert (" --force " in ALL[name]["cmd"]) == bool(written)
+def test_what_is_in_git_stays_until_there_is_something_to_put_in_its_place(name: str) -> None:
+    """DVC leaves outputs that persist; Snakemake, which looks at time stamps, would take them for up to date unless forced."""
+    flags = [
+        next(iter(out.values()))
+        for kind in ("outs", "plots", "metrics")
+        for out in ALL[name].get(kind, [])
+        if isinstance(out, dict)
+    ]
+    assert all(one == {"cache": False, "persist": True} for one in flags)
+    assert " --force " in ALL[name]["cmd"]
 
 
 def test_make_tables_builds_all_but_predictors_again() -> None:
@@ -156,35 +157,34 @@ def test_make_tables_builds_all_but_predictors_again() -> None:
 
     No rows of architectures outside the zoo's families are shipped: their stage runs for no device unless one is named.
     """
-    (forced,) = re.findall(r"dvc repro --force --single-item (zoo .+)", (ROOT / "Makefile").read_text())
-    wanted = forced.split()
+    assert (
+        "dvc repro --force --single-item $$(python -m edgeplan.chapters.registry) report\n" in (ROOT / "Makefile").read_text()
+    )
     assert VALUES["unseen"]["devices"] == []
-    assert wanted == [name for name in NAMES if name not in {"training", "unseen"}]
+    assert [*rebuilt(VALUES), "report"] == [name for name in NAMES if name not in {"training", "unseen"}]
 
 
-def test_one_stage_merges_the_figures_of_merit_of_a_target() -> None:
-    """Each chapter writes its own; the registry says which stage merges them."""
-    for chapter in CHAPTERS.values():
-        (merging,) = (stage for stage in STAGES if stage.name == chapter.merged_by)
-        assert merging.outputs["metrics"].endswith("/metrics.json"), chapter.name
-        own = [path for stage in chapter.stages for path in stage.written if "/chapters/" in path]
-        (wildcard,) = merging.targets.wildcards
-        assert f"results/{{{wildcard}}}/chapters/{chapter.name}.json" in own
-        assert covered(own[0], merging.read)
+def test_one_stage_takes_in_what_every_chapter_hands_over() -> None:
+    """Each chapter writes its own figures of merit and pages; the paths of both are those of the registry."""
+    parts = parts_of_report(VALUES)
+    for name, chapter in CHAPTERS.items():
+        for target in chapter.targets.of(VALUES):
+            own = [f"results/chapters/{next(iter(target.values()))}/{name}{end}" for end in (".json", ".page.json")]
+            assert [parts[path] for path in own] == [name, name]
+    assert covered(next(iter(parts)), REPORT.read)
+    assert list(parts).count("results/chapters/transfer/transfer.page.json") == 1
+    assert set(REPORT.params) == {stage.targets.path for stage in STAGES if stage.targets}
     merged = [path for stage in STAGES for path in stage.metrics]
     assert len(set(merged)) == len(merged)
-
-
-def test_the_report_of_a_device_takes_in_the_chapters_that_are_about_it() -> None:
-    both, one = (parts_of_report(REPORT, device, VALUES) for device in ("cpu-onednn", "cpu-openvino"))
-    folder = "results/cpu-onednn/chapters"
-    wanted = ("prediction.json", *(f"{name}{end}" for name in ("cold_start", "memory") for end in (".json", ".page.json")))
-    assert both == [f"{folder}/{name}" for name in wanted]
-    assert one == ["results/cpu-openvino/chapters/prediction.json"]
-    pair = parts_of_report(PAIR_REPORT, "pair-pocl", VALUES)
-    assert pair == [
-        f"results/pair-pocl/chapters/{name}{end}" for name in ("partition", "partition_eop") for end in (".json", ".page.json")
+    assert merged_figures(VALUES) == [
+        f"results/{target}/metrics.json" for target in ("cpu-onnxruntime", "cpu-openvino", "cpu-onednn", "pair-pocl")
     ]
+
+
+def test_a_run_on_one_device_takes_in_nothing_of_another() -> None:
+    parts = parts_of_report({**VALUES, "devices": ["cpu-onnxruntime"]})
+    assert not [path for path in parts if "cpu-openvino" in path]
+    assert [path for path in parts if path.endswith("cpu-onednn/prediction.json")] == []
 
 
 def test_chapters_have_the_same_names_and_registries() -> None:

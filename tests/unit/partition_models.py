@@ -18,14 +18,14 @@ from onnx import TensorProto, helper
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx.write import to_onnx
+from edgeplan.graph.onnx.write import SeededModel, to_onnx
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, partition, program_of
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
 from edgeplan.runtime.program import activation_layouts, default_program
 from edgeplan.runtime.session import SequentialSession
-from edgeplan.workloads.exported import Exported, save_model
+from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.recurrent import recurrent_language_model
 from edgeplan.workloads.registry import Workload
 from edgeplan.workloads.transformers import bert
@@ -75,7 +75,7 @@ class Saved:
 
     def __init__(self, workload: Workload, folder: Path) -> None:
         written = to_onnx(workload, 1) if isinstance(workload, Graph) else workload.to_onnx(1)
-        self.path = save_model(written, folder / "model.onnx")
+        self.path = SeededModel(written).save(folder / "model.onnx")
         self.graph, self.lowered = read_model(self.path)
         rng = np.random.default_rng(2)
         self.inputs: dict[str, Array] = {}

@@ -40,7 +40,6 @@ from edgeplan.reporting import kit
 from edgeplan.runtime.partitioned.program import Lane, Split, partition
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
 from edgeplan.workloads.batches import batched
-from edgeplan.workloads.exported import save_model
 from edgeplan.zoo.choices import Choices
 from edgeplan.zoo.mobilenetv1 import mobilenetv1
 from edgeplan.zoo.shufflenetv2 import shufflenetv2
@@ -218,7 +217,7 @@ def test_what_is_varied_is_built_as_named(tmp_path: Path) -> None:
         assert name == f"{model} {setting} {values[0]}"
         if model == "BERT":
             continue
-        written = save_model(build().to_onnx(0), tmp_path / "model.onnx")  # type: ignore[union-attr]
+        written = build().seeded(0).save(tmp_path / "model.onnx")  # type: ignore[union-attr]
         lowered = subject_of(name, written, 0).lowered
         batch = values[0] if setting == "batch" else 16
         assert lowered.shapes["logits"] == (batch, 32000)

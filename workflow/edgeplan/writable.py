@@ -54,7 +54,7 @@ def cannot_write(error: OSError, path: Path, *, instead: str = "") -> StoreError
     ask = f"{instead}, or ask for write permission"
     if error.errno in _NO_ROOM:
         what = "the disk is full"
-        following = "free some space and run the same command again: what was stored before is kept and not measured again"
+        following = "free some space and run the same command again: nothing that was stored before is lost"
     elif error.errno == errno.EFBIG:
         what, following = f"cannot write: {error.strerror}", "raise the limit on the size of files: ulimit -f unlimited"
     elif error.errno == errno.EROFS:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Tensor
 
 Array = npt.NDArray[Any]
@@ -109,6 +110,15 @@ class Engine(ABC):
             DeviceError: the engine is not installed.
         """
 
+    @classmethod
+    def version_for(cls, settings: EngineSettings) -> str:  # noqa: ARG003  for engines of several drivers
+        """Version of what runs with these settings: rows are keyed by it.
+
+        Raises:
+            DeviceError: the engine is not installed, or what its options name is not there.
+        """
+        return cls.version()
+
     @abstractmethod
     def load(self, model: Path, graph: Graph) -> Session:
         """Load an ONNX file of `graph` and bind random inputs."""
@@ -129,12 +139,12 @@ class Engine(ABC):
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Seeded inputs in [0.05, 1): no zeros, no denormals. Integers and truth values are 0 and 1, which most axes have."""
-    rng = np.random.default_rng(seed)
+    """Seeded inputs in [0.05, 1): no zeros, no denormals. Integers and truth values are 0 and 1; indices of one place are 0."""
+    rng, limits = np.random.default_rng(seed), index_limits(graph)
 
     def values(tensor: Tensor) -> Array:
         if tensor.dtype != FLOAT32:
-            return rng.integers(0, 2, tensor.shape).astype(tensor.dtype)
+            return rng.integers(0, min(limits.get(tensor.name, 2), 2), tensor.shape).astype(tensor.dtype)
         return rng.random(tensor.shape, dtype=np.float32) * np.float32(0.95) + np.float32(0.05)
 
     return {name: values(graph.tensors[name]) for name in graph.inputs}

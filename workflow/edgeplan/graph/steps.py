@@ -38,7 +38,8 @@ class Step:
         kind: conv, fc, pool, concat, split, shuffle, binary, eltwise, scale, lrn, softmax, resize, lstm, gru, lbr_gru (a GRU
             that multiplies before it resets), rnn, transpose, reshape, matmul, mix (a product with a matrix that follows from
             the settings: `axis_matrices`), compiled (a kernel of `runtime.kernels` with the block of numbers of `blocks`; its
-            weights are called by their place, `operand_1`), rows (of a table in the file: `runtime.streaming.rows`).
+            weights are called by their place, `operand_1`), constant (a weight that is an output), rows (of a table in the
+            file: `runtime.streaming.rows`).
         members: ONNX operators that run in it, in topological order.
         inputs, outputs: activations read (post-operations' operands apart) and written.
         weights: role -> initialiser: weight, bias, and of a folded batch normalisation bn_scale, bn_bias, bn_mean, bn_variance;
@@ -89,6 +90,7 @@ class Lowered:
         inputs, outputs: activations at the border.
         shapes: shape of every activation and weight that the steps name.
         types: element type of those that are not of float32, which are row-major everywhere.
+        limits: what the values of inputs stay below that places of an axis are picked by (`index_limits`).
     """
 
     name: str
@@ -97,3 +99,4 @@ class Lowered:
     outputs: tuple[str, ...]
     shapes: Mapping[str, Shape]
     types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))

@@ -11,11 +11,14 @@ from typing import TypeVar
 from edgeplan.engines.onednn.cold import prepared
 from edgeplan.measurement.process.child import ColdRunError, run_cold
 from edgeplan.measurement.process.clock import Clock
+from edgeplan.measurement.process.inputs import job_inputs
 from edgeplan.measurement.process.job import RunJob, RunResult
 from edgeplan.measurement.process.undisturbed_start import start_cold
 from edgeplan.planning.document import Plan
 from edgeplan.planning.machine import MAIN, Schedule, core_name, simulate
 from edgeplan.planning.profile import SOURCES, Profile
+from edgeplan.runtime.linked_file import read_linked
+from edgeplan.runtime.plan_folder import PROGRAM_NAME
 
 Key = TypeVar("Key", bound=Hashable)
 STAGES = ("open", "read", "create", "transform", "execute")
@@ -53,13 +56,12 @@ def predicted_ms(profile: Profile, plan: Plan) -> dict[str, float]:
     return sums
 
 
-def start_job(plan: Plan, folder: Path, inputs: Mapping[str, tuple[int, ...]], cpus: tuple[int, ...]) -> RunJob:
+def start_job(plan: Plan, folder: Path, cpus: tuple[int, ...]) -> RunJob:
     """A cold start of a plan folder, the page cache warm.
 
     Args:
         plan: the plan.
         folder: built from it.
-        inputs: shape of each input of the model.
         cpus: processors to run on.
     """
     return RunJob.model_validate(
@@ -68,8 +70,8 @@ def start_job(plan: Plan, folder: Path, inputs: Mapping[str, tuple[int, ...]], c
             "threads": plan.threads,
             "cpus": cpus,
             "artefact": prepared(folder).artefact,
-            "inputs": dict(inputs),
             "state": "cached",
+            **job_inputs(read_linked(folder / PROGRAM_NAME).inputs),
         }
     )
 
@@ -110,7 +112,6 @@ def check(
     profiles: Iterable[Profile],
     plan: Plan,
     folder: Path,
-    inputs: Mapping[str, tuple[int, ...]],
     *,
     cpus: tuple[int, ...],
     repeats: int = 9,
@@ -122,7 +123,6 @@ def check(
         profiles: that the plan was made from.
         plan: the plan.
         folder: built from it.
-        inputs: shape of each input of the model.
         cpus: processors to run on.
         repeats: fresh processes.
         clock: the profile's, see `measured_ms`.
@@ -131,5 +131,5 @@ def check(
         ColdRunError: a run failed.
     """
     profile = next(p for p in profiles if p.layout == plan.layout)
-    found = measured_ms({folder: start_job(plan, folder, inputs, cpus)}, repeats, clock)
+    found = measured_ms({folder: start_job(plan, folder, cpus)}, repeats, clock)
     return Check(plan.model, predicted_ms(profile, plan), found[folder])

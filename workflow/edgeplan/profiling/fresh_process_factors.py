@@ -111,7 +111,6 @@ def measure_start(
     dnnl: Dnnl,
     model: Path,
     profile: Profile,
-    inputs: Mapping[str, tuple[int, ...]],
     pairs: Pairs,
     starter: Starter,
     *,
@@ -124,7 +123,6 @@ def measure_start(
         dnnl: the library.
         model: the model file.
         profile: of the model under one home layout; its start and its factors are not looked at.
-        inputs: shape of each input.
         pairs: what two preparations take from each other.
         starter: starts them.
         cores: of the device.
@@ -146,7 +144,7 @@ def measure_start(
         folder = scratch / f"start-{profile.layout}-{how}-{source}"
         build_plan_folder(dnnl, model, plan, folder)
         plans[how, source] = plan
-        jobs[how, source] = start_job(plan, folder, inputs, cores.all if on.cores > 1 else cores.big[:1])
+        jobs[how, source] = start_job(plan, folder, cores.all if on.cores > 1 else cores.big[:1])
     found, noise = starter.start(jobs)
     checks = {case: Check(profile.model, predicted_ms(on, plans[case]), found[case]) for case, on in cases.items()}
     fresh, alone = _fresh(checks), checks["alone", _MAPPED].measured_ms
@@ -176,7 +174,6 @@ def tried(
     dnnl: Dnnl,
     model: Path,
     profiles: Sequence[Profile],
-    inputs: Mapping[str, tuple[int, ...]],
     starter: Starter,
     *,
     cores: Cores,
@@ -197,7 +194,7 @@ def tried(
         plan = document(found, "optimal", target, bound_ms=found.lower_bound_ms or found.makespan_ms)
         folder = scratch / f"tried-{profile.layout}"
         build_plan_folder(dnnl, model, plan, folder)
-        jobs[profile.layout] = start_job(plan, folder, inputs, cores.all)
+        jobs[profile.layout] = start_job(plan, folder, cores.all)
         predicted.append(plan.makespan_ms)
     starts, _ = starter.start(jobs)
     ratios = [starts[p.layout]["total"] / time for p, time in zip(profiles, predicted, strict=True)]

@@ -11,14 +11,13 @@ from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from edgeplan.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.child import Forks
 from edgeplan.measurement.process.clock import NOMINAL_SECONDS, Clock, calibrate
-from edgeplan.measurement.process.inputs import Array
+from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.measurement.process.interference import PRODUCTS, Interference
 from edgeplan.measurement.references import References
 from edgeplan.planning.profile import Fresh, Profile
@@ -99,7 +98,7 @@ def profile_model(
         StoreError: rows could not be stored.
     """
     lowered = lower(graph)
-    known = _Model(name, dnnl, model, lowered, locate_weights(model, lowered), random_inputs(graph))
+    known = _Model(name, dnnl, model, lowered, locate_weights(model, lowered), inputs_of(lowered))
     rows = store or ProfileStore(None, identity(dnnl.info, settings, cores))
     signed = {home: signatures(dnnl, lowered, home) for home in layouts}
     missing = [home for home in layouts if not is_known(rows, signed[home])]
@@ -113,6 +112,12 @@ def profile_model(
     starts = [_stored_start(rows, signed[home]) for home in layouts]
     profiles = [_profile(known, home, rows, settings, cores, constants, s) for home, s in zip(layouts, starts, strict=True)]
     return pooled(profiles, [start.scale for start in starts])
+
+
+def inputs_of(lowered: Lowered) -> Mapping[str, Array]:
+    """Seeded inputs of a model: those that a cold start in a fresh process gets."""
+    shapes = {name: lowered.shapes[name] for name in lowered.inputs}
+    return random_inputs(shapes, 0, lowered.types, lowered.limits)
 
 
 def is_known(rows: ProfileStore, signed: Sequence[str]) -> bool:
@@ -230,13 +235,9 @@ class _Measuring:
             for home, start in zip(homes, plain, strict=True)
         ]
         starter = Starter(self._of_starts, self._forks, _TRIALS, 0, Budget())
-        found = tried(model.dnnl, model.path, pooled(made), self._shapes, starter, cores=self._cores, scratch=self._scratch)
+        found = tried(model.dnnl, model.path, pooled(made), starter, cores=self._cores, scratch=self._scratch)
         for home, start, scale in zip(homes, plain, found, strict=True):
             starts[home] = replace(start, scale=scale)
-
-    @property
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: values.shape for name, values in self._model.inputs.items()}
 
     def _constants(self, references: References, watch: Interference | None) -> Constants:
         runs = self._settings.reference_runs
@@ -322,7 +323,6 @@ class _Measuring:
             model.dnnl,
             model.path,
             profile,
-            self._shapes,
             self._pairs.get(home, Pairs()),
             starter,
             cores=self._cores,

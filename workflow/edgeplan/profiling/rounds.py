@@ -24,6 +24,7 @@ from typing import Self
 import numpy as np
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.operators.compiled import picks_places
 from edgeplan.measurement.preemption import switches
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.inputs import Array
@@ -118,6 +119,8 @@ class Harness:
         page_cache.read_through(self.files)
         flush = min(max(self.trials.weights_bytes, _LEAST_FLUSH_BYTES), _MOST_FLUSH_BYTES)
         self._flush = np.ones(flush // 4, np.float32)
+        # what the arena holds of another step is no index: these run behind all steps before them, as in an inference
+        self._picking = frozenset(i for i, step in enumerate(subject.program.steps) if picks_places(step))
         self._stack = ExitStack()
         self._stack.enter_context(dnnl.without_primitive_cache())
         self.standing = {width: self._stand_in(width) for width in self.widths}
@@ -237,14 +240,18 @@ class Harness:
                 times.add(f"{source}:{core}", index, _sums(marks)["read"], preempted=switches() > before)
 
     def _execute(self, what: Round, prepared: Mapping[int, Calls], stage: str, times: Times) -> None:
-        """Execute the steps, each behind the one before it, which brings its input into the caches."""
+        """Execute the steps, each behind the one before it, which brings its input into the caches, or behind all of them."""
         standing = self.standing[what.width]
         self.feed()
         self.dnnl.set_threads(what.width)
         if stage == "first":
             np.multiply(self._flush, np.float32(1), out=self._flush)  # as the other weights of the model do
         for index, ready in prepared.items():
-            if index - 1 not in prepared and index:
+            if index in self._picking or index - 1 in self._picking:
+                self.feed()
+                for before_it in standing[:index]:
+                    self.executor.execute(before_it)
+            elif index - 1 not in prepared and index:
                 self.executor.execute(standing[index - 1])
             before, start = switches(), _clock()
             self.executor.execute(ready)

@@ -152,4 +152,4 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def _border(program: Program, name: str) -> dict[str, Any]:
-    return {"name": name, "shape": program.shapes[name], "offset": program.offsets[name]}
+    return {"name": name, "shape": program.shapes[name], "offset": program.offsets[name], "dtype": program.dtype(name)}

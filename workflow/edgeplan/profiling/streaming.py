@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +22,11 @@ from edgeplan.planning.memory.quick import Planned
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime.streaming.again import buffers_of
 from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
-from edgeplan.support.subprocesses import ending, environment
+from edgeplan.support.subprocesses import ending, module_command, run
 
 _STDERR_LINES = 6
 _SPARE_BYTES = 192 << 10  # runs differ by some pages
+_UNREAD_BYTES_PER_MS = 1e6  # of a program without weights: no bytes were timed, and none are read, so any rate will do
 _Bytes = Annotated[int, Field(ge=0)]
 
 
@@ -158,12 +158,10 @@ def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings:
     Raises:
         StreamRunError: the process failed; its last words are in the message.
     """
-    command = [sys.executable, "-m", "edgeplan.runtime.streaming.worker"]
+    command = module_command("edgeplan.runtime.streaming.worker")
     job = json.dumps(settings.job(folder, threads, schedules)).encode()
     try:
-        done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
-            command, input=job, capture_output=True, timeout=settings.timeout_seconds, env=environment(), check=False
-        )
+        done = run(command, input=job, timeout=settings.timeout_seconds)
     except subprocess.TimeoutExpired as error:
         what = f"no result within {settings.timeout_seconds:g} s"
         raise StreamRunError(what, where=str(folder), next_step="run it on a quieter machine") from error
@@ -230,7 +228,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
     steps = np.median(np.array(found.phases[0].step_ms[1:] or found.phases[0].step_ms), axis=0)
     return StreamProfile(
         compute_ms=tuple(round(float(ms), 6) for ms in steps),
-        bytes_per_ms=statistics.median(found.bytes_per_ms),
+        bytes_per_ms=statistics.median(found.bytes_per_ms) or _UNREAD_BYTES_PER_MS,
         lanes=LANES,
         objects_bytes=max(0, found.peak_over_idle - int(schedule["arena_bytes"])) + _SPARE_BYTES,
         idle_bytes=found.idle.rss,

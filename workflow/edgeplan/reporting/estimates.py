@@ -44,6 +44,8 @@ def estimate(statistic: Callable[..., float], *parts: ArrayLike) -> Estimate:
     values = [np.asarray(part, dtype=np.float64) for part in parts]
     if not values[0].size:
         return Estimate(math.nan)
+    order = np.lexsort(values)  # the same interval in whatever order they are given
+    values = [part[order] for part in values]
     found = with_interval("", lambda chosen: float(statistic(*(part[chosen] for part in values))), values[0].size)
     return Estimate(found[""], *(found.get(key, math.nan) for key in interval_keys("")))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from edgeplan.errors import FormatError
 from edgeplan.reporting.bars import NO_VALUE, Bar, interval_of, value_of, worst
 from edgeplan.reporting.captions import caption
-from edgeplan.reporting.table import cell_text
+from edgeplan.reporting.table import cell_text, read_markdown
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document
 
@@ -92,6 +94,8 @@ class ChapterPage:
         machine: what it is, a line.
         rows: fingerprint of the machine and the commits that measured, which remarks about these rows name.
         absent: titles of what was not measured.
+        grade: how far the figures can be trusted (`grade.Name`); "" where nothing tells.
+        graded: why so, a sentence.
     """
 
     id: str
@@ -110,30 +114,80 @@ class ChapterPage:
     machine: str = ""
     rows: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+    grade: str = ""
+    graded: str = ""
+
+    @property
+    def machine_id(self) -> str:
+        """Fingerprint of the machine that was measured; "" where it is not known."""
+        return self.rows[0] if self.rows else ""
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Titles of the headline figures without a value."""
+        return tuple(card.title for card in self.cards if NO_VALUE in card.value)
 
 
 _CHAPTER = TypeAdapter(ChapterPage)
 
 
-def write_chapter(chapter: ChapterPage, path: Path) -> None:
-    """Write a chapter for `read_chapter`, atomically."""
-    write_json(path, dataclasses.asdict(chapter))
+def write_chapter(chapter: ChapterPage, path: Path, *, tables: Path, figures: Path) -> None:
+    """Write a chapter for `read_chapter`, atomically.
+
+    Its tables and figures stay where they are: the document names their files, and the digests by which it changes with them.
+
+    Args:
+        chapter: of one target.
+        path: the document.
+        tables: folder of `table.write_table`, by id.
+        figures: folder of figures, `<id>.svg`.
+    """
+    document = dataclasses.asdict(chapter)
+    for part in document["tables"]:
+        for key in ("columns", "numeric", "rows"):
+            del part[key]
+        part.update(_named(tables / f"{part['id']}.md", path.parent))
+    for part in document["pictures"]:
+        del part["svg"]
+        part.update(_named(figures / f"{part['id']}.svg", path.parent))
+    write_json(path, document)
+
+
+def _named(file: Path, folder: Path) -> dict[str, str]:
+    """Where a file lies, seen from a folder, and the digest of what it holds."""
+    return {"file": os.path.relpath(file, folder), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()[:16]}
 
 
 def read_chapter(path: Path) -> ChapterPage:
-    """Read a chapter that a stage handed over.
+    """Read a chapter that a stage handed over, with its tables and figures.
 
     Raises:
-        FormatError: it cannot be read, or does not fit.
+        FormatError: it or one of its files cannot be read, or does not fit.
     """
+    document = read_document(path)
     try:
-        return _CHAPTER.validate_python(read_document(path))
+        for part in document["tables"]:
+            columns, numeric, rows = read_markdown(_file(part, path))
+            part.update({"columns": columns, "numeric": numeric, "rows": rows})
+        for part in document["pictures"]:
+            part["svg"] = _file(part, path).read_text(encoding="utf-8")
+        return _CHAPTER.validate_python(document)
     except ValidationError as error:
-        raise FormatError(
-            f"{path.name} is no chapter of a report: {error.errors()[0]['msg']} ({error.errors()[0]['loc']})",
-            where=str(path),
-            next_step="run the stage that writes it again",
-        ) from error
+        raise _no_chapter(path, f"{error.errors()[0]['msg']} ({error.errors()[0]['loc']})") from error
+    except (KeyError, TypeError, AttributeError, OSError, UnicodeDecodeError) as error:
+        raise _no_chapter(path, f"{type(error).__name__}: {error}") from error
+
+
+def _file(part: dict[str, Any], path: Path) -> Path:
+    """The file that a part of a document names; its digest has done its work once the document changed."""
+    del part["sha256"]
+    return path.parent / str(part.pop("file"))
+
+
+def _no_chapter(path: Path, why: str) -> FormatError:
+    return FormatError(
+        f"{path.name} is no chapter of a report: {why}", where=str(path), next_step="run the stage that writes it again"
+    )
 
 
 def with_texts(chapter: ChapterPage, captions: Path, remarks: Iterable[str]) -> ChapterPage:

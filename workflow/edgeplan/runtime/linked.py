@@ -103,12 +103,17 @@ class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Border(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An input or output: row-major at an offset in the arena."""
+    """An input or output: row-major at an offset in the arena.
+
+    Attributes:
+        below: what integers of an input stay below, 2 where no axis is known that they pick places of.
+    """
 
     name: str
     shape: tuple[Count, ...]
     offset: Count
     dtype: ElementType = "float32"
+    below: Count = 2
 
     @property
     def size(self) -> int:

@@ -183,8 +183,9 @@ def _files(model: Path, plan: Plan, names: Sequence[str]) -> list[dict[str, Any]
             where=str(model),
             next_step=AGAIN,
         )
-    # a link keeps its name: a copy of the model beside the plan is found by it
-    return [_file(model.parent.resolve() / name) for name in names]
+    # a link keeps its name: a copy of the model beside the plan is found by it. A model without weights is named, too: only so
+    # the plan knows what its outputs are checked against.
+    return [_file(model.parent.resolve() / name) for name in names or (model.name,)]
 
 
 def _file(path: Path) -> dict[str, Any]:
@@ -243,15 +244,19 @@ def _linked(lowered: Lowered, plan: Plan, locations: Mapping[str, WeightLocation
             again["source"] = "shared"
         switched.append(again)
 
-    def border(names: Sequence[str]) -> list[dict[str, Any]]:
-        return [{"name": n, "shape": program.shapes[n], "offset": program.offsets[n], "dtype": program.dtype(n)} for n in names]
+    def border(names: Sequence[str], limits: Mapping[str, int]) -> list[dict[str, Any]]:
+        return [
+            {"name": n, "shape": program.shapes[n], "offset": program.offsets[n], "dtype": program.dtype(n)}
+            | ({"below": limits[n]} if n in limits else {})
+            for n in names
+        ]
 
     return {
         **linker.tables(),
         "steps": steps,
         "later": switched,
-        "inputs": border(lowered.inputs),
-        "outputs": border(lowered.outputs),
+        "inputs": border(lowered.inputs, lowered.limits),
+        "outputs": border(lowered.outputs, {}),
         "files": linker.files,
         "arena_bytes": aligned(program.scratch_offset + linker.scratch_bytes),
     }

@@ -18,8 +18,13 @@ from edgeplan.writable import STATE_INSTEAD, cannot_write, state_base
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object], *, sync: bool = True) -> None:
     """Call `write` on a temporary file beside `path`, then rename it: readers see the old file or the new one, never a half.
+
+    Args:
+        path: file to write.
+        write: called with the temporary file.
+        sync: whether to wait until the new file is on the disk; without, a power failure may leave a half.
 
     Raises:
         StoreError: it cannot be written, with the cause; nothing is left behind.
@@ -31,8 +36,9 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         os.close(handle)
         temporary = Path(name)
         write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        if sync:
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:

@@ -17,6 +17,7 @@ from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.onednn.cold import prepared
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.process import child as process
+from edgeplan.measurement.process.inputs import job_inputs
 from edgeplan.measurement.process.job import RunJob
 from edgeplan.profiling.settings import Cores, cores_of
 from edgeplan.runtime.cold_executor import ColdSession
@@ -147,9 +148,8 @@ def start_apart(
         "setting": "edgeplan-continuous" if continuous else "edgeplan",
         "threads": program.threads,
         "cpus": cores.all,
-        "inputs": {border.name: border.shape for border in program.inputs},
-        "types": {border.name: border.dtype for border in program.inputs},
         "state": "evicted" if evicted else "cached",
+        **job_inputs(program.inputs),
     }
     for _ in range(2):
         result = process.run_cold(RunJob.model_validate(fields | {"artefact": prepared(folder).artefact}))

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
 from edgeplan.chapters.cold_start.planners.registry import EVICTED, Options, plan
 from edgeplan.devices.config import DeviceFile
-from edgeplan.engines.base import random_inputs
 from edgeplan.engines.cold import model_files
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
-from edgeplan.measurement.lock import machine_lock
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import Disk, Profile
 from edgeplan.predictors.source import Source
 from edgeplan.profiling.disk import glance_at_disk, measure_disk
 from edgeplan.profiling.forms import require_exact
-from edgeplan.profiling.profiler import LOCK_SECONDS, is_known, profile_model
+from edgeplan.profiling.profiler import LOCK_SECONDS, inputs_of, is_known, profile_model
 from edgeplan.profiling.reprofile import Reprofiler
 from edgeplan.profiling.settings import FAST, Cores, ProfileSettings, cores_of
 from edgeplan.profiling.store import ProfileStore, alternatives, identity
@@ -88,8 +86,7 @@ def plan_model(model: Path, request: Request) -> Planned:
         EdgeplanError: see `profile_model`, `predicted_profiles` and `planner.plan`.
     """
     graph, _ = read_model(model)
-    with at_work(request.costs):
-        return _plan(model, graph, request)
+    return _plan(model, graph, request)
 
 
 def read_model(model: Path) -> tuple[Graph, Lowered]:
@@ -101,15 +98,6 @@ def read_model(model: Path) -> tuple[Graph, Lowered]:
     graph = simplify(load_onnx(model))
     require_exact(graph, str(model))
     return graph, lower(graph)
-
-
-def at_work(costs: str) -> AbstractContextManager[None]:
-    """Holds the machine while candidates are listed, kernels measured and plans built; predicted costs never wait for it.
-
-    Raises:
-        BusyError: another process is measuring on this machine, and did not end in time.
-    """
-    return nullcontext() if costs == "predicted" else machine_lock(LOCK_SECONDS)
 
 
 def _plan(model: Path, graph: Graph, request: Request) -> Planned:
@@ -134,7 +122,10 @@ def _plan(model: Path, graph: Graph, request: Request) -> Planned:
             lines.append(preparation.about())
         about = tuple(filter(None, lines))
     else:
-        profiles = profile_model(dnnl, model, graph, settings, cores=cores, name=name, store=store, layouts=request.layouts)
+        profiles = profile_model(
+            dnnl, model, graph, settings,
+            cores=cores, name=name, store=store, layouts=request.layouts, lock_timeout_seconds=LOCK_SECONDS,
+        )  # fmt: skip
     with ExitStack() as stack:
         options = Options(disk=_disk(model, predicted=predicted) if request.planner == EVICTED else None)
         if request.reprofile:
@@ -177,5 +168,5 @@ def _reprofiler(
     dnnl: Dnnl, model: Path, graph: Graph, settings: ProfileSettings, cores: Cores, store: ProfileStore
 ) -> Reprofiler:
     lowered = lower(graph)
-    weights, inputs = locate_weights(model, lowered), random_inputs(graph)
+    weights, inputs = locate_weights(model, lowered), inputs_of(lowered)
     return Reprofiler(dnnl, model, lowered, weights, inputs, settings=settings, cores=cores, store=store)

@@ -49,7 +49,6 @@ from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.build import Built, build, write_weights
 from edgeplan.runtime.streaming.program import PROGRAM_NAME, StreamProgram, to_json
-from edgeplan.runtime.streaming.rows import with_rows
 from edgeplan.runtime.streaming.session import PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME
 from edgeplan.support.files import write_json, write_text
 from edgeplan.writable import cannot_write
@@ -212,8 +211,7 @@ class Planner:
         self._candidates: dict[Form, Candidate] = {}
         self._layouts: dict[Form, Ints] = {}
         shapes = {name: self.lowered.shapes[name] for name in self.lowered.inputs}
-        rows = {step.inputs[0]: step.integer("rows") for step in with_rows(self.lowered)[0].steps if step.kind == "rows"}
-        self.values = random_inputs(shapes, 0, self.lowered.types, rows)  # tokens from all of a vocabulary
+        self.values = random_inputs(shapes, 0, self.lowered.types, self.lowered.limits)  # tokens from all of a vocabulary
         self.inputs = _written(self.values, work)
         self.beside_bytes = 0
 

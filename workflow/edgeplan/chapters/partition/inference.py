@@ -15,6 +15,7 @@ from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.planned import About, check_opened, model_of, read_folder, session_of
 from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import DeviceError
+from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.lock import machine_lock
@@ -29,12 +30,13 @@ _MS_PER_NS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of a model: its name, shape and element type, and its size in bytes."""
+    """An input of a model: its name, shape and element type, its size in bytes, and what its integers stay below."""
 
     name: str
     shape: Shape
     dtype: str
     size: int
+    below: int
 
 
 def inputs_of(model: Path) -> tuple[Input, ...]:
@@ -44,8 +46,8 @@ def inputs_of(model: Path) -> tuple[Input, ...]:
         ModelError: it cannot be read.
     """
     graph = load_onnx(model)
-    found = (graph.tensors[name] for name in graph.inputs)
-    return tuple(Input(tensor.name, tensor.shape, tensor.dtype, tensor.size_bytes) for tensor in found)
+    limits, found = index_limits(graph), (graph.tensors[name] for name in graph.inputs)
+    return tuple(Input(t.name, t.shape, t.dtype, t.size_bytes, limits.get(t.name, 2)) for t in found)
 
 
 @dataclass(frozen=True)

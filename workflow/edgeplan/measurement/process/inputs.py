@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan.support.tensors import Border
+
 Array = npt.NDArray[Any]
+_BELOW = 2
 
 
 def random_inputs(
@@ -25,17 +28,33 @@ def random_inputs(
     Args:
         shapes: by name.
         seed: of all.
-        types: of inputs that are not of float32; these are 0 and 1, which most axes have.
-        below: what the values of such an input stay below, where more than these are known to be good.
+        types: of inputs that are not of float32; these are 0 and 1.
+        below: what the values of such an input stay below, where it is known: they pick places of an axis of that size.
     """
     rng = np.random.default_rng(seed)
 
     def values(name: str, shape: tuple[int, ...]) -> Array:
         if types.get(name, "float32") != "float32":
-            return rng.integers(0, below.get(name, 2), shape).astype(types[name])
+            return rng.integers(0, below.get(name, _BELOW), shape).astype(types[name])
         return rng.random(shape, dtype=np.float32) * np.float32(0.95) + np.float32(0.05)
 
     return {name: values(name, tuple(shape)) for name, shape in shapes.items()}
+
+
+def random_inputs_of(borders: Iterable[Border], seed: int = 0) -> dict[str, Array]:
+    """Seeded inputs of a program, see `random_inputs`."""
+    fields = job_inputs(borders)
+    return random_inputs(fields["inputs"], seed, fields["types"], fields["below"])
+
+
+def job_inputs(borders: Iterable[Border]) -> dict[str, dict[str, Any]]:
+    """The fields of a job that say which inputs a program takes: shapes, types, and what integers stay below."""
+    known = tuple(borders)
+    return {
+        "inputs": {border.name: border.shape for border in known},
+        "types": {border.name: border.dtype for border in known},
+        "below": {border.name: border.below for border in known if border.below != _BELOW},
+    }
 
 
 def digest(outputs: Mapping[str, Array]) -> str:

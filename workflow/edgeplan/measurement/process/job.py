@@ -64,6 +64,7 @@ class RunJob(_Job):
         artefact: what the setting loads.
         inputs: shape of each input of the ONNX model.
         types: element type of those that are not of f32.
+        below: what the values of those stay below that pick places of an axis.
         seed: seed of the inputs.
         state: what the page cache holds when the clock starts.
         warm_runs: runs after the cold one.
@@ -76,6 +77,7 @@ class RunJob(_Job):
     artefact: Artefact
     inputs: Annotated[dict[Name, tuple[Dimension, ...]], Field(min_length=1)]
     types: dict[Name, Literal["float32", "int32", "int64", "bool"]] = Field(default_factory=dict)
+    below: dict[Name, Dimension] = Field(default_factory=dict)
     seed: Annotated[int, Field(ge=0)] = 0
     state: State
     warm_runs: Annotated[int, Field(ge=0, le=100_000)] = 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.process.child import ColdRunError, prepare_offline, work_apart
 from edgeplan.measurement.process.job import Artefact, PrepareJob
@@ -33,10 +34,11 @@ def peak_bytes(model: Path, processors: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Shapes of a model's inputs, and the types of those that are not of float32."""
+    """Shapes of a model's inputs, the types of those that are not of float32, and what indices among them stay below."""
 
     shapes: dict[str, tuple[int, ...]]
     types: dict[str, str]
+    below: dict[str, int]
 
 
 def inputs_of(model: Path) -> Inputs:
@@ -48,7 +50,9 @@ def inputs_of(model: Path) -> Inputs:
     graph = load_onnx(model)
     types = {name: graph.tensors[name].dtype for name in graph.inputs}
     return Inputs(
-        {name: graph.shape(name) for name in graph.inputs}, {name: dtype for name, dtype in types.items() if dtype != FLOAT32}
+        {name: graph.shape(name) for name in graph.inputs},
+        {name: dtype for name, dtype in types.items() if dtype != FLOAT32},
+        dict(index_limits(graph)),
     )
 
 
@@ -69,8 +73,8 @@ def stock_job(
 ) -> StockJob:
     """A job that runs a model by a setting, on the processors that a plan computes on."""
     return StockJob(
-        setting=setting, artefact=artefact, inputs=inputs.shapes, types=inputs.types, threads=len(processors),
-        processors=processors, runs=runs, gate=gate,
+        setting=setting, artefact=artefact, inputs=inputs.shapes, types=inputs.types, below=inputs.below,
+        threads=len(processors), processors=processors, runs=runs, gate=gate,
     )  # fmt: skip
 
 

@@ -47,6 +47,7 @@ class StockJob(_Document):
     artefact: Artefact
     inputs: Annotated[dict[Name, tuple[Dimension, ...]], Field(min_length=1)]
     types: dict[Name, str] = Field(default_factory=dict)
+    below: dict[Name, Dimension] = Field(default_factory=dict)
     seed: Annotated[int, Field(ge=0)] = 0
     threads: Annotated[int, Field(ge=1, le=1024)]
     processors: tuple[Annotated[int, Field(ge=0)], ...] = ()
@@ -104,7 +105,7 @@ def run(job: StockJob) -> StockResult:
         os.sched_setaffinity(0, job.processors)
     baseline = setting(job.setting).create()
     baseline.load_library(job.threads)
-    inputs = baseline.prepare_inputs(random_inputs(job.inputs, job.seed, job.types))
+    inputs = baseline.prepare_inputs(random_inputs(job.inputs, job.seed, job.types, job.below))
     gc.collect()
     wait_at(job.gate)
     reset_peak()

@@ -196,7 +196,13 @@ def _program(
 
     def border(names: Sequence[str]) -> tuple[Border, ...]:
         return tuple(
-            Border(name, lowered.shapes[name], places.operand(places.tokens[name]), lowered.types.get(name, FLOAT32))
+            Border(
+                name,
+                lowered.shapes[name],
+                places.operand(places.tokens[name]),
+                lowered.types.get(name, FLOAT32),
+                lowered.limits.get(name, 2),
+            )
             for name in names
         )
 

@@ -88,12 +88,13 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """An input or output of the model: its shape, row-major, where it lies, and its element type."""
+    """An input or output of the model: its shape, row-major, where it lies, its type, and what its integers stay below."""
 
     name: str
     shape: Shape
     operand: Operand
     dtype: str = FLOAT32
+    below: int = 2
 
     @property
     def size(self) -> int:
@@ -238,7 +239,7 @@ def _executed(found: dict[str, Any]) -> Executed:
 
 
 def _border(found: dict[str, Any]) -> Border:
-    return Border(found["name"], tuple(found["shape"]), Operand(**found["operand"]), found["dtype"])
+    return Border(found["name"], tuple(found["shape"]), Operand(**found["operand"]), found["dtype"], found.get("below", 2))
 
 
 def read_program(folder: Path) -> StreamProgram:

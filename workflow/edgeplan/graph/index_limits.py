@@ -1,0 +1,58 @@
+"""Which integers a model's inputs may hold: those that pick places of an axis stay below its size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from edgeplan.graph.ir import Graph, Operator
+
+#: Operators that hand integers on as they are; of a Gather the data, of a Where both sides.
+_HANDED_ON: Mapping[str, slice] = {
+    **dict.fromkeys(
+        (
+            "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Cast", "Slice", "Split", "Expand", "Tile",
+            "Gather", "Pad", "DepthToSpace", "SpaceToDepth", "Trilu",
+        ),
+        slice(0, 1),
+    ),
+    **dict.fromkeys(("Concat", "Max", "Min"), slice(None)),
+    "Where": slice(1, None),
+}  # fmt: skip
+
+
+def index_limits(graph: Graph) -> Mapping[str, int]:
+    """Input -> what its values stay below, for the inputs that a Gather's indices are taken from.
+
+    Args:
+        graph: of static shapes.
+
+    Returns:
+        For each such input the least size of an axis that it picks from; negative indices may reach as far down.
+    """
+    found: dict[str, int] = {}
+    for op in graph.operators:
+        if op.op_type != "Gather" or "indices" in op.attributes:
+            continue
+        data, indices = op.operands[:2]
+        shape = graph.shape(data)
+        size = shape[op.integer("axis", 0)]
+        for name in _sources(graph, indices):
+            found[name] = min(found.get(name, size), size)
+    return found
+
+
+def _sources(graph: Graph, tensor: str) -> Iterator[str]:
+    """The inputs whose values a tensor holds."""
+    seen, waiting = {tensor}, [tensor]
+    while waiting:
+        name = waiting.pop()
+        if name in graph.inputs:
+            yield name
+        producer = graph.producer.get(name)
+        more = _read_by(producer) if producer is not None else ()
+        waiting += [one for one in more if one not in seen]
+        seen.update(more)
+
+
+def _read_by(op: Operator) -> tuple[str, ...]:
+    return op.operands[_HANDED_ON[op.op_type]] if op.op_type in _HANDED_ON else ()
