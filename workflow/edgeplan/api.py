@@ -428,9 +428,10 @@ def _planned_on(device: _Path) -> DeviceFile:
     """Read the file of a device that executes plans.
 
     Raises:
-        DeviceError: there is none, or its engine executes no plans.
+        DeviceError: there is none, its engine executes no plans, or is not installed.
     """
     from edgeplan.devices.config import load_device
+    from edgeplan.runtime.library import require_installed
 
     found = load_device(Path(device) if isinstance(device, PathLike) else device)
     if found.engine != "onednn":
@@ -439,6 +440,7 @@ def _planned_on(device: _Path) -> DeviceFile:
             where="--device",
             next_step="take a device of the engine onednn, e.g. cpu-onednn",
         )
+    require_installed()
     return found
 
 
@@ -594,7 +596,7 @@ def run(
     from edgeplan.planning.document import read_plan
     from edgeplan.runtime.linked_file import read_linked
     from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     folder = plan.folder if isinstance(plan, ColdStartPlan) else Path(plan)
     _check_run(given=inputs is not None, repeat=repeat, check=check, cold=cold, evicted=evicted)
@@ -684,7 +686,7 @@ def run_memory(
     from edgeplan.engines.onnxruntime.reference import reference_outputs
     from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
     from edgeplan.runtime.streaming.program import read_program
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     _check_repeat(repeat)
     folder = Path(plan) if isinstance(plan, (str, PathLike)) else plan.folder
@@ -797,7 +799,7 @@ def run_partition(
     from edgeplan.chapters.partition.planned import model_of, read_folder
     from edgeplan.engines.onnxruntime.reference import reference_outputs
     from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     folder = Path(plan)
     about, _ = read_folder(folder)

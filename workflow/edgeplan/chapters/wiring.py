@@ -20,6 +20,7 @@ NEUTRAL = (
     *("__init__.py", "errors.py", "progress.py", "params.py", "terminal.py", "workspace.py", "writable.py"),
     *("chapters/base.py", "chapters/registry.py", "chapters/*/chapter.py", "chapters/prediction/settings.py"),
     "support/protocols.py",  # a new name comes with changed sources
+    *("support/lifeline.py", "support/termination.py", "support/subprocesses.py"),  # start and end processes
 )
 #: More modules of a folder than this, or half of them, stand as the folder: longer lists are read by nobody.
 _MODULES = 3

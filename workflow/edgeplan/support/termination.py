@@ -8,7 +8,6 @@ import select
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -18,8 +17,8 @@ from edgeplan.support import lifeline
 #: Names the process that a command of DVC or make is run by, and is to end with.
 STARTED_BY = "EDGEPLAN_STARTED_BY"
 #: How long what is run has to put things away; in the second case nobody waits for it any more.
-ASKED_SECONDS, ORPHANED_SECONDS = 5.0, 1.2
-_LEAVING_SECONDS = 0.5
+ASKED_SECONDS, ORPHANED_SECONDS = 5.0, 0.8
+_LEAVING_SECONDS = 0.4
 
 _orphaned = threading.Event()
 
@@ -80,9 +79,9 @@ def end_descendants_on_sigterm() -> None:
 def _wait_for_sigterm(told: int) -> None:
     while signal.SIGTERM not in os.read(told, 64):
         pass
+    # By the kernel, where other work leaves this thread no turn; with this process what has not ended by then is killed.
+    signal.setitimer(signal.ITIMER_REAL, seconds() + _LEAVING_SECONDS)
     lifeline.end_descendants(seconds())
-    time.sleep(_LEAVING_SECONDS)
-    os._exit(128 + signal.SIGTERM)
 
 
 def seconds() -> float:
