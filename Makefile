@@ -5,7 +5,7 @@ VENV ?= .venv
 DEVICE ?= cpu-onnxruntime
 PROFILE ?= quick
 OPTIONS ?=
-WORKERS ?= logical
+WORKERS ?= $(shell nproc)
 PLANS ?=
 SHIPPED := cpu-onednn cpu-onnxruntime cpu-openvino
 
