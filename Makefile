@@ -24,7 +24,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-slow lint report docs results-page operators-page schema bench distil wire \
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-all test-isa test-slow lint report docs results-page operators-page schema bench distil wire \
 	clean place repository
 
 help: ## show this text
@@ -35,32 +35,44 @@ reproduce: repository environment ## measure, train and evaluate DEVICE with the
 	@for file in "config/devices/$(DEVICE).yaml" "config/profiles/$(PROFILE).yaml"; do test -f "$$file" || { \
 		echo "error: there is no $$file" >&2; echo "  next:  ls '$${file%/*}'" >&2; exit 1; }; done
 	@python workflow/scripts/estimate.py "config/profiles/$(PROFILE).yaml" "$(DEVICE)"
-	@python workflow/scripts/reproduce.py "$(DEVICE)" \
+	@EDGEPLAN_STARTED_BY=$$PPID python workflow/scripts/reproduce.py "$(DEVICE)" \
 		dvc exp run $$(python workflow/scripts/profile_values.py "config/profiles/$(PROFILE).yaml") -S 'devices=[$(DEVICE)]' $(OPTIONS)
-	@echo "done: results/$(DEVICE)/report.html, tables in results/$(DEVICE)/tables; 'git status' shows what changed"
 
 # Predictors that DVC has, here or in its cache, are not trained again: training takes most of the time and gives the same.
 tables: export EDGEPLAN_STORED_ROWS_ONLY = 1
 tables: repository environment ## rebuild the tables of all devices in params.yaml from the shipped rows; measures nothing
 	dvc repro
-	dvc repro --force --single-item zoo fusion sampling calibration truth evaluation transfer cold_start cold_tables cold_report memory memory_tables partition partition_tables partition_eop partition_eop_tables report pair_report
+	dvc repro --force --single-item $$(python -m edgeplan.chapters.registry) report
+
+PYTEST = python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 test: dev-environment ## finish the set-up and run the tests on WORKERS cores (minutes; WORKERS=0: one after the other)
 	@edgeplan compile # once, not in each worker
-	python -m pytest -m "not slow" -n $(WORKERS) --maxprocesses 8 --dist loadfile
+	$(PYTEST) -m "fast or numerics or processes"
+
+test-all: dev-environment ## all tests: many examples, each instruction set, the texts, and the pipeline (before a release; hours)
+	@edgeplan compile
+	HYPOTHESIS_PROFILE=many $(PYTEST) -m "fast or numerics or processes or texts"
+	$(MAKE) test-isa test-slow
 
 test-slow: dev-environment ## run the tests that take the tiny profile through the whole pipeline
 	python -m pytest -m slow
 
-lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint
+test-isa: dev-environment ## run what computes with oneDNN or OpenCL with blocks of 8 and of 16, where the processor has the instructions
+	set -e; for isa in AVX2 AVX512_CORE; do echo "instruction set $$isa"; ONEDNN_MAX_CPU_ISA=$$isa \
+		$(PYTEST) -m "isa and not slow"; done
+
+lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint, and the tests of texts
 	ruff check .
 	ruff format --check .
 	mypy
 	snakefmt --check Snakefile workflow
 	snakemake --lint
+	$(PYTEST) -m "texts"
 
-report: repository environment ## write the report.html of each device from the files in git; measures and trains nothing
-	dvc repro --force --single-item cold_tables cold_report report
+report: environment ## write results/report.html, the page of all devices and pairs, from the files in git; measures and trains nothing
+	EDGEPLAN_STARTED_BY=$$PPID snakemake --nolock -s workflow/rules/stages.smk --force results/report.html --allowed-rules report
+	@echo "done: results/report.html"
 
 docs: dev-environment ## build docs/ as a site in work/site; warnings are errors
 	sphinx-build --quiet --fail-on-warning --keep-going -b html docs work/site

@@ -5,10 +5,15 @@
 
 
 include: "workflow/rules/check.smk"
+
+
+CURRENT = tracked_as_current()
+
+
 include: "workflow/rules/stages.smk"
 
 
-held = hold_workspace()
+held = hold_workspace(wait=False)
 
 
 rule everything:
@@ -19,5 +24,5 @@ rule everything:
 rule all:
     default_target: True
     input:
-        # Where DVC finds all of it up to date there is nothing to do, whatever the time stamps say.
-        "dvc.lock" if tracked_as_current() else rules.everything.input,
+        # Where DVC finds all of it current nothing is built again, whatever the time stamps say; in a clone the page is missing.
+        rules.report.output.report if CURRENT else rules.everything.input,

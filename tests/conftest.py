@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +18,7 @@ import pytest
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
+from depth import FEW, PROFILE
 from edgeplan.cli import main
 from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.base import random_inputs
@@ -35,11 +39,62 @@ from edgeplan.runtime.program import build_program, default_program, step_candid
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 
-settings.register_profile("seeded", derandomize=True)
-settings.load_profile("seeded")
+settings.register_profile("few", derandomize=True, max_examples=FEW)
+settings.register_profile("many", derandomize=True)
+settings.load_profile(PROFILE)
 Array = npt.NDArray[np.float32]
 #: Checks a graph: (graph, model file or None, home layouts, how many of the candidates); returns how many programs it ran.
 Check = Callable[..., int]
+
+
+#: Lanes of tests by folder. What computes with oneDNN or OpenCL in a folder of `fast` is of `numerics`, and what takes minutes,
+#: wherever it lies, of `slow`.
+_LANES = {
+    **dict.fromkeys(("unit", "property", "paper"), "fast"),
+    **dict.fromkeys(("engines", "processors"), "numerics"),
+    **dict.fromkeys(("processes", "end_to_end"), "processes"),
+    "texts": "texts",
+}
+#: What computes with the instructions that oneDNN finds, or in blocks of their width.
+_BY_ISA = ("edgeplan.runtime.dnnl", "edgeplan.runtime.partitioned", "edgeplan.processors", "edgeplan.engines.opencl")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the lanes markers, by which `make test` and its siblings select."""
+    config.lanes = (*dict.fromkeys(_LANES.values()), "slow")
+    for lane in config.lanes:
+        config.addinivalue_line("markers", f"{lane}: a lane of tests, see CONTRIBUTING.md")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put each test into its lane; mark what `make test-isa` runs, and skip it where the processor lacks what is asked for."""
+    lacking = _lacking_isa()
+    for item in items:
+        lane = _LANES[item.path.relative_to(Path(__file__).parent).parts[0]]
+        isa = "dnnl" in getattr(item, "fixturenames", ()) or _computes(getattr(item, "module", None))
+        if isa:
+            item.add_marker(pytest.mark.isa)
+        if isa and lacking:
+            item.add_marker(pytest.mark.skip(lacking))
+        if not item.get_closest_marker("slow"):
+            item.add_marker("numerics" if isa and lane == "fast" else lane)
+
+
+@cache
+def _computes(module: ModuleType | None) -> bool:
+    return any(str(getattr(value, "__module__", "")).startswith(_BY_ISA) for value in vars(module or object).values())
+
+
+def _lacking_isa() -> str:
+    """The reason why this processor cannot show what `ONEDNN_MAX_CPU_ISA` asks for; "" if it can."""
+    asked = os.environ.get("ONEDNN_MAX_CPU_ISA", "").lower()
+    if not asked:
+        return ""
+    try:
+        found = Dnnl().info.isa
+    except DeviceError as error:
+        return error.what
+    return "" if found == asked else f"this processor has no {asked}: oneDNN computes with {found}"
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,6 @@ import pytest
 from workspace import Workspace, make_workspace
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of tests that take minutes."""
-    config.addinivalue_line("markers", "slow: takes the tiny profile through the pipeline (make test-slow)")
-
-
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """The tiny profile, run once and committed."""

@@ -16,6 +16,9 @@ import yaml
 from workspace import COLD_DEVICE, DEVICE, OTHER_DEVICE, Workspace
 
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
+from edgeplan.chapters.registry import merged_figures, parts_of_report
+from edgeplan.devices.machine import fingerprint
+from edgeplan.reporting.page import SUFFIX, read_chapter
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -31,12 +34,32 @@ def test_everything_is_written(tiny: Workspace) -> None:
     assert (tiny.folder / "results/transfer/table_11.csv").is_file()
     assert all((results / f"predictors/{name}/card.json").is_file() for name in ("adaptive", "random", "prior", "forest"))
     assert list((results / "figures").glob("*.svg"))
-    page = (results / "report.html").read_text()
+    page = (results.parent / "report.html").read_text()
     assert not re.search(r'(src|href)="https?://', page), "the report is not self-contained"
     cold = tiny.folder / "results" / COLD_DEVICE
-    assert json.loads((cold / "chapters/cold_start.json").read_text())["runtime.outputs_equal"] == 1
-    assert (cold / "cold/report.html").is_file()
+    assert json.loads((results.parent / "chapters" / COLD_DEVICE / "cold_start.json").read_text())["runtime.outputs_equal"] == 1
     assert list((cold / "cold/tables").glob("*.md"))
+
+
+def test_every_figure_that_stands_as_this_runs_is_of_this_machine(tiny: Workspace) -> None:
+    """Rows of other devices and chapters in the clone were measured elsewhere: the page names them and shows none of them."""
+    params = yaml.safe_load((tiny.folder / "params.yaml").read_text())
+    parts = [tiny.folder / path for path in parts_of_report(params)]
+    read = {path: read_chapter(path) for path in parts if path.name.endswith(SUFFIX)}
+    page = (tiny.folder / "results/report.html").read_text()
+    overview = page[page.index('id="overview"') : page.index("</section>")]
+    for path, chapter in read.items():
+        if path.parent.name == "transfer":
+            continue
+        assert chapter.machine_id == fingerprint(), path
+        merged = json.loads((tiny.folder / "results" / path.parent.name / "metrics.json").read_text())
+        assert merged[f"machine.{path.name.removesuffix(SUFFIX)}"] == fingerprint()
+        assert f'href="#{path.parent.name}-{chapter.id}"' in overview
+    told = {name for path in parts if path not in read for name in json.loads(path.read_text())}
+    for merged in merged_figures(params):
+        figures = json.loads((tiny.folder / merged).read_text())
+        assert {name for name in figures if not name.startswith(("machine.", "grade."))} <= told
+    assert "Results of other runs beside this one" in overview
 
 
 def test_samplers_are_compared_within_their_budget(tiny: Workspace) -> None:
@@ -109,7 +132,7 @@ def test_experiments_are_run_shown_and_compared(tiny: Workspace, tmp_path: Path)
     shown = list(csv.DictReader(io.StringIO(clone.run("dvc", "exp", "show", "--csv"))))
     (row,) = [row for row in shown if row["Experiment"] == "more-folds"]
     assert row["training.folds"] == "3"
-    path = f"results/{DEVICE}/metrics.json"
+    path = f"results/chapters/{DEVICE}/prediction.json"
     diff = json.loads(clone.run("dvc", "exp", "diff", "HEAD", "more-folds", "--json"))
     assert diff["params"]["params.yaml"]["training.folds"] == {"old": 2, "new": 3, "diff": 1}
     assert "interval.width_90" in diff["metrics"][path]
@@ -130,7 +153,13 @@ def test_cheap_changes_run_what_depends_on_them(tiny: Workspace, tmp_path: Path)
     clone = tiny.clone(tmp_path / "clone")
     clone.run("dvc", "config", "--local", "cache.dir", str(tiny.folder / ".dvc/cache"))
     ran = clone.run("dvc", "exp", "run", "--name", "fewer", "-S", "evaluation.batch_models=13")
-    assert set(re.findall(r"Running stage '([a-z_]+)@?", ran)) <= {"check", "evaluation", "transfer", "report"}
+    assert set(re.findall(r"Running stage '([a-z_]+)@?", ran)) <= {
+        "check",
+        "evaluation",
+        "prediction_page",
+        "transfer",
+        "report",
+    }
     assert f"Running stage 'evaluation@{DEVICE}'" in ran
     assert "evaluation.batch_models" in clone.run("dvc", "params", "diff")
 
@@ -148,7 +177,7 @@ def test_another_device_leaves_entries_of_this_one_alone(tiny: Workspace, tmp_pa
     assert {name.replace(DEVICE, OTHER_DEVICE) for name in before["stages"]} <= set(stages)
     results = clone.folder / "results" / OTHER_DEVICE
     assert json.loads((results / "evaluation/environment.json").read_text())["engine"] == "openvino"
-    assert (results / "report.html").is_file()
+    assert f'id="{OTHER_DEVICE}-prediction"' in (results.parent / "report.html").read_text()
 
 
 def _of_device(workspace: Workspace) -> dict[str, dict[str, object]]:

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND
 from edgeplan.predictors.bandwidth import bytes_moved, fit_bandwidth
@@ -27,7 +28,7 @@ def configs(draw: st.DrawFn) -> KernelConfig:
 ROWS = st.lists(st.tuples(configs(), st.floats(1e-2, 1e5), st.floats(0.02, 1.0)), min_size=1, max_size=30)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(ROWS, st.lists(configs(), min_size=1, max_size=10))
 def test_finite_positive_and_within_its_interval(
     rows: list[tuple[KernelConfig, float, float]], asked: list[KernelConfig]
@@ -43,7 +44,7 @@ def test_finite_positive_and_within_its_interval(
     assert (us >= found.launch_us).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(ROWS, configs(), st.integers(2, 50))
 def test_more_bytes_never_take_less(rows: list[tuple[KernelConfig, float, float]], config: KernelConfig, times: int) -> None:
     measured, latency, weight = zip(*rows, strict=True)

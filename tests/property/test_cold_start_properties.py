@@ -10,6 +10,7 @@ from cold_start_reference import optimum_ms, profiles
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from edgeplan.chapters.cold_start.planners.nnv12 import balanced
 from edgeplan.chapters.cold_start.planners.registry import PLANNERS, Options, outcomes, plan
 from edgeplan.planning.bounds import work_bound_ms
@@ -51,7 +52,7 @@ def assert_valid(profile: Profile, schedule: Schedule, spans: tuple[Span, ...]) 
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
-@settings(_quick, max_examples=25)
+@settings(_quick, max_examples=examples(25))
 @given(profile=profiles(steps=9, candidates=4))
 def test_every_plan_respects_dependencies_and_cores(planner: str, profile: Profile) -> None:
     outcome = outcomes([profile], planner, Options(disk=Disk(1e-5, 0.5)))["nhwc"]
@@ -64,7 +65,7 @@ def test_every_plan_respects_dependencies_and_cores(planner: str, profile: Profi
     assert work_bound_ms(profile) <= proven.lower_bound_ms + _ROUNDING
 
 
-@settings(_quick, max_examples=150)
+@settings(_quick, max_examples=examples(150))
 @given(data=st.data())
 def test_closed_form_is_the_simulated_makespan(data: st.DataObject) -> None:
     profile = data.draw(profiles(steps=7, candidates=3))
@@ -77,7 +78,7 @@ def test_closed_form_is_the_simulated_makespan(data: st.DataObject) -> None:
     assert math.isclose(makespan, makespan_ms(costs_of(profile), schedule), abs_tol=1e-9)
 
 
-@settings(_quick, max_examples=25)
+@settings(_quick, max_examples=examples(25))
 @given(profile=profiles(steps=3, candidates=2))
 def test_bound_and_plan_enclose_the_optimum(profile: Profile) -> None:
     gap = 1e-3
@@ -92,7 +93,7 @@ def test_bound_and_plan_enclose_the_optimum(profile: Profile) -> None:
         assert outcomes([profile], planner, Options(disk=Disk(1e-5)))["nhwc"].makespan_ms >= best - _ROUNDING
 
 
-@settings(_quick, max_examples=200)
+@settings(_quick, max_examples=examples(200))
 @given(data=st.data())
 def test_bounds_carried_between_widenings_hold_for_every_schedule(data: st.DataObject) -> None:
     profile = data.draw(profiles(steps=3, candidates=2, equal=True))
@@ -120,7 +121,7 @@ def test_four_steps_on_equal_cores(profile: Profile) -> None:
     assert planned.lower_bound_ms - _ROUNDING <= best <= planned.makespan_ms + _ROUNDING
 
 
-@settings(_quick, max_examples=40)
+@settings(_quick, max_examples=examples(40))
 @given(profile=profiles(steps=3, candidates=4))
 def test_the_filter_never_removes_the_optimum(profile: Profile) -> None:
     search = Search(gap=1e-6)
@@ -132,7 +133,7 @@ def test_the_filter_never_removes_the_optimum(profile: Profile) -> None:
         assert 1 <= len(kept.candidates) <= len(layer.candidates)
 
 
-@settings(_quick, max_examples=60)
+@settings(_quick, max_examples=examples(60))
 @given(profile=profiles(steps=9, candidates=3, equal=False))
 def test_algorithm_1_places_every_preparation_once(profile: Profile) -> None:
     costs = costs_of(profile)
@@ -142,7 +143,7 @@ def test_algorithm_1_places_every_preparation_once(profile: Profile) -> None:
     assert set(place) <= {MAIN, *range(profile.queues)}
 
 
-@settings(_quick, max_examples=40)
+@settings(_quick, max_examples=examples(40))
 @given(profile=profiles(steps=5, candidates=3), planner=st.sampled_from(sorted(PLANNERS)))
 def test_documents_survive_writing_and_reading(profile: Profile, planner: str) -> None:
     written = plan([profile], planner, _TARGET, options=Options(Search(time_limit_s=5), disk=Disk(1e-5, 0.5)))

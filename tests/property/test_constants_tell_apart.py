@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from depth import examples
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import from_onnx
@@ -102,7 +103,7 @@ def _kept(graph: Graph, kind: str) -> int:
     return sum(op.op_type == kind for op in graph.operators)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(pair=_constants())
 def test_operators_that_differ_in_a_constant_stay_apart(pair: tuple[str, tuple[Numbers, Numbers]]) -> None:
     kind, both = pair
@@ -117,7 +118,7 @@ def test_operators_that_differ_in_a_constant_stay_apart(pair: tuple[str, tuple[N
     assert len(runs) == _kept(plain, kind)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(pair=_constants())
 def test_steps_that_differ_in_a_constant_have_other_rows(pair: tuple[str, tuple[Numbers, Numbers]]) -> None:
     kind, both = pair

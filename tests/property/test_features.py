@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.kernels import KernelConfig, make_kernel
@@ -48,7 +49,7 @@ _configs = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(_configs, min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_finite_and_independent_of_the_rest_of_the_batch(configs: list[KernelConfig], random: object) -> None:
     matrix = features(configs)
@@ -60,7 +61,7 @@ def test_finite_and_independent_of_the_rest_of_the_batch(configs: list[KernelCon
     np.testing.assert_array_equal(np.vstack([features([c]) for c in configs]), matrix)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(_configs, min_size=1, max_size=8))
 def test_columns_and_configurations_are_the_same(configs: list[KernelConfig]) -> None:
     table = ConfigTable.of(configs)
@@ -69,7 +70,7 @@ def test_columns_and_configurations_are_the_same(configs: list[KernelConfig]) ->
     np.testing.assert_array_equal(features(table.take(np.array([0]))), features(configs[:1]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(_configs)
 def test_work_is_not_negative_and_padding_only_adds_to_it(config: KernelConfig) -> None:
     matrix = features([config])

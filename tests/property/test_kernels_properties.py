@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.kernels import KernelConfig, make_kernel
 
@@ -20,13 +21,13 @@ def configs(draw: st.DrawFn) -> KernelConfig:
     return KernelConfig(**{f.name: draw(_VALUES[str(f.type)]) for f in fields(KernelConfig)})
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(configs())
 def test_json_is_an_inverse_pair(config: KernelConfig) -> None:
     assert KernelConfig.from_json(config.to_json()) == config
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(configs(), configs())
 def test_json_is_canonical(a: KernelConfig, b: KernelConfig) -> None:
     assert (a.to_json() == b.to_json()) == (a == b)
@@ -41,7 +42,7 @@ def test_json_leaves_defaults_out() -> None:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     channels=st.integers(1, 9),
     out=st.integers(1, 9),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from edgeplan.errors import FormatError
 from edgeplan.planning.layout import greedy
 from edgeplan.planning.layout.buffers import Buffers, Verdict, buffers, max_live, overlapping
@@ -86,7 +87,7 @@ def _least_by_trying(all_of: Buffers) -> int:
     return best[0]
 
 
-@settings(_quick, max_examples=200)
+@settings(_quick, max_examples=examples(200))
 @given(problem=problems())
 def test_the_least_layout_is_valid_and_no_higher_than_greedy(problem: Buffers) -> None:
     found = solve(problem)
@@ -103,7 +104,7 @@ def test_the_least_layout_is_valid_and_no_higher_than_greedy(problem: Buffers) -
             assert (offsets + shown.size).max() >= found.height
 
 
-@settings(_quick, max_examples=150)
+@settings(_quick, max_examples=examples(150))
 @given(problem=problems(most=6))
 def test_what_is_proven_agrees_with_trying_everything(problem: Buffers) -> None:
     least = _least_by_trying(problem)
@@ -115,7 +116,7 @@ def test_what_is_proven_agrees_with_trying_everything(problem: Buffers) -> None:
         assert solve(problem, least - 1).verdict is Verdict.infeasible
 
 
-@settings(_quick, max_examples=100)
+@settings(_quick, max_examples=examples(100))
 @given(problem=problems(), over=st.integers(-3, 3))
 def test_a_capacity_is_kept_or_proven_too_small(problem: Buffers, over: int) -> None:
     least = solve(problem).height
@@ -155,7 +156,7 @@ def test_no_time_says_not_found_and_more_time_goes_on() -> None:
     assert solve(problem, 256, timeout_s=120).verdict is Verdict.fits
 
 
-@settings(_quick, max_examples=100)
+@settings(_quick, max_examples=examples(100))
 @given(problem=problems(most=40))
 def test_pairs_are_counted_as_they_are_listed(problem: Buffers) -> None:
     pairs = [
@@ -171,7 +172,7 @@ def test_pairs_are_counted_as_they_are_listed(problem: Buffers) -> None:
     assert all(together)  # sections show every overlap
 
 
-@settings(_quick, max_examples=100)
+@settings(_quick, max_examples=examples(100))
 @given(problem=problems(most=40))
 def test_parts_are_independent(problem: Buffers) -> None:
     found, offsets = parts(problem)
@@ -183,7 +184,7 @@ def test_parts_are_independent(problem: Buffers) -> None:
             assert problem.upper[a] <= problem.lower[b] or problem.upper[b] <= problem.lower[a]
 
 
-@settings(_quick, max_examples=100)
+@settings(_quick, max_examples=examples(100))
 @given(problem=problems(most=30, alignments=(1, 2)))
 def test_the_sweep_for_huge_problems_is_valid(problem: Buffers) -> None:
     order = np.argsort(problem.lower, kind="stable")
@@ -198,7 +199,7 @@ def test_the_sweep_for_huge_problems_is_valid(problem: Buffers) -> None:
 _ODD = (2**41 - 1, 2**41 - 3, 2**41 - 5)
 
 
-@settings(_quick, max_examples=100)
+@settings(_quick, max_examples=examples(100))
 @given(problem=problems(most=30), odd=st.booleans())
 def test_the_stack_for_huge_problems_is_valid(problem: Buffers, odd: bool) -> None:
     if odd:  # no common multiple of these is a number of 64 bits

@@ -10,6 +10,7 @@ import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Attribute, Graph
 from edgeplan.graph.onnx.read import load_onnx
@@ -84,7 +85,7 @@ def _single(value: Attribute) -> Attribute:
     return value
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(graphs())
 def test_operators_shapes_and_names_come_back(graph: Graph) -> None:
     onnx.checker.check_model(to_onnx(graph), full_check=True)

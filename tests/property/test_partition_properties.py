@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from partition_reference import by_order, choices, documents, hand_over, orders, read, schedules
 
+from depth import examples
 from edgeplan.planning.partition.baselines import better_single, greedy
 from edgeplan.planning.partition.costs import CPU, GPU, KINDS, Costs
 from edgeplan.planning.partition.eop import eop
@@ -20,8 +21,8 @@ from edgeplan.planning.partition.planner import plan
 from edgeplan.planning.partition.sequential import sequential
 from edgeplan.planning.partition.simulate import Schedule, in_sequence, open_boundary, side_by_side, simulate
 
-_quick = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
-_few = settings(_quick, max_examples=40)
+_quick = settings(deadline=None, max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow])
+_few = settings(_quick, max_examples=examples(40))
 _EXACT = Search(gap=0.0, time_limit_s=60.0)
 _ROUGH = 1e-4  # ticks of the solver, of a makespan of at most some ten
 branches = pytest.mark.skipif(find_spec("ortools") is None, reason="OR-tools is not installed")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from doubles import QueueProcessor
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
@@ -103,7 +104,7 @@ def _earlier(found: Partitioned) -> list[set[int]]:
     return earlier
 
 
-@settings(_quick, max_examples=120)
+@settings(_quick, max_examples=examples(120))
 @given(data=st.data(), graph=graphs(), block=st.sampled_from([8, 16]), parallel=st.booleans())
 def test_what_shares_memory_is_never_in_use_at_once(data: st.DataObject, graph: Graph, block: int, parallel: bool) -> None:
     lowered, found = data.draw(partitions(graph, block, parallel=parallel))
@@ -135,7 +136,7 @@ def test_what_shares_memory_is_never_in_use_at_once(data: st.DataObject, graph: 
         assert after or before, (one, other)
 
 
-@settings(_quick, max_examples=100)
+@settings(_quick, max_examples=examples(100))
 @given(data=st.data(), graph=graphs(), parallel=st.booleans())
 def test_steps_wait_for_what_they_touch(data: st.DataObject, graph: Graph, parallel: bool) -> None:
     """What they read is written, what they write over is read; and, one after the other, for all of the step before."""
@@ -154,7 +155,7 @@ def test_steps_wait_for_what_they_touch(data: st.DataObject, graph: Graph, paral
                 assert j in earlier[k], (other.name, step.name)
 
 
-@settings(_quick, max_examples=60)
+@settings(_quick, max_examples=examples(60))
 @given(data=st.data(), graph=graphs())
 def test_one_after_the_other_takes_the_memory_of_the_whole(data: st.DataObject, graph: Graph) -> None:
     lowered, found = data.draw(partitions(graph, 8, parallel=False))
@@ -172,7 +173,7 @@ def pair() -> Iterator[tuple[OnednnProcessor, QueueProcessor]]:
         pytest.skip(error.what)
 
 
-@settings(_quick, max_examples=30)
+@settings(_quick, max_examples=examples(30))
 @given(data=st.data(), graph=graphs(), parallel=st.booleans(), synchronisation=st.sampled_from(Synchronisation))
 def test_random_partitions_compute_what_the_graph_does(
     pair: tuple[OnednnProcessor, QueueProcessor],

@@ -9,13 +9,14 @@ from types import MappingProxyType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from edgeplan.graph.builder import GraphBuilder, conv_output_size
 from edgeplan.graph.ir import Graph, Operator, Tensor
 from edgeplan.runtime.layouts import HOMES, size_bytes
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import activation_layouts, plan_buffers
 
-_SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SETTINGS = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @st.composite
@@ -104,7 +105,7 @@ def test_random_meshes(agrees: Callable[..., int], graph: Graph) -> None:
     assert agrees(graph, most=3) >= len(HOMES)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(_meshes(), st.sampled_from(HOMES), st.sampled_from([8, 16]))
 def test_buffers_of_living_activations_are_disjoint(graph: Graph, home: str, block: int) -> None:
     lowered = lower(graph)

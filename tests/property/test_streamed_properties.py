@@ -9,6 +9,7 @@ from cold_start_reference import profiles
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from edgeplan.chapters.cold_start.planners.streamed import streamed, streamed_bounds
 from edgeplan.chapters.cold_start.planners.streamed_program import carried_bounds, streamed_program
 from edgeplan.chapters.cold_start.planners.streams import descended, streamed_ms, streams_of
@@ -30,7 +31,7 @@ def _drawn(data: st.DataObject, profile: Profile) -> Schedule:
     return Schedule(choice, place, data.draw(st.integers(0, n)) if profile.equal else n)
 
 
-@settings(_quick, max_examples=200)
+@settings(_quick, max_examples=examples(200))
 @given(data=st.data(), disk=disks)
 def test_schedules_are_priced_as_they_are_simulated(data: st.DataObject, disk: Disk) -> None:
     profile = data.draw(profiles(steps=6, candidates=3))
@@ -45,7 +46,7 @@ def test_schedules_are_priced_as_they_are_simulated(data: st.DataObject, disk: D
         assert read == 0 or executed >= arrival - _ROUNDING
 
 
-@settings(_quick, max_examples=100)
+@settings(_quick, max_examples=examples(100))
 @given(data=st.data(), disk=disks)
 def test_no_single_change_helps_after_the_descent(data: st.DataObject, disk: Disk) -> None:
     profile = data.draw(profiles(steps=5, candidates=3))
@@ -63,7 +64,7 @@ def test_no_single_change_helps_after_the_descent(data: st.DataObject, disk: Dis
     assert all(streamed_ms(s, other) >= least - _ROUNDING for other in changed)
 
 
-@settings(_quick, max_examples=200)
+@settings(_quick, max_examples=examples(200))
 @given(data=st.data(), disk=disks)
 def test_no_schedule_is_faster_than_the_bound_of_its_widening(data: st.DataObject, disk: Disk) -> None:
     profile = data.draw(profiles(steps=6, candidates=3))
@@ -73,7 +74,7 @@ def test_no_schedule_is_faster_than_the_bound_of_its_widening(data: st.DataObjec
     assert bounds[schedule.widen_from - s.costs.widenings()[0]] <= streamed_ms(s, schedule) + _ROUNDING
 
 
-@settings(_quick, max_examples=100)
+@settings(_quick, max_examples=examples(100))
 @given(data=st.data(), disk=disks)
 def test_the_program_with_a_disk_is_a_relaxation(data: st.DataObject, disk: Disk) -> None:
     profile = data.draw(profiles(steps=5, candidates=2))
@@ -89,7 +90,7 @@ def test_the_program_with_a_disk_is_a_relaxation(data: st.DataObject, disk: Disk
         assert math.isclose(carried[program.widen_from - widenings[0]], relaxed.bound, abs_tol=_ROUNDING)
 
 
-@settings(_quick, max_examples=40)
+@settings(_quick, max_examples=examples(40))
 @given(profile=profiles(steps=3, candidates=2), disk=disks)
 def test_plan_and_bound_enclose_the_optimum(profile: Profile, disk: Disk) -> None:
     n, s = len(profile.layers), streams_of(profile, disk)
@@ -103,7 +104,7 @@ def test_plan_and_bound_enclose_the_optimum(profile: Profile, disk: Disk) -> Non
         assert found.makespan_ms <= best * 1.1 + _ROUNDING
 
 
-@settings(_quick, max_examples=60)
+@settings(_quick, max_examples=examples(60))
 @given(data=st.data())
 def test_a_fast_disk_is_as_good_as_memory(data: st.DataObject) -> None:
     profile = data.draw(profiles(steps=6, candidates=2))

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from streaming_workloads import assert_sound, resnet152, vgg19, workloads
 
+from depth import examples
 from edgeplan.errors import InfeasibleError
 from edgeplan.planning.memory import algorithm1, bounds, simulate
 from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.planner import least, lowest, plan
-from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, Planned, best
+from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, Planned, best, enough_bytes
 from edgeplan.planning.memory.workload import Reader, Workload, placement
 
 _quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
@@ -37,7 +38,7 @@ def _run(workload: Workload, reader: Reader, planned: Planned) -> simulate.Timel
     return simulate.run(workload, reader, planned.placement, 1 if planned.mode is Mode.isolated else REPEATS)
 
 
-@settings(_quick, max_examples=150)
+@settings(_quick, max_examples=examples(150))
 @given(workload=workloads(), reader=_readers, mode=st.sampled_from(Mode), extra=st.integers(0, 60))
 def test_every_plan_is_sound_and_not_below_its_bound(workload: Workload, reader: Reader, mode: Mode, extra: int) -> None:
     known = least(workload, _SECONDS)
@@ -52,7 +53,7 @@ def test_every_plan_is_sound_and_not_below_its_bound(workload: Workload, reader:
     assert planned.lower_bound_ms >= workload.compute_ms.sum() * (1 - 1e-9)
 
 
-@settings(_quick, max_examples=100)
+@settings(_quick, max_examples=examples(100))
 @given(workload=workloads(), short=st.integers(1, 10))
 def test_a_budget_below_the_least_is_refused_and_the_least_is_enough(workload: Workload, short: int) -> None:
     known = least(workload, _SECONDS)
@@ -62,7 +63,7 @@ def test_a_budget_below_the_least_is_refused_and_the_least_is_enough(workload: W
         plan(workload, Reader(1.0), known.height - short)
 
 
-@settings(_quick, max_examples=100)
+@settings(_quick, max_examples=examples(100))
 @given(workload=workloads(), reader=_readers, extra=st.integers(0, 60))
 def test_a_plan_that_loads_weights_again_over_what_is_in_use_is_refused(workload: Workload, reader: Reader, extra: int) -> None:
     offsets = lowest(workload) if len(workload.tensors) else np.zeros(0, dtype=np.int64)
@@ -80,7 +81,7 @@ def test_a_plan_that_loads_weights_again_over_what_is_in_use_is_refused(workload
                 MemoryPlan.model_validate_json(json.dumps(changed))
 
 
-@settings(_quick, max_examples=100)
+@settings(_quick, max_examples=examples(100))
 @given(workload=workloads(), reader=_readers, extra=st.integers(0, 60))
 def test_algorithm_1_is_sound(workload: Workload, reader: Reader, extra: int) -> None:
     budget = bounds.least_bytes(workload) + extra
@@ -92,7 +93,7 @@ def test_algorithm_1_is_sound(workload: Workload, reader: Reader, extra: int) ->
     assert timeline.latency_ms >= bounds.isolated_ms(workload, reader, budget) * (1 - 1e-9)
 
 
-@settings(_quick, max_examples=40)
+@settings(_quick, max_examples=examples(40))
 @given(workload=workloads(steps=3, tensors=2, largest=3), reader=_readers, extra=st.integers(0, 2))
 def test_no_address_at_all_beats_the_bound(workload: Workload, reader: Reader, extra: int) -> None:
     budget = bounds.least_bytes(workload) + extra
@@ -186,3 +187,24 @@ def test_back_to_back_keeps_what_fits_and_beats_algorithm_1(name: str) -> None:
         kept = int(workload.weight_bytes[planned.placement.stays].sum())
         assert kept <= mib * _MIB - int(workload.live_bytes.max())
         assert planned.loaded_bytes == int(workload.weight_bytes.sum()) - kept
+
+
+@settings(_quick, max_examples=100)
+@given(workload=workloads(), reader=_readers, mode=st.sampled_from(Mode), more=st.integers(0, 10_000))
+def test_a_budget_is_used_no_further_than_there_is_to_keep(workload: Workload, reader: Reader, mode: Mode, more: int) -> None:
+    enough = enough_bytes(workload, lowest(workload))
+    planned = plan(workload, reader, enough + more, mode)
+    assert planned.placement.height <= enough
+    assert planned.loaded_bytes == 0
+    assert planned.predicted_ms == pytest.approx(_bound(workload, reader, enough + more, mode))
+    assert_sound(workload, planned.placement, _run(workload, reader, planned), enough)
+
+
+@pytest.mark.parametrize("name", list(_NETWORKS))
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_generous_budget_costs_no_memory_of_networks(name: str, mode: Mode) -> None:
+    workload = _NETWORKS[name]
+    enough = enough_bytes(workload, lowest(workload))
+    planned = plan(workload, Reader(1e6), 4 * enough, mode)
+    assert planned.placement.height <= enough
+    assert planned.predicted_ms == pytest.approx(workload.compute_ms.sum())

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from depth import examples
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.zoo import FAMILIES, Family, VariantSpec, build_variant
 from edgeplan.zoo.choices import KERNEL_SIZES, channel_bounds
@@ -14,7 +15,7 @@ _INDEX = st.integers(0, 1999)
 _SEED = st.integers(0, 2**31)
 _FAMILY = st.sampled_from(list(FAMILIES.values()))
 
-few: Callable[..., object] = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few: Callable[..., object] = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @few

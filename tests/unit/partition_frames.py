@@ -83,10 +83,10 @@ def tuning_rows() -> pd.DataFrame:
 
 def evidence(**changes: Any) -> PartitionEvidence:
     """Two layers, one model, handshakes and curves by hand."""
-    layers = [
-        layer_rows("linear", "a", {"cpu": 100, "gpu": 200, "search": 50, "ours": 60, "equal": 110, "fixed": 80}, ratio_ms=1.0),
-        layer_rows("conv", "b", {"cpu": 300, "gpu": 150, "search": 100, "ours": 100, "equal": 150, "fixed": 160}, ratio_ms=3.0),
-    ]
+    plain = "without dispatch features"
+    linear = {"cpu": 100, "gpu": 200, "search": 50, "ours": 60, "equal": 110, "fixed": 80, plain: 50}
+    conv = {"cpu": 300, "gpu": 150, "search": 100, "ours": 100, "equal": 150, "fixed": 160, plain: 150}
+    layers = [layer_rows("linear", "a", linear, ratio_ms=1.0), layer_rows("conv", "b", conv, ratio_ms=3.0)]
     models = [
         model_rows(
             "resnet18",

@@ -12,7 +12,7 @@ from cold_chapter_frames import COLD_MS, MODELS, frame_names, run_row
 from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
 from edgeplan.chapters.cold_start.evaluation import findings
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.metrics import METRICS, cold_metrics
+from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.cold_start.measuring.variants import VARIANTS
 from edgeplan.chapters.cold_start.paper import TABLE4_PLANNING_MEIZU_MS, TABLE4_PLANNING_PIXEL5_MS, TABLE5
@@ -96,6 +96,15 @@ def test_speedups_are_told_by_baseline(tables: dict[str, pd.DataFrame]) -> None:
     assert missing["models"] == 0
     assert missing["without"] == "squeezenet: ncnn is not installed"
     assert "Meizu 16T 1.1 to 10.3 (3.7)" in missing["paper_min_max_avg"]
+
+
+def test_the_first_table_is_the_best_stock_setting_against_our_plan(e: ColdEvidence, tables: dict[str, pd.DataFrame]) -> None:
+    assert next(iter(COLD_TABLES)) == "cold_beside"
+    table = tables["cold_beside"].set_index(["page_cache", "model"])
+    assert table.loc[("cached", "all 2 models, mean"), "speedup"] == pytest.approx(2)
+    assert table.loc[("cached", "squeezenet"), ["speedup", "best_stock"]].tolist() == [2, "ONNX Runtime, optimised"]
+    assert table.loc[("evicted", "shufflenetv2"), "speedup"] == pytest.approx(54 / 33.5)
+    assert "2.00 (95 %: 2.00 to 2.00) with the page cache warm, slower on none of 2 models" in findings.beside(e)
 
 
 def test_plans_for_both_states_stand_beside_each_other(e: ColdEvidence, tables: dict[str, pd.DataFrame]) -> None:
@@ -182,16 +191,16 @@ def test_a_model_that_was_not_planned_from_predictions_says_why(e: ColdEvidence)
 def test_makespans_are_told_by_kind_of_plan(e: ColdEvidence, tables: dict[str, pd.DataFrame]) -> None:
     table = tables["cold_predicted_shares"].set_index("kind")
     merit = table.loc["all from profiled costs, page cache warm"]
-    assert merit["share_percent"] == pytest.approx(100 * METRICS["cold.predicted_within_15pct"](e))
+    assert merit["share_percent"] == pytest.approx(100 * cold_metrics(e)["cold.predicted_within_15pct"], rel=1e-5)
     assert table.loc["sequences (warm, K, K+C)", ["plans", "within_15_percent"]].tolist() == [6, 6]
     assert table.loc["optimal, asymmetric by waiting", "within_15_percent"] == 0
     assert table.loc["optimal, 2 threads", "share_percent"] == 50
     assert table.loc["evicted, 2 threads", "measured_over_predicted"] == pytest.approx((31.5 / 10.35 * 33.5 / 12.15) ** 0.5)
     either = table.loc["all from profiled costs, either state"]
-    assert either["share_percent"] == pytest.approx(100 * METRICS["cold.predicted_within_15pct_both_states"](e))
+    assert either["share_percent"] == pytest.approx(100 * cold_metrics(e)["cold.predicted_within_15pct_both_states"], rel=1e-5)
     assert either["plans"] == merit["plans"] + table.loc["evicted, 2 threads", "plans"]
     plain = table.loc["all from profiled costs, page cache warm, makespans as in plan documents"]
-    assert plain["share_percent"] == pytest.approx(100 * METRICS["cold.predicted_within_15pct_unscaled"](e))
+    assert plain["share_percent"] == pytest.approx(100 * cold_metrics(e)["cold.predicted_within_15pct_unscaled"], rel=1e-5)
     assert plain["plans"] == merit["plans"]
     apart = {merit.name, either.name, plain.name, "optimal, from predicted costs", "evicted, 2 threads"}
     assert table.loc[table.index.difference(apart), "plans"].sum() == merit["plans"]

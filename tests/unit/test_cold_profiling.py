@@ -28,8 +28,10 @@ from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.profiling import profiler
 from edgeplan.profiling.first_call_costs import kernel_of, once_ms
 from edgeplan.profiling.predicted import predicted_profiles
+from edgeplan.profiling.preparation_costs import PreparationCosts
 from edgeplan.profiling.profiler import profile_model
 from edgeplan.profiling.reprofile import Reprofiler
+from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Constants, ProfileStore, Row, identity, read_rows
 from edgeplan.profiling.target import model_sha256, target_of
 from edgeplan.runtime.dnnl import Dnnl
@@ -243,14 +245,7 @@ def test_the_hash_covers_external_data(tmp_path: Path) -> None:
         model_sha256(model)
 
 
-def test_predictions_need_predictors(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path], tmp_path: Path) -> None:
-    model, _, rows = measured
-    store = ProfileStore(rows, identity(dnnl.info, QUICK, cores()))
-    with pytest.raises(FormatError, match="no predictors"):
-        predicted_profiles(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=store, predictors=tmp_path)
-
-
-def _predictors(folder: Path) -> Path:
+def _predictor() -> DevicePredictor:
     """Predictors that say 100 us for every convolution, 10 us for every conversion and 20 us for everything else."""
     width = len(FEATURES) + len(EXTRA_FEATURES)
     flat = lightgbm.Dataset(np.random.default_rng(0).random((60, width)), np.zeros(60))
@@ -259,18 +254,50 @@ def _predictors(folder: Path) -> Path:
     blank = (0.0,) * (len(WORK_TERMS) - 1)
     regressors = tuple(Regressor(kind=kind, file=f"{kind}.txt", work=(time, *blank), rows=60) for kind, time in us.items())
     card = bare_card(rows=60, states=("", "mixed", "nchw"), regressors=regressors)
-    DevicePredictor(card, {f"{kind}.txt": text for kind in us}).save(folder)
-    return folder
+    predictor = DevicePredictor(card, {f"{kind}.txt": text for kind in us})
+    return replace(predictor, packed=predictor.forest)
 
 
-def test_preparation_is_not_learnt_from_the_model_itself(
-    dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path], tmp_path: Path
-) -> None:
+def test_preparation_is_not_learnt_from_the_model_itself(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path]) -> None:
     model, _, rows = measured
     store = ProfileStore(rows, identity(dnnl.info, QUICK, cores()))
-    folder = _predictors(tmp_path / "predictors")
     with pytest.raises(StoreError, match="only 0 candidates of other models"):
-        predicted_profiles(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=store, predictors=folder)
+        predicted_profiles(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=store, predictor=_predictor())
+
+
+def test_shipped_costs_of_preparation_stand_in_where_nothing_was_profiled(
+    dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path], tmp_path: Path
+) -> None:
+    """A fit that was written and read again gives the profiles that the rows give."""
+    _, _, rows = measured
+    what = identity(dnnl.info, QUICK, cores())
+    b = GraphBuilder("other", (1, 32, 14, 14))
+    graph = b.build(b.fc(b.flatten(b.gap(b.conv(b.input, 48, 3))), 7))
+    model = save_onnx(graph, tmp_path / "other.onnx")
+    store, empty = ProfileStore(rows, what), ProfileStore(None, what)
+    learnt = PreparationCosts.of_store(store, frozenset(), cores())
+    learnt.write(tmp_path / "dev/preparation.json")
+    shipped = PreparationCosts.shipped("dev", tmp_path)
+    assert shipped == learnt
+
+    def predicted(rows: ProfileStore, shipped: PreparationCosts | None) -> tuple[Profile, ...]:
+        return predicted_profiles(
+            dnnl, model, graph, QUICK, cores=cores(), name="other", store=rows, predictor=_predictor(), shipped=shipped
+        )[0]
+
+    assert predicted(empty, shipped) == predicted(store, None)
+    foreign = learnt.model_copy(update={"constants": learnt.constants.model_copy(update={"touch_ms_per_page": 1e3})})
+    assert predicted(store, foreign) == predicted(store, None)  # what was profiled here goes first
+    with pytest.raises(StoreError, match="only 0 candidates"):
+        predicted(empty, None)
+
+
+def test_shipped_costs_refuse_a_class_of_cores_that_they_do_not_know() -> None:
+    shipped = PreparationCosts.shipped("cpu-onednn")
+    assert shipped is not None
+    shipped.require_classes(Cores((0,)))
+    with pytest.raises(StoreError, match="nothing was profiled on little cores"):
+        shipped.require_classes(Cores((0,), (1,)))
 
 
 def test_predicted_profiles(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path], tmp_path: Path) -> None:
@@ -281,8 +308,10 @@ def test_predicted_profiles(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...
     x = b.relu(b.conv(b.conv(b.input, 48, 3, name="c0"), 32, 3, name="c1"), name="r1")
     graph = b.build(b.fc(b.flatten(b.gap(x, name="g"), name="f"), 7, name="fc"))
     model = save_onnx(graph, tmp_path / "other.onnx")
-    folder = _predictors(tmp_path / "predictors")
-    found = predicted_profiles(dnnl, model, graph, QUICK, cores=cores(), name="other", store=store, predictors=folder)
+    found, costs = predicted_profiles(
+        dnnl, model, graph, QUICK, cores=cores(), name="other", store=store, predictor=_predictor()
+    )
+    assert costs.about() == ""  # of this machine
     assert store.measured == 0
     assert tuple(p.layout for p in found) == HOMES
     for profile in found:

@@ -31,7 +31,7 @@ from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
-from edgeplan.tensors import write_outputs
+from edgeplan.support.tensors import write_outputs
 
 IMAGE = (1, 3, 8, 8)
 CONV = node("Conv", "x w")

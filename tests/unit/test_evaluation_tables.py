@@ -137,6 +137,21 @@ def test_repeated_measurements_say_how_much_later_they_were_made(evidence: Evide
     assert (minutes["VGGs"], minutes["AlexNets"], minutes["all"]) == (2.0, 10.0, 10.0)
 
 
+def test_models_are_predicted_beside_how_well_they_repeat(evidence: Evidence) -> None:
+    frame = evidence.frame("models").assign(repeat_gap_s=300.0)
+    frame = frame.assign(repeat_ms=frame["measured_ms"] * [1.2, *[1.01] * (len(frame) - 1)], predicted_ms=frame["measured_ms"])
+    found = replace(evidence, models=frame)
+    assert next(iter(registry.TABLES)) == "table_repeat"
+    first = tables_prediction.table_repeat(found).iloc[0]
+    assert (first["family"], first["models"], first["predicted: within 5 % (%)"]) == ("all", len(frame), 100)
+    assert first["repeat: within 10 % (%)"] == pytest.approx(100 * (1 - 1 / len(frame)))
+    assert first["repeat: off by, median (%)"] == pytest.approx(1)
+    values = summary.metrics(found)
+    assert values["prediction.repeat_within_10pct.low"] < values["prediction.repeat_within_10pct"] < 1
+    assert values["prediction.within_10pct.low"] == 1
+    assert "predicted 100.0 %" in tables_prediction.repeat_note(found)
+
+
 def test_blocks_of_a_model_say_how_far_apart_they_lie(evidence: Evidence) -> None:
     row = tables_prediction.table_truth(evidence).iloc[-1]
     assert (row["models"], row["blocks span, least (s)"], row["blocks span, median (s)"]) == (78, 20.0, 22.5)

@@ -13,7 +13,8 @@ from edgeplan.chapters.memory import paper
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.evaluation.evidence import MemoryEvidence
 from edgeplan.chapters.memory.evaluation.figures import MEMORY_FIGURES
-from edgeplan.chapters.memory.evaluation.metrics import BARS, memory_metrics
+from edgeplan.chapters.memory.evaluation.metrics import BARS, FIRST, memory_metrics
+from edgeplan.chapters.memory.evaluation.page import findings
 from edgeplan.chapters.memory.evaluation.tables import MEMORY_TABLES
 from edgeplan.chapters.memory.layouts import layouts
 from edgeplan.chapters.memory.measuring import COLUMNS, NUMBERS
@@ -71,7 +72,7 @@ def evidence(*, empty: bool = False) -> MemoryEvidence:
 @pytest.mark.parametrize("name", MEMORY_TABLES)
 def test_every_table_is_made_of_all_rows_and_refused_without(name: str) -> None:
     made = MEMORY_TABLES[name].make(evidence())
-    assert set(made["model"]) - {"vgg19"} == {"resnet152"}
+    assert set(made["model"]) - {"vgg19", "all models, mean"} == {"resnet152"}
     assert not made.columns.duplicated().any()
     with pytest.raises(NotMeasuredError):
         MEMORY_TABLES[name].make(evidence(empty=True))
@@ -103,7 +104,7 @@ def test_tables_hold_what_was_measured_and_the_papers_numbers() -> None:
 
 def test_every_bar_has_its_figure_of_merit() -> None:
     found = memory_metrics(evidence())
-    assert set(found) == {bar.key for bar in BARS}
+    assert {key for key in found if not key.endswith((".low", ".high"))} == {bar.key for bar in (*BARS, *FIRST)}
     assert found["memory.replan_ms_max"] == 28
     assert found["memory.layout_gap_max"] == pytest.approx(0.01)
     assert found["memory.points_within_10pct_of_bound"] == 1
@@ -111,11 +112,16 @@ def test_every_bar_has_its_figure_of_merit() -> None:
     assert not memory_metrics(evidence(empty=True))
 
 
-def _with(case: str, **values: float) -> dict[str, float]:
-    """Figures of merit where the first row of a case is another."""
+def _changed(case: str, **values: float | str) -> MemoryEvidence:
+    """The first row of a case is another."""
     runs = evidence().runs.copy()
     runs.loc[runs.index[runs["case"] == case][0], list(values)] = list(values.values())
-    return memory_metrics(MemoryEvidence("cpu-onednn", runs, {}))
+    return MemoryEvidence("cpu-onednn", runs, {})
+
+
+def _with(case: str, **values: float | str) -> dict[str, float]:
+    """Figures of merit where the first row of a case is another."""
+    return memory_metrics(_changed(case, **values))
 
 
 def test_runs_that_failed_count() -> None:
@@ -125,6 +131,55 @@ def test_runs_that_failed_count() -> None:
         assert _with(case, equal=0)["memory.outputs_equal"] == share
     assert _with("second", error=1.0)["memory.outputs_equal"] == share
     assert _with("budget", equal=0, error=math.nan, median_ms=math.nan)["memory.outputs_equal"] == share
+
+
+@pytest.mark.parametrize("case", ["budget", "least", "second"])
+@pytest.mark.parametrize("failures", [math.nan, 1.0])
+def test_a_plan_that_was_killed_counts_whatever_was_counted_of_it(case: str, failures: float) -> None:
+    dead = {"failures": failures, "pause_ms": math.nan, "major_faults": math.nan, "reason": "was ended by SIGKILL:"}
+    found = _with(case, **dead)
+    assert found["memory.cgroup_killed"] == 1
+    assert found["memory.cgroup_failcnt_max"] == 1
+    assert memory_metrics(evidence())["memory.cgroup_killed"] == 0
+    assert any("1 of 6 plans failed: vgg19" in text for text in findings(_changed(case, **dead)))
+
+
+def test_a_system_without_groups_gives_no_figures_of_them() -> None:
+    nothing = {"failures": math.nan, "pause_ms": math.nan, "major_faults": math.nan}
+    runs = evidence().runs
+    planned = runs["case"].isin(["budget", "least", "second"])
+    runs.loc[planned, [*nothing, "reason"]] = [*nothing.values(), "this system has no memory controller for cgroups"]
+    assert not {key for key in memory_metrics(MemoryEvidence("cpu-onednn", runs, {})) if "cgroup" in key}
+
+
+def test_plans_stand_beside_engines_that_take_what_they_want() -> None:
+    table = MEMORY_TABLES["memory_beside"].make(evidence())
+    assert table.iloc[0]["time over onnxruntime"] == pytest.approx(11 / 12, abs=1e-3)
+    own = table[(table["model"] == "resnet152")].set_index("way")
+    assert own.loc["edgeplan, least", "time over onnxruntime"] == pytest.approx(11 / 12, abs=1e-3)
+    assert own.loc["onnxruntime", "time over the fastest"] == 1
+    assert own.loc["onnxruntime-frugal, held by the system", "time over onnxruntime"] == pytest.approx(33 / 12)
+    slower = _with("least", median_ms=48.0)
+    assert slower["memory.least_over_onnxruntime"] == pytest.approx((4 * 11 / 12) ** 0.5, rel=1e-5)
+    assert slower["memory.least_over_onnxruntime.low"] < slower["memory.least_over_onnxruntime.high"] == 4
+
+
+def test_times_of_two_machines_are_not_divided() -> None:
+    runs = evidence().runs.assign(machine="")
+    runs.loc[(runs["case"] == "least") & (runs["model"] == "resnet152"), "machine"] = "another"
+    found = MemoryEvidence("cpu-onednn", runs, {})
+    assert "memory.resnet152_over_onnxruntime" not in memory_metrics(found)
+    assert memory_metrics(found)["memory.least_over_onnxruntime"] == pytest.approx(11 / 12, rel=1e-5), "of the other model"
+    table = MEMORY_TABLES["memory_beside"].make(found).set_index(["model", "way"])
+    assert math.isnan(table.loc[("resnet152", "edgeplan, least"), "time over onnxruntime"])
+    assert table.loc[("resnet152", "edgeplan, least"), "machine"] == "another"
+
+
+def test_budgets_faster_than_their_bound_are_told() -> None:
+    assert memory_metrics(evidence())["memory.points_below_bound"] == 0
+    assert _with("budget", median_ms=9.0)["memory.points_below_bound"] == 0.5
+    table = MEMORY_TABLES["memory_budgets"].make(_changed("budget", median_ms=9.0))
+    assert table["bound holds"].tolist() == ["no", "", "yes", ""]
 
 
 def test_bands_count_where_no_cut_without_them_needs_as_little() -> None:

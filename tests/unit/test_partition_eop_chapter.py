@@ -40,7 +40,6 @@ from edgeplan.reporting import kit
 from edgeplan.runtime.partitioned.program import Lane, Split, partition
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
 from edgeplan.workloads.batches import batched
-from edgeplan.workloads.exported import save_model
 from edgeplan.zoo.choices import Choices
 from edgeplan.zoo.mobilenetv1 import mobilenetv1
 from edgeplan.zoo.shufflenetv2 import shufflenetv2
@@ -194,8 +193,22 @@ def test_slower_plans_and_wrong_outputs_are_counted(tmp_path: Path) -> None:
     evidence.plans.loc[wrong & (evidence.plans["way"] == BESIDE), "median_ms"] = 8.5
     evidence.plans.loc[wrong, "error"] = 1.0
     metrics = eop_metrics(evidence)
-    assert metrics["eop.slower_than_best_single_models"] == pytest.approx(1 / 3)
+    assert metrics["eop.slower_than_best_single_models"] == pytest.approx(1 / 3, rel=1e-5)
     assert metrics["eop.outputs_equal"] == pytest.approx(5 / 6)
+
+
+def test_a_plan_that_failed_is_slower_and_told(tmp_path: Path) -> None:
+    evidence = _evidence(tmp_path)
+    assert eop_metrics(evidence)["eop.failed_plans"] == 0
+    lost = (evidence.plans["model"] == "bert_base") & (evidence.plans["way"] == BESIDE)
+    evidence.plans.loc[lost, ["median_ms", "reason"]] = [np.nan, "the device is gone"]
+    found = EopEvidence("pair", *(getattr(evidence, name) for name in ("sampled", "contention", "sweeps", "plans", "key")), {})
+    metrics = eop_metrics(found)
+    assert metrics["eop.failed_plans"] == 1
+    assert metrics["eop.slower_than_best_single_models"] == pytest.approx(1 / 3, rel=1e-5)
+    page = eop_chapter(found, {}, {}, metrics, "today")
+    assert any("the device is gone" in text for text in page.findings)
+    assert "the better processor alone is over 2 % faster on 1 of 3" in page.findings[0]
 
 
 def test_what_is_varied_is_built_as_named(tmp_path: Path) -> None:
@@ -204,7 +217,7 @@ def test_what_is_varied_is_built_as_named(tmp_path: Path) -> None:
         assert name == f"{model} {setting} {values[0]}"
         if model == "BERT":
             continue
-        written = save_model(build().to_onnx(0), tmp_path / "model.onnx")  # type: ignore[union-attr]
+        written = build().seeded(0).save(tmp_path / "model.onnx")  # type: ignore[union-attr]
         lowered = subject_of(name, written, 0).lowered
         batch = values[0] if setting == "batch" else 16
         assert lowered.shapes["logits"] == (batch, 32000)

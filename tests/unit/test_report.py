@@ -22,12 +22,12 @@ from edgeplan.chapters.prediction.evaluation.figures import FIGURES
 from edgeplan.chapters.prediction.evaluation.figures_kernels import shares_by_family
 from edgeplan.chapters.prediction.evaluation.metrics import metrics, write_metrics
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
-from edgeplan.chapters.prediction.evaluation.tables import write_tables
+from edgeplan.chapters.prediction.evaluation.tables import FINDINGS, write_tables
+from edgeplan.chapters.prediction.stages.prediction_page import write_page
 from edgeplan.errors import FormatError
-from edgeplan.report.pages import parts, render_page, shown_first
+from edgeplan.report.pages import Section, parts, render_page, shown_first
 from edgeplan.reporting import kit
 from edgeplan.reporting.page import SUFFIX, read_chapter, with_texts, write_chapter
-from edgeplan.support.files import write_text
 
 CAPTIONS = Path(report.__file__).parents[1] / "captions"
 MAX_FIGURE_BYTES = 300_000
@@ -66,7 +66,7 @@ def page(evidence: Evidence, findings: list[str] | None = None, *, drawn: bool =
         told,
         "2024-05-06",
     )
-    return render_page(evidence.device, "a machine", [with_texts(chapter, CAPTIONS, [])])
+    return render_page([Section("x", with_texts(chapter, CAPTIONS, []))])
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_report_holds_every_table_and_figure_once(full_page: str) -> None:
     parsed.feed(full_page)
     assert parsed.open == []
     assert len(parsed.ids) == len(set(parsed.ids))
-    assert set(TABLES) | set(FIGURES) <= set(parsed.ids)
+    assert {f"x-{name}" for name in {*TABLES, *FIGURES} - {report.TRANSFERRED}} <= set(parsed.ids)
     assert "2024-05-06" in full_page
 
 
@@ -130,7 +130,7 @@ def test_report_renders_with_nothing_and_says_so() -> None:
     parsed = Balance()
     parsed.feed(empty)
     assert parsed.open == []
-    assert "No headline figure was measured." in empty
+    assert empty.count('<p class="value">no value</p>') == len(report.cards("cpu-test", {})) > 0
     assert "Not measured in this run" in empty
 
 
@@ -139,14 +139,13 @@ def test_report_renders_with_one_model_of_one_family(evidence: Evidence) -> None
     tiny = replace(evidence, models=one, breakdown=evidence.frame("breakdown")[lambda f: f["model_id"].isin(one["model_id"])])
     text = page(tiny)
     assert set(FIGURES) <= set(kit.draw(FIGURES, tiny))
-    assert 'id="table_baselines"' in text
+    assert 'id="x-table_baselines"' in text
     assert "FLOPs+MAC beaten" not in text
 
 
 def test_report_names_what_is_absent(evidence: Evidence) -> None:
-    text = page(replace(evidence, transfer=None, modes=None), drawn=True)
-    assert 'id="table_11"' not in text
-    assert "Predictors of another device; Measuring modes." in text
+    text = page(replace(evidence, modes=None), drawn=True)
+    assert re.search(r"Not measured in this run <[^>]*>1<.*>Measuring modes\.<", text, re.DOTALL)
 
 
 def test_report_escapes_what_it_is_given(evidence: Evidence) -> None:
@@ -164,7 +163,7 @@ def test_what_stands_between_backticks_is_code_and_escaped(evidence: Evidence) -
 
 
 def test_a_table_that_is_named_is_linked(evidence: Evidence) -> None:
-    assert 'see <a href="#table_10"><code>table_10</code></a>.' in page(evidence, ["see `table_10`."])
+    assert 'see <a href="#x-table_10"><code>table_10</code></a>.' in page(evidence, ["see `table_10`."])
 
 
 def test_long_texts_are_folded_behind_their_first_sentences() -> None:
@@ -186,7 +185,7 @@ def test_cards_tell_value_bar_aim_and_the_papers_value(evidence: Evidence) -> No
     sampled = cards["conv error, adaptive sampling"]
     assert (sampled.value, sampled.verdict, sampled.bar) == ("8 %", "pass", "random 40 %, prior 12 %")
     assert cards["kernels measured for"].paper == "2.5 days (CPU)"
-    assert report.cards(evidence.device, {}) == []
+    assert {card.value for card in report.cards(evidence.device, {})} == {"no value"}
 
 
 def test_headline_says_pass_and_miss(evidence: Evidence) -> None:
@@ -256,44 +255,54 @@ def test_errors_are_attributed_to_the_kind_that_causes_them(evidence: Evidence) 
 
 
 def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> None:
-    made = write_tables(replace(evidence, transfer=None), tmp_path / "tables", dict.fromkeys(STAGES, "2024-05-06"))
-    kit.write_figures(kit.draw(FIGURES, evidence), tmp_path / "figures")
+    tables, figures, page_of = tmp_path / "tables", tmp_path / "figures", tmp_path / "chapters/dev/prediction.page.json"
+    made = write_tables(replace(evidence, transfer=None), tables, dict.fromkeys(STAGES, "2024-05-06"))
+    kit.write_figures(kit.draw(FIGURES, evidence), figures)
     write_metrics(metrics(evidence), tmp_path / "metrics.json")
     (tmp_path / "environment.json").write_text('{"cpu": "Example"}', encoding="utf-8")
-    report.write_findings(["A finding."], tmp_path / "findings.json")
+    (tables / FINDINGS).write_text('["A finding."]', encoding="utf-8")
+    about = {"metrics": tmp_path / "metrics.json", "environment": tmp_path / "environment.json"}
 
-    def write() -> None:
-        chapter = report.read_prediction_chapter(
-            "cpu-test",
-            tables=tmp_path / "tables",
-            figures=tmp_path / "figures",
-            metrics=tmp_path / "metrics.json",
-            environment=tmp_path / "environment.json",
-            findings=tmp_path / "findings.json",
-            more={"table_11": TABLES["table_11"].function(evidence)},
-        )
-        written = with_texts(chapter, CAPTIONS, ["Seen by a person."])
-        write_text(tmp_path / "out" / "report.html", render_page("cpu-test", "", [written]))
+    def write() -> str:
+        write_page(device="dev", tables=tables, figures=figures, chapter=page_of, **about)
+        return render_page([Section("dev", with_texts(read_chapter(page_of), CAPTIONS, ["Seen by a person."]))])
 
-    write()
-    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert all(f'id="{name}"' in text for name in [*made, *FIGURES, "table_11"])
+    text = write()
+    assert all(f'id="dev-{name}"' in text for name in [*made, *FIGURES])
     assert 0 < text.index("Seen by a person.") < text.index("A finding.")
     assert all(f"{stage} 2024-05-06" in text for stage in STAGES)
     assert "Of 4 test cases 2 were given up undecided" in text
-    assert [p.name for p in (tmp_path / "out").iterdir()] == ["report.html"]
-    (tmp_path / "findings.json").write_text("{", encoding="utf-8")
+    before = page_of.read_bytes()
+    (tables / FINDINGS).write_text("{", encoding="utf-8")
     with pytest.raises(FormatError, match=r"findings\.json"):
         write()
-    assert (tmp_path / "out" / "report.html").read_text(encoding="utf-8") == text
+    assert page_of.read_bytes() == before
+    (figures / "figure_09.svg").unlink()
+    with pytest.raises(FormatError, match=r"no chapter of a report: FileNotFoundError: .*figure_09\.svg"):
+        read_chapter(page_of)
+
+
+def test_a_document_changes_with_its_tables_and_figures(tmp_path: Path, evidence: Evidence) -> None:
+    """The page depends on the documents alone."""
+    chapter = report.prediction_chapter("dev", kit.make(TABLES, evidence)[0], {}, {}, {}, [], "now")
+    folders = {"tables": tmp_path / "tables", "figures": tmp_path}
+    write_tables(evidence, folders["tables"], dict.fromkeys(STAGES, "now"))
+    write_chapter(chapter, tmp_path / "one.json", **folders)
+    write_chapter(chapter, tmp_path / "same.json", **folders)
+    table = folders["tables"] / "table_08.md"
+    table.write_text(table.read_text().replace("| all |", "| everything |"))
+    write_chapter(chapter, tmp_path / "other.json", **folders)
+    one, same, other = ((tmp_path / f"{name}.json").read_bytes() for name in ("one", "same", "other"))
+    assert one == same != other
 
 
 def test_chapters_come_back_as_they_were_handed_over(tmp_path: Path, evidence: Evidence) -> None:
-    handed = report.prediction_chapter(
-        "cpu-test", kit.make(TABLES, evidence)[0], kit.draw(FIGURES, evidence), {}, {"a": 1}, ["T"], "now"
-    )
+    tables, figures = kit.make(TABLES, evidence)[0], kit.draw(FIGURES, evidence)
+    handed = report.prediction_chapter("cpu-test", tables, figures, {}, {"a": 1}, ["T"], "now")
+    kit.write_tables(TABLES, tables, {}, dict.fromkeys(tables, "now"), tmp_path / "tables")
+    kit.write_figures(figures, tmp_path / "figures")
     path = tmp_path / f"x{SUFFIX}"
-    write_chapter(handed, path)
+    write_chapter(handed, path, tables=tmp_path / "tables", figures=tmp_path / "figures")
     assert read_chapter(path) == handed
     for damaged in ("{", '{"id": "x"}', json.dumps({**json.loads(path.read_text()), "cards": [{"value": 1}]})):
         path.write_text(damaged)

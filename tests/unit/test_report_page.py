@@ -21,7 +21,7 @@ from edgeplan.chapters.prediction.evaluation.figures import FIGURES
 from edgeplan.chapters.prediction.evaluation.metrics import metrics
 from edgeplan.chapters.prediction.evaluation.page import prediction_chapter
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
-from edgeplan.report.pages import render_page
+from edgeplan.report.pages import Section, render_page
 from edgeplan.reporting import kit
 from edgeplan.reporting.page import ChapterPage, Table, with_texts
 
@@ -58,7 +58,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     chapters = Path(prediction.__file__).parent, Path(cold_start.__file__).parent
     whole = [with_texts(page, folder / "captions", ()) for page, folder in zip((first, second), chapters, strict=True)]
-    path.write_text(render_page("cpu-test", "a machine", [*whole, third]), encoding="utf-8")
+    sections = [Section("x", chapter) for chapter in (*whole, third)]
+    path.write_text(render_page(sections, [Section("other", third)]), encoding="utf-8")
     return path
 
 
@@ -85,10 +86,11 @@ def test_nothing_overflows_complains_or_is_fetched(page: Page, report: Path, wid
 def test_navigation_stays_in_sight_and_leads_to_every_chapter_and_section(page: Page, report: Path, width: int) -> None:
     page.open(report, width)
     shown = page.ask('[...document.querySelectorAll(".contents a")].filter((a) => a.offsetParent).map((a) => a.hash)')
-    assert {"#prediction", "#cold-start", "#own"} <= set(shown)
-    assert ("#cold-start-tables" in shown) == (width > 1000)
+    assert {"#overview", "#x-prediction", "#x-cold-start", "#x-own"} <= set(shown)
     page.ask("document.documentElement.style.scrollBehavior = 'auto'")
-    for target in shown[1:]:
+    folded = [f"#x-cold-start-{part}" for part in ("findings", "pictures", "tables", "environment")]
+    assert not set(folded) & set(shown), "sections of a chapter are folded until it is read"
+    for target in [*shown[1:], *(["#x-cold-start", *folded] if width > 1000 else [])]:
         page.ask(f"document.querySelector('.contents a[href=\"{target}\"]').click()")
         page.ask("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         top, bar, marked = page.ask(
@@ -100,15 +102,15 @@ def test_navigation_stays_in_sight_and_leads_to_every_chapter_and_section(page: 
         assert abs(bar) < 1  # pixels: where the page ends, a fraction of one
         assert marked or target == shown[-1], target  # what ends the page may not reach the top
     if width < 1000:  # what a link leads to is not hidden by the bar above it
-        page.ask("document.querySelector('.contents a[href=\"#cold-start\"]').click()")
+        page.ask("document.querySelector('.contents a[href=\"#x-cold-start\"]').click()")
         assert page.ask(
-            """document.querySelector("#cold-start h2").getBoundingClientRect().top
+            """document.querySelector("#x-cold-start h2").getBoundingClientRect().top
             >= document.querySelector(".contents").getBoundingClientRect().bottom"""
         )
 
 
 def column(page: Page, number: int) -> list[str]:
-    found = page.ask(f'[...document.querySelectorAll("#own_table-grid tbody tr")].map((r) => r.cells[{number}].textContent)')
+    found = page.ask(f'[...document.querySelectorAll("#x-own_table-grid tbody tr")].map((r) => r.cells[{number}].textContent)')
     assert isinstance(found, list)
     return found
 
@@ -116,7 +118,7 @@ def column(page: Page, number: int) -> list[str]:
 def test_tables_sort_by_number_by_name_and_back(page: Page, report: Path) -> None:
     page.open(report)
     page.ask(UNFOLD)
-    header = "document.querySelectorAll('#own_table-grid thead th')"
+    header = "document.querySelectorAll('#x-own_table-grid thead th')"
     for number, upwards in (
         (1, ["-3.5 %", "0.04 %", "9 %", "31 %", "1,200 %", "", ""]),
         (0, ["Add", "add", "bn", "conv_9", "conv_10", "conv_100", ""]),
@@ -138,7 +140,7 @@ def test_tables_sort_by_number_by_name_and_back(page: Page, report: Path) -> Non
 def test_headers_sort_by_the_keyboard(page: Page, report: Path) -> None:
     page.open(report)
     page.ask(UNFOLD)
-    page.ask("document.querySelector('#own_table-grid thead button').focus()")
+    page.ask("document.querySelector('#x-own_table-grid thead button').focus()")
     page.key("Enter")
     assert column(page, 0)[0] == "Add"
     page.key(" ")
@@ -161,19 +163,19 @@ def test_every_table_sorts_whatever_it_holds(page: Page, report: Path) -> None:
 
 def test_a_link_to_a_folded_table_opens_it(page: Page, report: Path) -> None:
     page.open(report)
-    assert page.ask('document.getElementById("table_10").open') is False
-    page.ask("document.documentElement.style.scrollBehavior = 'auto'; location.hash = 'table_10'")
+    assert page.ask('document.getElementById("x-table_10").open') is False
+    page.ask("document.documentElement.style.scrollBehavior = 'auto'; location.hash = 'x-table_10'")
     page.ask("new Promise((done) => setTimeout(done, 50))")
-    assert page.ask('document.getElementById("table_10").open') is True
-    assert page.ask('document.getElementById("table_10").getBoundingClientRect().top') < 900 / 2
+    assert page.ask('document.getElementById("x-table_10").open') is True
+    assert page.ask('document.getElementById("x-table_10").getBoundingClientRect().top') < 900 / 2
 
 
 def test_all_tables_of_a_chapter_unfold_and_fold(page: Page, report: Path) -> None:
     page.open(report)
-    state = "[...document.querySelectorAll('#cold-start details.table')].map((d) => d.open)"
+    state = "[...document.querySelectorAll('#x-cold-start details.table')].map((d) => d.open)"
     assert set(page.ask(state)) == {True, False}
     for unfolded in (True, False):
-        page.ask("document.querySelector('#cold-start .unfold').click()")
+        page.ask("document.querySelector('#x-cold-start .unfold').click()")
         assert set(page.ask(state)) == {unfolded}
 
 
@@ -205,13 +207,13 @@ def test_theme_follows_the_system_until_the_reader_chooses(page: Page, report: P
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_and_figures_stand_out_from_what_is_behind_them(page: Page, report: Path, scheme: str) -> None:
     page.open(report, scheme=scheme)
-    names = ["paper", "page", "ink", "soft", "link", "pass", "miss", *(f"series-{i}" for i in range(1, 9))]
+    names = ["paper", "page", "ink", "soft", "link", "pass", "miss", "undecided", *(f"series-{i}" for i in range(1, 9))]
     colour = page.ask(
         f"""(() => {{ const probe = document.body.appendChild(document.createElement("i"));
         return Object.fromEntries({names!r}.map((name) => {{ probe.style.color = `var(--${{name}})`;
         return [name, getComputedStyle(probe).color]; }})); }})()"""
     )
-    for name in ("ink", "soft", "link", "pass", "miss"):
+    for name in ("ink", "soft", "link", "pass", "miss", "undecided"):
         assert min(contrast(colour[name], colour[back]) for back in ("paper", "page")) >= 4.5, name
     for i in range(1, 9):
         assert contrast(colour[f"series-{i}"], colour["paper"]) >= 2.2, i

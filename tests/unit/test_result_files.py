@@ -19,8 +19,7 @@ from cold_chapter_frames import frame_names
 from evaluation_evidence import full_evidence
 from law_of_latency import ABOUT, SETTINGS, rows
 
-from edgeplan.chapters.prediction.evaluation.page import write_findings
-from edgeplan.chapters.prediction.evaluation.tables import write_tables
+from edgeplan.chapters.prediction.evaluation.tables import FINDINGS, write_tables
 from edgeplan.chapters.registry import STAGES
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules
@@ -32,6 +31,7 @@ from edgeplan.zoo import FAMILIES, variants
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "workflow/scripts"
 RESULTS = Path("results/dev")
+HANDED_OVER = Path("results/chapters/dev")
 Damage = Callable[[Path, str], str]
 
 
@@ -70,10 +70,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_parquet(models[["model_id", "family", "measured_ms", "repeat_ms"]], results / "evaluation/truth.parquet")
     write_parquet(models, results / "evaluation/models.parquet")
     write_json(results / "evaluation/environment.json", {"cpu": "Example", "measured_at": "2024-05-06"})
-    write_json(results / "chapters/prediction.json", {"prediction.models": 78})
+    write_json(folder / HANDED_OVER / "prediction.json", {"prediction.models": 78})
     write_json(results / "evaluation/dates.json", {"truth": "2024-05-06 07:08 to 2024-05-06 07:09 UTC"})
     write_tables(chapter, results / "tables", {"truth": "2024-05-06 07:08 to 2024-05-06 07:09 UTC"})
-    write_findings(["A finding."], results / "tables/findings.json")
+    (results / "tables" / FINDINGS).write_text('["A finding."]')
     for name in frame_names():
         write_parquet(getattr(cold, name), results / f"cold/{name}.parquet")
     for name in ("notes", "environment"):
@@ -159,8 +159,8 @@ READ = (
     ("transfer", RESULTS / "evaluation/dates.json", ""),
     ("cold_tables", RESULTS / "cold/runs.parquet", "cold_ms"),
     ("cold_tables", RESULTS / "cold/notes.json", ""),
-    ("report", RESULTS / "evaluation/environment.json", ""),
-    ("report", RESULTS / "chapters/prediction.json", ""),
+    ("prediction_page", RESULTS / "evaluation/environment.json", ""),
+    ("prediction_page", HANDED_OVER / "prediction.json", ""),
 )
 CASES: list[tuple[str, Path, str, Damage]] = [
     (stage, path, what, damage)
@@ -168,7 +168,7 @@ CASES: list[tuple[str, Path, str, Damage]] = [
     for damage in (truncated, of_another_version, lacking)
     if what or damage is not lacking
 ]
-CASES.append(("report", RESULTS / "tables/table_08.csv", "", emptied))
+CASES.append(("prediction_page", RESULTS / "tables/table_08.csv", "", emptied))
 
 
 @pytest.mark.parametrize(("stage", "path", "what", "damage"), CASES)
@@ -188,7 +188,7 @@ def test_a_damaged_file_ends_the_stage_that_reads_it(
     assert files(workspace) == before
 
 
-@pytest.mark.parametrize("stage", ["transfer", "report"])
+@pytest.mark.parametrize("stage", ["transfer", "prediction_page"])
 def test_tables_from_before_they_told_a_version_are_read(workspace: Path, stage: str) -> None:
     path = RESULTS / "evaluation/models.parquet"
     pd.read_parquet(path).to_parquet(path, index=False)

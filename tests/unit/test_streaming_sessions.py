@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from streamed_models import MODELS, Streamed, outputs_of, streamed
 
+from depth import examples
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import FormatError, InfeasibleError, InputError, ModelError
 from edgeplan.planning.memory import bounds
@@ -371,7 +372,7 @@ class _Disk(WeightsFile):
             piece[:] = bytes([offset // 4096 % 251 + 1]) * piece.nbytes if len(pieces) == 1 else b"\x01" * piece.nbytes
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     pages=st.lists(st.integers(1, 3), min_size=2, max_size=8),
     ahead=st.integers(1, 4),

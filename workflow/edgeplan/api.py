@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
+from edgeplan.errors import CheckError, DeviceError, InputError, ModelError, ParamsError, StoreError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from edgeplan.chapters.partition.inference import PartitionRun
     from edgeplan.chapters.partition.planned import PlannedModel
     from edgeplan.comparison import Measured
+    from edgeplan.devices.config import DeviceFile
     from edgeplan.graph.onnx.prepare import Preparation
     from edgeplan.planning.document import Plan
     from edgeplan.planning.profile import Profile
@@ -33,11 +34,27 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.float32]
 
-__all__ = ["ColdStartPlan", "Run", "measure", "plan_cold_start", "predict", "run"]
+__all__ = [
+    "ColdStartPlan",
+    "Prepared",
+    "Run",
+    "export",
+    "measure",
+    "plan_cold_start",
+    "plan_memory",
+    "plan_partition",
+    "predict",
+    "prepare",
+    "run",
+    "run_memory",
+    "run_partition",
+]
 
 _Path = str | PathLike[str]
+Shapes = Mapping[str, Sequence[int]]
 _LARGEST_MB = 1_000_000  # whatever is above is a mistake
 _BYTES_PER_MB = 1e6
+_NEAR = 5  # names that are offered in place of a wrong one
 
 
 @dataclass(frozen=True)
@@ -50,6 +67,7 @@ class ColdStartPlan:
         profiles: the costs that it was made from, by layout.
         program: what was built from it.
         limit_bytes: most bytes of weights in the cache; None without a limit.
+        about: lines that say which machine predicted costs are of, where it is another one than this.
     """
 
     folder: Path
@@ -57,6 +75,7 @@ class ColdStartPlan:
     profiles: tuple[Profile, ...]
     program: LinkedProgram
     limit_bytes: int | None
+    about: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +111,24 @@ class Run:
             require_checked(self.difference, self.program.model)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A model of static shape, as a file.
+
+    Attributes:
+        path: the file: the one that was written, or the given one where it was static as it was.
+        inputs: shapes by name.
+        operators: number of operators.
+        difference: largest difference of outputs from the original's, relative to the largest magnitude of each output; None
+            unless it was asked for and a file was written.
+    """
+
+    path: Path
+    inputs: Mapping[str, tuple[int, ...]]
+    operators: int
+    difference: float | None = None
+
+
 def require_checked(difference: float, model: str) -> None:
     """Refuse outputs that differ from ONNX Runtime's by more than rounding.
 
@@ -109,6 +146,105 @@ def require_checked(difference: float, model: str) -> None:
         )
 
 
+def _left_open(
+    preparation: Preparation | None, shape: Shapes | None, values: Mapping[str, Any] | None, batch: int | None
+) -> Preparation:
+    """Collect what a file leaves open, given whole or by the names of the command line's options.
+
+    Raises:
+        ParamsError: it is given both ways.
+        ModelError: a size is below 1.
+    """
+    from edgeplan.graph.onnx.prepare import Preparation
+
+    if preparation is None:
+        sizes = {name: tuple(map(int, given)) for name, given in (shape or {}).items()}
+        return Preparation(sizes, {name: _text(value) for name, value in (values or {}).items()}, batch)
+    if shape or values or batch is not None:
+        what = "shapes, values and the batch are given twice"
+        raise ParamsError(what, where="preparation", next_step="leave out preparation, or shape, set and batch")
+    return preparation
+
+
+def _text(value: Any) -> str:
+    """Write a value, or a sequence of them, as the command line's --set takes it."""
+    if isinstance(value, str):
+        return value
+    tolist = getattr(value, "tolist", None)  # of an array
+    plain = value if tolist is None else tolist()
+    return ",".join(map(str, plain)) if isinstance(plain, (list, tuple)) else str(plain)
+
+
+def export(name: str, output: _Path | None = None) -> Path:
+    """Write a published model with the weights of seed 0 as ONNX.
+
+    Args:
+        name: one of `edgeplan.workloads.models.named_models()`.
+        output: file to write; `<name>.onnx` without.
+
+    Raises:
+        ModelError: there is no model of that name.
+        StoreError: the file cannot be written; one that was there before is kept.
+    """
+    from difflib import get_close_matches
+
+    from edgeplan.workloads.models import named_models
+
+    known = named_models()
+    if name not in known:
+        near = get_close_matches(name, known, _NEAR)
+        raise ModelError(
+            f"there is no model {name!r} to export",
+            where="edgeplan export",
+            next_step=f"edgeplan export --list shows all{'; near: ' + ', '.join(near) if near else ''}",
+        )
+    path = Path(output or f"{name}.onnx")
+    if path.is_dir():
+        next_step = f"name a file: -o {path / (name + '.onnx')}"
+        raise StoreError("cannot write: this is a folder", where=str(path), next_step=next_step)
+    return known[name]().save(path)
+
+
+def prepare(
+    model: _Path,
+    output: _Path,
+    *,
+    preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
+    check: bool = False,
+) -> Prepared:
+    """Write a model of static shape that computes the same.
+
+    Args:
+        model: ONNX file as it was exported.
+        output: ONNX file to write; nothing is written where the model is static as it is.
+        preparation: as for `predict`.
+        shape: likewise.
+        set: likewise.
+        batch: likewise.
+        check: compare outputs with the original's on ONNX Runtime.
+
+    Raises:
+        ModelError: the file cannot be read, or what it leaves open is not given.
+        CheckError: outputs differ by more than rounding.
+        StoreError: the file cannot be written; one that was there before is kept.
+    """
+    from edgeplan.graph.onnx.compare import largest_difference
+    from edgeplan.graph.onnx.prepare import prepare_file
+    from edgeplan.graph.onnx.read import load_onnx
+
+    source, target = Path(model), Path(output)
+    if target.exists() and target.resolve() == source.resolve():
+        raise ModelError("a model is not written over itself", where=str(target), next_step="name another file with -o")
+    wanted = _left_open(preparation, shape, set, batch)
+    made = prepare_file(source, wanted, target)
+    difference = largest_difference(source, made, wanted) if check and made != source else None
+    graph = load_onnx(made)
+    return Prepared(made, {name: graph.shape(name) for name in graph.inputs}, len(graph.operators), difference)
+
+
 def predict(
     model: _Path,
     device: _Path = "cpu-onnxruntime",
@@ -116,6 +252,9 @@ def predict(
     results: _Path | None = None,
     partial: bool = False,
     preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
 ) -> Prediction:
     """Predict the latency of a model on a device that was measured.
 
@@ -124,21 +263,26 @@ def predict(
         device: name of the device, or path of its file.
         results: folder of the results, with the device's predictors; without, the workspace's, then the shipped ones.
         partial: predict what can be, where kernels have no predictor.
-        preparation: what the file leaves open: shapes, values of inputs that steer the graph, the batch.
+        preparation: what the file leaves open; or, in its place, the three that follow.
+        shape: sizes of inputs with open axes, by name.
+        set: values of inputs that steer the graph, by name: numbers, truth values, or sequences of them.
+        batch: size of the open axis of examples.
 
     Raises:
         ModelError: the file cannot be read or holds what is not known.
         PredictionError: a kernel has no predictor, unless `partial`.
         FormatError, DeviceError: there are no predictors of that device.
     """
-    from edgeplan.graph.onnx.prepare import Preparation, load_prepared
+    from edgeplan.graph.onnx.prepare import load_prepared
     from edgeplan.graph.simplify import simplify
     from edgeplan.prediction import predict_graph
     from edgeplan.predictors.source import find_predictors
 
     source = find_predictors(str(device), None if results is None else Path(results))
     path = Path(model)
-    return predict_graph(simplify(load_prepared(path, preparation or Preparation())), path.name, source, partial=partial)[0]
+    return predict_graph(
+        simplify(load_prepared(path, _left_open(preparation, shape, set, batch))), path.name, source, partial=partial
+    )[0]
 
 
 def measure(
@@ -149,6 +293,9 @@ def measure(
     results: _Path | None = None,
     rows: _Path | None = None,
     preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
 ) -> Measured:
     """Measure a model on this machine, and predict it where the device has predictors.
 
@@ -161,6 +308,9 @@ def measure(
         results: folder of the results, with predictors; without, the workspace's, then the shipped ones.
         rows: folder of measured rows: how fast this machine is when it is quiet; without, that of the workspace.
         preparation: as for `predict`.
+        shape: likewise.
+        set: likewise.
+        batch: likewise.
 
     Raises:
         ModelError: the file cannot be read, or the engine cannot load it.
@@ -170,13 +320,13 @@ def measure(
     from tempfile import TemporaryDirectory
 
     from edgeplan.comparison import measure_model
-    from edgeplan.graph.onnx.prepare import Preparation, prepare_file
+    from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.workspace import workspace
 
     path = Path(model)
     with TemporaryDirectory(prefix="edgeplan-prepared-") as folder:
         return measure_model(
-            prepare_file(path, preparation or Preparation(), Path(folder) / path.name),
+            prepare_file(path, _left_open(preparation, shape, set, batch), Path(folder) / path.name),
             Path(device) if isinstance(device, PathLike) else device,
             seconds=seconds,
             results=None if results is None else Path(results),
@@ -200,6 +350,9 @@ def plan_cold_start(
     rows: _Path | None = None,
     results: _Path | None = None,
     preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
 ) -> ColdStartPlan:
     """Plan the fastest first inference of a model, and write what executes it.
 
@@ -217,18 +370,20 @@ def plan_cold_start(
         budget_seconds: seconds of measuring, beyond which only what must be known is measured; 0: unbounded and thorough.
             Without, 20, or unbounded where noise is refused.
         rows: folder of measured rows; without, that of the workspace.
-        results: folder of the results, for predictors; likewise.
+        results: folder of the results, with the device's predictors; without, the workspace's, then the shipped ones.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
+        shape: likewise.
+        set: likewise.
+        batch: likewise.
 
     Raises:
         ParamsError: an argument is none that there is.
+        FormatError: with predicted costs, there are no predictors of that device.
         EdgeplanError: see `edgeplan.chapters.cold_start.plan.plan_model` and `build_plan_folder`.
     """
-    from edgeplan.chapters.cold_start.plan import Request, at_work, plan_model
+    from edgeplan.chapters.cold_start.plan import Request, plan_model
     from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
-    from edgeplan.chapters.cold_start.planners.registry import PLANNERS
-    from edgeplan.devices.config import load_device
-    from edgeplan.graph.onnx.prepare import Preparation, prepare_file
+    from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.profiling.settings import FAST, ProfileSettings
     from edgeplan.runtime.layouts import HOMES, LIKELY
     from edgeplan.runtime.linked_file import read_linked
@@ -245,6 +400,53 @@ def plan_cold_start(
     homes = tuple(layouts) or (HOMES if settings.thorough else LIKELY)
     if unknown := [home for home in homes if home not in HOMES]:
         raise ParamsError(f"there is no layout {unknown[0]!r}", where="--layouts", next_step=f"choose from {', '.join(HOMES)}")
+    _check_cold_start(costs, planner, cache_limit, reprofile=reprofile)
+    found = _planned_on(device)
+    here = workspace()
+    measured = Path(rows or here.rows) / found.name
+    predictors = None
+    if costs == "predicted":
+        from edgeplan.predictors.source import find_predictors
+
+        predictors = find_predictors(str(device), None if results is None else Path(results), engine=found.engine)
+    # before minutes of measuring, not after them
+    require_writable(Path(output), instead="choose another folder with -o")
+    require_writable(measured, instead="choose another folder with --rows")
+    require_writable(state_folder())
+    shared = measured / "cold_start" / "profiles"
+    request = Request(found, costs, planner, homes, measured / "cold", shared, predictors, reprofile, settings)
+    out = Path(output)
+    source = prepare_file(Path(model), _left_open(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
+    planned = plan_model(source, request)
+    made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
+    limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
+    folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
+    return ColdStartPlan(folder, made, planned.profiles, read_linked(folder / PROGRAM_NAME), limit_bytes, planned.about)
+
+
+def _planned_on(device: _Path) -> DeviceFile:
+    """Read the file of a device that executes plans.
+
+    Raises:
+        DeviceError: there is none, its engine executes no plans, or is not installed.
+    """
+    from edgeplan.devices.config import load_device
+    from edgeplan.runtime.library import require_installed
+
+    found = load_device(Path(device) if isinstance(device, PathLike) else device)
+    if found.engine != "onednn":
+        raise DeviceError(
+            f"device {found.name!r} runs {found.engine}, which executes no plans",
+            where="--device",
+            next_step="take a device of the engine onednn, e.g. cpu-onednn",
+        )
+    require_installed()
+    return found
+
+
+def _check_cold_start(costs: str, planner: str, cache_limit: float | None, *, reprofile: bool) -> None:
+    from edgeplan.chapters.cold_start.planners.registry import PLANNERS
+
     if costs not in ("profiled", "predicted"):
         raise ParamsError(f"there are no {costs!r} costs", where="--costs", next_step="choose profiled or predicted")
     if planner not in PLANNERS:
@@ -269,29 +471,6 @@ def plan_cold_start(
             where="--cache-limit",
             next_step=f"name 0 to {_LARGEST_MB} MB, or leave it out",
         )
-    found = load_device(Path(device) if isinstance(device, PathLike) else device)
-    if found.engine != "onednn":
-        raise DeviceError(
-            f"device {found.name!r} runs {found.engine}, which executes no plans",
-            where="--device",
-            next_step="take a device of the engine onednn, e.g. cpu-onednn",
-        )
-    here = workspace()
-    measured, predictors = Path(rows or here.rows) / found.name, Path(results or here.results) / found.name / "predictors"
-    # before minutes of measuring, not after them
-    require_writable(Path(output), instead="choose another folder with -o")
-    require_writable(measured, instead="choose another folder with --rows")
-    require_writable(state_folder())
-    shared = measured / "cold_start" / "profiles"
-    request = Request(found, costs, planner, homes, measured / "cold", shared, predictors, reprofile, settings)
-    out = Path(output)
-    source = prepare_file(Path(model), preparation or Preparation(), out.with_name(f"{out.name}.onnx"))
-    planned = plan_model(source, request)
-    made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
-    limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
-    with at_work(costs):
-        folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
-    return ColdStartPlan(folder, made, planned.profiles, read_linked(folder / PROGRAM_NAME), limit_bytes)
 
 
 def plan_memory(
@@ -307,6 +486,9 @@ def plan_memory(
     curve: _Path | None = None,
     memory_map: _Path | None = None,
     preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
 ) -> MemoryPlanned:
     """Plan how a model runs within a budget of memory, and write what executes it.
 
@@ -322,16 +504,18 @@ def plan_memory(
         curve: file to draw latency against budget to, as SVG.
         memory_map: file to draw what the arena holds in each step to, as SVG.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
+        shape: likewise.
+        set: likewise.
+        batch: likewise.
 
     Raises:
         ParamsError: an argument is none that there is.
         InfeasibleError: it does not fit; the message says what is the least.
         EdgeplanError: see `edgeplan.chapters.memory.plan.Planner`.
     """
-    from edgeplan.chapters.memory.budget import Budget, require_in_machine
+    from edgeplan.chapters.memory.budget import Budget, require_free
     from edgeplan.chapters.memory.plan import planning, require_replaceable
-    from edgeplan.devices.config import load_device
-    from edgeplan.graph.onnx.prepare import Preparation, prepare_file
+    from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.measurement.process.stock import peak_bytes
     from edgeplan.planning.memory.quick import Mode
     from edgeplan.profiling.settings import cores_of
@@ -345,26 +529,21 @@ def plan_memory(
         raise ParamsError(what, where="--total", next_step="leave it out, or give --budget in place of --max-slowdown")
     wanted = Budget.parsed(budget) if budget else None
     if wanted is not None:
-        require_in_machine(wanted, "--budget")
+        require_free(wanted, "--budget")
     if mode not in tuple(Mode):
         raise ParamsError(f"there is no mode {mode!r}", where="--mode", next_step=f"choose {' or '.join(Mode)}")
-    found = load_device(Path(device) if isinstance(device, PathLike) else device)
-    if found.engine != "onednn":
-        raise DeviceError(
-            f"device {found.name!r} runs {found.engine}, which executes no plans",
-            where="--device",
-            next_step="take a device of the engine onednn, e.g. cpu-onednn",
-        )
+    found = _planned_on(device)
     processors = cores_of(found).all
     out = Path(output)
     require_writable(out, instead="choose another folder with -o")
     require_replaceable(out)
-    source = prepare_file(Path(model), preparation or Preparation(), out.with_name(f"{out.name}.onnx"))
+    source = prepare_file(Path(model), _left_open(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
     with planning(source, threads or max(1, len(processors) - 1), processors, out) as planner:
         if wanted is None:
             size = planner.least_for(slowdown, Mode(mode))
         elif wanted.share:
             size = int(wanted.share * peak_bytes(source, planner.cores.compute))
+            require_free(Budget(size), "--budget")
         else:
             size = wanted.size
         planner.beside_bytes = planner.idle_bytes if total and wanted is not None else 0
@@ -417,7 +596,7 @@ def run(
     from edgeplan.planning.document import read_plan
     from edgeplan.runtime.linked_file import read_linked
     from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     folder = plan.folder if isinstance(plan, ColdStartPlan) else Path(plan)
     _check_run(given=inputs is not None, repeat=repeat, check=check, cold=cold, evicted=evicted)
@@ -494,7 +673,7 @@ def run_memory(
 
     Raises:
         InputError: inputs do not fit the model.
-        ParamsError: a budget is none, or more than there is; no inference is asked for.
+        ParamsError: a budget is no size or exceeds the memory that is free, or `repeat` is below 1.
         InfeasibleError: a budget is too small.
         FormatError: no plan, or one for another machine or library.
         ModelError: the weights cannot be read; with `check`, the model is not found or changed.
@@ -502,12 +681,12 @@ def run_memory(
     """
     from dataclasses import replace
 
-    from edgeplan.chapters.memory.budget import Budget, require_in_machine
+    from edgeplan.chapters.memory.budget import Budget, require_free
     from edgeplan.chapters.memory.inference import model_of, read_about, run_plan
     from edgeplan.engines.onnxruntime.reference import reference_outputs
     from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
     from edgeplan.runtime.streaming.program import read_program
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     _check_repeat(repeat)
     folder = Path(plan) if isinstance(plan, (str, PathLike)) else plan.folder
@@ -522,9 +701,9 @@ def run_memory(
         values = checked_inputs(inputs, program.inputs)
     parsed = [Budget.parsed(text, "--budgets") for text in budgets]
     if any(not budget.size for budget in parsed):
-        raise ParamsError("budgets of a run are sizes", where="--budgets", next_step="give them as in 300MB,100MB")
+        raise ParamsError("a budget of a run is a size, not a share", where="--budgets", next_step="give sizes: 300MB,100MB")
     for budget in parsed:
-        require_in_machine(budget, "--budgets")
+        require_free(budget, "--budgets")
     source = model_of(about, None if model is None else Path(model)) if check else None
     found = run_plan(folder, values, repeat, [budget.size for budget in parsed])
     if source is not None:
@@ -541,9 +720,12 @@ def plan_partition(
     *,
     results: _Path | None = None,
     preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
     mode: Literal["sequential", "parallel"] = "sequential",
     gap: float = 0.001,
-    time_limit_s: float = 60.0,
+    time_limit_s: float = 20.0,
 ) -> PlannedModel:
     """Plan which of two processors runs each operator of a model, whole or split, and write what executes it.
 
@@ -553,6 +735,9 @@ def plan_partition(
         pair: name of a pair file, or a path to one.
         results: folder of the results, with the pair's predictors; without, that of the workspace.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
+        shape: likewise.
+        set: likewise.
+        batch: likewise.
         mode: one operator at a time, or different ones side by side.
         gap: to the bound, at which the search for a plan side by side ends.
         time_limit_s: of that search.
@@ -567,7 +752,7 @@ def plan_partition(
     from edgeplan.chapters.partition.measuring.opened import opened
     from edgeplan.chapters.partition.planned import plan_model, require_own, write_folder
     from edgeplan.devices.pairs import load_pair
-    from edgeplan.graph.onnx.prepare import Preparation, prepare_file
+    from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.planning.partition.parallel import Search
     from edgeplan.workspace import workspace
     from edgeplan.writable import require_writable
@@ -576,7 +761,7 @@ def plan_partition(
     out = Path(output)
     require_writable(out, instead="choose another folder with -o")
     predictors = load(Path(results or workspace().results) / found.name / "partition" / "predictors")
-    source = prepare_file(Path(model), preparation or Preparation(), out.with_name(f"{out.name}.onnx"))
+    source = prepare_file(Path(model), _left_open(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
     with opened(found) as both:
         require_own(predictors, both)
         search = Search(gap=gap, time_limit_s=time_limit_s)
@@ -614,7 +799,7 @@ def run_partition(
     from edgeplan.chapters.partition.planned import model_of, read_folder
     from edgeplan.engines.onnxruntime.reference import reference_outputs
     from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     folder = Path(plan)
     about, _ = read_folder(folder)

@@ -148,7 +148,14 @@ WorkspaceOption = Annotated[
     Path | None,
     typer.Option(
         "--workspace",
-        help=f"Folder of config/devices, data/rows and results; found upwards from here, or in {VARIABLE}, without.",
+        help=f"Folder with config/devices, data/rows and results. Default: {VARIABLE}, else the nearest folder upwards.",
         callback=_use,
+    ),
+]
+#: The option of every command that needs predictors.
+ResultsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--results", help="Folder of results with trained predictors. Default: the workspace's, else the shipped predictors."
     ),
 ]

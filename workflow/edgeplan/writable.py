@@ -22,11 +22,20 @@ _CAUSES = frozenset((*_NO_ROOM, *_NOT_ALLOWED, *_NO_FOLDER, errno.EISDIR, errno.
 
 def state_base() -> str:
     """The folder that the state folder lies in, "" if there is none."""
-    given = os.environ.get("XDG_STATE_HOME", "")
+    return _base("XDG_STATE_HOME", ".local/state")
+
+
+def cache_base() -> str:
+    """The folder for what can be made again at any time, "" if there is none."""
+    return _base("XDG_CACHE_HOME", ".cache")
+
+
+def _base(variable: str, in_home: str) -> str:
+    given = os.environ.get(variable, "")
     if given.startswith(os.sep):  # others are to be ignored, says the XDG base directory specification
         return given
     try:
-        return str(Path.home() / ".local" / "state")
+        return str(Path.home() / in_home)
     except RuntimeError:
         return ""
 
@@ -45,7 +54,7 @@ def cannot_write(error: OSError, path: Path, *, instead: str = "") -> StoreError
     ask = f"{instead}, or ask for write permission"
     if error.errno in _NO_ROOM:
         what = "the disk is full"
-        following = "free some space and run the same command again: what was stored before is kept and not measured again"
+        following = "free some space and run the same command again: nothing that was stored before is lost"
     elif error.errno == errno.EFBIG:
         what, following = f"cannot write: {error.strerror}", "raise the limit on the size of files: ulimit -f unlimited"
     elif error.errno == errno.EROFS:

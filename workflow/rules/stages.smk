@@ -5,7 +5,16 @@ include: "common.smk"
 
 
 from edgeplan.chapters.base import expanded
-from edgeplan.chapters.registry import CHAPTERS, REPORTS, STAGES, parts_of_report
+from edgeplan.chapters.registry import (
+    CHAPTERS,
+    REPORT,
+    STAGES,
+    merged_figures,
+    parts_of_report,
+)
+
+#: Whether DVC holds all stages for current: then the page, where it is missing, is made of the committed files alone.
+CURRENT = globals().get("CURRENT", False)
 
 
 def is_fixed(stage):
@@ -27,27 +36,19 @@ def patterns(stage, paths):
 
 
 def inputs_of(stage):
-    """What a stage reads; the report of a device or a pair what the chapters wrote of it, too."""
-    gathered = (
-        {
-            "parts": lambda wildcards: parts_of_report(
-                stage, wildcards[stage.targets.wildcards[0]], config
-            )
-        }
-        if stage in REPORTS
-        else {}
-    )
-    return patterns(stage, stage.inputs) | gathered
+    """What a stage reads; the page what all chapters handed over, too."""
+    if stage is not REPORT:
+        return patterns(stage, stage.inputs)
+    return {} if CURRENT else {"parts": list(parts_of_report(config))}
 
 
 def outputs_of(stage):
-    """What a stage writes; what it renews stays until there is something to put in its place."""
-    found = patterns(stage, stage.outputs)
-    return (
-        {name: update(path) for name, path in found.items()}
-        if stage.renews
-        else found | shown_of(stage)
-    )
+    """What a stage writes: it stays until there is something to put in its place."""
+    found = {
+        name: update(path) for name, path in patterns(stage, stage.outputs).items()
+    }
+    merged = {"merged": [update(path) for path in merged_figures(config)]}
+    return found | (merged if stage is REPORT else shown_of(stage))
 
 
 def shown_of(stage):
@@ -56,7 +57,7 @@ def shown_of(stage):
     kinds = {"tables": "csv", "figures": "svg"}
     return {
         f"shown_{kind}": report(
-            directory(pattern(stage, path)),
+            update(directory(pattern(stage, path))),
             patterns=[f"{{shown}}.{kinds[kind]}"],
             category=f"{title}: {kind}",
             subcategory=", ".join(f"{{{name}}}" for name in stage.targets.wildcards),
@@ -90,13 +91,9 @@ def all_of(stage):
     ]
 
 
-# Both have a report in a folder of their own: names tell them apart.
-NAMES = {"pair": "pair(-[a-z0-9]+)+"}
-
-
 wildcard_constraints:
     **{
-        name: NAMES.get(name, "(?!pair-)[a-z0-9]+(-[a-z0-9]+)*")
+        name: "[a-z0-9]+(-[a-z0-9]+)*"
         for stage in STAGES
         if stage.targets
         for name in stage.targets.wildcards

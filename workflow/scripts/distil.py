@@ -1,18 +1,25 @@
-"""Write what the package ships of some devices, from their results in this checkout: python distil.py DEVICE ..."""
+"""Write what the package ships of some devices, from their results and rows in this checkout: python distil.py DEVICE ..."""
 
+import argparse
 import sys
 from pathlib import Path
 
-from edgeplan.chapters.prediction.distil import distil
+from edgeplan.chapters.prediction.distil import distil, distil_preparation
 from edgeplan.errors import EdgeplanError
 from edgeplan.workspace import SHIPPED
 
-for name in sys.argv[1:]:
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("devices", nargs="*", metavar="DEVICE")
+parser.add_argument("--preparation", action="store_true", help="costs of preparation alone, without predictors")
+given = parser.parse_args()
+for name in given.devices:
     try:
-        found = distil(
-            Path("config/devices") / f"{name}.yaml", Path("results") / name, Path("data/zoo/models.parquet"), SHIPPED / name
-        )
+        if not given.preparation:
+            device, results = Path("config/devices") / f"{name}.yaml", Path("results") / name
+            print(f"{name}: {distil(device, results, Path('data/zoo/models.parquet'), SHIPPED / name)}")  # noqa: T201 - its purpose
+        profiles = Path("data/rows") / name / "cold_start/profiles"
+        if candidates := distil_preparation(profiles, SHIPPED / name / "environment.json", SHIPPED / name):
+            print(f"{name}: costs of preparation from {candidates} profiled candidates")  # noqa: T201 - likewise
     except EdgeplanError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the message is meant for people
         sys.exit(error.exit_code)
-    print(f"{name}: {found}")  # noqa: T201 - its output is its purpose

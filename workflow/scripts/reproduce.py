@@ -1,4 +1,6 @@
-"""Run a command that builds results: a failure ends with its own message and leaves no figures of another run.
+"""Run a command that builds results, and say what came out.
+
+A failure ends with its own message and leaves no figures of another run.
 
 Usage: python reproduce.py DEVICE COMMAND ...
 """
@@ -7,17 +9,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
+from edgeplan.chapters.registry import merged_figures
+from edgeplan.errors import EdgeplanError
+from edgeplan.params import load_params
+from edgeplan.report.stage import summary
+from edgeplan.support import lifeline, termination
+from edgeplan.support.subprocesses import environment, module_command, program_command, run
 from stage import ERROR
 
-#: What a reader takes for the outcome of the run: written last, and gone until then.
-_OUTCOME = ("metrics.json", "report.html")
+_PARAMS = Path("params.yaml")
+#: The page of the run, written last.
+_PAGE = Path("results/report.html")
 #: What a machine lacks that has no second processor; all else is an error that the stage itself tells.
 _LACKS = (
     "no OpenCL platform",
+    "no OpenCL device",
+    "no OpenCL kernel works",
     "pyopencl is not installed",
     "does not exist on this machine",
     "may not be used by this process",
@@ -26,35 +38,65 @@ _LACKS = (
 
 def _without_absent_pairs() -> list[str]:
     """What a command is given so that it leaves out pairs whose processors are not here, and says so."""
-    path = Path("params.yaml")
-    pairs = yaml.safe_load(path.read_text(encoding="utf-8"))["partition"]["pairs"] if path.is_file() else []
+    pairs = yaml.safe_load(_PARAMS.read_text(encoding="utf-8"))["partition"]["pairs"] if _PARAMS.is_file() else []
     there = []
     for pair in pairs:
-        look = [sys.executable, "-m", "edgeplan", "device", "check", "--pair", pair]
-        done = subprocess.run(look, check=False, capture_output=True, text=True)  # noqa: S603  no shell
-        if done.returncode != 0 and any(lack in done.stderr for lack in _LACKS):
-            print(f"{pair} is left out:\n{done.stderr.strip()}", file=sys.stderr)  # noqa: T201  for people
+        done = run(module_command("edgeplan", "device", "check", "--pair", pair))
+        said = done.stderr.decode(errors="replace")
+        if done.returncode != 0 and any(lack in said for lack in _LACKS):
+            print(f"{pair} is left out: {_reason(said)}", file=sys.stderr)  # noqa: T201  for people
         else:
             there.append(pair)
     return [] if there == pairs else ["-S", f"partition.pairs=[{','.join(there)}]"]
 
 
+def _code_of(command: Sequence[str]) -> int:
+    """Run a command, which ends with this process; SIGTERM and the end of `make` end what it runs first."""
+    process = subprocess.Popen(program_command(*command), env=environment())  # noqa: S603  no shell
+    code = -1
+    try:
+        code = process.wait()
+    finally:
+        if code:
+            lifeline.end_descendants(termination.seconds() + 1.0)
+    return code
+
+
+def _outcome(device: str) -> list[Path]:
+    """What a reader takes for the outcome of the run: the page, and the figures of merit of each device and pair."""
+    try:
+        params = load_params(_PARAMS).model_dump() | {"devices": [device]}
+    except EdgeplanError:  # which the run tells itself
+        return [_PAGE]
+    return [_PAGE, *map(Path, merged_figures(params))]
+
+
+def _reason(told: str) -> str:
+    """What was wrong and what to do next, in one line: of an error's text, which stands last."""
+    lines = [line.strip() for line in told.splitlines()]
+    begin = max(place for place, line in enumerate(lines) if line.startswith("error: "))
+    parts = [lines[begin].removeprefix("error: "), *lines[begin + 1 :]]
+    return "; ".join(part.removeprefix("next:").strip() for part in parts if part and not part.startswith("where:"))
+
+
 def main() -> int:
     """Run the command; its exit code, or that of the error that a stage ended with."""
+    termination.end_orderly()
+    termination.end_with_starter()
     device, *command = sys.argv[1:]
-    results = Path("results") / device
     command += _without_absent_pairs()
     ERROR.unlink(missing_ok=True)
-    known = [path for name in _OUTCOME if (path := results / name).is_file()]
+    known = [path for path in _outcome(device) if path.is_file()]
     for path in known:
         path.unlink()
-    code = subprocess.run(command, check=False).returncode  # noqa: S603  no shell
+    code = _code_of(command)
     if code == 0:
+        print(*summary(load_params(_PARAMS)), f"done: {_PAGE}; 'git status' shows what changed", sep="\n")  # noqa: T201  for people
         return 0
     code_of_stage, said = ERROR.read_text(encoding="utf-8").split("\n", 1) if ERROR.is_file() else (str(code), "")
-    if known and not any((results / name).is_file() for name in _OUTCOME):
+    if gone := [str(path) for path in known if path != _PAGE and not path.is_file()]:
         print(  # noqa: T201  for people
-            f"{results}/{_OUTCOME[0]} is gone, since it held the figures of an earlier run: `git checkout -- {results}` brings "
+            f"{', '.join(gone)}: gone, since figures of an earlier run stood there; `git checkout -- {' '.join(gone)}` brings "
             "the committed ones back; what was measured is kept, and the same command goes on from there",
             file=sys.stderr,
         )

@@ -14,10 +14,11 @@ TOY = Stage(
     params=("seed", "toy"),
     outputs={
         "table": "results/{device}/toy/sorting.csv",
-        "metrics": "results/{device}/chapters/toy.json",
-        "part": "results/{device}/chapters/toy.page.json",
+        "metrics": "results/chapters/{device}/toy.json",
+        "part": "results/chapters/{device}/toy.page.json",
     },
     writes=("results/{device}/toy",),
+    metrics=("results/chapters/{device}/toy.json",),
     rows="data/rows/{device}/toy",
 )
 CHAPTER = Chapter(

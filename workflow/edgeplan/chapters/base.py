@@ -29,7 +29,7 @@ class ChapterParams(Section):
 
     Attributes:
         seed: of everything that is drawn.
-        devices: the devices that have a report.
+        devices: the devices whose latencies are predicted.
     """
 
     seed: Annotated[int, Field(ge=0, le=2**31)]
@@ -62,9 +62,9 @@ class Targets:
         return [{w: item if isinstance(item, str) else item[w] for w in self.wildcards} for item in items]
 
 
-#: The devices that have a report.
+#: The devices that the first chapter is about.
 DEVICES = Targets("devices")
-#: The pairs of processors that have one.
+#: The pairs of processors.
 PAIRS = Targets("partition.pairs", wildcards=("pair",))
 
 
@@ -72,7 +72,8 @@ PAIRS = Targets("partition.pairs", wildcards=("pair",))
 class Stage:
     """A stage of the pipeline, declared here alone: Snakemake's rule and DVC's stage are made from it.
 
-    Paths hold wildcards of the targets in braces. The function gets every parameter that it has by name: `params`, or a path
+    Paths hold wildcards of the targets in braces. What a stage writes stays until there is something to put in its place: one
+    that fails takes nothing away. The function gets every parameter that it has by name: `params`, or a path
     of `paths`, `outputs` or `inputs`, or else a wildcard.
 
     Attributes:
@@ -80,17 +81,14 @@ class Stage:
         function: `module:function`.
         inputs, outputs: files, by the names that the function knows them by.
         paths: folders that the function reads or writes besides, by name.
-        params: sections of params.yaml that it depends on.
+        params: sections of params.yaml that it depends on, or keys of one ("memory.devices").
         targets: what it runs for; None: once.
         rows: the folder of rows of a stage that measures. They are kept when it runs again, and it holds the device.
         reads: files and folders that it depends on besides its inputs.
         writes: files and folders that it writes besides its outputs, or that its outputs lie in.
         cached: what of both goes into DVC's cache instead of git.
-        keeps: what of both stays until there is something to put in its place.
         plots, metrics: files and folders that `dvc plots` and `dvc metrics` show.
         shown: folders of `writes` and `plots` whose tables (CSV) or figures (SVG) `snakemake --report` shows.
-        renews: whether its outputs stay until there is something to put in their place. Time stamps say nothing then, so the
-            stage is forced.
         all_cores: whether it uses all cores.
     """
 
@@ -105,11 +103,9 @@ class Stage:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     cached: tuple[str, ...] = ()
-    keeps: tuple[str, ...] = ()
     plots: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
-    renews: bool = False
     all_cores: bool = False
 
     @property
@@ -152,8 +148,6 @@ class Chapter:
         stages: in the order in which they build on each other.
         tables, figures: its registries as `module:NAME`, declarations of `edgeplan.reporting.kit` by id; their
             captions lie beside the chapter.
-        merged_by: the stage that merges its figures of merit (`results/<target>/chapters/<name>.json`) into
-            `results/<target>/metrics.json` and takes its part into `results/<target>/report.html`.
         named_devices, named_pairs: where else in params.yaml devices and pairs are named; each has to have a file.
         shipped_devices: where devices are named that stages learn from; each has to be shipped with its kernels.
         compared: tables of the committed results that `dvc plots diff` draws.
@@ -168,7 +162,6 @@ class Chapter:
     stages: tuple[Stage, ...]
     tables: str = ""
     figures: str = ""
-    merged_by: str = "report"
     named_devices: tuple[Targets, ...] = ()
     named_pairs: tuple[Targets, ...] = ()
     shipped_devices: tuple[Targets, ...] = ()

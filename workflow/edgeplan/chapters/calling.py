@@ -31,7 +31,7 @@ def arguments(
         ParamsError: the function asks for something that the stage does not declare.
     """
     known: dict[str, Any] = {"params": params}
-    known |= {**wildcards, **{name: getattr(params, name) for name in sections}}
+    known |= {**wildcards, **{name: getattr(params, name) for name in sections if hasattr(params, name)}}
     known |= {name: Path(path) for name, path in paths.items() if isinstance(path, str)}
     asked = inspect.signature(function).parameters
     missing = [name for name, one in asked.items() if name not in known and one.default is one.empty]

@@ -56,7 +56,7 @@ def refuse_overlay(config: Mapping[str, Any], path: Path) -> None:
     Raises:
         ParamsError: a section of `config` differs from that of the file.
     """
-    written = yaml.safe_load(path.read_text())
+    written = yaml.safe_load(path.read_bytes())
     differing = sorted(key for key in {*config, *written} if config.get(key) != written.get(key))
     if differing:
         raise ParamsError(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 
-from edgeplan.chapters.base import DEVICES, PAIRS, Chapter, Stage
+import yaml
+
+from edgeplan.chapters.base import Chapter, Stage, covered, expanded
 
 #: Folders beside this module, each with a `chapter.py`.
 _CHAPTERS = (
@@ -22,70 +26,53 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
 )
 
 
-def _captions(report: str) -> tuple[str, ...]:
-    """Captions of the chapters that a report shows."""
-    shown = (name for name, chapter in CHAPTERS.items() if chapter.tables and chapter.merged_by == report)
-    return tuple(f"workflow/edgeplan/chapters/{name}/captions" for name in shown)
+#: Where chapters hand over what they found of a target: `<target>/<name>.json`, figures of merit, and `<name>.page.json`.
+HANDED_OVER = "results/chapters"
+_OF_PARAMS = tuple(dict.fromkeys(s.targets.path for c in CHAPTERS.values() for s in c.stages if s.targets))
+_CAPTIONS = tuple(f"workflow/edgeplan/chapters/{name}/captions" for name, chapter in CHAPTERS.items() if chapter.tables)
 
-
-#: Belongs to no chapter: one page a device, and the figures of merit of all chapters in one file.
+#: Belongs to no chapter: a page of all devices and pairs, and the figures of merit of each in `results/<target>/metrics.json`.
 REPORT = Stage(
     name="report",
     function="edgeplan.report.stage:write_report",
-    targets=DEVICES,
-    inputs={
-        "environment": "results/{device}/evaluation/environment.json",
-        "transfer": "results/transfer/table_11.csv",
-    },
-    paths={
-        "tables": "results/{device}/tables",
-        "figures": "results/{device}/figures",
-        "chapters": "results/{device}/chapters",
-        "remarks": "docs/remarks",
-    },
-    reads=(
-        "results/{device}/chapters",
-        "results/{device}/figures",
-        "results/{device}/tables",
-        "docs/remarks",
-        *_captions("report"),
-    ),
-    outputs={"report": "results/{device}/report.html", "metrics": "results/{device}/metrics.json"},
-    metrics=("results/{device}/metrics.json",),
-    cached=("results/{device}/report.html",),
+    params=_OF_PARAMS,
+    paths={"chapters": HANDED_OVER, "remarks": "docs/remarks"},
+    reads=(HANDED_OVER, "docs/remarks", *_CAPTIONS),
+    outputs={"report": "results/report.html"},
+    cached=("results/report.html",),
 )
-
-#: The same of a pair of processors.
-PAIR_REPORT = Stage(
-    name="pair_report",
-    function="edgeplan.report.stage:write_pair_report",
-    targets=PAIRS,
-    paths={"chapters": "results/{pair}/chapters", "remarks": "docs/remarks"},
-    reads=("results/{pair}/chapters", "docs/remarks", *_captions("pair_report")),
-    outputs={"report": "results/{pair}/report.html", "metrics": "results/{pair}/metrics.json"},
-    metrics=("results/{pair}/metrics.json",),
-    cached=("results/{pair}/report.html",),
-)
-
-#: The stages that gather what chapters wrote.
-REPORTS = (REPORT, PAIR_REPORT)
 
 #: Every stage that Snakemake builds, in the order in which they build on each other.
-STAGES: tuple[Stage, ...] = (*(stage for chapter in CHAPTERS.values() for stage in chapter.stages), *REPORTS)
+STAGES: tuple[Stage, ...] = (*(stage for chapter in CHAPTERS.values() for stage in chapter.stages), REPORT)
 
 
-def parts_of_report(report: Stage, name: str, params: Mapping[str, object]) -> list[str]:
-    """What the report of a device or a pair takes in: the figures of merit and the pages that chapters wrote of it."""
-    assert report.targets is not None  # noqa: S101  of a target each
-    (wildcard,) = report.targets.wildcards
-    return [
-        path.format(**target)
-        for chapter in CHAPTERS.values()
-        if chapter.merged_by == report.name
+def parts_of_report(params: Mapping[str, object]) -> dict[str, str]:
+    """What the page takes in: the documents that chapters hand over of the targets in params.yaml, and each one's chapter."""
+    return {
+        path: name
+        for name, chapter in CHAPTERS.items()
         for stage in chapter.stages
-        if stage.targets is not None
-        for target in stage.targets.of(params)
-        if target.get(wildcard) == name
-        for path in stage.outputs.values()
-        if path.startswith(f"results/{{{wildcard}}}/chapters/")
+        for output in stage.outputs.values()
+        if output.startswith(f"{HANDED_OVER}/")
+        for path in expanded(output, stage.targets, params)
+    }
+
+
+def merged_figures(params: Mapping[str, object]) -> list[str]:
+    """The file of figures of merit of each target that a chapter has some of."""
+    targets = dict.fromkeys(path.split("/")[-2] for path in parts_of_report(params) if not path.endswith(".page.json"))
+    return [f"results/{target}/metrics.json" for target in targets]
+
+
+def rebuilt(params: Mapping[str, object]) -> list[str]:
+    """Stages that write committed files from stored rows, in their order: all but those that only fill DVC's cache."""
+    return [
+        stage.name
+        for stage in STAGES
+        if not all(covered(path, stage.cached) for path in stage.written)
+        and (stage.targets is None or stage.targets.of(params))
     ]
+
+
+if __name__ == "__main__":  # for `make tables`
+    sys.stdout.write(" ".join(rebuilt(yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8")))) + "\n")

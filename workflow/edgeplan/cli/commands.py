@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgeplan import __version__
 from edgeplan.cli import compile as cli_compile
 from edgeplan.cli import device as cli_device
 from edgeplan.cli import export as cli_export
@@ -21,32 +22,52 @@ from edgeplan.cli import preparation as cli_preparation
 from edgeplan.cli import run as cli_run
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import EdgeplanError, ParamsError
+from edgeplan.support.termination import end_orderly
 from edgeplan.terminal import CLOSED, ending, escaped, prepare, say, show
-from edgeplan.workspace import WorkspaceOption
+from edgeplan.workspace import ResultsOption, WorkspaceOption
 from edgeplan.writable import expected
 
 if TYPE_CHECKING:
     from edgeplan.prediction import Prediction
 
+_ABOUT = (
+    "Predict how long a neural network takes on a device, measure it there, and plan how it runs: a fast first inference, "
+    "little memory, or two processors side by side."
+)
 app = typer.Typer(
-    help="Measure kernels and models on a device, predict the latency of any model there, and plan and run cold starts.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # of every command: contexts inherit them
 )
-device_app = typer.Typer(help="Look at devices.", no_args_is_help=True)
+device_app = typer.Typer(help="Write device files, and check how well a machine measures.", no_args_is_help=True)
 app.add_typer(device_app, name="device")
 cli_plan.register(app)
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        say(f"edgeplan {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=_ABOUT)
+def _edgeplan(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version of edgeplan.")
+    ] = False,
+) -> None:
+    """Hold the options of `edgeplan` itself."""
+
+
 _Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")]
-_Results = Annotated[Path | None, typer.Option(help="Folder of the results; without, that of the workspace, then the shipped.")]
 
 
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(help="ONNX file.")],
     device: _Device = "cpu-onnxruntime",
-    results: _Results = None,
+    results: ResultsOption = None,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,
@@ -137,8 +158,10 @@ def _warn_of_unfamiliar(found: Sequence[tuple[str, str]]) -> None:
 @device_app.command("check")
 def device_check(
     name: Annotated[str, typer.Argument(help="Name of a device, or path of a device file.")] = "",
-    pair: Annotated[str, typer.Option("--pair", help="A pair of processors in place of a device: its name, or a path.")] = "",
-    seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="How long to watch the machine.")] = 10.0,
+    pair: Annotated[
+        str, typer.Option("--pair", help="Name of a pair of processors, or path of its file, in place of a device.")
+    ] = "",
+    seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="Seconds of watching the machine.")] = 10.0,
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Report engine, versions, cores, clock behaviour and noise, and whether figures from this machine can be trusted."""
@@ -172,6 +195,7 @@ cli_preparation.register(app)
 def main() -> None:
     """Run the command line; errors a user can mend end with their message and exit code."""
     prepare()
+    end_orderly()
     output, code = sys.stdout, 0
     try:
         app()

@@ -1,20 +1,13 @@
-"""The command that writes a model of the zoo: something to predict, plan and run where no model is at hand."""
+"""The command `edgeplan export` writes a named model: something to predict, plan and run where no model is at hand."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from edgeplan.errors import ModelError
 from edgeplan.terminal import say
-from edgeplan.writable import cannot_write
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from edgeplan.graph.ir import Graph
 
 
 def register(app: typer.Typer) -> None:
@@ -23,32 +16,17 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    name: Annotated[str, typer.Argument(help="Model of the zoo; without one they are listed.")] = "",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="ONNX file to write; NAME.onnx unless given.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of a model; without one the models are listed.")] = "",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="ONNX file to write. Default: NAME.onnx.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the names of all models.")] = False,
 ) -> None:
-    """Write a model of the zoo, with seeded weights, as ONNX."""
-    from edgeplan.graph.onnx.write import save_onnx  # noqa: PLC0415  the command line should not wait for onnx
+    """Write a published model with seeded weights as ONNX: any that the tables of this project name."""
+    from edgeplan.api import export as export_model  # noqa: PLC0415  the command line should not wait for onnx
 
-    known = _models()
-    if not name:
-        say("\n".join(sorted(known)))
+    if listed or not name:
+        from edgeplan.workloads.models import named_models  # noqa: PLC0415  likewise
+
+        say("\n".join(sorted(named_models())))
         return
-    if name not in known:
-        raise ModelError(
-            f"the zoo has no model {name!r}", where="edgeplan export", next_step="edgeplan export lists its models"
-        )
-    path = output or Path(f"{name}.onnx")
-    try:
-        save_onnx(known[name](), path)
-    except OSError as error:
-        raise cannot_write(error, path, instead="name another file with --output") from error
+    path = export_model(name, output)
     say(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
-
-
-def _models() -> Mapping[str, Callable[[], Graph]]:
-    """All models of the zoo by name: base models behind the prior, and those of cold starts, which differ where names meet."""
-    from edgeplan.zoo import prior_models  # noqa: PLC0415
-    from edgeplan.zoo.cold_start_models import COLD_START_MODELS  # noqa: PLC0415
-
-    prior = prior_models()
-    return {**prior, **{f"{name}-cold-start" if name in prior else name: build for name, build in COLD_START_MODELS.items()}}

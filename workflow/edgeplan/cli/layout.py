@@ -23,7 +23,7 @@ def plan_layout(
     buffers: Annotated[Path, typer.Argument(help="CSV with the columns id,lower,upper,size and optionally alignment.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="CSV to write: the same rows with their offset.")],
     capacity: Annotated[
-        int | None, typer.Option(min=0, help="No buffer ends above it; without, the least is looked for.")
+        int | None, typer.Option(min=0, help="Address that no buffer may end above. Default: the least is searched.")
     ] = None,
     timeout: Annotated[float, typer.Option(min=0, max=86400, help="Seconds to search.")] = 60.0,
 ) -> None:

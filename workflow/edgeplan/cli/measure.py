@@ -12,7 +12,7 @@ import typer
 
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.terminal import escaped, say, show
-from edgeplan.workspace import WorkspaceOption
+from edgeplan.workspace import ResultsOption, WorkspaceOption
 
 if TYPE_CHECKING:
     from edgeplan.comparison import Measured
@@ -29,12 +29,12 @@ def register(app: typer.Typer) -> None:
 def measure(
     model: Annotated[Path, typer.Argument(help="ONNX file.")],
     device: Annotated[
-        str, typer.Option("--device", "-d", help="Name of a device file in config/devices, or a path to one.")
+        str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")
     ] = "cpu-onnxruntime",
     seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="About how long to measure.")] = 20.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows; without, that of the workspace.")] = None,
-    results: Annotated[Path | None, typer.Option(help="Folder of the results, for predictors; likewise.")] = None,
+    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows. Default: the workspace's.")] = None,
+    results: ResultsOption = None,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,
@@ -87,6 +87,8 @@ def headlines(found: Measured) -> Iterator[str]:
     yield f"measured    {found.latency_ms:.3f} ms, blocks differ by +-{100 * found.noise:.1f} %{noisy}"
     yield f"            as run: least {found.least_ms:.3f} ms, median {found.median_ms:.3f} ms"
     yield f"            the machine was {found.slowness:.2f} times as slow as when quiet, which is divided out"
+    if found.throttled > _WAITED:
+        yield f"noise       a CPU quota stopped the model for {100 * found.throttled:.0f} % of the time: without it, it takes less"
     if found.waited > _WAITED:
         yield f"noise       other work had the processor for {100 * found.waited:.0f} % of the time: the model alone takes less"
     prediction = found.prediction

@@ -45,7 +45,7 @@ def plan_memory(
         ),
     ] = "",
     max_slowdown: Annotated[
-        str, typer.Option(help="Instead of a budget: the least one that is at most so much slower, as in 5%.")
+        str, typer.Option(help="Largest slowdown, as in 5%, in place of a budget: the least budget that keeps it is taken.")
     ] = "",
     device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = "cpu-onednn",
     threads: Annotated[

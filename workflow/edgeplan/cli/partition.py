@@ -36,25 +36,33 @@ def register(plan_app: typer.Typer) -> None:
 
 
 def plan_partition(
-    model: Annotated[Path | None, typer.Argument(help="ONNX file, to be planned for a pair; or give --costs.")] = None,
+    model: Annotated[
+        Path | None, typer.Argument(help="ONNX file to plan for a pair of processors; --costs stands in its place.")
+    ] = None,
     pair: Annotated[str, typer.Option("--pair", help="Name of a pair of processors, or path of a pair file.")] = "",
     costs: Annotated[
         Path | None, typer.Option(help="JSON document of operators, options and times; see docs/partition-planning.md.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder to write the plan of a model to; of costs, a JSON file.")
+        Path | None,
+        typer.Option("--output", "-o", help="Folder to write the plan of a model to; JSON file for a plan from costs."),
     ] = None,
     mode: Annotated[
         Mode,
-        typer.Option(help="One operator at a time, whole or split; or also different ones side by side."),
+        typer.Option(help="Run one operator at a time, whole or split, or different ones side by side, too."),
     ] = Mode.sequential,
     time_limit: Annotated[
-        float, typer.Option(min=0, max=86400, help="Seconds of search side by side, after which the best found is taken.")
+        float,
+        typer.Option(min=0, max=86400, help="Seconds of search for a plan side by side; the best that was found is taken."),
     ] = 20.0,
     gap: Annotated[float, typer.Option(min=0, max=1, help="Relative distance to the bound at which the search ends.")] = 1e-3,
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of results with the pair's predictors. Default: the workspace's.")
+    ] = None,
     gantt: Annotated[Path | None, typer.Option(help="File to draw the plan to, as SVG.")] = None,
     compare: Annotated[
-        bool, typer.Option(help="Also what single processors, equal and fixed ratios, greedy and EOP's algorithms would take.")
+        bool,
+        typer.Option(help="Print the times of single processors, equal and fixed ratios, greedy and EOP's algorithms, too."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     shape: ShapeOption = None,
@@ -85,7 +93,9 @@ def plan_partition(
             lacking = "MODEL.onnx" if model is None else "--pair" if not pair else "--output"
             raise ParamsError(f"{lacking} is missing", where="edgeplan plan partition", next_step=_USAGE)
         given = preparation(shape, values, batch)
-        planned = plan_model(model, output, pair, preparation=given, mode=mode.value, gap=gap, time_limit_s=time_limit)
+        planned = plan_model(
+            model, output, pair, results=results, preparation=given, mode=mode.value, gap=gap, time_limit_s=time_limit
+        )
         read, made = planned.costs.costs, planned.plan
     if gantt is not None:
         write_svg(made, gantt)

@@ -1,4 +1,4 @@
-"""The command line of cold starts: `edgeplan plan cold-start`."""
+"""The group `edgeplan plan`, and its command `edgeplan plan cold-start`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgeplan.cli import layout, memory, partition
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
 from edgeplan.terminal import say
-from edgeplan.workspace import WorkspaceOption
+from edgeplan.workspace import ResultsOption, WorkspaceOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MB = 1e6
 
-plan_app = typer.Typer(help="Plan how to run a model.", no_args_is_help=True)
+plan_app = typer.Typer(no_args_is_help=True)
 
 
 class OnNoise(StrEnum):
@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
 
 @plan_app.callback()
 def _plan() -> None:
-    """Plan how to run a model."""
+    """Plan a fast first inference, a run within little memory, or a model split over two processors."""
 
 
 @plan_app.command("cold-start")
@@ -58,43 +58,44 @@ def plan_cold_start(
     model: Annotated[Path, typer.Argument(help="ONNX file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the plan to.")],
     device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = "cpu-onednn",
-    costs: Annotated[Costs, typer.Option(help="Measure this model, or predict from others.")] = Costs.profiled,
+    costs: Annotated[
+        Costs, typer.Option(help="Costs to plan from: profiled on this machine, or predicted without measuring the model.")
+    ] = Costs.profiled,
     planner: Annotated[
         str, typer.Option(help="optimal, evicted (for weights on the disk), nnv12, warm, K, K+C or K+C+P.")
     ] = "optimal",
     layouts: Annotated[
-        str, typer.Option(help="Home layouts to plan, separated by commas; without, those that may be best, thoroughly all.")
+        str,
+        typer.Option(help="Home layouts to plan, separated by commas. Default: the likely best; with --budget-seconds 0 all."),
     ] = "",
     continuous: Annotated[
         bool,
-        typer.Option(
-            help="More inferences follow the first: idle cores prepare the kernels that are fastest when warm for them."
-        ),
+        typer.Option(help="Let idle cores prepare the kernels that are fastest for the inferences after the first."),
     ] = False,
-    reprofile: Annotated[bool, typer.Option(help="nnv12: measure what it tries again while it plans.")] = False,
+    reprofile: Annotated[bool, typer.Option(help="Measure each plan that is tried while planning (--planner nnv12).")] = False,
     cache_limit: Annotated[
         float | None,
         typer.Option(
             metavar="MB",
-            help="Most MB of weights in the cache; beyond it the largest are transformed at every start, which is slower.",
+            help="Largest cache of weights, in MB; weights beyond it are transformed at every start, which is slower.",
         ),
     ] = None,
     on_noise: Annotated[
         OnNoise,
-        typer.Option(help="On a busy machine: keep what is measured and say how noisy it is, or refuse to plan from it."),
+        typer.Option(help="Keep what is measured on a busy machine and say how noisy it is, or refuse to plan from it."),
     ] = OnNoise.keep,
     budget_seconds: Annotated[
         float | None,
         typer.Option(
             min=0,
             max=86400,
-            help="Seconds of measuring, beyond which only what must be known is measured; 0: unbounded and thorough. "
-            "20 without, unbounded where noise is refused.",
+            help="Seconds of measuring, beyond which only the necessary is measured; 0: unbounded and thorough. "
+            "Default: 20; unbounded with --on-noise refuse.",
         ),
     ] = None,
     accept_noise: Annotated[bool, typer.Option(hidden=True, help="As --on-noise keep, which is the default.")] = False,
-    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows; without, that of the workspace.")] = None,
-    results: Annotated[Path | None, typer.Option(help="Folder of the results, for predictors; likewise.")] = None,
+    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows. Default: the workspace's.")] = None,
+    results: ResultsOption = None,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,
@@ -121,7 +122,11 @@ def plan_cold_start(
         results=results,
         preparation=preparation(shape, values, batch),
     )
-    for line in [*summary(made.plan, made.profiles, made.folder), cache_line(made.plan, made.program, made.limit_bytes)]:
+    for line in [
+        *made.about,
+        *summary(made.plan, made.profiles, made.folder),
+        cache_line(made.plan, made.program, made.limit_bytes),
+    ]:
         say(line)
 
 
@@ -156,8 +161,8 @@ def noise_line(plan: Plan) -> str:
     if not plan.noise:
         return "none: every stage of every kernel was measured at least once with no disturbance seen"
     return (
-        f"{100 * plan.noise:.1f} % of the kernels' stages, or of the starts, were disturbed by other work each time, whatever "
-        "they cost and whether the plan has them; for others, plan again on a quiet machine with --on-noise refuse"
+        f"{100 * plan.noise:.1f} % of the kernels' stages, or of the starts, were disturbed each time, by other work or a CPU quota, "
+        "whatever they cost and whether the plan has them; for others, plan again on a quiet machine with --on-noise refuse"
     )
 
 

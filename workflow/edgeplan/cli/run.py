@@ -1,4 +1,4 @@
-"""The commands of cold starts: `edgeplan run`."""
+"""The command `edgeplan run` executes a plan folder of any kind."""
 
 from __future__ import annotations
 
@@ -26,38 +26,40 @@ def run(
     folder: Annotated[Path, typer.Argument(help="Plan folder, from `edgeplan plan cold-start`, `memory` or `partition`.")],
     given: Annotated[
         Path | None,
-        typer.Option("--input", "-i", help="Inputs: .npz, by name, or .npy of a single one; random ones without."),
+        typer.Option("--input", "-i", help="File of inputs: .npz by name, or .npy for a single one. Default: random values."),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the outputs to, .npz.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Compare the outputs with ONNX Runtime's on the same inputs.")] = False,
     model: Annotated[
-        Path | None, typer.Option(help="With --check: the ONNX file, where it has moved since it was planned.")
+        Path | None, typer.Option(help="ONNX file to compare with, where it has moved since it was planned (--check).")
     ] = None,
-    cold: Annotated[bool, typer.Option("--cold", help="A fresh process for each run.")] = False,
-    evicted: Annotated[bool, typer.Option("--evicted", help="With --cold: drop the plan's files from the page cache.")] = False,
-    repeat: Annotated[int, typer.Option(min=1, max=10_000, help="How many runs.")] = 1,
+    cold: Annotated[bool, typer.Option("--cold", help="Start a fresh process for each run.")] = False,
+    evicted: Annotated[
+        bool, typer.Option("--evicted", help="Drop the plan's files from the page cache before each run (--cold).")
+    ] = False,
+    repeat: Annotated[int, typer.Option(min=1, max=10_000, help="Number of runs.")] = 1,
     device: Annotated[
         str,
         typer.Option(
             "--device",
             "-d",
-            help="The device it was planned for, whose cores to take: its name, or path of its file. "
-            "Without, the first processors this process may use.",
+            help="Device that the plan was made for, whose cores are taken: its name, or the path of its file. "
+            "Default: the first processors that this process may use.",
         ),
     ] = "",
     budgets: Annotated[
-        str, typer.Option(help="Of a plan of memory: budgets to run by, one after the other, as in 300MB,100MB,200MB.")
+        str, typer.Option(help="Budgets that a memory plan runs under, one after the other: 300MB,100MB,200MB.")
     ] = "",
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
-    """Run a plan: its cold start, and warm runs after it; or cold starts only, each in a fresh process.
+    """Run a plan folder: a first inference and warm ones after it, or cold starts alone, each in a fresh process.
 
-    Of a plan made with --continuous, idle cores prepare the kernels that later inferences switch to.
+    While a plan made with --continuous runs, idle cores prepare the kernels that later inferences switch to.
     """
     from edgeplan.api import run as run_plan  # noqa: PLC0415  `edgeplan --help` should not wait for the runtime
     from edgeplan.chapters.memory.inference import is_memory_plan  # noqa: PLC0415  likewise
     from edgeplan.planning.partition.plan import ABOUT_NAME  # noqa: PLC0415  likewise
-    from edgeplan.tensors import require_npz, write_outputs  # noqa: PLC0415  likewise
+    from edgeplan.support.tensors import require_npz, write_outputs  # noqa: PLC0415  likewise
 
     if output is not None:
         if cold:
@@ -110,7 +112,7 @@ def _run_partition(
 ) -> None:
     from edgeplan.api import require_checked, run_partition  # noqa: PLC0415  see `run`
     from edgeplan.cli.partition import run_lines  # noqa: PLC0415  likewise
-    from edgeplan.tensors import write_outputs  # noqa: PLC0415  likewise
+    from edgeplan.support.tensors import write_outputs  # noqa: PLC0415  likewise
 
     found = run_partition(folder, given, repeat=repeat, check=check, model=model)
     for line in run_lines(found):
@@ -135,7 +137,7 @@ def _run_memory(
 ) -> None:
     from edgeplan.api import require_checked, run_memory  # noqa: PLC0415  see `run`
     from edgeplan.cli.memory import run_lines  # noqa: PLC0415  likewise
-    from edgeplan.tensors import write_outputs  # noqa: PLC0415  likewise
+    from edgeplan.support.tensors import write_outputs  # noqa: PLC0415  likewise
 
     found = run_memory(folder, given, repeat=repeat, budgets=budgets, check=check, model=model)
     for line in run_lines(found):

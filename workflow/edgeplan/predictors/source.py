@@ -28,6 +28,14 @@ class _Machine(BaseModel):
     fingerprint: str = ""
 
 
+class _Of(BaseModel):
+    """What `card.json` says of the device; it says more."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    engine: str = ""
+
+
 @dataclass(frozen=True)
 class Source:
     """The predictors of a device.
@@ -56,12 +64,13 @@ class Source:
         return f"predicted for {self.cpu or 'another processor'} ({rows}), not for this machine"
 
 
-def find_predictors(name_or_path: str, results: Path | None = None) -> Source:
+def find_predictors(name_or_path: str, results: Path | None = None, *, engine: str = "") -> Source:
     """The predictors of a device: those of the workspace, else the shipped ones.
 
     Args:
         name_or_path: of the device.
         results: folder of results to look in, and nowhere else.
+        engine: where only devices of one engine serve, its name; a refusal names those alone.
 
     Raises:
         DeviceError: there is no such device.
@@ -79,7 +88,15 @@ def find_predictors(name_or_path: str, results: Path | None = None) -> Source:
     kept = SHIPPED / device
     if results is None and (kept / _CARD).is_file():
         return _source(device, load_distilled(kept), read_rules(kept / "rules.json"), kept / "environment.json", shipped=True)
-    raise _no_predictors(device, folder, checkout=(found.root / "Makefile").is_file())
+    raise _no_predictors(device, folder, engine, checkout=(found.root / "Makefile").is_file())
+
+
+def _engine(card: Path) -> str:
+    """The engine that predictors are of; "" where their card does not say."""
+    try:
+        return read_json(card, _Of, "the card of the predictors").engine
+    except FormatError:
+        return ""
 
 
 def _source(device: str, predictor: DevicePredictor, rules: FusionRules, environment: Path, *, shipped: bool) -> Source:
@@ -91,11 +108,10 @@ def _source(device: str, predictor: DevicePredictor, rules: FusionRules, environ
     return Source(device, predictor, rules, shipped, machine.cpu, here)
 
 
-def _no_predictors(device: str, folder: Path, *, checkout: bool) -> FormatError:
-    known = sorted(
-        {p.parent.parent.name for p in folder.glob(f"*/predictors/{_CARD}")}
-        | {p.parent.name for p in SHIPPED.glob(f"*/{_CARD}")}
-    )
+def _no_predictors(device: str, folder: Path, engine: str, *, checkout: bool) -> FormatError:
+    cards = {path.parent.parent.name: path for path in folder.glob(f"*/predictors/{_CARD}")}
+    cards |= {path.parent.name: path for path in SHIPPED.glob(f"*/{_CARD}")}
+    known = sorted(name for name, path in cards.items() if not engine or _engine(path) == engine)
     measured = (folder / device / "measurements").is_dir()  # rows that came with a clone suffice: the predictors are in no git
     make = f"dvc repro training@{device}" if measured else f"make reproduce DEVICE={device}"
     ways = [make if checkout else f"{make}, in a checkout of edgeplan", *([f"use one of: {', '.join(known)}"] if known else [])]

@@ -6,16 +6,18 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from edgeplan.reporting.bars import NO_VALUE, PASS, UNDECIDED
 from edgeplan.reporting.drawing import PALETTE
 from edgeplan.reporting.page import ChapterPage, Line
 from edgeplan.reporting.svg import inline, width_pt
 
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CODE = re.compile("`([^`]+)`")
 #: A sentence ends before a blank that a capital, a digit or code follows.
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
@@ -27,17 +29,36 @@ _LEAD = 2 * _LINE
 _NARROW_PT = 880
 
 
-def render_page(device: str, machine: str, chapters: Sequence[ChapterPage]) -> str:
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A chapter of one target, with a place of its own on the page: several targets have a chapter of the same kind."""
+
+    target: str
+    page: ChapterPage
+
+    @property
+    def at(self) -> str:
+        """What ids of the section begin with."""
+        return f"{self.target}-"
+
+    def place(self, name: str) -> str:
+        """The id of a table or picture on the page; a figure of a paper may be both."""
+        return f"{self.at}{name}"
+
+    def picture(self, name: str) -> str:
+        """The id of a picture on the page."""
+        return self.place(f"{name}-figure" if name in {table.id for table in self.page.tables} else name)
+
+
+def render_page(sections: Sequence[Section], others: Sequence[Section] = ()) -> str:
     """The report as HTML: one file that asks for no other.
 
     Args:
-        device: name of the device.
-        machine: what it is, a line.
-        chapters: in their order.
+        sections: chapters of this run, in their order.
+        others: what lies beside it of other runs: it is named, its figures are not shown.
     """
-    chapters = [_apart(chapter) for chapter in chapters]
-    ids = frozenset(p.id for chapter in chapters for p in chapter.pictures)
-    ids |= {t.id for chapter in chapters for t in chapter.tables}
+    ids = {section.place(table.id) for section in sections for table in section.page.tables}
+    ids |= {section.picture(picture.id) for section in sections for picture in section.page.pictures}
     pages = Environment(
         loader=PackageLoader("edgeplan.report", "."),
         autoescape=True,
@@ -46,39 +67,34 @@ def render_page(device: str, machine: str, chapters: Sequence[ChapterPage]) -> s
         lstrip_blocks=True,
     )
     pages.filters |= {
-        "prose": partial(prose, ids=ids),
+        "prose": partial(prose, ids=frozenset(ids)),
         "parts": parts,
         "shown": shown_first,
         "drawn": _drawn,
         "wide": _wide,
         "cells": _cells,
         "signs": _signs,
+        "tally": tally,
+        "days": days,
         "number_unit": _number_unit,
     }
     script = Markup(pages.get_template("script.js.j2").render())  # noqa: S704  a file of this package
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return pages.get_template("report.html.j2").render(
-        device=device, machine=machine, chapters=chapters, script=script, script_sha256=digest, series=len(PALETTE)
+        sections=sections, others=others, script=script, script_sha256=digest, series=len(PALETTE)
     )
 
 
-def _apart(chapter: ChapterPage) -> ChapterPage:
-    """A chapter whose pictures have other ids than its tables: a figure of a paper may be both."""
-    tables = {table.id for table in chapter.tables}
-    pictures = tuple(replace(p, id=f"{p.id}-figure") if p.id in tables else p for p in chapter.pictures)
-    headline = f"{chapter.headline}-figure" if chapter.headline in tables else chapter.headline
-    return replace(chapter, pictures=pictures, headline=headline)
-
-
-def prose(text: str, ids: frozenset[str] = frozenset()) -> Markup:
+def prose(text: str, at: str = "", ids: frozenset[str] = frozenset()) -> Markup:
     """A text as HTML: escaped, with what stands between backticks as code.
 
-    Code that names a table or figure of the page is a link to it. An odd backtick stays as it is.
+    Code that names a table or figure of its section (whose ids begin with `at`) is a link to it. An odd backtick stays.
     """
 
     def code(found: re.Match[str]) -> str:
         name = found[1]
-        return f'<a href="#{name}"><code>{name}</code></a>' if name in ids else f"<code>{name}</code>"
+        place = f"{at}{name}"
+        return f'<a href="#{place}"><code>{name}</code></a>' if place in ids else f"<code>{name}</code>"
 
     return Markup(_CODE.sub(code, str(escape(text))))  # noqa: S704  the text is escaped before
 
@@ -107,7 +123,7 @@ def _drawn(document: str, name: str) -> Markup:
 
 def _number_unit(value: str) -> tuple[str, str]:
     number, _, unit = value.rpartition(" ")
-    return (number, unit) if number and not unit[0].isdigit() else (value, "")
+    return (number, unit) if number and not unit[0].isdigit() and value != NO_VALUE else (value, "")
 
 
 def _wide(document: str) -> bool:
@@ -116,6 +132,20 @@ def _wide(document: str) -> bool:
 
 def _cells(lines: Sequence[Line]) -> list[tuple[str, ...]]:
     return [(line.title, line.verdict, line.value, _signs(line.bar), _signs(line.aim)) for line in lines]
+
+
+def tally(lines: Sequence[Line]) -> str:
+    """How many figures reach their bars, as text: the undecided and those without a value apart."""
+    told = [f"{sum(line.verdict == PASS for line in lines)} of {len(lines)} pass"]
+    undecided, lost = sum(line.verdict == UNDECIDED for line in lines), sum(line.value == NO_VALUE for line in lines)
+    told += [f"{undecided} undecided"] * bool(undecided) + [f"{lost} without a value"] * bool(lost)
+    return ", ".join(told)
+
+
+def days(measured_at: str) -> str:
+    """The first and the last day that a text names; the text itself where it names none."""
+    found = sorted(_DAY.findall(measured_at))
+    return measured_at if not found else found[0] if found[0] == found[-1] else f"{found[0]} to {found[-1]}"
 
 
 def _signs(limit: str) -> str:

@@ -1,116 +1,87 @@
-"""Stages `report`, `pair_report` and `cold_report`: pages, and the figures of merit of all chapters of a device in one file.
+"""Stage `report`: one page of all devices and pairs, and the figures of merit of each in one file.
 
 What people wrote, captions and remarks, is read here and by no stage before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from edgeplan.chapters.prediction.evaluation.page import read_prediction_chapter
+from edgeplan.chapters.base import ChapterParams
+from edgeplan.chapters.registry import HANDED_OVER, parts_of_report
 from edgeplan.errors import FormatError
-from edgeplan.report.pages import render_page
-from edgeplan.reporting.page import SUFFIX, ChapterPage, read_chapter, with_texts
-from edgeplan.reporting.table import read_table
+from edgeplan.report.pages import Section, render_page, tally
+from edgeplan.reporting.page import SUFFIX, Card, ChapterPage, read_chapter, with_texts
 from edgeplan.support.files import write_json, write_text
 from edgeplan.support.frames import read_document
 
 _CHAPTERS = Path(__file__).parents[1] / "chapters"
 
 
-def write_report(
-    *,
-    device: str,
-    tables: Path,
-    figures: Path,
-    chapters: Path,
-    metrics: Path,
-    environment: Path,
-    transfer: Path,
-    remarks: Path,
-    report: Path,
-) -> None:
-    """Gather what the chapters wrote.
+def write_report(*, params: ChapterParams, chapters: Path, remarks: Path, report: Path) -> None:
+    """Gather what the chapters handed over of the targets in params.yaml.
 
     Args:
-        device: name of the device.
-        tables: of the first chapter.
-        figures: of the first chapter.
-        chapters: a document of figures of merit for each chapter, and the further chapters (`reporting.page.write_chapter`).
-        metrics: where the figures of merit of all chapters go.
-        environment: environment.json of the first chapter.
-        transfer: Table 11; may be absent.
-        remarks: folder with a text per device, one paragraph a remark, or none.
-        report: the page.
-    """
-    write_json(metrics, merged_metrics(chapters))
-    prediction = read_prediction_chapter(
-        device,
-        tables=tables,
-        figures=figures,
-        metrics=chapters / "prediction.json",
-        environment=environment,
-        findings=tables / "findings.json",
-        more={"table_11": read_table(transfer)[0]} if transfer.is_file() else {},
-    )
-    own = with_texts(prediction, _CHAPTERS / "prediction/captions", remarks_of(remarks, device, prediction.rows))
-    shown = [own, *(_complete(path, device, remarks) for path in sorted(chapters.glob(f"*{SUFFIX}")))]
-    write_text(report, render_page(device, own.machine, shown))
-
-
-def write_pair_report(*, pair: str, chapters: Path, metrics: Path, remarks: Path, report: Path) -> None:
-    """Gather what the chapters on pairs of processors wrote.
-
-    Args:
-        pair: its name.
-        chapters: as for `write_report`.
-        metrics: where the figures of merit of all chapters go.
-        remarks: folder of texts written by people.
-        report: the page.
-    """
-    write_json(metrics, merged_metrics(chapters))
-    shown = [_complete(path, pair, remarks) for path in sorted(chapters.glob(f"*{SUFFIX}"))]
-    write_text(report, render_page(pair, shown[0].machine if shown else "", shown))
-
-
-def write_chapter_report(*, device: str, chapter: Path, remarks: Path, page: Path) -> None:
-    """A page of one chapter alone, for devices that the first was not built for.
-
-    Args:
-        device: name of the device.
-        chapter: as its stage wrote it.
-        remarks: folder of texts written by people.
-        page: where it goes.
-    """
-    shown = _complete(chapter, device, remarks)
-    write_text(page, render_page(device, shown.machine, [shown]))
-
-
-def _complete(path: Path, device: str, remarks: Path) -> ChapterPage:
-    """A chapter that a stage wrote, with what people wrote of it."""
-    name, chapter = path.name.removesuffix(SUFFIX), read_chapter(path)
-    told = remarks_of(remarks, f"{device}-{name.replace('_', '-')}", chapter.rows)
-    folder = _CHAPTERS / name
-    if not folder.is_dir():  # a further page of a chapter, called after it
-        folder = _CHAPTERS / name.rpartition("_")[0]
-    return with_texts(chapter, folder / "captions", told)
-
-
-def merged_metrics(chapters: Path) -> dict[str, float]:
-    """The figures of merit of all chapters, sorted by key.
+        params: params.yaml. What the folder holds besides is of other runs: the page names it and shows none of its figures.
+        chapters: folder of what was handed over, by target: figures of merit and pages.
+        remarks: folder of texts written by people, one paragraph a remark.
+        report: the page; the figures of merit of all chapters of a target go beside it, to `<target>/metrics.json`.
 
     Raises:
-        FormatError: a document cannot be read or is of another format version, or two chapters have a figure of the same name.
+        FormatError: a document is missing or damaged, or two chapters of a target have a figure of the same name.
     """
-    merged: dict[str, float] = {}
-    for path in sorted(set(chapters.glob("*.json")) - set(chapters.glob(f"*{SUFFIX}"))):
-        found = read_document(path)
-        if merged.keys() & found.keys():
-            twice = min(merged.keys() & found.keys())
-            raise FormatError(f"two chapters have a figure {twice}", where=str(path), next_step="rename one of them")
-        merged |= found
-    return dict(sorted(merged.items()))
+    parts = {
+        chapters / Path(path).relative_to(HANDED_OVER): name for path, name in parts_of_report(params.model_dump()).items()
+    }
+    pages = {path: read_chapter(path) for path in parts if path.name.endswith(SUFFIX)}
+    for target, figures in _merged(parts, pages).items():
+        write_json(report.parent / target / "metrics.json", figures)
+    shown = [Section(path.parent.name, _complete(path, page, parts[path], remarks)) for path, page in pages.items()]
+    others = (path for path in sorted(chapters.glob(f"*/*{SUFFIX}")) if path not in pages)
+    write_text(report, render_page(shown, [Section(path.parent.name, read_chapter(path)) for path in others]))
+
+
+def summary(params: ChapterParams, chapters: Path = Path(HANDED_OVER)) -> list[str]:
+    """What came out, a line for each chapter of each target in params.yaml: its headline figures, its bars and its grade."""
+    paths = [chapters / Path(path).relative_to(HANDED_OVER) for path in parts_of_report(params.model_dump())]
+    read = [(path.parent.name, read_chapter(path)) for path in paths if path.name.endswith(SUFFIX)]
+    return [_line(target, page) for target, page in read if page.cards]
+
+
+def _line(target: str, page: ChapterPage) -> str:
+    told = "; ".join(_figure(card) for card in page.cards)
+    grade = f"grade {page.grade}" if page.grade else "not graded"
+    return f"{page.title} on {target}: {told}; bars: {tally(page.lines)}; {grade}"
+
+
+def _figure(card: Card) -> str:
+    return f"{card.title}: {card.value}" + (f" ({card.verdict})" if card.verdict else "")
+
+
+def _complete(path: Path, page: ChapterPage, chapter: str, remarks: Path) -> ChapterPage:
+    """A chapter that a stage handed over, with what people wrote of it."""
+    target, name = path.parent.name, path.name.removesuffix(SUFFIX)
+    text = target if name == "prediction" else f"{target}-{name.replace('_', '-')}"
+    return with_texts(page, _CHAPTERS / chapter / "captions", remarks_of(remarks, text, page.rows))
+
+
+def _merged(paths: Iterable[Path], pages: Mapping[Path, ChapterPage]) -> dict[str, dict[str, float | str]]:
+    """The figures of merit of all chapters by target, sorted by key, with the machine and the grade of each chapter."""
+    found: dict[str, dict[str, float | str]] = {}
+    for path in paths:
+        if path not in pages:
+            figures, target = read_document(path), found.setdefault(path.parent.name, {})
+            if target.keys() & figures.keys():
+                twice = min(target.keys() & figures.keys())
+                raise FormatError(f"two chapters have a figure {twice}", where=str(path), next_step="rename one of them")
+            target |= figures
+    for path, page in pages.items():
+        if path.parent.name in found:
+            name = path.name.removesuffix(SUFFIX)
+            told = {f"machine.{name}": page.machine_id, f"grade.{name}": page.grade}
+            found[path.parent.name] |= {key: value for key, value in told.items() if value}
+    return {target: dict(sorted(figures.items())) for target, figures in found.items()}
 
 
 #: Begins the paragraph that says which rows a text is about: the machine's fingerprint, and the commits that measured them.

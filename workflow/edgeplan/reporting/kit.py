@@ -16,6 +16,7 @@ import pandas as pd
 
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.environment import environment_rows
+from edgeplan.reporting.grade import Graded
 from edgeplan.reporting.page import (
     CardOf,
     ChapterPage,
@@ -138,7 +139,7 @@ def write_tables(
     measured_at: Mapping[str, str],
     folder: Path,
 ) -> None:
-    """Write tables as csv and md.
+    """Write tables as csv and md; those of an earlier run that are not among them go.
 
     Args:
         specs: their declarations.
@@ -149,12 +150,22 @@ def write_tables(
     """
     for name, frame in tables.items():
         write_table(frame, folder / name, specs[name].title, added.get(name, ""), measured_at[name])
+    _only(folder, tables, ".csv", ".md")
 
 
 def write_figures(figures: Mapping[str, bytes], folder: Path) -> None:
-    """Write figures of `draw`, each as `<id>.svg`."""
+    """Write figures of `draw`, each as `<id>.svg`; those of an earlier run that are not among them go."""
     for name, data in figures.items():
         write_atomically(folder / f"{name}.svg", partial(Path.write_bytes, data=data))
+    _only(folder, figures, ".svg")
+
+
+def _only(folder: Path, names: Iterable[str], *suffixes: str) -> None:
+    """Remove files of a kind that have none of the names: a folder that a stage renews holds what it wrote last."""
+    kept = {f"{name}{suffix}" for name in names for suffix in suffixes}
+    for path in folder.glob("*"):
+        if path.suffix in suffixes and path.name not in kept:
+            path.unlink()
 
 
 def write_evidence(
@@ -186,7 +197,8 @@ def write_evidence(
     write_tables(table_specs, tables, added, dict.fromkeys(tables, measured_at), measured / "tables")
     write_figures(figures, measured / "figures")
     write_json(metrics, found)
-    write_chapter(page_of(evidence, tables, figures, found, measured_at), chapter)
+    page = page_of(evidence, tables, figures, found, measured_at)
+    write_chapter(page, chapter, tables=measured / "tables", figures=measured / "figures")
 
 
 def page_tables(
@@ -241,6 +253,7 @@ class PageOf:
         metrics: Mapping[str, float],
         measured_at: str,
         findings: tuple[str, ...],
+        grade: Graded | None = None,
     ) -> ChapterPage:
         """The page.
 
@@ -251,6 +264,7 @@ class PageOf:
             metrics: figures of merit.
             measured_at: when the measurements were made, as text.
             findings: one paragraph each.
+            grade: how far the figures can be trusted.
         """
         return ChapterPage(
             id=self.id,
@@ -267,4 +281,6 @@ class PageOf:
             environment=tuple(environment_rows(evidence.environment).itertuples(index=False, name=None)),
             machine=machine_of(evidence.environment),
             rows=rows_of(evidence.environment),
+            grade=grade.name if grade else "",
+            graded=grade.why if grade else "",
         )

@@ -15,8 +15,8 @@ FloatArray = NDArray[np.float64]
 #: Name of the row that summarises every group.
 OVERALL = "all"
 
-# A prediction that lies exactly on the bound counts as inside, whatever the rounding of the division.
-_ROUNDING = 1e-12
+#: A prediction that lies exactly on the bound counts as inside, whatever the rounding of the division.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def within(measured: ArrayLike, predicted: ArrayLike, share: float) -> float:
         raise FormatError(
             f"the error bound {share} is not positive", where="evaluation metrics", next_step="give a share such as 0.1"
         )
-    return float(np.mean(np.abs(relative_error(measured, predicted)) <= share + _ROUNDING))
+    return float(np.mean(np.abs(relative_error(measured, predicted)) <= share + ROUNDING))
 
 
 def accuracy(measured: ArrayLike, predicted: ArrayLike) -> Accuracy:

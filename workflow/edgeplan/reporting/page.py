@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,20 +16,19 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from edgeplan.errors import FormatError
-from edgeplan.reporting.bars import Bar
+from edgeplan.reporting.bars import NO_VALUE, Bar, interval_of, value_of, worst
 from edgeplan.reporting.captions import caption
-from edgeplan.reporting.table import cell_text
+from edgeplan.reporting.table import cell_text, read_markdown
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document
 
-PASS, MISS = "pass", "miss"
 #: How the name of a file ends that holds a chapter.
 SUFFIX = ".page.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A figure against its bar: what, its value, its bar and aim as text, and `pass` or `miss`."""
+    """A figure against its bar: what, its value, its bar and aim as text, and its verdict (`bars.Verdict`)."""
 
     title: str
     value: str
@@ -38,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A figure that opens a chapter; `verdict` is `pass`, `miss` or "" (no bar)."""
+    """A figure that opens a chapter; `verdict` is one of `bars.Verdict`, or "" where it has no bar."""
 
     title: str
     value: str
@@ -46,6 +47,7 @@ class Card:
     bar: str = ""
     aim: str = ""
     paper: str = ""
+    interval: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class ChapterPage:
         machine: what it is, a line.
         rows: fingerprint of the machine and the commits that measured, which remarks about these rows name.
         absent: titles of what was not measured.
+        grade: how far the figures can be trusted (`grade.Name`); "" where nothing tells.
+        graded: why so, a sentence.
     """
 
     id: str
@@ -110,30 +114,80 @@ class ChapterPage:
     machine: str = ""
     rows: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+    grade: str = ""
+    graded: str = ""
+
+    @property
+    def machine_id(self) -> str:
+        """Fingerprint of the machine that was measured; "" where it is not known."""
+        return self.rows[0] if self.rows else ""
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Titles of the headline figures without a value."""
+        return tuple(card.title for card in self.cards if NO_VALUE in card.value)
 
 
 _CHAPTER = TypeAdapter(ChapterPage)
 
 
-def write_chapter(chapter: ChapterPage, path: Path) -> None:
-    """Write a chapter for `read_chapter`, atomically."""
-    write_json(path, dataclasses.asdict(chapter))
+def write_chapter(chapter: ChapterPage, path: Path, *, tables: Path, figures: Path) -> None:
+    """Write a chapter for `read_chapter`, atomically.
+
+    Its tables and figures stay where they are: the document names their files, and the digests by which it changes with them.
+
+    Args:
+        chapter: of one target.
+        path: the document.
+        tables: folder of `table.write_table`, by id.
+        figures: folder of figures, `<id>.svg`.
+    """
+    document = dataclasses.asdict(chapter)
+    for part in document["tables"]:
+        for key in ("columns", "numeric", "rows"):
+            del part[key]
+        part.update(_named(tables / f"{part['id']}.md", path.parent))
+    for part in document["pictures"]:
+        del part["svg"]
+        part.update(_named(figures / f"{part['id']}.svg", path.parent))
+    write_json(path, document)
+
+
+def _named(file: Path, folder: Path) -> dict[str, str]:
+    """Where a file lies, seen from a folder, and the digest of what it holds."""
+    return {"file": os.path.relpath(file, folder), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()[:16]}
 
 
 def read_chapter(path: Path) -> ChapterPage:
-    """Read a chapter that a stage handed over.
+    """Read a chapter that a stage handed over, with its tables and figures.
 
     Raises:
-        FormatError: it cannot be read, or does not fit.
+        FormatError: it or one of its files cannot be read, or does not fit.
     """
+    document = read_document(path)
     try:
-        return _CHAPTER.validate_python(read_document(path))
+        for part in document["tables"]:
+            columns, numeric, rows = read_markdown(_file(part, path))
+            part.update({"columns": columns, "numeric": numeric, "rows": rows})
+        for part in document["pictures"]:
+            part["svg"] = _file(part, path).read_text(encoding="utf-8")
+        return _CHAPTER.validate_python(document)
     except ValidationError as error:
-        raise FormatError(
-            f"{path.name} is no chapter of a report: {error.errors()[0]['msg']} ({error.errors()[0]['loc']})",
-            where=str(path),
-            next_step="run the stage that writes it again",
-        ) from error
+        raise _no_chapter(path, f"{error.errors()[0]['msg']} ({error.errors()[0]['loc']})") from error
+    except (KeyError, TypeError, AttributeError, OSError, UnicodeDecodeError) as error:
+        raise _no_chapter(path, f"{type(error).__name__}: {error}") from error
+
+
+def _file(part: dict[str, Any], path: Path) -> Path:
+    """The file that a part of a document names; its digest has done its work once the document changed."""
+    del part["sha256"]
+    return path.parent / str(part.pop("file"))
+
+
+def _no_chapter(path: Path, why: str) -> FormatError:
+    return FormatError(
+        f"{path.name} is no chapter of a report: {why}", where=str(path), next_step="run the stage that writes it again"
+    )
 
 
 def with_texts(chapter: ChapterPage, captions: Path, remarks: Iterable[str]) -> ChapterPage:
@@ -193,20 +247,17 @@ def metric_texts(metrics: Mapping[str, float | str]) -> tuple[tuple[str, str], .
 
 
 def bar_lines(held: Iterable[Bar], metrics: Mapping[str, Any], *, shares: tuple[str, ...] = ()) -> list[Line]:
-    """A line for each bar; what was not measured is missed.
+    """A line for each bar; a figure without a value misses its bar.
 
     Args:
         held: the bars.
-        metrics: figures by key.
+        metrics: figures by key, intervals beside them (`bars.interval_keys`).
         shares: how the keys begin whose figures are shown in percent.
     """
     lines = []
     for bar in held:
         as_text = partial(number, share=bar.key.startswith(shares))
-        value = metrics.get(bar.key)
-        verdict = PASS if value is not None and bar.reached(value) else MISS
-        told = "not measured" if value is None else as_text(value)
-        lines.append(Line(bar.title, told, bar.limits(as_text), bar.aim, verdict))
+        lines.append(Line(bar.title, bar.told(metrics, as_text), bar.limits(as_text), bar.aim, bar.verdict(metrics)))
     return lines
 
 
@@ -222,23 +273,33 @@ class CardOf:
 
 
 def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[str, Any]) -> list[Card]:
-    """The cards whose figures were measured, each held against the bars of its figures."""
+    """The cards, each held against the bars of its figures; one without a value says so."""
     by_key = {bar.key: bar for bar in bars}
     cards = []
     for card in wanted:
-        if not all(key in metrics for key in card.keys):
-            continue
         held = [by_key[key] for key in card.keys if key in by_key]
-        verdict = (PASS if all(bar.reached(metrics[bar.key]) for bar in held) else MISS) if held else ""
+        verdict = worst([bar.verdict(metrics) for bar in held]) if held else ""
         as_text = partial(number, share=card.share)
-        value = " / ".join(_at_a_glance(metrics[key], share=card.share) for key in card.keys)
-        unit = "%" if card.share else card.unit
+        values = [value_of(metrics, key) for key in card.keys]
+        told = [_at_a_glance(value, share=card.share) for value in values]
+        value = NO_VALUE if set(told) == {NO_VALUE} else " / ".join(told)
+        unit = "" if told[-1] == NO_VALUE else "%" if card.share else card.unit
         limits = " / ".join(dict.fromkeys(bar.limits(as_text) for bar in held))
         aims = " / ".join(dict.fromkeys(bar.aim for bar in held))
-        cards.append(Card(card.title, f"{value} {unit}".rstrip(), verdict, limits, aims, card.paper))
+        ends = [_interval(metrics, key, share=card.share) for key in card.keys]
+        interval = " / ".join(ends) if all(ends) else ""
+        cards.append(Card(card.title, f"{value} {unit}".rstrip(), verdict, limits, aims, card.paper, interval))
     return cards
 
 
-def _at_a_glance(value: float, *, share: bool) -> str:
+def _interval(metrics: Mapping[str, Any], key: str, *, share: bool) -> str:
+    """The interval of a figure as text; "" where it has none."""
+    ends = interval_of(metrics, key)
+    return " to ".join(_at_a_glance(end, share=share) for end in ends) + " %" * share if ends else ""
+
+
+def _at_a_glance(value: float | str | None, *, share: bool) -> str:
     """Three digits; a share in percent, rounded down, so that what is not all does not read 100."""
+    if value is None or isinstance(value, str):
+        return value or NO_VALUE
     return f"{math.floor(1000 * value + 1e-6) / 10:g}" if share else f"{value:.3g}"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from edgeplan.errors import FormatError
 from edgeplan.reporting.metrics import require
 from edgeplan.support.files import write_text
 from edgeplan.support.frames import read_csv
+
+_AGAIN = "run the stage that writes it again (dvc repro)"
 
 
 def cell_text(value: Any) -> str:
@@ -39,6 +43,29 @@ def markdown(frame: pd.DataFrame) -> str:
     rules = ["---:" if pd.api.types.is_numeric_dtype(frame[c]) else "---" for c in frame.columns]
     rows = [[cell_text(v) for v in row] for row in frame.itertuples(index=False, name=None)]
     return "\n".join([line([str(c) for c in frame.columns]), "|" + "|".join(rules) + "|", *(line(row) for row in rows)]) + "\n"
+
+
+#: What stands between two cells; a bar within a cell is escaped.
+_BETWEEN = re.compile(r"(?<!\\)\|")
+
+
+def read_markdown(path: Path) -> tuple[tuple[str, ...], tuple[bool, ...], tuple[tuple[str, ...], ...]]:
+    """The cells of a table that `markdown` wrote, as people read them.
+
+    Returns:
+        Its columns, which of them are of numbers, and its rows.
+
+    Raises:
+        FormatError: it cannot be read, or holds no table.
+    """
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"cannot read the table {path.stem}: {error}", where=str(path), next_step=_AGAIN) from error
+    cells = [tuple(cell.strip().replace("\\|", "|") for cell in _BETWEEN.split(line)[1:-1]) for line in lines]
+    if len(cells) < 2 or any(len(row) != len(cells[0]) for row in cells):  # noqa: PLR2004  names and rules
+        raise FormatError(f"{path.name} holds no table", where=str(path), next_step=_AGAIN)
+    return cells[0], tuple(rule.endswith(":") for rule in cells[1]), tuple(cells[2:])
 
 
 def write_table(frame: pd.DataFrame, path_stem: Path, title: str, note: str, measured_at: str) -> tuple[Path, Path]:

@@ -1,7 +1,8 @@
-"""How much of a difference between two predictors is the chance of what was measured."""
+"""How much of a figure, and of a difference between two predictors, is the chance of what was measured."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import bootstrap, permutation_test
 
 from edgeplan.errors import FormatError
+from edgeplan.reporting.bars import interval_keys
 from edgeplan.reporting.metrics import FloatArray, relative_error
 
 _LEVEL = 0.95
 _RESAMPLES = 4000
+#: Enough for the ends of one figure's interval, whose statistic is a function of Python.
+_DRAWN = 1000
 #: The less probable a difference by chance alone, the surer that there is one.
 _SURE = 0.05
 _SEED = 20230
@@ -86,3 +90,26 @@ def _points(ours: FloatArray, theirs: FloatArray, count: FloatArray, axis: int =
     """Difference of the RMSPE from squared errors summed by group, in percentage points."""
     rows = count.sum(axis=axis)
     return np.asarray(100 * (np.sqrt(theirs.sum(axis=axis) / rows) - np.sqrt(ours.sum(axis=axis) / rows)))
+
+
+def with_interval(key: str, statistic: Callable[[NDArray[np.intp]], float], units: int) -> dict[str, float]:
+    """A figure of merit and its 95 % interval by percentile bootstrap, as entries of a document (`bars.interval_keys`).
+
+    Args:
+        key: name of the figure.
+        statistic: its value for units drawn with replacement, given by their positions (units,); NaN where they give none.
+        units: how many there are of what was drawn by chance: layers, models, repeats.
+
+    Returns:
+        `key` alone where fewer than two units, or fewer than half of the draws, give a value.
+    """
+    found = {key: float(statistic(np.arange(units)))}
+    if units < 2:  # noqa: PLR2004  one alone cannot be resampled
+        return found
+    drawn = np.random.default_rng(_SEED).integers(0, units, (_DRAWN, units))
+    values = np.array([statistic(positions) for positions in drawn], dtype=np.float64)
+    values = values[np.isfinite(values)]
+    if 2 * len(values) >= _DRAWN:
+        ends = np.quantile(values, ((1 - _LEVEL) / 2, (1 + _LEVEL) / 2))
+        found |= dict(zip(interval_keys(key), map(float, ends), strict=True))
+    return found

@@ -18,8 +18,13 @@ from edgeplan.writable import STATE_INSTEAD, cannot_write, state_base
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object], *, sync: bool = True) -> None:
     """Call `write` on a temporary file beside `path`, then rename it: readers see the old file or the new one, never a half.
+
+    Args:
+        path: file to write.
+        write: called with the temporary file.
+        sync: whether to wait until the new file is on the disk; without, a power failure may leave a half.
 
     Raises:
         StoreError: it cannot be written, with the cause; nothing is left behind.
@@ -31,8 +36,9 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         os.close(handle)
         temporary = Path(name)
         write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        if sync:
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
@@ -95,7 +101,7 @@ def read_yaml(path: Path, model: type[Model], error: type[EdgeplanError], what: 
         EdgeplanError: of the given type, naming the field that does not fit.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.safe_load(path.read_bytes())  # finds the encoding itself: UTF-8, or what a byte order mark says
     except OSError as failure:
         raise error(f"cannot read {what}: {failure.strerror}", where=str(path), next_step="check the path") from failure
     except (yaml.YAMLError, UnicodeDecodeError) as failure:
@@ -121,7 +127,7 @@ def read_json(path: Path, model: type[Model], what: str) -> Model:
         FormatError: missing, not JSON, of another format version, or not fitting its schema.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_bytes())  # finds the encoding itself, as `read_yaml`
     except OSError as failure:
         raise FormatError(
             f"cannot read {what}: {failure.strerror}", where=str(path), next_step="run the stage that writes it"

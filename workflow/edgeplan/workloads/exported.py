@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan.graph.onnx.write import EXTERNAL_DATA_THRESHOLD_BYTES, IR_VERSION, OPSET
-from edgeplan.support.files import write_atomically
+from edgeplan.graph.onnx.write import IR_VERSION, OPSET, SeededModel, uniform
 
 #: Products with a matrix, of two activations or of one and weights.
 _PRODUCTS = ("MatMul", "Gemm")
@@ -34,14 +33,10 @@ class Uniform:
     spread: float
     centre: float = 0.0
 
-    def draw(self, name: str, shape: tuple[int, ...], seed: int) -> npt.NDArray[np.float32]:
-        """Values of a weight of this name and shape; each weight draws from a stream of its own."""
-        rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
-        values = rng.random(shape, dtype=np.float32)
-        values -= np.float32(0.5)
-        values *= np.float32(2 * self.spread)
-        values += np.float32(self.centre)
-        return values
+    def draw(self, name: str, elements: int, seed: int) -> Iterator[npt.NDArray[np.float32]]:
+        """Values of a weight of this name, chunk by chunk; each weight draws from a stream of its own."""
+        for chunk in uniform(np.random.default_rng((seed, zlib.crc32(name.encode()))), elements):
+            yield (chunk - np.float32(0.5)) * np.float32(2 * self.spread) + np.float32(self.centre)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +75,16 @@ class Exported:
             found[value.name] = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
         return found
 
-    def to_onnx(self, seed: int = 0) -> onnx.ModelProto:
-        """The whole model, with the weights of a seed."""
+    def seeded(self, seed: int = 0) -> SeededModel:
+        """The model with the weights of a seed, which are drawn when it is written."""
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
-        for tensor in model.graph.initializer:
-            if tensor.name in self.weights:
-                tensor.raw_data = self.weights[tensor.name].draw(tensor.name, tuple(tensor.dims), seed).tobytes()
-        return model
+        sizes = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
+        return SeededModel(model, {name: partial(how.draw, name, sizes[name], seed) for name, how in self.weights.items()})
 
-
-def save_model(model: onnx.ModelProto, path: Path) -> Path:
-    """Write a model atomically; weights near protobuf's limit go to `<path>.data` beside it.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
-    external = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > EXTERNAL_DATA_THRESHOLD_BYTES
-    beside = path.with_name(f"{path.name}.data")
-    beside.unlink(missing_ok=True)  # onnx would append to it
-    location = beside.name if external else None
-    write_atomically(path, lambda temporary: onnx.save(model, temporary, save_as_external_data=external, location=location))
-    return path
+    def to_onnx(self, seed: int = 0) -> onnx.ModelProto:
+        """The whole model, with the weights of a seed."""
+        return self.seeded(seed).whole()
 
 
 class ExportBuilder:

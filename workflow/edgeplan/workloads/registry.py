@@ -7,19 +7,18 @@ all with published sizes. None of these models takes part in sampling, training 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import onnx
 
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx.write import to_onnx
+from edgeplan.graph.onnx.write import Array, Draw, SeededModel, seeded
 from edgeplan.workloads.batches import batched
-from edgeplan.workloads.exported import Exported, save_model
+from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.recurrent import recurrent_language_model
 from edgeplan.workloads.transformers import bert, gpt2, vit
 from edgeplan.workloads.unrolled import unrolled_language_model
@@ -107,11 +106,15 @@ def save_workload(workload: Workload, path: Path, seed: int = 0) -> Path:
     Raises:
         StoreError: it cannot be written.
     """
-    model = _damped(workload, to_onnx(workload, seed)) if isinstance(workload, Graph) else workload.to_onnx(seed)
-    return save_model(model, path)
+    return seeded_workload(workload, seed).save(path)
 
 
-def _damped(graph: Graph, model: onnx.ModelProto) -> onnx.ModelProto:
+def seeded_workload(workload: Workload, seed: int = 0) -> SeededModel:
+    """The model of a workload with the weights of a seed, which are drawn when it is written."""
+    return _damped(workload, seeded(workload, seed)) if isinstance(workload, Graph) else workload.seeded(seed)
+
+
+def _damped(graph: Graph, model: SeededModel) -> SeededModel:
     """A network whose residual branches are scaled down, each by the root of how many there are.
 
     Each sum doubles the variance otherwise: ResNet-152 would hand out 1e10. The scale is that of the
@@ -120,12 +123,14 @@ def _damped(graph: Graph, model: onnx.ModelProto) -> onnx.ModelProto:
     """
     sums = [op for op in graph.operators if op.op_type == "Add"]
     place = {op.name: index for index, op in enumerate(graph.operators)}
-    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    draws = dict(model.draws)
     for op in sums:
         branch = max(graph.predecessors(op), key=lambda before: place[before.name])
         while branch.op_type != "BatchNormalization":
             (branch,) = graph.predecessors(branch)
-        tensor = stored[branch.weights[0]]
-        values = np.frombuffer(tensor.raw_data, np.float32) / np.float32(math.sqrt(len(sums)))
-        tensor.raw_data = values.tobytes()
-    return model
+        draws[branch.weights[0]] = partial(_shrunk, draws[branch.weights[0]], np.float32(math.sqrt(len(sums))))
+    return SeededModel(model.model, draws)
+
+
+def _shrunk(draw: Draw, root: np.float32) -> Iterator[Array]:
+    yield from (chunk / root for chunk in draw())

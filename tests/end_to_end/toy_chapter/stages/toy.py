@@ -53,7 +53,8 @@ def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path
     kit.write_tables(TABLES, tables, {}, dict.fromkeys(tables, "now"), table.parent)
     write_json(metrics, {"toy.sort_ms": float(times_ms.sum())})
     shown = kit.page_tables(TABLES, tables, {})
-    write_chapter(ChapterPage("toy", f"Sorting, on {device}", "How long sorting takes.", "now", tables=shown), part)
+    page = ChapterPage("toy", f"Sorting, on {device}", "How long sorting takes.", "now", tables=shown)
+    write_chapter(page, part, tables=table.parent, figures=table.parent)
 
 
 def _key(device: str, size: int, seed: int) -> str:

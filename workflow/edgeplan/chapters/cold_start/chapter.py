@@ -7,7 +7,7 @@ from edgeplan.chapters.cold_start.settings import Params
 
 _TARGETS = Targets("cold_start.devices")
 _RESULTS, _MEASURED = "results/{device}", "results/{device}/cold"
-_CHAPTERS = f"{_RESULTS}/chapters"
+_CHAPTERS = "results/chapters/{device}"
 _FRAMES = ("runs", "bandwidth", "profiles", "plans", "models", "checks", "spans", "energy")
 _DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
     name: f"{_MEASURED}/{name}.json" for name in ("notes", "environment")
@@ -24,7 +24,6 @@ COLD_START = Stage(
     outputs=_DOCUMENTS,
     paths={"predictors": f"{_RESULTS}/predictors", "work": "work/cold", "measured": _MEASURED},
     rows="data/rows/{device}/cold_start",
-    renews=True,
     all_cores=True,
 )
 COLD_TABLES = Stage(
@@ -33,30 +32,19 @@ COLD_TABLES = Stage(
     targets=_TARGETS,
     inputs=_DOCUMENTS,
     outputs={"metrics": f"{_CHAPTERS}/cold_start.json", "chapter": f"{_CHAPTERS}/cold_start.page.json"},
+    metrics=(f"{_CHAPTERS}/cold_start.json",),
     paths={"measured": _MEASURED},
     writes=(f"{_MEASURED}/tables",),
     plots=(f"{_MEASURED}/figures",),
     shown=(f"{_MEASURED}/tables", f"{_MEASURED}/figures"),
-    cached=(f"{_CHAPTERS}/cold_start.page.json",),
 )
-COLD_REPORT = Stage(
-    name="cold_report",
-    function="edgeplan.report.stage:write_chapter_report",
-    targets=_TARGETS,
-    inputs={"chapter": f"{_CHAPTERS}/cold_start.page.json"},
-    outputs={"page": f"{_MEASURED}/report.html"},
-    paths={"remarks": "docs/remarks"},
-    reads=("docs/remarks", "workflow/edgeplan/chapters/cold_start/captions"),
-    cached=(f"{_MEASURED}/report.html",),
-)
-
 CHAPTER = Chapter(
     name="cold_start",
     title="Cold starts planned for the first inference",
     paper="NNV12 (MobiSys 2023)",
     settings=Params,
     targets=_TARGETS,
-    stages=(COLD_START, COLD_TABLES, COLD_REPORT),
+    stages=(COLD_START, COLD_TABLES),
     tables="edgeplan.chapters.cold_start.evaluation.tables:COLD_TABLES",
     figures="edgeplan.chapters.cold_start.evaluation.figures:COLD_FIGURES",
     named_devices=(_TARGETS,),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
@@ -14,9 +14,9 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
-from edgeplan.measurement.lock import machine_lock
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import Disk, Profile
+from edgeplan.predictors.source import Source
 from edgeplan.profiling.disk import glance_at_disk, measure_disk
 from edgeplan.profiling.forms import require_exact
 from edgeplan.profiling.profiler import LOCK_SECONDS, inputs_of, is_known, profile_model
@@ -43,7 +43,7 @@ class Request:
         layouts: home layouts to plan.
         rows: folder of profiled rows.
         shared: folder of the pipeline's, which are read, too.
-        predictors: folder of the device's predictors.
+        predictors: of the device, for predicted costs.
         reprofile: whether the planner nnv12 measures again what it tries.
         settings: of the profile.
     """
@@ -54,18 +54,26 @@ class Request:
     layouts: tuple[str, ...]
     rows: Path
     shared: Path
-    predictors: Path
+    predictors: Source | None = None
     reprofile: bool = False
     settings: ProfileSettings = FAST
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan with what it was made from."""
+    """A plan with what it was made from.
+
+    Attributes:
+        plan: the plan.
+        profiles: the costs.
+        dnnl: the library.
+        about: lines on the machine that predicted costs are of, where it is another one.
+    """
 
     plan: Plan
     profiles: tuple[Profile, ...]
     dnnl: Dnnl
+    about: tuple[str, ...] = ()
 
 
 def plan_model(model: Path, request: Request) -> Planned:
@@ -78,8 +86,7 @@ def plan_model(model: Path, request: Request) -> Planned:
         EdgeplanError: see `profile_model`, `predicted_profiles` and `planner.plan`.
     """
     graph, _ = read_model(model)
-    with at_work(request.costs):
-        return _plan(model, graph, request)
+    return _plan(model, graph, request)
 
 
 def read_model(model: Path) -> tuple[Graph, Lowered]:
@@ -93,35 +100,38 @@ def read_model(model: Path) -> tuple[Graph, Lowered]:
     return graph, lower(graph)
 
 
-def at_work(costs: str) -> AbstractContextManager[None]:
-    """Holds the machine while candidates are listed, kernels measured and plans built; predicted costs never wait for it.
-
-    Raises:
-        BusyError: another process is measuring on this machine, and did not end in time.
-    """
-    return nullcontext() if costs == "predicted" else machine_lock(LOCK_SECONDS)
-
-
 def _plan(model: Path, graph: Graph, request: Request) -> Planned:
     cores, dnnl = cores_of(request.device), Dnnl()
     settings, store = _stored(request, dnnl, graph, cores)
     target = target_of(model, dnnl, len(cores.big))
     name, predicted = model.stem, request.costs == "predicted"
+    about: tuple[str, ...] = ()
     if predicted:
         from edgeplan.profiling.predicted import predicted_profiles  # noqa: PLC0415  others need no predictors
+        from edgeplan.profiling.preparation_costs import PreparationCosts  # noqa: PLC0415  likewise
 
-        profiles = predicted_profiles(
+        source = request.predictors
+        assert source is not None  # noqa: S101  predicted costs are asked for with predictors
+        profiles, preparation = predicted_profiles(
             dnnl, model, graph, settings,
-            cores=cores, name=name, store=store, predictors=request.predictors, layouts=request.layouts,
+            cores=cores, name=name, store=store, predictor=source.predictor,
+            shipped=PreparationCosts.shipped(request.device.name), layouts=request.layouts,
         )  # fmt: skip
+        lines = [source.about()]
+        if not (source.shipped and preparation.fingerprint and source.cpu == preparation.cpu):  # of one machine, said already
+            lines.append(preparation.about())
+        about = tuple(filter(None, lines))
     else:
-        profiles = profile_model(dnnl, model, graph, settings, cores=cores, name=name, store=store, layouts=request.layouts)
+        profiles = profile_model(
+            dnnl, model, graph, settings,
+            cores=cores, name=name, store=store, layouts=request.layouts, lock_timeout_seconds=LOCK_SECONDS,
+        )  # fmt: skip
     with ExitStack() as stack:
         options = Options(disk=_disk(model, predicted=predicted) if request.planner == EVICTED else None)
         if request.reprofile:
             options = replace(options, reprofile=stack.enter_context(_reprofiler(dnnl, model, graph, settings, cores, store)))
         costs = cast("Literal['profiled', 'predicted']", request.costs)
-        return Planned(plan(profiles, request.planner, target, costs=costs, options=options), profiles, dnnl)
+        return Planned(plan(profiles, request.planner, target, costs=costs, options=options), profiles, dnnl, about)
 
 
 def _stored(request: Request, dnnl: Dnnl, graph: Graph, cores: Cores) -> tuple[ProfileSettings, ProfileStore]:

@@ -7,7 +7,7 @@ from edgeplan.chapters.memory.settings import Params
 
 _TARGETS = Targets("memory.devices")
 _MEASURED = "results/{device}/memory"
-_CHAPTERS = "results/{device}/chapters"
+_CHAPTERS = "results/chapters/{device}"
 _DOCUMENTS = {"runs": f"{_MEASURED}/runs.parquet", "environment_path": f"{_MEASURED}/environment.json"}
 
 MEMORY = Stage(
@@ -19,7 +19,6 @@ MEMORY = Stage(
     outputs=_DOCUMENTS,
     paths={"work": "work/memory"},
     rows="data/rows/{device}/memory",
-    renews=True,
     all_cores=True,
 )
 MEMORY_TABLES = Stage(
@@ -28,11 +27,11 @@ MEMORY_TABLES = Stage(
     targets=_TARGETS,
     inputs=_DOCUMENTS,
     outputs={"metrics": f"{_CHAPTERS}/memory.json", "chapter": f"{_CHAPTERS}/memory.page.json"},
+    metrics=(f"{_CHAPTERS}/memory.json",),
     paths={"measured": _MEASURED},
     writes=(f"{_MEASURED}/tables",),
     plots=(f"{_MEASURED}/figures",),
     shown=(f"{_MEASURED}/tables", f"{_MEASURED}/figures"),
-    cached=(f"{_CHAPTERS}/memory.page.json",),
 )
 
 CHAPTER = Chapter(

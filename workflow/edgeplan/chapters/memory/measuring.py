@@ -97,10 +97,9 @@ def _beside(subject: Subject, planner: Planner, made: Mapping[float, MemoryPlann
     """What is measured of a model besides: its layers, its least budget, and the studies."""
     yield from layers(planner)
     least = _least(subject, planner)
-    if least is not None:
-        yield {"case": "least", "budget": least.budget, **_ran(subject, planner, least)}
-        if subject.name == subject.settings.slowed_model:
-            yield _slowed(subject, planner, least)
+    yield _at_least(subject, planner, least)
+    if least is not None and subject.name == subject.settings.slowed_model:
+        yield _slowed(subject, planner, least)
     if subject.name == subject.settings.limited_model:
         yield from _held(subject, planner)
     if len(made) > 1:
@@ -112,6 +111,31 @@ def _beside(subject: Subject, planner: Planner, made: Mapping[float, MemoryPlann
     if subject.name in subject.settings.offline_mb:
         yield offline(subject, planner)
     yield from cuts(subject, planner)
+
+
+def alone(subject: Subject, case: str) -> Iterator[dict[str, Any]]:
+    """The rows of one case of `ALONE`, of a model whose other rows are kept.
+
+    Raises:
+        ModelError: our runtime cannot run the model.
+    """
+    (subject.work / "planner").mkdir()
+    planner = Planner(subject.model, subject.work / "planner", subject.settings.threads, subject.cores, subject.settings.runs)
+    if case == "held":
+        yield from _held(subject, planner)
+    else:
+        yield _at_least(subject, planner, _least(subject, planner))
+
+
+#: Cases that can be measured without the others of their model.
+ALONE = ("least", "held")
+
+
+def _at_least(subject: Subject, planner: Planner, least: MemoryPlanned | None) -> dict[str, Any]:
+    """The least budget that a run holds, as it ran."""
+    if least is None:
+        return {"case": "least", "reason": "no run held a budget near the proven least"}
+    return {"case": "least", "budget": least.budget, **_ran(subject, planner, least)}
 
 
 def _stock(subject: Subject, setting: str) -> dict[str, Any]:

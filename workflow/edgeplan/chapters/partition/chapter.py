@@ -7,7 +7,7 @@ from edgeplan.chapters.partition.settings import Params
 
 _MEASURED = "results/{pair}/partition"
 _CARD = f"{_MEASURED}/predictors/card.json"
-_CHAPTERS = "results/{pair}/chapters"
+_CHAPTERS = "results/chapters/{pair}"
 _FRAMES = ("samples", "layers", "models", "handshakes", "curves", "tuning")
 _DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
     "errors": f"{_MEASURED}/errors.parquet",
@@ -27,7 +27,6 @@ PARTITION = Stage(
     reads=("config/devices",),
     writes=(f"{_MEASURED}/predictors",),
     cached=(f"{_MEASURED}/predictors",),
-    renews=True,
     all_cores=True,
 )
 PARTITION_TABLES = Stage(
@@ -36,11 +35,11 @@ PARTITION_TABLES = Stage(
     targets=PAIRS,
     inputs=_DOCUMENTS,
     outputs={"metrics": f"{_CHAPTERS}/partition.json", "chapter": f"{_CHAPTERS}/partition.page.json"},
+    metrics=(f"{_CHAPTERS}/partition.json",),
     paths={"measured": _MEASURED},
     writes=(f"{_MEASURED}/tables",),
     plots=(f"{_MEASURED}/figures",),
     shown=(f"{_MEASURED}/tables", f"{_MEASURED}/figures"),
-    cached=(f"{_CHAPTERS}/partition.page.json",),
 )
 _EOP_FRAMES = ("sampled", "contention", "sweeps", "plans", "key")
 _EOP_DOCUMENTS = {name: f"{_MEASURED}/eop/{name}.parquet" for name in _EOP_FRAMES} | {
@@ -57,7 +56,6 @@ EOP = Stage(
     paths={"work": "work/partition_eop", "predictors": f"{_MEASURED}/predictors"},
     rows="data/rows/{pair}/partition_eop",
     reads=("config/devices", f"{_MEASURED}/predictors"),
-    renews=True,
     all_cores=True,
 )
 EOP_TABLES = Stage(
@@ -66,11 +64,11 @@ EOP_TABLES = Stage(
     targets=PAIRS,
     inputs=_EOP_DOCUMENTS,
     outputs={"metrics": f"{_CHAPTERS}/partition_eop.json", "chapter": f"{_CHAPTERS}/partition_eop.page.json"},
+    metrics=(f"{_CHAPTERS}/partition_eop.json",),
     paths={"measured": f"{_MEASURED}/eop"},
     writes=(f"{_MEASURED}/eop/tables",),
     plots=(f"{_MEASURED}/eop/figures",),
     shown=(f"{_MEASURED}/eop/tables", f"{_MEASURED}/eop/figures"),
-    cached=(f"{_CHAPTERS}/partition_eop.page.json",),
 )
 
 CHAPTER = Chapter(
@@ -82,7 +80,6 @@ CHAPTER = Chapter(
     stages=(PARTITION, PARTITION_TABLES, EOP, EOP_TABLES),
     tables="edgeplan.chapters.partition.shown:TABLES",
     figures="edgeplan.chapters.partition.shown:FIGURES",
-    merged_by="pair_report",
     named_devices=(Targets("partition.devices"),),
     named_pairs=(PAIRS,),
     estimate="edgeplan.chapters.partition.estimate:estimate",

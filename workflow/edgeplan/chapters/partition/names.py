@@ -1,4 +1,4 @@
-"""Names in stored rows that what measures, what shows and EOP's part have in common."""
+"""Names in stored rows, and a limit, that what measures, what shows and EOP's part have in common."""
 
 from __future__ import annotations
 
@@ -6,3 +6,5 @@ from __future__ import annotations
 ALL_CORES = "cpu, all cores"
 #: A choice of kernel: the white-box dispatcher's own.
 DISPATCHER = "dispatcher"
+#: A way that takes so many times as long as another counts as slower.
+SLOWER = 1.02

@@ -13,7 +13,7 @@ _RULES = f"{_RESULTS}/fusion/rules.json"
 _CALIBRATION = f"{_RESULTS}/calibration/models.parquet"
 _EVALUATION = f"{_RESULTS}/evaluation"
 _PREDICTORS = f"{_RESULTS}/predictors"
-_CHAPTERS = f"{_RESULTS}/chapters"
+_CHAPTERS = "results/chapters/{device}"
 _UNSEEN = Targets("unseen.devices")
 _TRANSFER = Targets("transfer", ("source", "target"))
 
@@ -44,7 +44,6 @@ FUSION = Stage(
     reads=("workflow/edgeplan/shipped",),  # the rules of the prior, where params name one
     writes=(f"{_RESULTS}/fusion",),
     rows=_measuring("fusion"),
-    renews=True,
     all_cores=True,
 )
 SAMPLING = Stage(
@@ -59,7 +58,6 @@ SAMPLING = Stage(
     },
     writes=(f"{_RESULTS}/measurements",),
     rows=_measuring("sampling"),
-    renews=True,
     all_cores=True,
 )
 CALIBRATION = Stage(
@@ -70,7 +68,6 @@ CALIBRATION = Stage(
     inputs={"device": _DEVICE},
     outputs={"models": _CALIBRATION},
     rows=_measuring("calibration"),
-    renews=True,
     all_cores=True,
 )
 TRAINING = Stage(
@@ -103,7 +100,6 @@ TRUTH = Stage(
     inputs={"device": _DEVICE, "models": _MODELS},
     outputs={"truth": f"{_EVALUATION}/truth.parquet", "environment": f"{_EVALUATION}/environment.json"},
     rows=_measuring("truth"),
-    renews=True,
     all_cores=True,
 )
 EVALUATION = Stage(
@@ -145,10 +141,23 @@ EVALUATION = Stage(
         _PREDICTORS,
     ),
     writes=(f"{_EVALUATION}/speed.json", f"{_RESULTS}/tables"),
-    keeps=(f"{_EVALUATION}/speed.json",),
     plots=(f"{_RESULTS}/figures",),
+    metrics=(f"{_CHAPTERS}/prediction.json",),
     shown=(f"{_RESULTS}/tables", f"{_RESULTS}/figures"),
     all_cores=True,
+)
+PAGE = Stage(
+    name="prediction_page",
+    function=f"{_STAGES}.prediction_page:write_page",
+    targets=DEVICES,
+    inputs={
+        "metrics": EVALUATION.outputs["metrics"],
+        "models": EVALUATION.outputs["models"],
+        "environment": TRUTH.outputs["environment"],
+    },
+    outputs={"chapter": f"{_CHAPTERS}/prediction.page.json"},
+    paths={"tables": f"{_RESULTS}/tables", "figures": f"{_RESULTS}/figures"},
+    reads=(f"{_RESULTS}/tables", f"{_RESULTS}/figures"),
 )
 UNSEEN = Stage(
     name="unseen",
@@ -164,6 +173,7 @@ UNSEEN = Stage(
     paths={"predictors": _PREDICTORS},
     reads=(_PREDICTORS,),
     writes=(f"{_RESULTS}/unseen",),
+    metrics=(f"{_CHAPTERS}/unseen.json",),
     rows=_measuring("unseen"),
     all_cores=True,
 )
@@ -180,7 +190,7 @@ TRANSFER = Stage(
         "source_dates": "results/{source}/evaluation/dates.json",
         "target_dates": "results/{target}/evaluation/dates.json",
     },
-    outputs={"csv": "results/transfer/table_11.csv"},
+    outputs={"csv": "results/transfer/table_11.csv", "chapter": "results/chapters/transfer/transfer.page.json"},
     paths={"source": "results/{source}/evaluation", "target": "results/{target}/evaluation"},
     writes=("results/transfer",),
 )
@@ -191,7 +201,7 @@ CHAPTER = Chapter(
     paper="nn-Meter (MobiSys 2021)",
     settings=Params,
     targets=DEVICES,
-    stages=(ZOO, FUSION, SAMPLING, CALIBRATION, TRAINING, TRUTH, EVALUATION, UNSEEN, TRANSFER),
+    stages=(ZOO, FUSION, SAMPLING, CALIBRATION, TRAINING, TRUTH, EVALUATION, PAGE, UNSEEN, TRANSFER),
     tables="edgeplan.chapters.prediction.evaluation.table_registry:TABLES",
     figures="edgeplan.chapters.prediction.evaluation.figures:FIGURES",
     named_devices=(Targets("truth.repeat"), _UNSEEN, _TRANSFER),

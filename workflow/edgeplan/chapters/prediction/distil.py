@@ -1,9 +1,12 @@
-"""What the package ships of a device: file, fusion rules, distilled predictors, and the kernels that they learnt from."""
+"""The package ships of a device: file, fusion rules, distilled predictors, the kernels behind them, costs of preparation."""
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +20,10 @@ from edgeplan.predictors.distilled import TREES, load_distilled, save_distilled
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.prior import COLUMNS
 from edgeplan.predictors.training_rows import trained_on
+from edgeplan.profiling.preparation_costs import FILE_NAME as PREPARATION
+from edgeplan.profiling.preparation_costs import PreparationCosts
+from edgeplan.profiling.settings import Cores
+from edgeplan.profiling.store import Constants, Row, read_rows
 from edgeplan.support.files import write_atomically
 from edgeplan.support.frames import read_document, read_parquet, write_parquet
 from edgeplan.workspace import KERNELS
@@ -55,6 +62,51 @@ def _sampled(measurements: Path) -> pd.DataFrame:
     mode = str(read_document(measurements / "sampling.json", "mode")["mode"])
     table = read_parquet(measurements / "kernels.parquet", "mode", "sampler", "subject", *COLUMNS)
     return table.loc[trained_on(table, mode), list(COLUMNS)].drop_duplicates("config", ignore_index=True)
+
+
+def distil_preparation(profiles: Path, environment: Path, folder: Path) -> int:
+    """Write the costs of preparing kernels, fitted over all profiled rows, where the device has such rows.
+
+    Args:
+        profiles: folder of profiled rows, of one machine.
+        environment: what is known of the machine that measured the device.
+        folder: where to.
+
+    Returns:
+        Candidates behind the fits; 0 where nothing is profiled, and nothing written.
+
+    Raises:
+        FormatError: a file does not fit.
+    """
+    rows, identity = max(
+        ((_rows_of(path), path) for path in sorted(profiles.glob(f"{'[0-9a-f]' * 12}.json"))),
+        key=lambda found: len(found[0]),
+        default=([], None),
+    )
+    if identity is None or not rows:
+        return 0
+    what = json.loads(identity.read_bytes())
+    machine = json.loads(environment.read_bytes())
+    found = PreparationCosts.fitted(
+        rows, Constants.model_validate(what["constants"]), Cores(tuple(what["big_cores"]), _little(what["measured_classes"]))
+    )
+    found = found.model_copy(
+        update={
+            "cpu": machine["cpu"] if machine["fingerprint"] == what["fingerprint"] else "",
+            "fingerprint": what["fingerprint"],
+            "measured_at": datetime.fromtimestamp(max(row.measured_at for row in rows), UTC).date().isoformat(),
+        }
+    )
+    found.write(folder / PREPARATION)
+    return found.candidates
+
+
+def _rows_of(identity: Path) -> list[Row]:
+    return [row for path in sorted(identity.parent.glob(f"{identity.stem}-*.parquet")) for row in read_rows(path)]
+
+
+def _little(classes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(core for name, core in classes.items() if name == "little")
 
 
 def distil(device: Path, results: Path, models: Path, folder: Path) -> Distilled:

@@ -16,6 +16,7 @@ from edgeplan.graph.onnx.prepare import Preparation, given_values, in_single_pre
 from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
 
 _INPUTS = 5
+_ERRORS_ONLY = 3  # warnings of ONNX Runtime come with colour codes, into files, too
 
 
 def largest_difference(original: Path, made: Path, wanted: Preparation) -> float:
@@ -33,9 +34,11 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
     except ImportError as error:
         raise ModelError("ONNX Runtime is not installed", where="--check", next_step="pip install onnxruntime") from error
     try:
+        options = ort.SessionOptions()
+        options.log_severity_level = _ERRORS_ONLY
         with TemporaryDirectory(prefix="edgeplan-compare-") as folder:  # both are read whole when they are opened
             known = in_single_precision(original, Path(folder) / "single.onnx")
-            first, second = (ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]) for path in (known, made))
+            first, second = (ort.InferenceSession(str(path), options, ["CPUExecutionProvider"]) for path in (known, made))
         types = {i.name: i.type for i in first.get_inputs()}
         fixed = given_values(onnx.load(original, load_external_data=False), wanted.values, str(original))
         worst = 0.0

@@ -57,12 +57,22 @@ class Preparation:
     Attributes:
         shapes: of inputs, by name.
         values: of inputs that steer the graph, by name, as text; the prepared model has no such inputs.
-        batch: size of a symbolic first axis.
+        batch: size of the open axis of examples, which one of the inputs has to have.
+
+    Raises:
+        ModelError: a size is below 1.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     batch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch is not None and self.batch < 1:
+            raise ModelError(f"a batch of {self.batch}", where="--batch", next_step="give a positive number")
+        for name, sizes in self.shapes.items():
+            if any(size < 1 for size in sizes):
+                raise _no_shape(name, ",".join(map(str, sizes)))
 
     def __bool__(self) -> bool:
         return bool(self.shapes or self.values or self.batch)
@@ -75,7 +85,7 @@ class Preparation:
             ModelError: a text is of another form, or an input is named twice.
         """
         sizes = {name: _sizes(name, text) for name, text in _named(shapes, "--shape", "input=1,3,224,224")}
-        return Preparation(MappingProxyType(sizes), MappingProxyType(dict(_named(values, "--set", "sr=16000"))), _batch(batch))
+        return Preparation(MappingProxyType(sizes), MappingProxyType(dict(_named(values, "--set", "sr=16000"))), batch)
 
 
 def _named(texts: Iterable[str], option: str, example: str) -> Iterator[tuple[str, str]]:
@@ -98,16 +108,13 @@ def _sizes(name: str, text: str) -> tuple[int, ...]:
     except ValueError:
         sizes = (0,)
     if any(size < 1 for size in sizes):
-        raise ModelError(
-            f"{text!r} is no shape for the input {name!r}", where="--shape", next_step="give positive sizes, as in 1,3,224,224"
-        )
+        raise _no_shape(name, text)
     return sizes
 
 
-def _batch(batch: int | None) -> int | None:
-    if batch is not None and batch < 1:
-        raise ModelError(f"a batch of {batch}", where="--batch", next_step="give a positive number")
-    return batch
+def _no_shape(name: str, text: str) -> ModelError:
+    what, next_step = f"{text!r} is no shape for the input {name!r}", "give positive sizes, as in 1,3,224,224"
+    return ModelError(what, where="--shape", next_step=next_step)
 
 
 def needs_preparation(model: onnx.ModelProto) -> bool:
@@ -174,7 +181,8 @@ def prepared(
         path: its file, beside which external data lie.
 
     Raises:
-        ModelError: an axis stays open, what is wanted does not fit the file, or the model cannot be simplified.
+        ModelError: an axis stays open, what is wanted does not fit the file (a batch that is fixed), or the model cannot be
+            simplified.
     """
     import onnx_ir  # noqa: PLC0415  both take a second to import, and most models need none of it
     from onnx_ir.passes import common  # noqa: PLC0415
@@ -434,6 +442,8 @@ def _give_shapes(model: onnx.ModelProto, wanted: Preparation, source: str) -> No
     for name in wanted.shapes:
         _require_input(name, inputs, "--shape", source)
     symbols = _sizes_of_symbols(inputs, wanted)
+    if wanted.batch is not None:
+        _require_batch(wanted.batch, inputs, wanted.shapes, source)
     batches = {axis: size for axis, size in _open_batches(inputs, wanted).items() if axis not in symbols}
     for name, value in inputs.items():
         _give_shape(name, value, wanted, batches | symbols, source)
@@ -464,6 +474,40 @@ def _sizes_of_symbols(inputs: Mapping[str, onnx.ValueInfoProto], wanted: Prepara
                     next_step="one symbol has one size in all inputs",
                 )
     return symbols
+
+
+def _require_batch(
+    batch: int, inputs: Mapping[str, onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]], source: str
+) -> None:
+    """Refuse a batch that the file has fixed at another size, or that a shape contradicts.
+
+    Raises:
+        ModelError: no input is left open to that batch, or `--shape` gives the axis of examples another size.
+    """
+    is_open, fixed = False, dict[str, int]()
+    for name, value in inputs.items():
+        dims = value.type.tensor_type.shape.dim or [onnx.TensorShapeProto.Dimension() for _ in shapes.get(name, ())]
+        if not dims:
+            continue
+        named = [axis for axis, dim in enumerate(dims) if dim.dim_value <= 0 and _BATCH.fullmatch(dim.dim_param)]
+        axis = named[0] if named else 0
+        if dims[axis].dim_value > 0:
+            fixed[name] = dims[axis].dim_value
+            continue
+        is_open = True
+        if (size := shapes[name][axis] if name in shapes else batch) != batch:
+            raise ModelError(
+                f"the batch of {name} is {size} by its shape and {batch} by --batch",
+                where=f"--shape {name}={','.join(map(str, shapes[name]))}, --batch {batch}",
+                next_step="leave one of the two out",
+            )
+    if not is_open and (not fixed or set(fixed.values()) != {batch}):
+        other = next((name for name, size in fixed.items() if size != batch), "")
+        raise ModelError(
+            f"the batch of {other} is fixed at {fixed[other]}" if other else "no input has a batch",
+            where=f"--batch {batch}, {source}",
+            next_step="leave --batch out, or export the model with an open first axis or with that batch",
+        )
 
 
 def _open_batches(inputs: Mapping[str, onnx.ValueInfoProto], wanted: Preparation) -> dict[str, int]:

@@ -1,18 +1,28 @@
-"""Graphs to ONNX models with seeded random weights."""
+"""Graphs to ONNX models with seeded random weights.
+
+A file is written piece by piece, weights as they are drawn: what is in memory meanwhile is a few MB, whatever the model's size.
+The bytes are those that protobuf would write.
+"""
 
 from __future__ import annotations
 
+import math
 import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+from google.protobuf.message import Message
 from onnx import TensorProto, helper
 
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
 from edgeplan.graph.operators.registry import SPECS
+from edgeplan.support.files import write_atomically
 
 OPSET = 17
 IR_VERSION = 9
@@ -21,9 +31,149 @@ IR_VERSION = 9
 EXTERNAL_DATA_THRESHOLD_BYTES = 1_500_000_000
 
 Array = npt.NDArray[np.float32]
+#: Draws the values of a weight, one after the other, in arrays of a few MB.
+Draw = Callable[[], Iterable[Array]]
+_CHUNK_ELEMENTS = 1 << 20  # even, as two values of single precision are drawn from one number of the generator
+_LEAST_EXTERNAL_BYTES = 1024
+_RAW_DATA, _GRAPH, _INITIALIZER = 9, 7, 5  # numbers of fields in onnx.proto
 
 
-def weight_values(tensor: Tensor, role: str, seed: int) -> Array:
+@dataclass(frozen=True, slots=True)
+class SeededModel:
+    """An ONNX model whose weights are drawn when it is written.
+
+    Attributes:
+        model: the model; initialisers that are drawn hold no values.
+        draws: how each of them is drawn, by name; the others hold their values as raw data.
+    """
+
+    model: onnx.ModelProto
+    draws: Mapping[str, Draw] = field(default_factory=dict)
+
+    def whole(self) -> onnx.ModelProto:
+        """The model with its weights, which are filled in."""
+        for tensor in self.model.graph.initializer:
+            if tensor.name in self.draws:
+                tensor.raw_data = b"".join(chunk.tobytes() for chunk in self.draws[tensor.name]())
+        return self.model
+
+    def save(self, path: Path, *, sync: bool = True) -> Path:
+        """Write the model beside `path` and rename it; weights near protobuf's limit go to `<path>.data` in the same way.
+
+        Args:
+            path: file to write.
+            sync: whether to wait until the file is on the disk.
+
+        Raises:
+            StoreError: it cannot be written; a file that was there before is kept.
+        """
+        tensors = self.model.graph.initializer
+        beside = path.with_name(f"{path.name}.data")
+        if sum(map(self._bytes, tensors)) <= EXTERNAL_DATA_THRESHOLD_BYTES:
+            _write(path, self._pieces([self._inside(tensor) for tensor in tensors]), sync=sync)
+            beside.unlink(missing_ok=True)  # of the model that was there before
+            return path
+        outside = [tensor for tensor in tensors if self._bytes(tensor) >= _LEAST_EXTERNAL_BYTES]
+        _write(beside, (chunk for tensor in outside for chunk in self._values(tensor)), sync=sync)
+        offset, told = 0, []
+        for tensor in tensors:
+            size = self._bytes(tensor)
+            if size < _LEAST_EXTERNAL_BYTES:
+                told.append(self._inside(tensor))
+                continue
+            told.append(_Piece(_outside(tensor, beside.name, offset, size)))
+            offset += size
+        _write(path, self._pieces(told), sync=sync)
+        return path
+
+    def _bytes(self, tensor: TensorProto) -> int:
+        return 4 * math.prod(tensor.dims) if tensor.name in self.draws else len(tensor.raw_data)
+
+    def _values(self, tensor: TensorProto) -> Iterable[Array | bytes]:
+        return self.draws[tensor.name]() if tensor.name in self.draws else [tensor.raw_data]
+
+    def _inside(self, tensor: TensorProto) -> _Piece:
+        if tensor.name not in self.draws:
+            return _Piece(tensor.SerializeToString())
+        header = _fields(tensor, 0, _RAW_DATA) + _start(_RAW_DATA, size := self._bytes(tensor))
+        return _Piece(header, size, self.draws[tensor.name])
+
+    def _pieces(self, tensors: list[_Piece]) -> Iterator[Array | bytes]:
+        graph = self.model.graph
+        before, after = _fields(graph, 0, _INITIALIZER), _fields(graph, _INITIALIZER + 1)
+        starts = [_start(_INITIALIZER, tensor.size) for tensor in tensors]
+        size = len(before) + len(after) + sum(map(len, starts)) + sum(tensor.size for tensor in tensors)
+        yield _fields(self.model, 0, _GRAPH) + _start(_GRAPH, size) + before
+        for start, tensor in zip(starts, tensors, strict=True):
+            yield start + tensor.header
+            yield from tensor.draw()
+        yield after + _fields(self.model, _GRAPH + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A tensor as the file holds it: a header, and so many bytes of values behind it."""
+
+    header: bytes
+    values_bytes: int = 0
+    draw: Draw = tuple
+
+    @property
+    def size(self) -> int:
+        return len(self.header) + self.values_bytes
+
+
+def _write(path: Path, pieces: Iterable[Array | bytes], *, sync: bool) -> None:
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            for piece in pieces:
+                file.write(piece if isinstance(piece, bytes) else piece.data)
+
+    write_atomically(path, write, sync=sync)
+
+
+def _fields(message: Message, first: int, end: int = 1 << 29) -> bytes:
+    """The fields of a message with numbers from `first` up to `end`, as bytes."""
+    part = type(message)()
+    for descriptor, value in message.ListFields():
+        if not first <= descriptor.number < end:
+            continue
+        if hasattr(value, "extend"):
+            getattr(part, descriptor.name).extend(value)
+        else:
+            setattr(part, descriptor.name, value)
+    return part.SerializeToString()
+
+
+def _outside(tensor: TensorProto, location: str, offset: int, size: int) -> bytes:
+    """A tensor whose values lie in another file."""
+    told = TensorProto(data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(size))):
+        told.external_data.add(key=key, value=value)
+    place: bytes = told.SerializeToString()
+    return _fields(tensor, 0, _RAW_DATA) + place
+
+
+def _start(number: int, size: int) -> bytes:
+    """The tag and the length before so many bytes of a field."""
+    return _varint(number << 3 | 2) + _varint(size)
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:  # noqa: PLR2004  seven bits a byte
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*found, value))
+
+
+def uniform(rng: np.random.Generator, elements: int) -> Iterator[Array]:
+    """Values uniform in [0, 1), chunk by chunk: the same as drawn at once."""
+    for start in range(0, max(elements, 1), _CHUNK_ELEMENTS):
+        yield rng.random(min(_CHUNK_ELEMENTS, elements - start), dtype=np.float32)
+
+
+def weight_chunks(tensor: Tensor, role: str, seed: int) -> Iterator[Array]:
     """Seeded values of one weight: uniform, scaled so that activations neither vanish nor overflow; never zero or denormal.
 
     Args:
@@ -32,18 +182,22 @@ def weight_values(tensor: Tensor, role: str, seed: int) -> Array:
         seed: seed of the whole model; each tensor draws from a stream of its own.
     """
     rng = np.random.default_rng((seed, zlib.crc32(tensor.name.encode())))
-    values = rng.random(tensor.elements, dtype=np.float32)
     if role in ("scale", "variance"):
-        values = values * np.float32(0.5) + np.float32(0.75)
-    elif role in ("input_weight", "recurrence_weight"):  # small: an LSTM's states shall not depend chaotically on rounding
-        values = (values - np.float32(0.5)) * np.float32(2 / tensor.shape[-1] ** 0.5)
-        values[values == 0] = np.float32(1e-6)
+        yield from (chunk * np.float32(0.5) + np.float32(0.75) for chunk in uniform(rng, tensor.elements))
+        return
+    if role in ("input_weight", "recurrence_weight"):  # small: an LSTM's states shall not depend chaotically on rounding
+        width = np.float32(2 / tensor.shape[-1] ** 0.5)
     else:
-        fan_in = max(1, tensor.elements // tensor.shape[0]) if role == "weight" else 100
-        bound = np.float32((6.0 / fan_in) ** 0.5)
-        values = (values - np.float32(0.5)) * (2 * bound)
+        width = 2 * np.float32((6.0 / (max(1, tensor.elements // tensor.shape[0]) if role == "weight" else 100)) ** 0.5)
+    for chunk in uniform(rng, tensor.elements):
+        values = (chunk - np.float32(0.5)) * width
         values[values == 0] = np.float32(1e-6)
-    return values.reshape(tensor.shape)
+        yield values
+
+
+def weight_values(tensor: Tensor, role: str, seed: int) -> Array:
+    """The values of `weight_chunks` at once, in the weight's shape."""
+    return np.concatenate([*weight_chunks(tensor, role, seed)]).reshape(tensor.shape)
 
 
 def _opset(graph: Graph) -> int:
@@ -68,8 +222,8 @@ def _constant_inputs(op: Operator, opset: int) -> tuple[dict[str, Attribute], li
     return attributes, constants
 
 
-def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:
-    """A valid ONNX model of the graph, with seeded weights.
+def seeded(graph: Graph, seed: int = 0) -> SeededModel:
+    """A valid ONNX model of the graph, whose weights are drawn when it is written.
 
     Args:
         graph: the graph; weight tensors are named `<operator>.<role>`.
@@ -80,7 +234,7 @@ def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:
         helper.make_graph([], graph.name, [], []), opset_imports=[helper.make_opsetid("", opset)], producer_name="edgeplan"
     )
     model.ir_version = IR_VERSION
-    body = model.graph
+    body, draws = model.graph, dict[str, Draw]()
     for op in graph.operators:
         attributes, constants = _constant_inputs(op, opset)
         given, names = list(op.operands), []
@@ -89,12 +243,18 @@ def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:
             if key:
                 _add_initializer(body, names[-1], np.asarray(value))
         for weight in op.weights:
-            role = weight.rsplit(".", 1)[-1]
-            _add_initializer(body, weight, weight_values(graph.tensors[weight], role, seed))
+            tensor = graph.tensors[weight]
+            body.initializer.add(name=weight, data_type=TensorProto.FLOAT).dims.extend(tensor.shape)
+            draws[weight] = partial(weight_chunks, tensor, weight.rsplit(".", 1)[-1], seed)
         body.node.append(helper.make_node(op.op_type, [*given, *names], list(op.outputs), name=op.name, **attributes))
     for infos, tensors in ((body.input, graph.inputs), (body.output, graph.outputs)):
         infos.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(graph.shape(name))) for name in tensors)
-    return model
+    return SeededModel(model, draws)
+
+
+def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:
+    """A valid ONNX model of the graph, with seeded weights."""
+    return seeded(graph, seed).whole()
 
 
 def _add_initializer(body: onnx.GraphProto, name: str, values: npt.NDArray[Any]) -> None:
@@ -108,15 +268,6 @@ def weight_bytes(graph: Graph) -> int:
     return sum(graph.tensors[w].size_bytes for op in graph.operators for w in op.weights)
 
 
-def save_onnx(graph: Graph, path: Path, seed: int = 0) -> Path:
-    """Write the graph as an ONNX file; weights near protobuf's limit go to `<path>.data` beside it."""
-    model = to_onnx(graph, seed)
-    external = weight_bytes(graph) > EXTERNAL_DATA_THRESHOLD_BYTES
-    onnx.save(
-        model,
-        path,
-        save_as_external_data=external,
-        all_tensors_to_one_file=True,
-        location=f"{path.name}.data" if external else None,
-    )
-    return path
+def save_onnx(graph: Graph, path: Path, seed: int = 0, *, sync: bool = False) -> Path:
+    """Write the graph as an ONNX file: see `SeededModel.save`."""
+    return seeded(graph, seed).save(path, sync=sync)

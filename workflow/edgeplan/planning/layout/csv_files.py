@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 from collections.abc import Iterator, Sequence
@@ -42,11 +43,13 @@ def read(path: Path) -> Table:
         FormatError: the file cannot be read or a row does not fit; it names the line.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open("rb") as file:
+            wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        with path.open(encoding="utf-16" if wide else "utf-8-sig", newline="") as file:
             lines = list(_lines(csv.reader(file, strict=True)))
     except OSError as error:
         raise FormatError(f"cannot read the buffers: {error.strerror}", where=str(path), next_step="check the path") from error
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise FormatError("the buffers are not text in UTF-8", where=str(path), next_step=_AGAIN) from error
     except csv.Error as error:
         raise FormatError(f"the buffers are no CSV: {error}", where=str(path), next_step=_AGAIN) from error

@@ -127,14 +127,14 @@ def parse_costs(content: bytes, where: str) -> Costs:
     """Costs of a document's bytes.
 
     Args:
-        content: JSON in UTF-8.
+        content: JSON in UTF-8, or in the encoding that its byte order mark says.
         where: path, for messages.
 
     Raises:
         FormatError: see `read_costs`.
     """
     try:
-        raw = json.loads(content.decode("utf-8"), object_pairs_hook=_unrepeated)
+        raw = json.loads(content, object_pairs_hook=_unrepeated)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"the cost document is not valid JSON: {error}", where=where, next_step=_CORRECT) from error
     try:

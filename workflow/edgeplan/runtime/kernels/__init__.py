@@ -10,18 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from numba import types
 
 from edgeplan.errors import DeviceError
-from edgeplan.graph import blocks
-from edgeplan.runtime import constants
 from edgeplan.runtime.kernels.registry import KERNELS
 from edgeplan.support.compiled import address_of
-
-_OTHERS = (Path(blocks.__file__), Path(constants.__file__))
 
 
 def _signature(element: Any) -> Any:
@@ -37,7 +32,7 @@ def _compiled(name: str) -> tuple[int, object]:
         raise DeviceError(
             f"there is no kernel {name!r}", where="the compiled steps of the program", next_step="plan the model again"
         )
-    return address_of(KERNELS[family].function, _signature(getattr(types, element)), _OTHERS)
+    return address_of(KERNELS[family].function, _signature(getattr(types, element)))
 
 
 def address(name: str) -> int:
@@ -50,12 +45,6 @@ def address(name: str) -> int:
         DeviceError: there is no such kernel.
     """
     return _compiled(name)[0]
-
-
-def compile_all() -> None:
-    """Compile what is not on the disk yet."""
-    for name in names():
-        address(name)
 
 
 def names() -> Iterable[str]:

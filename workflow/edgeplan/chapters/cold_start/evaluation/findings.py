@@ -32,7 +32,6 @@ from edgeplan.measurement.process.interference import LIMIT, MOST_CONTENTION
 from edgeplan.reporting.kit import NotMeasuredError
 from edgeplan.reporting.table import cell_text
 
-_RECLAIMED = "in the page cache, not as in state"
 _CELL = ["model", "setting", "plan", "threads", "state"]
 
 
@@ -40,6 +39,28 @@ def listed(names: Iterable[object]) -> str:
     """Names as a sentence has them: a, b and c."""
     *first, last = map(str, names)
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def beside(e: ColdEvidence) -> str:
+    """Our starts against the best stock setting of each model, and what failed of them."""
+    told = []
+    for state in (CACHED, EVICTED):
+        stock, own = metrics.stock_cold(e.runs, state)["cold_ms"], metrics.own_cold(e.runs, state)["cold_ms"]
+        ratios = (stock / own).dropna()
+        if len(ratios):
+            mean, slower = metrics.over_models(ratios), ratios[ratios < 1].index
+            text = f"{mean.value:.2f} (95 %: {mean.low:.2f} to {mean.high:.2f}) with the page cache {_CALLED[state]}"
+            told.append(
+                f"{text}, {f'slower on {listed(slower)}' if len(slower) else f'slower on none of {len(ratios)} models'}"
+            )
+    if not told:
+        return ""
+    mine = e.runs[e.runs["setting"].str.startswith(OWN)]
+    lost = f" {len(metrics.failed(mine))} of {len(mine)} starts of our plans failed."
+    return f"Speed-up over the stock setting that is best for a model: {'; '.join(told)}.{lost}"
+
+
+_CALLED = {CACHED: "warm", EVICTED: "evicted"}
 
 
 def counts(e: ColdEvidence) -> str:
@@ -56,7 +77,7 @@ def counts(e: ColdEvidence) -> str:
     text += ", ".join(["counted runs", *(f"{number} on {n}" for n, number in others)])
     left_out = runs[runs["reason"] != ""]
     if len(left_out):
-        reclaimed = left_out["reason"].str.contains(_RECLAIMED, regex=False) & (left_out["state"] == CACHED)
+        reclaimed = left_out["reason"].str.contains(metrics.RECLAIMED, regex=False) & (left_out["state"] == CACHED)
         text += f". {len(left_out)} of {len(runs)} runs do not count, {reclaimed.sum()} of them since the kernel had reclaimed "
         text += "pages of their files"
     return f"{text}. `runs` in a table is that number, the least where a row merges several medians."

@@ -17,6 +17,12 @@ from edgeplan.reporting.kit import TableSpec, registry
 #: Every table by id, in the order of the report.
 COLD_TABLES: Mapping[str, TableSpec[ColdEvidence]] = registry(
     TableSpec(
+        "cold_beside",
+        "Our start against the best stock setting of each model",
+        runs.beside,
+        note=findings.own_optimal,
+    ),
+    TableSpec(
         "cold_bounds",
         "What bounds a cold start",
         bounds.bounds,

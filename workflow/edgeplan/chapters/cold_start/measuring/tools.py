@@ -122,9 +122,10 @@ class Tools:
         Raises:
             EdgeplanError: there are no predictors, or too little to predict from.
         """
+        from edgeplan.predictors.predictor import DevicePredictor  # noqa: PLC0415
         from edgeplan.profiling.predicted import predicted_profiles  # noqa: PLC0415
 
-        return predicted_profiles(
+        profiles, _ = predicted_profiles(
             self.dnnl,
             model,
             graph,
@@ -132,8 +133,9 @@ class Tools:
             cores=self.cores,
             name=name,
             store=self._store,
-            predictors=predictors,
+            predictor=DevicePredictor.load(predictors),
         )
+        return profiles
 
     def disk(self, files: Sequence[Path]) -> Disk:
         """What weights cost that come from the disk, measured once for the machine.

@@ -23,7 +23,7 @@ def write_cold_start(*, device: str, measured: Path, metrics: Path, chapter: Pat
         chapter: where the report finds the chapter.
     """
     evidence = read_cold_evidence(device, measured)
-    write_csv(evidence.plans.drop(columns="document"), measured / "tables" / "plans.csv")
     kit.write_evidence(
         evidence, COLD_TABLES, COLD_FIGURES, cold_metrics, cold_chapter, measured=measured, metrics=metrics, chapter=chapter
     )
+    write_csv(evidence.plans.drop(columns="document"), measured / "tables" / "plans.csv")

@@ -9,9 +9,16 @@ from typing import Any
 
 import pandas as pd
 
+from edgeplan.chapters.memory.budget import MACHINE
+
 #: What shares are of.
 DEFAULT = "onnxruntime"
 OWN = "edgeplan"
+
+
+def machine_of(rows: pd.DataFrame) -> pd.Series[str]:
+    """The machine that rows name; "" for that of the environment, as in rows that were never measured alone."""
+    return rows[MACHINE].fillna("") if MACHINE in rows else pd.Series("", rows.index)
 
 
 @dataclass(frozen=True)
@@ -48,13 +55,36 @@ class MemoryEvidence:
         return both[both["median_ms"].notna()]
 
     @cached_property
+    def limited(self) -> pd.DataFrame:
+        """Plans that the system held to their budget, with `killed` (1: it ended them, or they failed there) and `failures`.
+
+        A plan that ran free has a reason only for what it did when held. One that was killed had a failed allocation at least,
+        whatever was counted of it.
+        """
+        f = self.runs[self.runs["case"].isin(["budget", "least", "second"]) & self.runs["median_ms"].notna()]
+        no_group = f["reason"].str.contains("cgroup")
+        held = f[f["pause_ms"].notna() | f["failures"].notna() | ((f["reason"] != "") & ~no_group)]
+        killed = held["pause_ms"].isna().astype("float64")
+        return held.assign(killed=killed, failures=held["failures"].fillna(0).clip(lower=killed))
+
+    @cached_property
     def least(self) -> pd.DataFrame:
-        """The least peak of each model that runs, with `stock_peak` and `frugal_peak` beside it."""
-        stock = self.stock
-        default = stock[stock["setting"] == DEFAULT].set_index("model")["peak"]
+        """The least peak of each model that runs, with `stock_peak` and `frugal_peak` beside it.
+
+        `stock_ms` and `best_stock_ms` are the times of the same engine and of the fastest one, both with all that they want,
+        where these were measured on the same machine.
+        """
+        found, stock = self._of("least"), self.stock
+        default = stock[stock["setting"] == DEFAULT].set_index("model")
         frugal = stock[stock["setting"].str.endswith("frugal")].set_index("model")["peak"]
-        found = self._of("least").assign(stock_peak=lambda f: f["model"].map(default))
-        return found.assign(frugal_peak=lambda f: f["model"].map(frugal))
+        best = stock.groupby("model")["median_ms"].min()
+        here = machine_of(found) == found["model"].map(machine_of(default))
+        return found.assign(
+            stock_peak=found["model"].map(default["peak"]),
+            frugal_peak=found["model"].map(frugal),
+            stock_ms=found["model"].map(default["median_ms"]).astype("float64").where(here),
+            best_stock_ms=found["model"].map(best).astype("float64").where(here),
+        )
 
     @cached_property
     def slowed(self) -> pd.DataFrame:

@@ -6,9 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+import numpy as np
+import pandas as pd
+
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.evaluation.evidence import OWN, MemoryEvidence
 from edgeplan.reporting.bars import Bar
+from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
 
 _NEAR = 1.1
 _TOLERANCE = 1e-4
@@ -17,20 +21,28 @@ BARS = (
     Bar("memory.peak_over_budget_max", "peak over its budget, largest", high=1.0),
     Bar("memory.resnet152_reduction", "memory saved, ResNet-152", low=0.96, aim="0.975"),
     Bar("memory.vgg19_reduction", "memory saved, VGG-19", low=0.95, aim="0.985"),
-    Bar("memory.phonelike_overhead", "latency gained on a slower processor", high=0.04, aim="0.02"),
+    Bar("memory.phonelike_overhead", "latency gained over our own program with all weights in memory", high=0.04, aim="0.02"),
     Bar("memory.phonelike_stalls", "stalls there", high=0.02, aim="0.01"),
-    Bar("memory.points_within_10pct_of_bound", "budgets within 10 % of the bound", low=0.8, aim="0.95"),
+    Bar("memory.points_within_10pct_of_bound", "share of budgets within 10 % of the bound", low=0.8, aim="0.95"),
+    Bar("memory.points_below_bound", "share of budgets faster than the bound, for which it is none", high=0),
     Bar("memory.plan_gap_max", "plan over its bound, largest", high=0.02, aim="0.01"),
     Bar("memory.replan_ms_max", "ms to plan again, largest", high=20, aim="10"),
     Bar("memory.switch_pause_ms_max", "ms of a change of budget besides reading", high=100, aim="30"),
     Bar("memory.layout_gap_max", "layout of activations over the proven least, largest", high=0.02, aim="0"),
-    Bar("memory.cgroup_latency_ratio_max", "latency held to the budget over free, largest", high=1.15, aim="1.05"),
+    Bar("memory.cgroup_killed", "plans that the system killed when held to their budget", high=0),
+    Bar("memory.cgroup_latency_ratio_max", "latency held to the budget over free, largest that lived", high=1.15, aim="1.05"),
     Bar("memory.cgroup_major_faults_max", "major faults there, most", high=0),
     Bar("memory.cgroup_failcnt_max", "failed allocations there, most", high=0),
     Bar("memory.speedup_vs_frugal_ort", "as fast as frugal ONNX Runtime in as much memory", low=2.0, aim="3"),
     Bar("memory.runner_floor_mib", "MiB of the idle process", high=60, aim="47"),
     Bar("memory.bands_models", "models that run at their least peak in bands", low=2, aim="3"),
     Bar("memory.outputs_equal", "plans whose outputs are right", low=1.0),
+)
+#: What an engineer asks first; nobody has set a bar for it.
+FIRST = (
+    Bar("memory.resnet152_over_onnxruntime", "time of ResNet-152 at its least memory over ONNX Runtime's with all it wants"),
+    Bar("memory.least_over_onnxruntime", "the same of all models, mean"),
+    Bar("memory.least_over_best_stock", "the same over the fastest stock engine with all it wants, mean"),
 )
 
 
@@ -65,10 +77,39 @@ def phonelike_stalls(e: MemoryEvidence) -> float:
     return float(e.slowed["wait_ms"].iloc[0])
 
 
-def points_within_10pct_of_bound(e: MemoryEvidence) -> float:
-    """Share of budgets that are not proven too small whose latency is at most 1.1 times the bound of those minutes."""
-    possible = e.budgets[e.budgets["needed"].isna()]
-    return float((possible["median_ms"] <= _NEAR * possible["bound_ms"]).mean())
+def _possible(e: MemoryEvidence) -> pd.DataFrame:
+    """Budgets that are not proven too small."""
+    return e.budgets[e.budgets["needed"].isna()]
+
+
+def points_within_10pct_of_bound(e: MemoryEvidence) -> Estimate:
+    """Share of budgets that are not proven too small whose latency is at most 1.1 times the bound of those minutes.
+
+    The bound rests on the times of steps of the process before, with all weights in memory.
+    """
+    possible = _possible(e)
+    return estimate(np.mean, possible["median_ms"] <= _NEAR * possible["bound_ms"])
+
+
+def points_below_bound(e: MemoryEvidence) -> float:
+    """Share of these budgets with a latency below the bound: steps of another process took longer than those of the plan's."""
+    possible = _possible(e)
+    return float((possible["median_ms"] < possible["bound_ms"]).mean())
+
+
+def least_over(stock: str, model: str = "") -> Callable[[MemoryEvidence], float | Estimate]:
+    """Latency at the least peak / that of a stock engine with all memory that it wants, of a model or the mean over all.
+
+    Args:
+        stock: column of `MemoryEvidence.least`.
+        model: "" for the geometric mean.
+    """
+
+    def found(e: MemoryEvidence) -> float | Estimate:
+        ratios = (e.least["median_ms"] / e.least[stock]).set_axis(e.least["model"]).dropna()
+        return float(ratios[model]) if model else estimate(geomean, ratios)
+
+    return found
 
 
 def plan_gap_max(e: MemoryEvidence) -> float:
@@ -92,19 +133,24 @@ def layout_gap_max(e: MemoryEvidence) -> float:
     return float((own["peak"] / own["needed"] - 1).max())
 
 
+def cgroup_killed(e: MemoryEvidence) -> float:
+    """Plans that the system killed, or that failed, when it held them to idle and the budget."""
+    return float(e.limited["killed"].sum()) if len(e.limited) else math.nan
+
+
 def cgroup_latency_ratio_max(e: MemoryEvidence) -> float:
-    """Max over plans of latency held to idle and the budget / latency without a limit."""
-    return float(e.planned["pause_ms"].max())
+    """Max over plans that lived of latency held to idle and the budget / latency without a limit."""
+    return float(e.limited["pause_ms"].max())
 
 
 def cgroup_major_faults_max(e: MemoryEvidence) -> float:
-    """Most major faults of a plan that was held to its budget."""
-    return float(e.planned.dropna(subset=["pause_ms"])["major_faults"].max())
+    """Most major faults of a plan that lived when held to its budget."""
+    return float(e.limited.loc[e.limited["killed"] == 0, "major_faults"].max())
 
 
 def cgroup_failcnt_max(e: MemoryEvidence) -> float:
-    """Most failed allocations of one, those that the system killed among them."""
-    return float(e.planned["failures"].max())
+    """Most failed allocations of a plan that was held to its budget; one that was killed had one at least."""
+    return float(e.limited["failures"].max())
 
 
 def speedup_vs_frugal_ort(e: MemoryEvidence) -> float:
@@ -142,18 +188,23 @@ def outputs_equal(e: MemoryEvidence) -> float:
     return float(right.mean())
 
 
-_ALL: Mapping[str, Callable[[MemoryEvidence], float]] = MappingProxyType(
+_ALL: Mapping[str, Callable[[MemoryEvidence], float | Estimate]] = MappingProxyType(
     {
+        "resnet152_over_onnxruntime": least_over("stock_ms", "resnet152"),
+        "least_over_onnxruntime": least_over("stock_ms"),
+        "least_over_best_stock": least_over("best_stock_ms"),
         "peak_over_budget_max": peak_over_budget_max,
         "resnet152_reduction": reduction("resnet152"),
         "vgg19_reduction": reduction("vgg19"),
         "phonelike_overhead": phonelike_overhead,
         "phonelike_stalls": phonelike_stalls,
         "points_within_10pct_of_bound": points_within_10pct_of_bound,
+        "points_below_bound": points_below_bound,
         "plan_gap_max": plan_gap_max,
         "replan_ms_max": replan_ms_max,
         "switch_pause_ms_max": switch_pause_ms_max,
         "layout_gap_max": layout_gap_max,
+        "cgroup_killed": cgroup_killed,
         "cgroup_latency_ratio_max": cgroup_latency_ratio_max,
         "cgroup_major_faults_max": cgroup_major_faults_max,
         "cgroup_failcnt_max": cgroup_failcnt_max,
@@ -167,12 +218,4 @@ _ALL: Mapping[str, Callable[[MemoryEvidence], float]] = MappingProxyType(
 
 def memory_metrics(e: MemoryEvidence) -> dict[str, float]:
     """All figures that were measured, by key."""
-    found = {}
-    for name, function in _ALL.items():
-        try:
-            value = function(e)
-        except (IndexError, KeyError):  # not measured
-            continue
-        if value == value:  # noqa: PLR0124  not a number: not measured
-            found[f"memory.{name}"] = value
-    return found
+    return figures_of_merit(_ALL, e, "memory.")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.memory import paper
-from edgeplan.chapters.memory.budget import MIB
-from edgeplan.chapters.memory.evaluation.evidence import OWN, MemoryEvidence
+from edgeplan.chapters.memory.budget import MACHINE, MIB
+from edgeplan.chapters.memory.evaluation.evidence import DEFAULT, OWN, MemoryEvidence, machine_of
 from edgeplan.reporting import kit
+from edgeplan.reporting.estimates import estimate, geomean
 
 
 def _mib(values: pd.Series[float]) -> pd.Series[float]:
@@ -33,6 +35,8 @@ def least(e: MemoryEvidence) -> pd.DataFrame:
             "slower": (f["median_ms"] / f["resident_ms"] - 1).round(4),
             "bands": f["bands"].astype("Int64"),
             "parts": f["parts"].astype("Int64"),
+            "reason": _told(f),
+            MACHINE: machine_of(f),
         }
     ).reset_index(drop=True)
 
@@ -62,6 +66,7 @@ def _by_budget(f: pd.DataFrame) -> pd.DataFrame:
             "resident_ms": f["resident_ms"].round(2),
             "bound_ms": f["bound_ms"].round(2),
             "over_bound": (f["median_ms"] / f["bound_ms"]).round(3),
+            "bound holds": np.where(f["median_ms"].isna(), "", np.where(f["median_ms"] < f["bound_ms"], "no", "yes")),
             "planned_ms": f["predicted_ms"].round(2),
             "plan_gap": (f["predicted_ms"] / f["plan_bound_ms"] - 1).round(4),
             "wait_ms": f["wait_ms"].round(2),
@@ -71,43 +76,71 @@ def _by_budget(f: pd.DataFrame) -> pd.DataFrame:
             "major_faults": f["major_faults"].astype("Int64"),
             "failures": f["failures"].astype("Int64"),
             "error": f["error"],
-            "reason": f["reason"],
+            "reason": _told(f),
+            MACHINE: machine_of(f),
         }
     ).reset_index(drop=True)
 
 
-def stock(e: MemoryEvidence) -> pd.DataFrame:
-    """Stock engines: peak over idle and latency."""
-    f = e.stock
+def beside(e: MemoryEvidence) -> pd.DataFrame:
+    """Our plans beside stock engines that take what they want, and both held to as much; the mean over models first."""
+    least, ways = e.least, [_ways(e, model) for model in e.stock["model"].drop_duplicates()]
+    first = {
+        "model": "all models, mean",
+        "way": f"{OWN}, least",
+        "time over onnxruntime": _mean(least["median_ms"] / least["stock_ms"]),
+        "time over the fastest": _mean(least["median_ms"] / least["best_stock_ms"]),
+        "peak over onnxruntime": _mean(least["peak"] / least["stock_peak"]),
+    }
+    found = pd.concat([pd.DataFrame([first]), *ways], ignore_index=True)
+    return found.fillna({"reason": "", MACHINE: ""}).astype(dict.fromkeys(("major_faults", "failures"), "Int64"))
+
+
+def _mean(ratios: pd.Series[float]) -> float:
+    return round(estimate(geomean, ratios.dropna()).value, 3)
+
+
+def _ways(e: MemoryEvidence, model: str) -> pd.DataFrame:
+    """All that ran of a model: our plans from the least on, stock engines, and both held to the same limit."""
+    of = [rows[rows["model"] == model] for rows in (e.least, e.budgets, e.stock, e.held)]
+    least, budgets, stock, held = of
+    shares = (100 * budgets["share"]).map("{:g} %".format)
+    named = [
+        least.assign(way=f"{OWN}, least"),
+        budgets.assign(way=f"{OWN}, " + shares)[budgets["median_ms"].notna()],
+        stock.assign(way=stock["setting"]),
+        held.assign(way=held["setting"] + ", held by the system"),
+    ]
+    f = pd.concat(named, ignore_index=True)
+    free = stock.set_index("setting")
+    default = free.reindex([DEFAULT]).iloc[0]
+    here = machine_of(f) == machine_of(stock).iloc[0]
     return pd.DataFrame(
         {
             "model": f["model"],
-            "setting": f["setting"],
+            "way": f["way"],
+            "limit_mib": _mib(f["budget"]),
             "peak_mib": _mib(f["peak"]),
             "anonymous_mib": _mib(f["anonymous"]),
             "file_mib": _mib(f["file"]),
             "idle_mib": _mib(f["idle"]),
             "median_ms": f["median_ms"].round(2),
             "cpu_ms": f["cpu_ms"].round(2),
-            "reason": f["reason"],
+            "time over onnxruntime": (f["median_ms"] / default["median_ms"]).where(here).round(3),
+            "time over the fastest": (f["median_ms"] / free["median_ms"].min()).where(here).round(3),
+            "peak over onnxruntime": (f["peak"] / default["peak"]).round(4),
+            "major_faults": f["major_faults"],
+            "failures": f["failures"],
+            "reason": _told(f),
+            MACHINE: machine_of(f),
         }
-    ).reset_index(drop=True)
+    )
 
 
-def held(e: MemoryEvidence) -> pd.DataFrame:
-    """A stock engine and our plan, held to as much memory by the system."""
-    f = e.held
-    return pd.DataFrame(
-        {
-            "model": f["model"],
-            "setting": f["setting"],
-            "budget_mib": _mib(f["budget"]),
-            "median_ms": f["median_ms"].round(2),
-            "major_faults": f["major_faults"].astype("Int64"),
-            "failures": f["failures"].astype("Int64"),
-            "reason": f["reason"],
-        }
-    ).reset_index(drop=True)
+def _told(f: pd.DataFrame) -> pd.Series[str]:
+    """Why a row has no times; or, where it has some, what became of the plan when the system held it to its budget."""
+    reason = f["reason"].str.rstrip(":")
+    return reason.where((reason == "") | f["median_ms"].isna(), "held to it: " + reason)
 
 
 def overhead(e: MemoryEvidence) -> pd.DataFrame:
@@ -252,11 +285,10 @@ def layouts(e: MemoryEvidence) -> pd.DataFrame:
 
 #: Every table by id.
 MEMORY_TABLES: Mapping[str, kit.TableSpec[MemoryEvidence]] = kit.registry(
+    kit.TableSpec("memory_beside", "Peak and latency beside stock engines", beside, ("stock",)),
     kit.TableSpec("memory_least", "Least peak that runs (Figure 10)", least, ("least",)),
     kit.TableSpec("memory_budgets", "Latency by budget, beside the bound", budgets, ("budgets",)),
     kit.TableSpec("memory_overhead", "Overhead on a slower processor", overhead, ("slowed",)),
-    kit.TableSpec("memory_held", "Held to a limit by the system", held, ("held",)),
-    kit.TableSpec("memory_stock", "Stock engines", stock, ("stock",)),
     kit.TableSpec("memory_threads", "Latency by budget, more computing threads", second, ("second",)),
     kit.TableSpec("memory_layers", "Layers: memory, loading and computing (Figures 1 and 2)", layers, ("layers",)),
     kit.TableSpec("memory_cuts", "Ways to cut a model (Figure 11)", cuts, ("cuts",)),

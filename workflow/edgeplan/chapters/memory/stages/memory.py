@@ -8,23 +8,27 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from edgeplan.chapters.memory.budget import MACHINE
 from edgeplan.chapters.memory.layouts import layouts
-from edgeplan.chapters.memory.measuring import COLUMNS, NUMBERS, TEXTS, measured
+from edgeplan.chapters.memory.measuring import ALONE, COLUMNS, NUMBERS, TEXTS, alone, measured
 from edgeplan.chapters.memory.plan import Cores
 from edgeplan.chapters.memory.settings import MemorySettings, Params
 from edgeplan.chapters.memory.studies import Subject
 from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import environment
-from edgeplan.errors import StoreError
+from edgeplan.errors import InputError, StoreError
 from edgeplan.measurement.bench import STORED_ROWS_ONLY
 from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.others import others_share, watched
 from edgeplan.profiling.settings import cores_of
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
@@ -53,21 +57,24 @@ def measure_memory(params: Params, *, device: Path, rows: Path, work: Path, runs
         EdgeplanError: of the planner and the runtime.
     """
     settings = params.memory
-    kept = KeptTables(rows, *COLUMNS, _WHEN)
+    kept, again = KeptTables(rows, *COLUMNS, _WHEN), _kept_again(rows)
     frames: list[pd.DataFrame] = []
+    measured_now = False
     for name in (*settings.models, *([_LAYOUTS] if settings.layout_models else [])):
         key = _key(name, params.seed, settings)
         found = kept.get(key)
         if found is None and os.environ.get(STORED_ROWS_ONLY):
             log.warning("no rows of %s: it is left out, since nothing may be measured (%s)", name, STORED_ROWS_ONLY)
             continue
-        if found is None and name == _LAYOUTS:
-            found = _framed(list(layouts(settings.layout_models)))
-            kept.add(key, found)
-        elif found is None:
-            found = _framed(_measured(name, params.seed, settings, device, work))
-            kept.add(key, found)
-        frames.append(found)
+        if found is None:
+            laid_out = name == _LAYOUTS
+            with nullcontext() if laid_out else watched(rows, cores_of(load_device(device)).all):
+                found = _framed(
+                    list(layouts(settings.layout_models) if laid_out else _rows(name, params, device, work, measured))
+                )
+                kept.add(key, found)
+            measured_now = True
+        frames.append(_with_newer(found, again, key))
     kept.merge()
     if not frames:
         raise StoreError(
@@ -76,10 +83,12 @@ def measure_memory(params: Params, *, device: Path, rows: Path, work: Path, runs
             next_step=f"unset {STORED_ROWS_ONLY} to measure here, or restore them: git checkout -- {rows}",
         )
     table = pd.concat(frames, ignore_index=True)
-    write_parquet(table[[*COLUMNS, _WHEN]], runs)
+    write_parquet(table.reindex(columns=[*COLUMNS, _WHEN, *([MACHINE] if again.keys else [])]).fillna({MACHINE: ""}), runs)
+    if environment_path.is_file() and not measured_now:
+        return  # of the machine that measured, which need not be this one
     latest = float(table[_WHEN].max())
     about = environment() | {"load_1min": None, "measured_at": time.strftime("%Y-%m-%d", time.gmtime(latest))}
-    write_json(environment_path, about)
+    write_json(environment_path, about | others_share(rows))
 
 
 def _key(name: str, seed: int, settings: MemorySettings) -> str:
@@ -100,20 +109,71 @@ def _key(name: str, seed: int, settings: MemorySettings) -> str:
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _measured(name: str, seed: int, settings: MemorySettings, device: Path, work: Path) -> list[Mapping[str, Any]]:
+def measure_again(params: Params, cases: Sequence[tuple[str, str]], *, device: Path, rows: Path, work: Path) -> None:
+    """Measure single cases of models again; from now on their rows stand for those that were kept, which stay in their files.
+
+    Rows say which machine they were measured on. `measure_memory` brings them into the table of the stage.
+
+    Args:
+        params: params.yaml.
+        cases: model and case, which is one of `measuring.ALONE`.
+        device: the device file.
+        rows: rows of earlier runs.
+        work: models and plans; may be deleted.
+
+    Raises:
+        InputError: there is no such model, or no such case.
+        BusyError: another process is measuring on this machine, and did not end in time.
+        EdgeplanError: of the planner and the runtime.
+    """
+    settings = params.memory
+    for name, case in cases:
+        if name not in settings.models or case not in ALONE or (case == "held" and name != settings.limited_model):
+            raise InputError(
+                f"the case {case!r} of {name!r} is not measured alone",
+                where="params.yaml: memory",
+                next_step=f"name one of {', '.join(settings.models)} with least, or {settings.limited_model} with held",
+            )
+    again, here = _kept_again(rows), environment()
+    machine = f"{here['cpu']} ({here['cpu_family_model']}), {here['cores']} cores, {here['fingerprint']}"
+    for name, case in cases:
+        found = _framed(list(_rows(name, params, device, work, partial(alone, case=case))))
+        again.add(f"{_key(name, params.seed, settings)}-{case}-{time.time_ns()}", found.assign(**{MACHINE: machine}))
+    again.merge()
+
+
+def _kept_again(rows: Path) -> KeptTables:
+    return KeptTables(rows / "again", *COLUMNS, _WHEN, MACHINE)
+
+
+def _with_newer(found: pd.DataFrame, again: KeptTables, key: str) -> pd.DataFrame:
+    """The rows of a model, each case that was measured again in the place of the earlier one, the latest of several."""
+    for name in sorted(again.keys):
+        own, _, rest = name.partition("-")
+        newer = again.get(name)
+        if own == key and newer is not None:
+            earlier = found["case"] == rest.rpartition("-")[0]
+            place = int(earlier.to_numpy().argmax()) if earlier.any() else len(found)
+            found = pd.concat([found[~earlier].iloc[:place], newer, found[~earlier].iloc[place:]], ignore_index=True)
+    return found
+
+
+def _rows(
+    name: str, params: Params, device: Path, work: Path, measure: Callable[[Subject], Iterator[dict[str, Any]]]
+) -> Iterator[Mapping[str, Any]]:
+    """Measure a model in a folder of its own, this machine to itself."""
+    settings = params.memory
     cores = Cores.of(cores_of(load_device(device)).all, settings.threads)
     folder = (work / name).resolve()
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
     folder.mkdir(parents=True)
-    model = save_workload(WORKLOADS[name](), folder / f"{name}.onnx", seed)
-    found: list[Mapping[str, Any]] = []
+    model = save_workload(WORKLOADS[name](), folder / f"{name}.onnx", params.seed)
     with machine_lock(settings.lock_timeout_seconds):
-        for row in measured(Subject(name, model, folder, cores, settings)):
+        for row in measure(Subject(name, model, folder, cores, settings)):
             if row["case"] not in ("layer", "adapted"):
                 log.info("%s: %s", name, ", ".join(f"{key} {value}" for key, value in row.items()))
-            found.append({"model": name} | row)
+            yield {"model": name} | row
     shutil.rmtree(folder, ignore_errors=True)
-    return found
 
 
 def _framed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -12,14 +12,13 @@ from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
-from edgeplan.graph.onnx.write import to_onnx
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Lane, partition
 from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.program import activation_layouts
-from edgeplan.workloads.exported import save_model
 
 #: Loads of the cost document.
 LOADS = ("compute", "bandwidth")
@@ -62,7 +61,7 @@ def branches(loads: tuple[str, str]) -> Graph:
 
 
 def _factors(pair: Opened, folder: Path, loads: tuple[str, str], runs: int) -> tuple[float, float]:
-    model = save_model(to_onnx(branches(loads), 0), folder / f"{loads[0]}-{loads[1]}.onnx")
+    model = save_onnx(branches(loads), folder / f"{loads[0]}-{loads[1]}.onnx")
     graph = load_onnx(model)
     lowered = lower(graph)
     layouts, block = activation_layouts(lowered, BLOCKED), pair.cpu.dnnl.info.block

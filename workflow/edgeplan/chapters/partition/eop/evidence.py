@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.chapters.partition.eop import paper
-from edgeplan.chapters.partition.eop.ways import EOP, WAYS
+from edgeplan.chapters.partition.eop.ways import BESIDE, CPU_WAY, EOP, GPU_WAY, WAYS
+from edgeplan.chapters.partition.names import ALL_CORES
 from edgeplan.planning.partition.patterns import Pattern, fit, fits
 
 _MS = 1e3
@@ -84,6 +85,22 @@ class EopEvidence:
     def best_single(self) -> pd.Series[float]:
         """Of each model, ms."""
         return self.end_to_end[["cpu", "gpu"]].min(axis=1)
+
+    @cached_property
+    def beside(self) -> pd.DataFrame:
+        """By model and by varied model, ms: our plan side by side, and what the better processor and oneDNN on all cores take.
+
+        Returns:
+            figure ("" of the models themselves), model, ours (not a number where it did not run), single, all_cores; best of
+            the last two, and its way.
+        """
+        times = self.plans.pivot_table(
+            index=["figure", "model"], columns="way", values="median_ms", aggfunc="first", dropna=False, sort=False
+        ).reindex(columns=list(WAYS))
+        times = times.dropna(how="all")
+        others = times[[CPU_WAY, GPU_WAY, ALL_CORES]]
+        found = {"ours": times[BESIDE], "single": times[[CPU_WAY, GPU_WAY]].min(axis=1), "all_cores": times[ALL_CORES]}
+        return pd.DataFrame({**found, "best": others.min(axis=1), "way": others.idxmin(axis=1)}).reset_index()
 
     def of_figure(self, figure: str) -> pd.DataFrame:
         """Varied models of a figure by setting, value and way."""

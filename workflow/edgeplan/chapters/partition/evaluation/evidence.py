@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition.names import ALL_CORES
@@ -76,9 +77,37 @@ class PartitionEvidence:
         return ran.pivot_table(index="model", columns="way", values="median_ms", aggfunc="first", sort=False)
 
     @cached_property
+    def ours(self) -> pd.DataFrame:
+        """Our plan of every model, with a reason and without times where it did not run."""
+        return self.models[self.models["way"] == OURS].drop_duplicates("model", keep="last")
+
+    @cached_property
     def planned(self) -> pd.DataFrame:
-        """Our plans of models."""
-        return self.models[(self.models["way"] == OURS) & self.models["median_ms"].notna()]
+        """Our plans of models that ran."""
+        return self.ours[self.ours["median_ms"].notna()]
+
+    @cached_property
+    def beside(self) -> pd.DataFrame:
+        """By model, ms: our plan (not a number where it did not run), and the best that other ways take.
+
+        Returns:
+            ours; single, all_cores, stock; best of these three, and its way.
+        """
+        times = self.end_to_end.reindex(self.ours["model"].drop_duplicates())
+        stock = times.drop(columns=[way for way in (*PAIR_WAYS, ALL_CORES) if way in times])
+        single = times.reindex(columns=[CPU, GPU])
+        others = pd.concat([single, times.reindex(columns=[ALL_CORES]), stock], axis=1)
+        known = others.notna().any(axis=1)
+        return pd.DataFrame(
+            {
+                "ours": times.reindex(columns=[OURS])[OURS],
+                "single": single.min(axis=1),
+                "all_cores": others[ALL_CORES],
+                "stock": stock.min(axis=1) if len(stock.columns) else np.nan,
+                "best": others.min(axis=1),
+                "way": others[known].idxmin(axis=1).reindex(times.index),
+            }
+        )
 
     def curve(self, figure: str) -> pd.DataFrame:
         """What a figure shows."""

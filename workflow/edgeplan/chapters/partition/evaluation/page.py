@@ -7,10 +7,13 @@ from collections.abc import Mapping
 import pandas as pd
 
 from edgeplan.chapters.partition import paper
-from edgeplan.chapters.partition.evaluation.evidence import OURS, PartitionEvidence
+from edgeplan.chapters.partition.evaluation.evidence import OURS, PLAIN, SEARCH, PartitionEvidence
 from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
-from edgeplan.chapters.partition.evaluation.metrics import BARS
+from edgeplan.chapters.partition.evaluation.metrics import BARS, dispatch_features_gain, gain_share
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
+from edgeplan.chapters.partition.names import SLOWER
+from edgeplan.reporting.estimates import estimate, geomean
+from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.kit import PageOf
 from edgeplan.reporting.page import CardOf, ChapterPage
 
@@ -21,12 +24,17 @@ _ABOUT = (
 )
 _CARDS = (
     CardOf(
+        "speedup over the best of CPU, GPU, oneDNN and stock engines on all cores",
+        ("partition.speedup_vs_best",),
+        "times",
+        paper="over the GPU alone",
+    ),
+    CardOf(
         "of the gain that a search finds", ("partition.oracle_gain_share",), paper=f"{100 * paper.POOLED_SHARE:g} %", share=True
     ),
     CardOf("speedup that a search finds", ("partition.oracle_speedup",), "times", paper="1.12 to 2.01"),
     CardOf("speedup of ResNet-18, ResNet-34, VGG16", ("partition.speedup_vs_best_single",), "times", paper="1.05 to 1.78"),
     CardOf("handshake by polling", ("partition.handshake_us",), "us", paper=f"{paper.HANDSHAKE_US[1]:g} us"),
-    CardOf("relative error on the GPU, convolutions", ("partition.gpu_mape_conv",), paper="7.4 to 9.0 %", share=True),
 )
 
 _PAGE = PageOf(
@@ -38,20 +46,61 @@ _PAGE = PageOf(
     BARS,
     PARTITION_TABLES,
     PARTITION_FIGURES,
-    ("partition_table_02", "partition_table_03"),
+    ("partition_beside",),
 )
 
 
 def findings(evidence: PartitionEvidence) -> tuple[str, ...]:
-    """What could not be measured, and why."""
+    """Beside what a plan is slower, what dispatch features bring, and what could not be measured, and why."""
     noted = evidence.handshakes[evidence.handshakes["note"] != ""]
-    told = ("Handshakes by " + noted["synchronisation"] + ": " + noted["note"] + ".").tolist()
+    told = [text for text in (_beside(evidence), _dispatch(evidence)) if text]
+    told += ("Handshakes by " + noted["synchronisation"] + ": " + noted["note"] + ".").tolist()
     cores = evidence.environment.get("cores", 0)
     if cores < 3:  # noqa: PLR2004  one of them stands for the GPU
         told.append(f"Columns of 2 and 3 CPU threads are left out: of {cores} cores one computes for the GPU.")
     lacking = evidence.models[(evidence.models["way"] == OURS) & evidence.models["median_ms"].isna()]
     told += (lacking["model"] + " does not run on the pair: " + lacking["reason"] + ".").tolist()
     return tuple(told)
+
+
+def _beside(e: PartitionEvidence) -> str:
+    """On how many models other ways are faster than our plan."""
+    f = e.beside
+    told = []
+    for key, name in (("all_cores", "oneDNN on all cores"), ("stock", "the best stock engine on all cores")):
+        known = f[f[key].notna()]
+        if len(known):
+            slower = int((~(known["ours"] <= known[key])).sum())
+            ratio = estimate(geomean, (known["ours"] / known[key]).dropna())
+            times = f"the plan takes {ratio.value:.2f} times as long, 95 %: {ratio.low:.2f} to {ratio.high:.2f}"
+            told.append(f"{name} is faster than our plan on {slower} of {len(known)} models ({times})")
+    known = f[f["single"].notna()]
+    if len(known):
+        slower = int((~(known["ours"] <= SLOWER * known["single"])).sum())
+        told.append(f"the better of both processors alone is over 2 % faster on {slower} of {len(known)}")
+    if not told:
+        return ""
+    unbound = " The threads of oneDNN on all cores are not bound to a core each, which costs it." if "all_cores" in f else ""
+    return f"On {e.pair} {'; '.join(told)}.{unbound}"
+
+
+def _dispatch(e: PartitionEvidence) -> str:
+    """What dispatch features add to the gain, LiPG's own idea."""
+    if not {OURS, PLAIN, SEARCH} <= set(e.speedups.columns):
+        return ""
+    found, share = dispatch_features_gain(e), gain_share(e.speedups, OURS)
+    way = "add" if found.value > 0 else "cost"
+    return (
+        f"Dispatch features {way} {abs(found.value):.3f} of the search's gain on layers (95 %: {found.low:+.3f} to "
+        f"{found.high:+.3f}): {share:.3f} with them, {share - found.value:.3f} by predictors of the shape alone."
+    )
+
+
+def grade(evidence: PartitionEvidence) -> Graded | None:
+    """The grade of the figures: by models run again, and by layers that are the same from the samples to the models."""
+    again = Repeats(evidence.models["repeat"], "medians of one half of a model's runs and of the other")
+    drift = Repeats(evidence.models["slowdown"], "times of the same layers beside the models and beside the samples", least=2)
+    return graded(evidence.environment, again, drift)
 
 
 def partition_chapter(
@@ -70,4 +119,4 @@ def partition_chapter(
         metrics: of `partition_metrics`.
         measured_at: when the measurements were made, as text.
     """
-    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence))
+    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence), grade(evidence))

@@ -10,15 +10,21 @@ from types import MappingProxyType
 
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.grade import grade
+from edgeplan.chapters.prediction.evaluation.tables_prediction import within_estimate
 from edgeplan.chapters.prediction.evaluation.tables_sampling import kernel_minutes
 from edgeplan.chapters.prediction.fusion.verification import averages
 from edgeplan.errors import FormatError
-from edgeplan.reporting.bars import Bar
+from edgeplan.reporting.bars import Bar, interval_keys
 from edgeplan.reporting.metrics import accuracy, coverage, relative_width
 from edgeplan.support.files import write_json
 
 #: Samplers that are compared; figures are named in this order.
 SAMPLERS = ("adaptive", "random", "prior")
+
+
+def _with_ends(*keys: str) -> list[str]:
+    return [name for key in keys for name in (key, *interval_keys(key))]
+
 
 #: The keys of metrics.json; a figure whose inputs are missing is left out. Shares and relative errors are 0..1.
 #: `fusion.*` leaves out edges at reshapes, `fusion.*_all` does not; batch-norm folding is in neither.
@@ -26,14 +32,12 @@ SAMPLERS = ("adaptive", "random", "prior")
 #: `measuring.noise_*` is over the evaluated models: half the range of the normalised blocks of one, relative to their median.
 #: `sampling.*_error` is the conv RMSPE on frozen labels of at least `sampling.resolved_us` us, `sampling.*_error_all` on all.
 KEYS = (
-    "prediction.within_10pct",
-    "prediction.within_5pct",
+    *_with_ends("prediction.within_10pct", "prediction.within_5pct"),
     "prediction.plain_sum_within_10pct",
     "prediction.plain_sum_within_5pct",
     "prediction.left_out_within_10pct",
     "prediction.left_out_within_5pct",
-    "prediction.repeat_within_10pct",
-    "prediction.repeat_within_5pct",
+    *_with_ends("prediction.repeat_within_10pct", "prediction.repeat_within_5pct"),
     "prediction.models",
     "measuring.kernel_minutes",
     "measuring.noise_median",
@@ -116,6 +120,11 @@ def _prediction(evidence: Evidence) -> dict[str, float]:
             hit = accuracy(other["measured_ms"], other[column])
             values[f"prediction.{name}_within_10pct"] = hit.within_10pct
             values[f"prediction.{name}_within_5pct"] = hit.within_5pct
+    for name, column in (("", "predicted_ms"), ("repeat_", "repeat_ms")):
+        if (other := evidence.optional(column)) is not None:
+            for percent in (5, 10):
+                key, found = f"prediction.{name}within_{percent}pct", within_estimate(other, column, percent / 100)
+                values |= dict(zip(interval_keys(key), (found.low, found.high), strict=True))
     spans = evidence.optional("low_ms", "high_ms", "predicted_ms")
     if spans is not None:
         values["interval.coverage_90"] = coverage(spans["measured_ms"], spans["low_ms"], spans["high_ms"])

@@ -12,16 +12,17 @@ import pandas as pd
 
 from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
+from edgeplan.chapters.prediction.evaluation.grade import APART_SECONDS
 from edgeplan.chapters.prediction.evaluation.metrics import SAMPLERS, bars, sampling_bars
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
-from edgeplan.chapters.prediction.evaluation.tables import NOTES, read_tables
+from edgeplan.chapters.prediction.evaluation.tables import FINDINGS, NOTES, read_tables
 from edgeplan.chapters.prediction.evaluation.tables_baselines import baseline_verdicts
 from edgeplan.errors import FormatError
+from edgeplan.reporting.bars import MISS, PASS
 from edgeplan.reporting.environment import environment_rows
+from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.kit import page_pictures, page_tables
 from edgeplan.reporting.page import (
-    MISS,
-    PASS,
     Card,
     CardOf,
     ChapterPage,
@@ -32,9 +33,9 @@ from edgeplan.reporting.page import (
     metric_texts,
     number,
     rows_of,
+    table,
 )
-from edgeplan.support.files import write_json
-from edgeplan.support.frames import read_document
+from edgeplan.support.frames import read_document, read_parquet
 
 _AGAIN = "run the evaluation stage again"
 _SHARES = ("prediction.within", "prediction.plain_sum", "prediction.left_out", "fusion.", "interval.coverage")
@@ -42,9 +43,12 @@ _ABOUT = (
     "The latency of whole models, predicted as the sum of their kernels, none of which ran as part of these models. The paper "
     "(nn-Meter, MobiSys 2021) measured a phone's CPU and GPU and a vision processor, so errors compare, latencies do not."
 )
+_TRANSFER = "Predictors of one device predict models on another, beside the predictors that were built for it (Table 11)."
 #: The figure that opens the chapter, and the table that is unfolded at first.
 _OPENS_WITH = "figure_09"
-_UNFOLDED = "table_08"
+_UNFOLDED = "table_repeat"
+#: The table that belongs to a stage of its own, and to a page of its own.
+TRANSFERRED = "table_11"
 _CARDS = (
     CardOf(
         "models within 10 %",
@@ -52,7 +56,7 @@ _CARDS = (
         share=True,
         paper=f"{paper.OVERALL_WITHIN_10PCT['CPU']:g} % (CPU), {paper.OVERALL_WITHIN_10PCT['VPU']:g} % (VPU)",
     ),
-    CardOf("models within 5 %", ("prediction.within_5pct",), share=True, paper="printed by family only"),
+    CardOf("the same models measured twice, within 10 %", ("prediction.repeat_within_10pct",), share=True, paper="not printed"),
     CardOf("fusion rules: precision / recall", ("fusion.precision", "fusion.recall"), share=True, paper="not printed"),
     CardOf(
         "kernels measured for",
@@ -63,9 +67,19 @@ _CARDS = (
 )
 
 
+def machine_grade(models: pd.DataFrame, environment: Mapping[str, Any]) -> Graded | None:
+    """The grade of the figures, by models measured again: minutes later, where the rows have some that were."""
+    ratios, gap = models["repeat_ms"] / models["measured_ms"], models["repeat_gap_s"]
+    later = ratios.where(gap >= APART_SECONDS)
+    if later.notna().sum() >= 4:  # noqa: PLR2004  as many as a grade rests on
+        return graded(environment, Repeats(later, "models and the same ones minutes later"))
+    seconds = gap[ratios.notna()].median()
+    return graded(environment, Repeats(ratios, f"models and the same ones {seconds:.0f} s later"))
+
+
 def headline(device: str, metrics: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> list[Line]:
-    """The figures that have a bar, each with its verdict; figures that were not measured are left out."""
-    lines = bar_lines([bar for bar in bars(device) if bar.key in metrics], metrics, shares=_SHARES)
+    """The figures that have a bar, each with its verdict; one without a value fails."""
+    lines = bar_lines(bars(device), metrics, shares=_SHARES)
     lines += _sampling_lines(metrics)
     if "measuring.grade" in metrics:
         told = str(metrics["measuring.grade"])
@@ -115,6 +129,7 @@ def prediction_chapter(
     findings: Sequence[str],
     measured_at: str,
     notes: Mapping[str, str] = MappingProxyType({}),
+    models: pd.DataFrame | None = None,
 ) -> ChapterPage:
     """The chapter of a device.
 
@@ -127,7 +142,9 @@ def prediction_chapter(
         findings: where it misses and why, one paragraph each (`analysis.findings`).
         measured_at: when the measurements were made, as text.
         notes: what the captions of tables add from the data, by id.
+        models: measured_ms, repeat_ms and repeat_gap_s of the evaluated models, of which the grade is.
     """
+    found = None if models is None else machine_grade(models, environment)
     return ChapterPage(
         id="prediction",
         title="Latency prediction",
@@ -144,7 +161,9 @@ def prediction_chapter(
         environment=tuple(environment_rows(environment).itertuples(index=False, name=None)),
         machine=machine_of(environment),
         rows=rows_of(environment),
-        absent=tuple(t.title for n, t in TABLES.items() if n not in tables)
+        grade=found.name if found else "",
+        graded=found.why if found else "",
+        absent=tuple(t.title for n, t in TABLES.items() if n not in {*tables, TRANSFERRED})
         + tuple(p.title for n, p in FIGURES.items() if n not in figures),
     )
 
@@ -156,19 +175,17 @@ def read_prediction_chapter(
     figures: Path,
     metrics: Path,
     environment: Path,
-    findings: Path,
-    more: Mapping[str, pd.DataFrame] = MappingProxyType({}),
+    models: Path,
 ) -> ChapterPage:
     """Gather the chapter from what the evaluation wrote.
 
     Args:
         device: name of the device.
-        tables: folder of `write_tables`.
+        tables: folder of `write_tables`, with notes and findings beside them.
         figures: folder of `write_figures`.
         metrics: figures of merit of the chapter.
         environment: environment.json.
-        findings: list of texts written by `write_findings`.
-        more: tables that live elsewhere, by id (`table_11` belongs to a stage of its own).
+        models: table of the evaluated models.
 
     Raises:
         FormatError: metrics, environment or findings cannot be read.
@@ -176,19 +193,27 @@ def read_prediction_chapter(
     frames, measured_at = read_tables(tables)
     return prediction_chapter(
         device,
-        {**frames, **more},
+        frames,
         {name: path.read_bytes() for name in FIGURES if (path := figures / f"{name}.svg").is_file()},
         read_document(metrics),
         read_document(environment),
-        _findings(findings),
+        _findings(tables / FINDINGS),
         measured_at,
         read_document(tables / NOTES),
+        read_parquet(models, "measured_ms", "repeat_ms", "repeat_gap_s"),
     )
 
 
-def write_findings(findings: Sequence[str], path: Path) -> None:
-    """Write findings for `read_prediction_chapter`, atomically."""
-    write_json(path, list(findings))
+def transfer_page(about: str, measured_at: str, frame: pd.DataFrame) -> ChapterPage:
+    """The page of Table 11.
+
+    Args:
+        about: what is held against what.
+        measured_at: when both devices were measured, as text.
+        frame: the table.
+    """
+    shown = table(TRANSFERRED, TABLES[TRANSFERRED].title, about, frame, unfolded=True)
+    return ChapterPage("transfer", "Predictors of another device", _TRANSFER, measured_at, tables=(shown,))
 
 
 def _findings(path: Path) -> list[str]:

@@ -15,8 +15,10 @@ from edgeplan.reporting import kit
 from edgeplan.reporting.table import read_table
 from edgeplan.support.files import write_json
 
-#: File beside the tables: what the captions add from the data, by id of the table.
+#: Files beside the tables. What the captions add from the data, by id of the table.
 NOTES = "notes.json"
+#: Where predictions miss and why, a list of texts.
+FINDINGS = "findings.json"
 
 
 def read_tables(folder: Path) -> tuple[dict[str, pd.DataFrame], str]:

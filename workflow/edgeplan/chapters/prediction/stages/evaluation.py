@@ -13,8 +13,9 @@ from edgeplan.chapters.prediction.evaluation.analysis import findings
 from edgeplan.chapters.prediction.evaluation.dates import ranges
 from edgeplan.chapters.prediction.evaluation.evidence import read_evidence
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
-from edgeplan.chapters.prediction.evaluation.metrics import metrics, write_metrics
-from edgeplan.chapters.prediction.evaluation.tables import write_tables
+from edgeplan.chapters.prediction.evaluation.metrics import metrics as figures_of_merit
+from edgeplan.chapters.prediction.evaluation.metrics import write_metrics
+from edgeplan.chapters.prediction.evaluation.tables import FINDINGS, write_tables
 from edgeplan.chapters.prediction.model_tables import kernels_of, named_graphs
 from edgeplan.chapters.prediction.models import read_models
 from edgeplan.chapters.prediction.sampling.sweeps import CONV_CHECK, SWEEP, sweep_graphs, sweep_of
@@ -40,10 +41,10 @@ from edgeplan.zoo import prior_models
 _LABELLED = ("kind", "type", "config", "sampler", "mode", "subject", "latency_us")
 
 
-def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Path) -> None:
+def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Path, metrics: Path) -> None:
     """Predict every evaluated variant with every predictor and write what follows from it below `results`.
 
-    The stored rows of the device (below `rows`) are asked only when they were measured.
+    The figures of merit go to `metrics`. The stored rows of the device (below `rows`) are asked only when they were measured.
 
     Raises:
         FormatError: the measured models are not those of the zoo.
@@ -98,9 +99,9 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Pat
     dates = ranges(evidence, rows, rules.provenance.measurements)
     write_json(evaluation / "dates.json", dates)
     write_tables(evidence, results / "tables", dates)
-    write_json(results / "tables" / "findings.json", findings(evidence))
+    write_json(results / "tables" / FINDINGS, findings(evidence))
     write_figures(draw(FIGURES, evidence), results / "figures")
-    write_metrics(metrics(evidence), results / "chapters" / "prediction.json")
+    write_metrics(figures_of_merit(evidence), metrics)
 
 
 def _tables(table: pd.DataFrame, rules: FusionRules, advance: Callable[[int], None]) -> tuple[KernelTables, KernelTables]:

@@ -10,8 +10,10 @@ import pandas as pd
 
 from edgeplan.chapters.prediction.evaluation.dates import of_device
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.chapters.prediction.evaluation.page import transfer_page
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
 from edgeplan.chapters.prediction.settings import Params
+from edgeplan.reporting.page import write_chapter
 from edgeplan.reporting.table import write_table
 from edgeplan.support.frames import read_document, read_parquet
 
@@ -19,7 +21,7 @@ from edgeplan.support.frames import read_document, read_parquet
 _PREDICTED = ("model_id", "family", "macs", "predicted_ms")
 
 
-def transfer(params: Params, *, source: Path, target: Path, csv: Path) -> None:
+def transfer(params: Params, *, source: Path, target: Path, csv: Path, chapter: Path) -> None:
     """Hold the predictions made for one device against the models measured on another, over the models both evaluated.
 
     Where there is nothing to compare, or the two devices were measured on different machines, the table holds a note.
@@ -29,6 +31,7 @@ def transfer(params: Params, *, source: Path, target: Path, csv: Path) -> None:
         source: folder `evaluation` of the device whose predictors are tried: models.parquet, environment.json, dates.json.
         target: the same of the device that they are tried on.
         csv: Table 11.
+        chapter: where the report finds its page.
 
     Raises:
         FormatError: a document cannot be read.
@@ -55,6 +58,7 @@ def transfer(params: Params, *, source: Path, target: Path, csv: Path) -> None:
     dates = ((names.source, source, ("fusion", "sampling")), (names.target, target, ("fusion", "sampling", "truth")))
     text = "; ".join(of_device(name, read_document(folder / "dates.json"), stages) for name, folder, stages in dates)
     write_table(made, csv.with_suffix(""), table.title, about, text)
+    write_chapter(transfer_page(about, text, made), chapter, tables=csv.parent, figures=csv.parent)
 
 
 def different_machines(environments: Mapping[str, Mapping[str, Any]]) -> str:

@@ -1,0 +1,171 @@
+"""The texts of the repository: links resolve, commands exist, and what is generated is current."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from edgeplan.cli import app
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "workflow/scripts"))
+
+import results_page  # noqa: E402  a script, of the folder above
+
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "config/**/*.md", "data/rows/*.md", "workflow/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+#: Captions link nowhere.
+_WRITTEN = [path for path in PAGES if "captions" not in path.parts]
+_LINK = re.compile(r"\]\(\s*([^()\s]+)\s*\)")
+_COLUMNS, _README_LINES, _FIRST_PREDICTION, _RELEASE_LINES, _TERMS = 100, 175, 25, 10, 30
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _without_code(text: str) -> str:
+    """A page without fenced and indented code and without code spans, where brackets are no links."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings: lower case, words joined by hyphens, punctuation dropped."""
+    headings = re.findall(
+        r"^#+ +(.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE), re.MULTILINE
+    )
+    return {re.sub(r" ", "-", re.sub(r"[^\w\- ]", "", heading.strip().lower())) for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_and_anchors_resolve(page: Path) -> None:
+    broken = []
+    for target in _LINK.findall(_without_code(page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        inside = found.is_relative_to(ROOT) and found.exists()
+        if not inside or (anchor and (found.suffix != ".md" or anchor not in _anchors(found))):
+            broken.append(target)
+    assert broken == []
+
+
+def test_links_are_found_at_all() -> None:
+    assert sum(len(_LINK.findall(_without_code(page.read_text()))) for page in PAGES) > len(_WRITTEN)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_prose_keeps_to_its_columns(page: Path) -> None:
+    text = re.sub(r"^<!-- begin: .*?^<!-- end -->", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE).splitlines()
+    assert [line for line in lines if len(line) > _COLUMNS and not line.lstrip().startswith("|")] == []
+
+
+@pytest.mark.parametrize("name", results_page.PAGES)
+def test_generated_parts_are_current(name: str) -> None:
+    text = (ROOT / name).read_text()
+    written = results_page.rendered(text, results_page.Results(ROOT / "results"))
+    assert written == text, "run: make results-page"
+    assert "<!-- begin: " in text
+
+
+def test_a_changed_figure_changes_the_page() -> None:
+    """The numbers come from results/, not from the page."""
+    text = (ROOT / "docs/results.md").read_text()
+    results = results_page.Results(ROOT / "results")
+    device = next(iter(results.metrics))
+    results.metrics = {**results.metrics, device: {**results.metrics[device], "prediction.within_10pct": 0.123}}
+    assert "12.3 %" in results_page.rendered(text, results)
+
+
+def test_readme_is_short_and_begins_with_a_first_prediction() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= _README_LINES
+    first = "\n".join(lines[:_FIRST_PREDICTION])
+    assert [command for command in ("git clone", "pip install", "edgeplan predict") if f"\n    {command} " not in first] == []
+
+
+def test_releases_in_the_changelog_are_short() -> None:
+    releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
+    assert releases
+    assert [part.splitlines()[0] for part in releases if len(part.strip().splitlines()[1:]) > _RELEASE_LINES + 1] == []
+
+
+def test_glossary_is_short_and_sorted() -> None:
+    terms = re.findall(r"^\| (?!term|---)([^|]+) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert 0 < len(terms) <= _TERMS
+    assert terms == sorted(terms, key=str.lower)
+
+
+def _sources() -> Iterator[Path]:
+    for pattern in (
+        "workflow/**/*.py",
+        "workflow/**/*.smk",
+        "tests/**/*.py",
+        "*.yaml",
+        "config/**/*.yaml",
+        "Makefile",
+        "dvc.yaml",
+    ):
+        yield from ROOT.glob(pattern)
+
+
+def test_pages_that_sources_name_exist() -> None:
+    named = {(path, page) for path in _sources() for page in re.findall(r"\bdocs/[\w-]+\.md\b", path.read_text())}
+    assert sorted(f"{_name(path)}: {page}" for path, page in named if not (ROOT / page).is_file()) == []
+
+
+def test_make_targets_in_texts_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        (page, target)
+        for page in PAGES
+        for target in re.findall(r"(?:^    |`)make ([a-z][a-z-]*)", page.read_text(), re.MULTILINE)
+    }
+    assert named
+    assert sorted(f"{_name(page)}: make {target}" for page, target in named if target not in targets) == []
+
+
+def _commands() -> Iterator[tuple[str, list[str]]]:
+    """Every call of `edgeplan` in a text: indented code, and code spans."""
+    for page in PAGES:
+        for call in re.findall(r"(?:^    (?:\$ )?|`)edgeplan ([^`\n#]+)", page.read_text(), re.MULTILINE):
+            yield f"{_name(page)}: edgeplan {call.strip()}", shlex.split(call)
+
+
+def _unknown(words: list[str]) -> list[str]:
+    """What the command line does not know of a call: a command, or options."""
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        if not words or words[0].startswith("-"):
+            break
+        if words[0] not in command.commands:
+            return words[:1]
+        command, words = command.commands[words[0]], words[1:]
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    return [word for word in words if word.startswith("-") and word.split("=")[0] not in known]
+
+
+def test_commands_in_texts_exist_with_their_options() -> None:
+    found = list(_commands())
+    assert len(found) > len(_WRITTEN)
+    assert [call for call, words in found if _unknown(words)] == []
+
+
+def test_a_misspelt_command_or_option_is_noticed() -> None:
+    assert _unknown(["predikt"]) == ["predikt"]
+    assert _unknown(["predict", "model.onnx", "--devise", "x"]) == ["--devise"]
+    assert _unknown(["plan", "cold-start", "model.onnx", "--planner", "evicted", "-o", "plan"]) == []

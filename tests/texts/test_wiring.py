@@ -1,0 +1,231 @@
+"""Stages are declared once: what Snakemake and DVC run is made from it, and functions, params and paths fit."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edgeplan.chapters.base import Stage, covered, load
+from edgeplan.chapters.calling import arguments
+from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, merged_figures, parts_of_report, rebuilt
+from edgeplan.chapters.wiring import NEUTRAL, code, document, imported
+from edgeplan.devices.config import load_device
+from edgeplan.errors import ParamsError
+from edgeplan.params import Params, load_params
+from edgeplan.reporting.captions import caption
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "workflow/edgeplan"
+PIPELINE: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+#: The first stage builds nothing: DVC runs its script, without Snakemake.
+CHECK = "check"
+ALL = {name: stage.get("do", stage) for name, stage in PIPELINE.items()}
+NAMES = [stage.name for stage in STAGES]
+#: No code: what the package ships of devices, which a stage may learn from.
+SHIPPED = "workflow/edgeplan/shipped"
+VALUES = yaml.safe_load((ROOT / "params.yaml").read_text())
+
+
+def test_dvc_yaml_is_what_the_stages_say() -> None:
+    assert document() == (ROOT / "dvc.yaml").read_text(), "run `make wire`"
+
+
+def test_names_of_stages_are_each_used_once() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=NAMES)
+def test_a_function_gets_all_that_it_asks_for_and_nothing_twice(stage: Stage) -> None:
+    function = load(stage.function)
+    asked = inspect.signature(function).parameters
+    paths = {**stage.inputs, **stage.outputs, **stage.folders}
+    wildcards = {name: name for name in stage.targets.wildcards} if stage.targets else {}
+    given = arguments(function, load_params(ROOT / "params.yaml"), stage.params, paths, wildcards)
+    assert given.keys() >= {name for name, one in asked.items() if one.default is one.empty}
+    groups = (stage.folders, stage.inputs, stage.outputs)
+    twice = [name for name in asked if name not in stage.folders and sum(name in group for group in groups) > 1]
+    assert not twice, "which of the paths is meant?"
+
+
+def test_a_stage_that_lacks_an_argument_is_told() -> None:
+    def function(params: object, rows: Path) -> None: ...
+
+    with pytest.raises(ParamsError, match="declares no 'rows'"):
+        arguments(function, load_params(ROOT / "params.yaml"), (), {}, {})
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stage_depends_on_all_code_that_it_imports_and_on_no_other(name: str) -> None:
+    module = "edgeplan.chapters.check" if name == CHECK else next(s for s in STAGES if s.name == name).function.split(":")[0]
+    needed = {path.relative_to(ROOT).as_posix() for path in imported(module)}
+    listed = [path for path in _paths(ALL[name]["deps"]) if path.startswith("workflow/edgeplan/")]
+    own = [path for path in listed if path != SHIPPED and not path.endswith("/captions")]
+    assert [path for path in sorted(needed) if not covered(path, tuple(own))] == []
+    assert [path for path in own if not any(covered(file, (path,)) for file in needed)] == []
+
+
+def test_lists_of_code_are_short() -> None:
+    lengths = {
+        name: sum(p.startswith("workflow/") and p != SHIPPED and not p.endswith("/captions") for p in _paths(stage["deps"]))
+        for name, stage in ALL.items()
+    }
+    assert statistics.median(lengths.values()) <= 12, lengths
+
+
+def test_texts_for_people_lie_in_no_folder_that_a_stage_besides_those_of_pages_depends_on() -> None:
+    texts = [path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("captions/*/*.md")]
+    assert len(texts) > 50
+    writing = {stage.name for stage in STAGES if stage.function.startswith("edgeplan.report.")}
+    for name, stage in ALL.items():
+        own = tuple(_paths(stage["deps"]))
+        assert name in writing or [text for text in texts if covered(text, own)] == [], name
+    assert [name for name in texts if not covered(name, tuple(REPORT.read))] == []
+
+
+def test_neutral_modules_exist() -> None:
+    assert [pattern for pattern in NEUTRAL if not list(PACKAGE.glob(pattern))] == []
+
+
+def test_what_is_no_dependency_is_not_followed() -> None:
+    assert not any(path.endswith(("errors.py", "params.py")) for path in code("edgeplan.chapters.prediction.stages.truth"))
+
+
+def _paths(entries: list[str | dict[str, Any]]) -> list[str]:
+    return [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries]
+
+
+def _outputs(stage: dict[str, Any]) -> list[str]:
+    return [path for kind in ("outs", "metrics", "plots") for path in _paths(stage.get(kind, []))]
+
+
+def test_params_are_checked_first_and_as_a_whole() -> None:
+    """DVC takes the stages in the order of the file where they do not depend on each other."""
+    assert next(iter(PIPELINE)) == CHECK
+    assert PIPELINE[CHECK]["params"] == [{"params.yaml": None}]
+    assert {"config/devices", "config/pairs"} <= set(PIPELINE[CHECK]["deps"])
+    assert not _outputs(PIPELINE[CHECK]), "what it wrote would make the stages that read it run again"
+    assert PIPELINE[CHECK]["cmd"].endswith(f" PYTHONPATH=workflow python workflow/scripts/{CHECK}.py")
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=NAMES)
+def test_code_of_a_stage_reads_no_other_params(stage: Stage) -> None:
+    source = Path(inspect.getsourcefile(load(stage.function)) or "").read_text()
+    read = set(re.findall(r"\bparams\.(\w+)", source)) & set(Params.model_fields)
+    assert read <= set(stage.params)
+
+
+def test_every_section_of_params_is_read_by_a_stage() -> None:
+    read = {section.partition(".")[0] for stage in STAGES for section in stage.params}
+    assert read | {"devices"} == set(Params.model_fields) == set(VALUES)
+
+
+def test_a_stage_is_built_before_what_reads_it() -> None:
+    for place, stage in enumerate(STAGES):
+        earlier = [path for other in STAGES[:place] for path in other.read]
+        assert not [path for path in stage.written if covered(path, tuple(earlier)) and path not in stage.read], stage.name
+
+
+def test_only_measuring_stages_keep_rows() -> None:
+    keeping = {name for name, stage in ALL.items() if any(path.startswith("data/rows/") for path in _outputs(stage))}
+    assert keeping == {stage.name for stage in STAGES if stage.rows}
+    for name in keeping:
+        rows = next(out for out in ALL[name]["outs"] if isinstance(out, dict) and next(iter(out)).startswith("data/rows/"))
+        assert list(rows.values()) == [{"cache": False, "persist": True}]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_in_git_stays_until_there_is_something_to_put_in_its_place(name: str) -> None:
+    """DVC leaves outputs that persist; Snakemake, which looks at time stamps, would take them for up to date unless forced."""
+    flags = [
+        next(iter(out.values()))
+        for kind in ("outs", "plots", "metrics")
+        for out in ALL[name].get(kind, [])
+        if isinstance(out, dict)
+    ]
+    assert all(one == {"cache": False, "persist": True} for one in flags)
+    assert " --force " in ALL[name]["cmd"]
+
+
+def test_make_tables_builds_all_but_predictors_again() -> None:
+    """They take minutes to train, and give the same again; the other stages, in the order in which they build on each other.
+
+    No rows of architectures outside the zoo's families are shipped: their stage runs for no device unless one is named.
+    """
+    assert (
+        "dvc repro --force --single-item $$(python -m edgeplan.chapters.registry) report\n" in (ROOT / "Makefile").read_text()
+    )
+    assert VALUES["unseen"]["devices"] == []
+    assert [*rebuilt(VALUES), "report"] == [name for name in NAMES if name not in {"training", "unseen"}]
+
+
+def test_one_stage_takes_in_what_every_chapter_hands_over() -> None:
+    """Each chapter writes its own figures of merit and pages; the paths of both are those of the registry."""
+    parts = parts_of_report(VALUES)
+    for name, chapter in CHAPTERS.items():
+        for target in chapter.targets.of(VALUES):
+            own = [f"results/chapters/{next(iter(target.values()))}/{name}{end}" for end in (".json", ".page.json")]
+            assert [parts[path] for path in own] == [name, name]
+    assert covered(next(iter(parts)), REPORT.read)
+    assert list(parts).count("results/chapters/transfer/transfer.page.json") == 1
+    assert set(REPORT.params) == {stage.targets.path for stage in STAGES if stage.targets}
+    merged = [path for stage in STAGES for path in stage.metrics]
+    assert len(set(merged)) == len(merged)
+    assert merged_figures(VALUES) == [
+        f"results/{target}/metrics.json" for target in ("cpu-onnxruntime", "cpu-openvino", "cpu-onednn", "pair-pocl")
+    ]
+
+
+def test_a_run_on_one_device_takes_in_nothing_of_another() -> None:
+    parts = parts_of_report({**VALUES, "devices": ["cpu-onnxruntime"]})
+    assert not [path for path in parts if "cpu-openvino" in path]
+    assert [path for path in parts if path.endswith("cpu-onednn/prediction.json")] == []
+
+
+def test_chapters_have_the_same_names_and_registries() -> None:
+    for name, chapter in CHAPTERS.items():
+        folder = PACKAGE / "chapters" / name
+        assert chapter.name == name
+        assert {path.name for path in folder.iterdir()} >= {"chapter.py", "settings.py", "paper.py", "stages", "evaluation"}
+        for registry in (chapter.tables, chapter.figures):
+            assert all(shown.title for shown in load(registry).values())
+        for kind, registry in (("tables", chapter.tables), ("figures", chapter.figures)):
+            captions = folder / "captions" / kind
+            assert {path.stem for path in captions.iterdir()} == set(load(registry))
+            assert all(caption(captions, shown) for shown in load(registry))
+
+
+def test_shipped_devices_are_valid_and_named_in_params() -> None:
+    devices = [load_device(path) for path in sorted((ROOT / "config/devices").glob("*.yaml"))]
+    params = load_params(ROOT / "params.yaml")
+    assert set(params.devices) <= {device.name for device in devices}
+    engines = {device.name: device.engine for device in devices}
+    assert {engines[name] for name in params.cold_start.devices} == {"onednn"}
+    assert {params.transfer.source, params.transfer.target} <= set(params.devices)
+
+
+_INSTALLED = {"dvc", "snakemake", "lightgbm", "onnxruntime", "openvino", "setuptools"}
+
+
+@pytest.mark.parametrize(
+    ("name", "packages"),
+    [("requirements.lock", _INSTALLED), ("requirements-dev.lock", _INSTALLED), ("requirements-no-deps.lock", {"pnnx"})],
+)
+def test_lock_is_hashed_and_names_no_index_or_host(name: str, packages: set[str]) -> None:
+    text = (ROOT / name).read_text()
+    assert not re.search(r"https?://|--(extra-)?index-url|--find-links|--trusted-host|file:", text)
+    pinned = re.findall(r"^([A-Za-z0-9_.-]+)==\S+.*\\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
+    assert len(pinned) == len(re.findall(r"^[A-Za-z0-9_.-]+==", text, re.MULTILINE))
+    assert packages <= set(pinned)
+
+
+def test_development_lock_agrees_with_the_lock() -> None:
+    def pins(name: str) -> set[str]:
+        return set(re.findall(r"^[A-Za-z0-9_.-]+==[^\\\n]+", (ROOT / name).read_text(), re.MULTILINE))
+
+    assert pins("requirements.lock") <= pins("requirements-dev.lock")

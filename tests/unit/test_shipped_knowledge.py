@@ -1,0 +1,125 @@
+"""Predictors that the package ships serve every command that needs some, in and out of a workspace."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import edgeplan
+from edgeplan.errors import DeviceError, FormatError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement import lock
+from edgeplan.planning.document import read_plan
+from edgeplan.profiling.preparation_costs import PreparationCosts
+from edgeplan.runtime import library
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.workspace import SHIPPED
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    b = GraphBuilder("net", (1, 3, 32, 32))
+    x = b.relu(b.conv_bn(b.relu(b.conv_bn(b.input, 16, 3)), 32, 3, 2))
+    return save_onnx(b.build(b.fc(b.flatten(b.gap(x)), 10)), tmp_path / "net.onnx")
+
+
+@pytest.fixture(params=["nowhere", "workspace", "trained for another"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in: no workspace at all, one without results, or one with predictors of another device."""
+    folder = tmp_path / "place"
+    folder.mkdir()
+    if request.param != "nowhere":
+        (folder / "config/devices").mkdir(parents=True)
+    if request.param == "trained for another":
+        (folder / "results/other/predictors").mkdir(parents=True)
+        (folder / "results/other/predictors/card.json").write_text("{}")
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("EDGEPLAN_WORKSPACE", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return folder
+
+
+def test_a_plan_from_predicted_costs(dnnl: Dnnl, place: Path, model: Path) -> None:
+    assert dnnl
+    made = edgeplan.plan_cold_start(model, "plan", costs="predicted")
+    assert read_plan(place / "plan/plan.json").costs == "predicted"
+    assert 0 < made.plan.makespan_ms < 1000
+    shipped = PreparationCosts.shipped("cpu-onednn")
+    assert shipped is not None
+    if shipped.about():
+        assert [line.split(" (")[0] for line in made.about] == [f"predicted for {shipped.cpu}"]
+        assert all("not for this machine" in line for line in made.about)
+    done = edgeplan.run(made, check=True)
+    done.require_checked()
+
+
+@pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", "DEFAULT"])
+def test_a_plan_from_predicted_costs_on_every_instruction_set(dnnl: Dnnl, model: Path, tmp_path: Path, isa: str) -> None:
+    """Kernels that the machine of the shipped rows did not have are predicted as others of their kind."""
+    assert dnnl
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa, "XDG_STATE_HOME": str(tmp_path / "state")}
+    command = [sys.executable, "-m", "edgeplan", "plan", "cold-start", str(model), "--costs", "predicted", "-o", "plan"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "ms predicted" in done.stdout
+
+
+def test_a_refusal_names_devices_that_serve(place: Path, model: Path) -> None:
+    file = place / "config/devices/mine.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("{format_version: 1, name: mine, engine: onednn}")
+    with pytest.raises(FormatError, match="no predictors of device 'mine'") as caught:
+        edgeplan.plan_cold_start(model, "plan", device="config/devices/mine.yaml", costs="predicted")
+    assert caught.value.next_step.endswith("use one of: cpu-onednn")  # others execute no plans
+    assert not Path("plan").exists()
+    with pytest.raises(FormatError, match="no predictors of device 'mine'") as caught:
+        edgeplan.predict(model, "config/devices/mine.yaml")
+    known = caught.value.next_step.partition("use one of: ")[2].split(", ")
+    assert {"cpu-onednn", "cpu-onnxruntime", "cpu-openvino"} <= set(known)
+    for wrong in (edgeplan.predict, lambda m, d: edgeplan.plan_cold_start(m, "plan", d, costs="predicted")):
+        with pytest.raises(DeviceError) as refused:
+            wrong(model, "nobodys")
+        assert "cpu-onednn" in refused.value.next_step
+
+
+def test_results_that_are_named_are_searched_alone(place: Path, model: Path) -> None:
+    for call in (
+        edgeplan.predict,
+        lambda m, d, results: edgeplan.plan_cold_start(m, "plan", d, results=results, costs="predicted"),
+    ):
+        with pytest.raises(FormatError, match="no predictors of device 'cpu-onednn'"):
+            call(model, "cpu-onednn", results=place)
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*/preparation.json")), ids=lambda path: path.parent.name)
+def test_shipped_costs_of_preparation_are_of_the_machine_that_they_name(path: Path) -> None:
+    costs = PreparationCosts.shipped(path.parent.name)
+    environment = json.loads((path.parent / "environment.json").read_text())
+    assert costs is not None
+    assert (costs.cpu, costs.fingerprint) == (environment["cpu"], environment["fingerprint"])
+    assert costs.candidates > 1000
+    assert all(call >= 0 and per_byte >= 0 for lines in costs.lines.values() for call, per_byte in lines.values())
+
+
+def test_a_library_that_is_missing_is_told_at_once_with_its_command(
+    place: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the lock of the machine is waited for, which another process may hold for minutes."""
+    monkeypatch.setattr(library, "_places", lambda: iter(()))
+    monkeypatch.setattr(lock, "FOLDER", place / "nowhere" / "at all")  # taking it would fail
+    calls = (
+        lambda: edgeplan.plan_cold_start(model, "plan"),
+        lambda: edgeplan.plan_cold_start(model, "plan", costs="predicted"),
+        lambda: edgeplan.plan_memory(model, "plan", "12MiB"),
+    )
+    for call in calls:
+        with pytest.raises(DeviceError, match="oneDNN is not installed") as caught:
+            call()
+        assert caught.value.next_step.startswith("pip install 'edgeplan[runtime]'")
+    assert not Path("plan").exists()
