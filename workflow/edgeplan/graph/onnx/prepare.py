@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +26,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.support.files import write_atomically
+from edgeplan.support.scratch import ScratchFolder
 from edgeplan.writable import cannot_write
 
 log = logging.getLogger(__name__)
@@ -209,7 +209,7 @@ def prepare_file(path: Path, wanted: Preparation, target: Path) -> Path:
     weights = f"{target.name}.data"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        with ScratchFolder(f".{target.name}.", target.parent) as folder:
             # In a folder of their own: a model names the file of its weights, and writing weights appends to such a file.
             onnx.save(simple, Path(folder) / target.name, save_as_external_data=external, location=weights)
             for name in (weights, target.name) if external else (target.name,):
