@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -79,10 +78,14 @@ def test_the_memory_cgroup_of_a_killed_process_is_removed_by_the_next() -> None:
             assert group._path.is_dir(), "it is held"
 
 
+def _open() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_descriptors_do_not_add_up(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = _open()
     for _ in range(3):
         with ScratchFolder("some", tmp_path):
             pass
         ScratchFolder("other", tmp_path).cleanup()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert _open() == before
