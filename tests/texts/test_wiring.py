@@ -75,7 +75,7 @@ def test_lists_of_code_are_short() -> None:
         name: sum(p.startswith("workflow/") and p != SHIPPED and not p.endswith("/captions") for p in _paths(stage["deps"]))
         for name, stage in ALL.items()
     }
-    assert statistics.median(lengths.values()) <= 11, lengths
+    assert statistics.median(lengths.values()) <= 12, lengths
 
 
 def test_texts_for_people_lie_in_no_folder_that_a_stage_besides_those_of_pages_depends_on() -> None:

@@ -34,10 +34,10 @@ def write(e: ColdEvidence, folder: Path) -> None:
         (folder / f"{name}.json").write_text(json.dumps(getattr(e, name)))
 
 
-def test_plans_for_an_evicted_page_cache_are_told_apart(e: ColdEvidence) -> None:
-    found = cold_metrics(e)
+def test_plans_for_an_evicted_page_cache_are_told_apart(e: ColdEvidence, figures: dict[str, float]) -> None:
+
     told = findings.evicted_plans(e)
-    shares = [found[f"cold.{name}"] for name in ("plan_gap_max_evicted", "predicted_within_15pct_both_states")]
+    shares = [figures[f"cold.{name}"] for name in ("plan_gap_max_evicted", "predicted_within_15pct_both_states")]
     assert {2, *(round(100 * share, 1) for share in shares)} <= set(numbers(told))  # 2 miss the bar: 15 and 22 %
     assert findings.evicted_plans(replace(e, plans=e.plans[e.plans["plan"] != "evicted"])) == ""
 
@@ -138,8 +138,8 @@ def test_what_is_missing_is_named(tmp_path: Path, e: ColdEvidence) -> None:
         read_cold_evidence("cpu-test", tmp_path / "cold")
 
 
-def test_verdicts_follow_the_bars(e: ColdEvidence) -> None:
-    lines = {line.title: line for line in cold_report.headline(cold_metrics(e) | {"cold.plan_seconds_max": 2.5})}
+def test_verdicts_follow_the_bars(figures: dict[str, float]) -> None:
+    lines = {line.title: line for line in cold_report.headline(figures | {"cold.plan_seconds_max": 2.5})}
     assert lines["longest planning of an optimal plan, either state (s)"].verdict == "miss"
     assert lines["speed-up over ONNX Runtime as shipped, page cache warm"].verdict == "undecided", (
         "one of two models is below it"

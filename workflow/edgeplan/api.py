@@ -380,7 +380,7 @@ def plan_cold_start(
         FormatError: with predicted costs, there are no predictors of that device.
         EdgeplanError: see `edgeplan.chapters.cold_start.plan.plan_model` and `build_plan_folder`.
     """
-    from edgeplan.chapters.cold_start.plan import Request, at_work, plan_model
+    from edgeplan.chapters.cold_start.plan import Request, plan_model
     from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
     from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.profiling.settings import FAST, ProfileSettings
@@ -419,8 +419,7 @@ def plan_cold_start(
     planned = plan_model(source, request)
     made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
     limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
-    with at_work(costs):
-        folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
+    folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
     return ColdStartPlan(folder, made, planned.profiles, read_linked(folder / PROGRAM_NAME), limit_bytes, planned.about)
 
 
@@ -428,9 +427,10 @@ def _planned_on(device: _Path) -> DeviceFile:
     """Read the file of a device that executes plans.
 
     Raises:
-        DeviceError: there is none, or its engine executes no plans.
+        DeviceError: there is none, its engine executes no plans, or is not installed.
     """
     from edgeplan.devices.config import load_device
+    from edgeplan.runtime.library import require_installed
 
     found = load_device(Path(device) if isinstance(device, PathLike) else device)
     if found.engine != "onednn":
@@ -439,6 +439,7 @@ def _planned_on(device: _Path) -> DeviceFile:
             where="--device",
             next_step="take a device of the engine onednn, e.g. cpu-onednn",
         )
+    require_installed()
     return found
 
 
@@ -594,7 +595,7 @@ def run(
     from edgeplan.planning.document import read_plan
     from edgeplan.runtime.linked_file import read_linked
     from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     folder = plan.folder if isinstance(plan, ColdStartPlan) else Path(plan)
     _check_run(given=inputs is not None, repeat=repeat, check=check, cold=cold, evicted=evicted)
@@ -684,7 +685,7 @@ def run_memory(
     from edgeplan.engines.onnxruntime.reference import reference_outputs
     from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
     from edgeplan.runtime.streaming.program import read_program
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     _check_repeat(repeat)
     folder = Path(plan) if isinstance(plan, (str, PathLike)) else plan.folder
@@ -797,7 +798,7 @@ def run_partition(
     from edgeplan.chapters.partition.planned import model_of, read_folder
     from edgeplan.engines.onnxruntime.reference import reference_outputs
     from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     folder = Path(plan)
     about, _ = read_folder(folder)

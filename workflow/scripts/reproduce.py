@@ -30,6 +30,8 @@ _PAGE = Path("results/report.html")
 #: What a machine lacks that has no second processor; all else is an error that the stage itself tells.
 _LACKS = (
     "no OpenCL platform",
+    "no OpenCL device",
+    "no OpenCL kernel works",
     "pyopencl is not installed",
     "does not exist on this machine",
     "may not be used by this process",
@@ -44,7 +46,7 @@ def _without_absent_pairs() -> list[str]:
         done = run(module_command("edgeplan", "device", "check", "--pair", pair))
         said = done.stderr.decode(errors="replace")
         if done.returncode != 0 and any(lack in said for lack in _LACKS):
-            print(f"{pair} is left out:\n{said.strip()}", file=sys.stderr)  # noqa: T201  for people
+            print(f"{pair} is left out: {_reason(said)}", file=sys.stderr)  # noqa: T201  for people
         else:
             there.append(pair)
     return [] if there == pairs else ["-S", f"partition.pairs=[{','.join(there)}]"]
@@ -70,6 +72,14 @@ def _outcome(device: str) -> list[Path]:
     except EdgeplanError:  # which the run tells itself
         return [_PAGE]
     return [_PAGE, *map(Path, merged_figures(params))]
+
+
+def _reason(told: str) -> str:
+    """What was wrong and what to do next, in one line: of an error's text, which stands last."""
+    lines = [line.strip() for line in told.splitlines()]
+    begin = max(place for place, line in enumerate(lines) if line.startswith("error: "))
+    parts = [lines[begin].removeprefix("error: "), *lines[begin + 1 :]]
+    return "; ".join(part.removeprefix("next:").strip() for part in parts if part and not part.startswith("where:"))
 
 
 def main() -> int:

@@ -21,6 +21,7 @@ NEUTRAL = (
     *("chapters/base.py", "chapters/registry.py", "chapters/*/chapter.py", "chapters/prediction/settings.py"),
     *("support/lifeline.py", "support/scratch.py", "support/subprocesses.py", "support/termination.py"),
     "support/protocols.py",  # a new name comes with changed sources
+    *("support/lifeline.py", "support/termination.py", "support/subprocesses.py"),  # start and end processes
 )
 #: More modules of a folder than this, or half of them, stand as the folder: longer lists are read by nobody.
 _MODULES = 3

@@ -26,7 +26,7 @@ from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.predictors.packing import digest_of
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.progress import progress
-from edgeplan.support import lifeline
+from edgeplan.support import cpus, lifeline
 from edgeplan.support.files import read_json, write_json
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import module_command, run
@@ -161,7 +161,8 @@ def batch_tables(seed: int, count: int, rules: FusionRules, description: str = "
     shares = [len(range(i, count, len(FAMILIES))) for i in range(len(FAMILIES))]
     # forked: the scripts of the stages are no importable modules; the children build tables and touch no engine or OpenMP
     forked = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(mp_context=forked, initializer=lifeline.end_with, initargs=(lifeline.address(),)) as pool:
+    last = {"initializer": lifeline.end_with, "initargs": (lifeline.address(),)}
+    with ProcessPoolExecutor(cpus.workers(), mp_context=forked, **last) as pool:
         built = pool.map(_family_tables, FAMILIES, shares, itertools.repeat(seed), itertools.repeat(rules))
         found = []
         # After the fork: the bar has a thread of its own, whose locks the children would inherit as they are.

@@ -7,7 +7,6 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,7 @@ from edgeplan.chapters.partition.settings import Params, PartitionSettings
 from edgeplan.devices.machine import environment
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.errors import DeviceError
-from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.others import others_share, watched
 from edgeplan.opencl.launch import DeviceNumbers
 from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.session import Synchronisation
@@ -116,8 +115,7 @@ def measure_partition(
     """
     pair = load_pair(pair_path)
     settings, folder = params.partition, (work / pair.name).resolve()
-    held = nullcontext() if only_stored() else machine_lock(settings.lock_timeout_seconds)
-    with held:
+    with watched(rows, pair.cores):
         run = _Run(pair, settings, params.seed, rows, folder)
         run.go()
     write_parquet(run.samples, samples)
@@ -138,7 +136,7 @@ class _Run:
         self.pair, self.settings, self.seed, self.folder = pair, settings, seed, folder
         self._rows_path = rows
         self.known = self._known()
-        self.rows = Rows.of(rows, self.known.identity)
+        self.rows = Rows.of(rows, self.known.identity, wait_seconds=settings.lock_timeout_seconds)
 
     def _known(self) -> _Known:
         """What the pair is, or, where nothing may be measured, what the stored rows are of."""
@@ -263,13 +261,17 @@ class _Run:
         s = self.settings
         rules = {kind: len(sampling.all_layers(kind, s.layer_flops, s.conv_divisors)) for kind in KINDS}
         when = max(float(frame[WHEN].max()) for frame in (self.handshakes, self.models))
-        return self.known.environment | {
-            "processors": list(self.known.names),
-            "versions": list(self.known.versions),
-            "synchronisation": f"{self.known.synchronisation}: {self.known.why}",
-            "layers_by_rule": rules,
-            "measured_at": time.strftime("%Y-%m-%d", time.gmtime(when)),
-        }
+        return (
+            self.known.environment
+            | others_share(self._rows_path)
+            | {
+                "processors": list(self.known.names),
+                "versions": list(self.known.versions),
+                "synchronisation": f"{self.known.synchronisation}: {self.known.why}",
+                "layers_by_rule": rules,
+                "measured_at": time.strftime("%Y-%m-%d", time.gmtime(when)),
+            }
+        )
 
 
 def _document(known: _Known) -> Mapping[str, Any]:
