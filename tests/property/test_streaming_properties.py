@@ -18,7 +18,7 @@ from edgeplan.errors import InfeasibleError
 from edgeplan.planning.memory import algorithm1, bounds, simulate
 from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.planner import least, lowest, plan
-from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, Planned, best
+from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, Planned, best, enough_bytes
 from edgeplan.planning.memory.workload import Reader, Workload, placement
 
 _quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
@@ -187,3 +187,24 @@ def test_back_to_back_keeps_what_fits_and_beats_algorithm_1(name: str) -> None:
         kept = int(workload.weight_bytes[planned.placement.stays].sum())
         assert kept <= mib * _MIB - int(workload.live_bytes.max())
         assert planned.loaded_bytes == int(workload.weight_bytes.sum()) - kept
+
+
+@settings(_quick, max_examples=100)
+@given(workload=workloads(), reader=_readers, mode=st.sampled_from(Mode), more=st.integers(0, 10_000))
+def test_a_budget_is_used_no_further_than_there_is_to_keep(workload: Workload, reader: Reader, mode: Mode, more: int) -> None:
+    enough = enough_bytes(workload, lowest(workload))
+    planned = plan(workload, reader, enough + more, mode)
+    assert planned.placement.height <= enough
+    assert planned.loaded_bytes == 0
+    assert planned.predicted_ms == pytest.approx(_bound(workload, reader, enough + more, mode))
+    assert_sound(workload, planned.placement, _run(workload, reader, planned), enough)
+
+
+@pytest.mark.parametrize("name", list(_NETWORKS))
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_generous_budget_costs_no_memory_of_networks(name: str, mode: Mode) -> None:
+    workload = _NETWORKS[name]
+    enough = enough_bytes(workload, lowest(workload))
+    planned = plan(workload, Reader(1e6), 4 * enough, mode)
+    assert planned.placement.height <= enough
+    assert planned.predicted_ms == pytest.approx(workload.compute_ms.sum())

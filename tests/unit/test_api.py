@@ -8,18 +8,27 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 import typer.testing
+from onnx import TensorProto, helper, numpy_helper
 
 import edgeplan
 from edgeplan import api
+from edgeplan.cli import export as cli_export
 from edgeplan.cli import measure as cli_measure
 from edgeplan.cli import memory as cli_memory
+from edgeplan.cli import partition as cli_partition
 from edgeplan.cli import plan as cli_plan
+from edgeplan.cli import preparation as cli_preparation
 from edgeplan.cli import run as cli_run
 from edgeplan.cli.commands import app, predict
+from edgeplan.errors import ParamsError
 from edgeplan.runtime.dnnl import Dnnl
 
 ROOT = Path(__file__).parents[2]
@@ -51,31 +60,100 @@ def test_all_that_is_promised_is_there() -> None:
 
 
 #: Options of how to print, of the environment of a command, and a former name.
-_COMMANDS_ALONE = {"as_json", "workspace", "accept_noise"}
-#: What is one value to programs (`Preparation`).
-_PREPARATION = {"shape", "values", "batch"}
+_COMMANDS_ALONE = {"as_json", "workspace", "accept_noise", "listed"}
+_PREPARATION = {"shape", "set", "batch"}
 
 
 @pytest.mark.parametrize(
-    ("function", "command", "renamed"),
+    ("function", "command", "renamed", "alone"),
     [
-        (api.predict, predict, {}),
-        (api.measure, cli_measure.measure, {}),
-        (api.plan_cold_start, cli_plan.plan_cold_start, {}),
-        (api.run, cli_run.run, {"plan": "folder", "inputs": "given"}),
-        (api.plan_memory, cli_memory.plan_memory, {}),
+        (api.predict, predict, {}, set()),
+        (api.measure, cli_measure.measure, {}, set()),
+        (api.plan_cold_start, cli_plan.plan_cold_start, {}, set()),
+        (api.run, cli_run.run, {"plan": "folder", "inputs": "given"}, {"output", "budgets"}),
+        (api.run_memory, cli_run.run, {"plan": "folder", "inputs": "given"}, {"output", "cold", "evicted", "device"}),
+        (
+            api.run_partition,
+            cli_run.run,
+            {"plan": "folder", "inputs": "given"},
+            {"output", "cold", "evicted", "device", "budgets"},
+        ),
+        (api.plan_memory, cli_memory.plan_memory, {}, set()),
+        (api.plan_partition, cli_partition.plan_partition, {"time_limit_s": "time_limit"}, {"costs", "gantt", "compare"}),
+        (api.prepare, cli_preparation.prepare, {}, set()),
+        (api.export, cli_export.export, {}, set()),
     ],
 )
-def test_functions_take_what_commands_take(function: object, command: object, renamed: dict[str, str]) -> None:
+def test_functions_take_what_commands_take(function: object, command: object, renamed: dict[str, str], alone: set[str]) -> None:
     takes, offers = (inspect.signature(f).parameters for f in (function, command))  # type: ignore[arg-type]
-    alone = _COMMANDS_ALONE | _PREPARATION | ({"output", "budgets"} if command is cli_run.run else set())
-    assert ("preparation" in takes) == (set(offers) >= _PREPARATION)
-    assert {renamed.get(name, name) for name in takes} - {"preparation"} == set(offers) - alone
+    names = {"set": "values", **renamed}
+    assert ("preparation" in takes) == (set(takes) >= _PREPARATION)
+    assert {names.get(name, name) for name in takes} - {"preparation"} == set(offers) - _COMMANDS_ALONE - alone
     for name, parameter in takes.items():
-        if name == "preparation":
+        if name == "preparation" or parameter.default is parameter.empty:
             continue
-        told = offers[renamed.get(name, name)].default
+        told = offers[names.get(name, name)].default
         assert parameter.default in (told, str(told)) or (parameter.default, told) == ((), "")
+
+
+def _model(path: Path, axes: list[int | str]) -> Path:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["h"]), helper.make_node("Mul", ["h", "scale"], ["y"])]
+    given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", axes), ("scale", [1]))]
+    weights = [numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")]
+    body = helper.make_graph(nodes, "g", given, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], weights)
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("value", [2, 2.0, "2", [2.0], np.float32(2), np.array([2.0])])
+def test_what_a_file_leaves_open_is_given_as_on_the_command_line(tmp_path: Path, value: object) -> None:
+    model = _model(tmp_path / "m.onnx", ["N", 3, "height", 8])
+    made = edgeplan.prepare(model, tmp_path / "p.onnx", shape={"x": (2, 3, 16, 8)}, set={"scale": value}, check=True)
+    assert (made.inputs, made.difference) == ({"x": (2, 3, 16, 8)}, pytest.approx(0.0, abs=1e-6))
+    whole = edgeplan.Preparation.parsed(["x=2,3,16,8"], ["scale=2"])
+    alike = edgeplan.prepare(model, tmp_path / "q.onnx", preparation=whole)
+    assert alike.path.read_bytes() == made.path.read_bytes()
+
+
+def test_a_batch_is_given_as_on_the_command_line(tmp_path: Path) -> None:
+    model = _model(tmp_path / "m.onnx", ["N", 3, 16, 16])
+    assert edgeplan.prepare(model, tmp_path / "p.onnx", set={"scale": 1}, batch=4).inputs == {"x": (4, 3, 16, 16)}
+    one, four = (edgeplan.predict(model, set={"scale": 1}, batch=batch).latency_ms for batch in (None, 4))
+    assert four > 1.2 * one
+
+
+def test_what_a_file_leaves_open_is_given_once(tmp_path: Path) -> None:
+    model = _model(tmp_path / "m.onnx", ["N", 3, 16, 16])
+    for more in ({"shape": {"x": (1, 3, 16, 16)}}, {"set": {"scale": 1}}, {"batch": 1}):
+        with pytest.raises(ParamsError, match="given twice"):
+            edgeplan.predict(model, preparation=edgeplan.Preparation(batch=1), **more)
+
+
+def test_completion_shows_the_interface_alone() -> None:
+    shown = {name for name in dir(edgeplan) if not name.startswith("_")}
+    assert shown == set(edgeplan.__all__) - {"__version__"}
+    assert "__version__" in dir(edgeplan)
+
+
+def test_the_page_names_every_function_and_says_which_commands_have_none() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    functions = [name for name in edgeplan.__all__ if inspect.isfunction(getattr(edgeplan, name))]
+    assert len(functions) > 8
+    for name in functions:
+        assert f"| `{name}(" in page, name
+    for name in set(edgeplan.__all__) - {"__version__"} - set(functions):
+        assert f"`{name}`" in page, name
+    group = typer.main.get_command(app)
+    for words in _leaves(group, ()):
+        assert f"`edgeplan {' '.join(words)}`" in page, words
+
+
+def _leaves(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if not hasattr(command, "commands"):
+        yield words
+        return
+    for name, inner in command.commands.items():
+        yield from _leaves(inner, (*words, name))
 
 
 def test_commands_are_made_of_the_interface(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -91,12 +169,22 @@ def test_commands_are_made_of_the_interface(monkeypatch: pytest.MonkeyPatch, tmp
 
         return asked
 
-    for name in ("predict", "measure", "plan_cold_start", "run"):
+    lines = {
+        "predict": "predict m.onnx",
+        "measure": "measure m.onnx",
+        "plan_cold_start": "plan cold-start m.onnx -o plan",
+        "plan_memory": "plan memory m.onnx -o plan -b 1MiB",
+        "plan_partition": "plan partition m.onnx -o plan --pair p",
+        "run": "run plan",
+        "prepare": "prepare m.onnx -o p.onnx",
+        "export": "export squeezenet",
+    }
+    for name in lines:
         monkeypatch.setattr(api, name, spy(name))
-    for line in ("predict m.onnx", "measure m.onnx", "plan cold-start m.onnx -o plan", "run plan"):
+    for line in lines.values():
         done = typer.testing.CliRunner().invoke(app, line.split())
         assert isinstance(done.exception, Asked)
-    assert called == ["predict", "measure", "plan_cold_start", "run"]
+    assert called == list(lines)
     assert list(tmp_path.iterdir()) == []
 
 

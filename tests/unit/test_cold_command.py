@@ -107,10 +107,9 @@ def test_a_plan_for_an_evicted_page_cache_says_so(profiled: tuple[Path, str], mo
     assert planned.makespan_ms >= planned.disk.latency_ms + planned.disk.transfer_ms(planned.read_bytes)
 
 
-def test_costs_that_are_predicted_wait_for_nobody_and_others_say_for_whom(
+def test_only_a_plan_that_has_to_measure_waits_and_says_for_whom(
     profiled: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Listing candidates and building a plan load the cores, though all kernels are known."""
     folder, _ = profiled
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
@@ -130,14 +129,18 @@ with lock.machine_lock():
         assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        busy = CliRunner().invoke(app, [*_ARGUMENTS, "-o", str(tmp_path / "measured")])
+        with monkeypatch.context() as patch:
+            patch.setenv("XDG_STATE_HOME", str(tmp_path / "new"))
+            none_yet = ["--rows", str(tmp_path / "none yet")]
+            busy = CliRunner().invoke(app, [*_ARGUMENTS, "-o", str(tmp_path / "measured"), *none_yet])
+        stored = CliRunner().invoke(app, [*_ARGUMENTS, "-o", str(tmp_path / "stored")])
         predicted = CliRunner().invoke(app, [*_ARGUMENTS, "-o", str(tmp_path / "predicted"), "--costs", "predicted"])
         other.stdin.close()
     assert isinstance(busy.exception, BusyError)
     assert f"pid {other.pid}" in busy.exception.what
     assert not isinstance(predicted.exception, BusyError)
     assert predicted.exit_code == 0 or "no predictors" in str(predicted.exception)
-    assert CliRunner().invoke(app, [*_ARGUMENTS, "-o", str(tmp_path / "measured")]).exit_code == 0
+    assert stored.exit_code == 0, stored.output
 
 
 @pytest.mark.parametrize("limit", ["-1", "nan", "inf", "1e7"])

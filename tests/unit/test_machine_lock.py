@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from edgeplan.chapters.partition.measuring.rows import Rows
+from edgeplan.chapters.prediction.stages import fusion
+from edgeplan.chapters.registry import STAGES
 from edgeplan.errors import BusyError
 from edgeplan.measurement import lock
 
@@ -61,3 +66,86 @@ def test_the_path_follows_no_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     assert lock.lock_path() == before
     assert before.parent.is_dir()
     assert before.is_absolute()
+
+
+_PACKAGE = Path(lock.__file__).parents[1]
+#: What holds the machine, and what it takes the time of meanwhile.
+_HOLDERS = {
+    "chapters/cold_start/measuring/energy.py": "joules of fresh processes",
+    "chapters/cold_start/measuring/runs.py": "cold starts",
+    "chapters/cold_start/measuring/timeline.py": "stages of cold starts",
+    "chapters/cold_start/shared_cores.py": "cold starts beside busy loops",
+    "chapters/memory/plan.py": "candidates of a plan, each when the search comes to it",
+    "chapters/memory/stages/memory.py": "inferences within budgets, and what stock engines take",
+    "chapters/partition/inference.py": "handshakes of a pair",
+    "chapters/partition/measuring/rows.py": "whatever a pair's rows lack",
+    "devices/check.py": "the references",
+    "measurement/bench.py": "kernels and models",
+    "measurement/lock.py": "nothing: it is the lock",
+    "measurement/whole_model.py": "a model",
+    "profiling/disk.py": "the disk",
+    "profiling/profiler.py": "stages of kernels",
+    "profiling/reprofile.py": "stages of kernels, beside each other",
+}
+
+
+def test_only_what_measures_holds_the_machine() -> None:
+    """What trains, detects, plans, checks outputs or writes tables is in no such module."""
+    found = set()
+    for path in _PACKAGE.rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if any(isinstance(node, ast.Call) and getattr(node.func, "id", "") == "machine_lock" for node in nodes):
+            found.add(str(path.relative_to(_PACKAGE)))
+    assert found == _HOLDERS.keys()
+    own = {stage.function.partition(":")[0].removeprefix("edgeplan.").replace(".", "/") + ".py": stage for stage in STAGES}
+    assert all(own[path].rows for path in found & own.keys())  # a stage that holds it keeps rows
+
+
+def test_work_that_takes_no_time_of_anything_waits_for_what_does_and_holds_nothing(tmp_path: Path) -> None:
+    command, environment = take(tmp_path, "one")
+    pipe = subprocess.PIPE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lock, "FOLDER", tmp_path)
+        with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as first:
+            assert first.stdin is not None
+            assert first.stdout is not None
+            assert first.stdout.readline() == "held\n"
+            with pytest.raises(BusyError):
+                lock.after_measurements(0.2)
+            first.stdin.close()
+        lock.after_measurements(5)
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "held\n"), done.stderr
+
+
+def test_rows_of_a_pair_hold_it_while_they_are_measured_only(tmp_path: Path) -> None:
+    held = []
+
+    def measure() -> pd.DataFrame:
+        held.append(lock._held)
+        return pd.DataFrame({"a": [1.0]})
+
+    rows = Rows.of(tmp_path, "pair", {"kind": ("a",)})
+    for _ in range(2):
+        rows.found("kind", 1, measure)
+        assert lock._held == 0
+    assert held == [1]
+
+
+def test_models_are_looked_at_on_the_processors_that_were_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.sched_getaffinity(0)
+    one = frozenset(sorted(before)[:1])
+    monkeypatch.setattr(fusion.cpus, "allowed", lambda: one)  # as under taskset
+    seen = []
+
+    class Asked(fusion.ExecutedNodes):
+        def __init__(self) -> None:
+            pass
+
+        def __call__(self, graph: object) -> list[object]:  # type: ignore[override]
+            seen.append(os.sched_getaffinity(0))
+            return [graph]
+
+    Asked().ask([object()] * 3)  # type: ignore[list-item]
+    assert seen == [one] * 3
+    assert os.sched_getaffinity(0) == before

@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
+from edgeplan.errors import CheckError, DeviceError, InputError, ModelError, ParamsError, StoreError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,12 +36,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ColdStartPlan",
+    "Prepared",
     "Run",
+    "export",
     "measure",
     "plan_cold_start",
     "plan_memory",
     "plan_partition",
     "predict",
+    "prepare",
     "run",
     "run_memory",
     "run_partition",
@@ -51,6 +54,7 @@ _Path = str | PathLike[str]
 Shapes = Mapping[str, Sequence[int]]
 _LARGEST_MB = 1_000_000  # whatever is above is a mistake
 _BYTES_PER_MB = 1e6
+_NEAR = 5  # names that are offered in place of a wrong one
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,24 @@ class Run:
             require_checked(self.difference, self.program.model)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A model of static shape, as a file.
+
+    Attributes:
+        path: the file: the one that was written, or the given one where it was static as it was.
+        inputs: shapes by name.
+        operators: number of operators.
+        difference: largest difference of outputs from the original's, relative to the largest magnitude of each output; None
+            unless it was asked for and a file was written.
+    """
+
+    path: Path
+    inputs: Mapping[str, tuple[int, ...]]
+    operators: int
+    difference: float | None = None
+
+
 def require_checked(difference: float, model: str) -> None:
     """Refuse outputs that differ from ONNX Runtime's by more than rounding.
 
@@ -151,6 +173,76 @@ def _text(value: Any) -> str:
     tolist = getattr(value, "tolist", None)  # of an array
     plain = value if tolist is None else tolist()
     return ",".join(map(str, plain)) if isinstance(plain, (list, tuple)) else str(plain)
+
+
+def export(name: str, output: _Path | None = None) -> Path:
+    """Write a published model with the weights of seed 0 as ONNX.
+
+    Args:
+        name: one of `edgeplan.workloads.models.named_models()`.
+        output: file to write; `<name>.onnx` without.
+
+    Raises:
+        ModelError: there is no model of that name.
+        StoreError: the file cannot be written; one that was there before is kept.
+    """
+    from difflib import get_close_matches
+
+    from edgeplan.workloads.models import named_models
+
+    known = named_models()
+    if name not in known:
+        near = get_close_matches(name, known, _NEAR)
+        raise ModelError(
+            f"there is no model {name!r} to export",
+            where="edgeplan export",
+            next_step=f"edgeplan export --list shows all{'; near: ' + ', '.join(near) if near else ''}",
+        )
+    path = Path(output or f"{name}.onnx")
+    if path.is_dir():
+        next_step = f"name a file: -o {path / (name + '.onnx')}"
+        raise StoreError("cannot write: this is a folder", where=str(path), next_step=next_step)
+    return known[name]().save(path)
+
+
+def prepare(
+    model: _Path,
+    output: _Path,
+    *,
+    preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
+    check: bool = False,
+) -> Prepared:
+    """Write a model of static shape that computes the same.
+
+    Args:
+        model: ONNX file as it was exported.
+        output: ONNX file to write; nothing is written where the model is static as it is.
+        preparation: as for `predict`.
+        shape: likewise.
+        set: likewise.
+        batch: likewise.
+        check: compare outputs with the original's on ONNX Runtime.
+
+    Raises:
+        ModelError: the file cannot be read, or what it leaves open is not given.
+        CheckError: outputs differ by more than rounding.
+        StoreError: the file cannot be written; one that was there before is kept.
+    """
+    from edgeplan.graph.onnx.compare import largest_difference
+    from edgeplan.graph.onnx.prepare import prepare_file
+    from edgeplan.graph.onnx.read import load_onnx
+
+    source, target = Path(model), Path(output)
+    if target.exists() and target.resolve() == source.resolve():
+        raise ModelError("a model is not written over itself", where=str(target), next_step="name another file with -o")
+    wanted = _left_open(preparation, shape, set, batch)
+    made = prepare_file(source, wanted, target)
+    difference = largest_difference(source, made, wanted) if check and made != source else None
+    graph = load_onnx(made)
+    return Prepared(made, {name: graph.shape(name) for name in graph.inputs}, len(graph.operators), difference)
 
 
 def predict(
@@ -225,14 +317,13 @@ def measure(
         DeviceError: unknown device, engine not installed, or cores that may not be used.
         BusyError: another process is measuring.
     """
-    from tempfile import TemporaryDirectory
-
     from edgeplan.comparison import measure_model
     from edgeplan.graph.onnx.prepare import prepare_file
+    from edgeplan.support.scratch import ScratchFolder
     from edgeplan.workspace import workspace
 
     path = Path(model)
-    with TemporaryDirectory(prefix="edgeplan-prepared-") as folder:
+    with ScratchFolder("prepared") as folder:
         return measure_model(
             prepare_file(path, _left_open(preparation, shape, set, batch), Path(folder) / path.name),
             Path(device) if isinstance(device, PathLike) else device,
@@ -289,7 +380,7 @@ def plan_cold_start(
         FormatError: with predicted costs, there are no predictors of that device.
         EdgeplanError: see `edgeplan.chapters.cold_start.plan.plan_model` and `build_plan_folder`.
     """
-    from edgeplan.chapters.cold_start.plan import Request, at_work, plan_model
+    from edgeplan.chapters.cold_start.plan import Request, plan_model
     from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
     from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.profiling.settings import FAST, ProfileSettings
@@ -328,8 +419,7 @@ def plan_cold_start(
     planned = plan_model(source, request)
     made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
     limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
-    with at_work(costs):
-        folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
+    folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
     return ColdStartPlan(folder, made, planned.profiles, read_linked(folder / PROGRAM_NAME), limit_bytes, planned.about)
 
 
@@ -337,9 +427,10 @@ def _planned_on(device: _Path) -> DeviceFile:
     """Read the file of a device that executes plans.
 
     Raises:
-        DeviceError: there is none, or its engine executes no plans.
+        DeviceError: there is none, its engine executes no plans, or is not installed.
     """
     from edgeplan.devices.config import load_device
+    from edgeplan.runtime.library import require_installed
 
     found = load_device(Path(device) if isinstance(device, PathLike) else device)
     if found.engine != "onednn":
@@ -348,6 +439,7 @@ def _planned_on(device: _Path) -> DeviceFile:
             where="--device",
             next_step="take a device of the engine onednn, e.g. cpu-onednn",
         )
+    require_installed()
     return found
 
 
@@ -420,7 +512,7 @@ def plan_memory(
         InfeasibleError: it does not fit; the message says what is the least.
         EdgeplanError: see `edgeplan.chapters.memory.plan.Planner`.
     """
-    from edgeplan.chapters.memory.budget import Budget, require_in_machine
+    from edgeplan.chapters.memory.budget import Budget, require_free
     from edgeplan.chapters.memory.plan import planning, require_replaceable
     from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.measurement.process.stock import peak_bytes
@@ -436,7 +528,7 @@ def plan_memory(
         raise ParamsError(what, where="--total", next_step="leave it out, or give --budget in place of --max-slowdown")
     wanted = Budget.parsed(budget) if budget else None
     if wanted is not None:
-        require_in_machine(wanted, "--budget")
+        require_free(wanted, "--budget")
     if mode not in tuple(Mode):
         raise ParamsError(f"there is no mode {mode!r}", where="--mode", next_step=f"choose {' or '.join(Mode)}")
     found = _planned_on(device)
@@ -450,6 +542,7 @@ def plan_memory(
             size = planner.least_for(slowdown, Mode(mode))
         elif wanted.share:
             size = int(wanted.share * peak_bytes(source, planner.cores.compute))
+            require_free(Budget(size), "--budget")
         else:
             size = wanted.size
         planner.beside_bytes = planner.idle_bytes if total and wanted is not None else 0
@@ -502,7 +595,7 @@ def run(
     from edgeplan.planning.document import read_plan
     from edgeplan.runtime.linked_file import read_linked
     from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     folder = plan.folder if isinstance(plan, ColdStartPlan) else Path(plan)
     _check_run(given=inputs is not None, repeat=repeat, check=check, cold=cold, evicted=evicted)
@@ -587,12 +680,12 @@ def run_memory(
     """
     from dataclasses import replace
 
-    from edgeplan.chapters.memory.budget import Budget, require_in_machine
+    from edgeplan.chapters.memory.budget import Budget, require_free
     from edgeplan.chapters.memory.inference import model_of, read_about, run_plan
     from edgeplan.engines.onnxruntime.reference import reference_outputs
     from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
     from edgeplan.runtime.streaming.program import read_program
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     _check_repeat(repeat)
     folder = Path(plan) if isinstance(plan, (str, PathLike)) else plan.folder
@@ -609,7 +702,7 @@ def run_memory(
     if any(not budget.size for budget in parsed):
         raise ParamsError("a budget of a run is a size, not a share", where="--budgets", next_step="give sizes: 300MB,100MB")
     for budget in parsed:
-        require_in_machine(budget, "--budgets")
+        require_free(budget, "--budgets")
     source = model_of(about, None if model is None else Path(model)) if check else None
     found = run_plan(folder, values, repeat, [budget.size for budget in parsed])
     if source is not None:
@@ -631,7 +724,7 @@ def plan_partition(
     batch: int | None = None,
     mode: Literal["sequential", "parallel"] = "sequential",
     gap: float = 0.001,
-    time_limit_s: float = 60.0,
+    time_limit_s: float = 20.0,
 ) -> PlannedModel:
     """Plan which of two processors runs each operator of a model, whole or split, and write what executes it.
 
@@ -705,7 +798,7 @@ def run_partition(
     from edgeplan.chapters.partition.planned import model_of, read_folder
     from edgeplan.engines.onnxruntime.reference import reference_outputs
     from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     folder = Path(plan)
     about, _ = read_folder(folder)

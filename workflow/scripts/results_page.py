@@ -18,10 +18,12 @@ import yaml
 
 from edgeplan.chapters.cold_start.evaluation.metrics import BARS as COLD_BARS
 from edgeplan.chapters.memory.evaluation.metrics import BARS as MEMORY_BARS
+from edgeplan.chapters.memory.evaluation.metrics import FIRST as MEMORY_FIRST
 from edgeplan.chapters.partition.eop.metrics import BARS as EOP_BARS
 from edgeplan.chapters.partition.evaluation.metrics import BARS as PARTITION_BARS
+from edgeplan.chapters.partition.evaluation.metrics import FURTHER as PARTITION_FURTHER
 from edgeplan.chapters.prediction.evaluation.metrics import bars as prediction_bars
-from edgeplan.reporting.bars import MISS, UNDECIDED, Bar, value_of
+from edgeplan.reporting.bars import MISS, UNDECIDED, Bar, interval_keys, value_of
 from edgeplan.support.files import write_text
 
 PAGES = ("README.md", "docs/results.md")
@@ -30,9 +32,11 @@ _SHARES = ("prediction.", "fusion.", "interval.", "sampling.", "measuring.noise"
 #: Columns of `table_baselines` that are held against each other.
 _PREDICTORS = ("ours", "operator sum", "FLOPs+MAC")
 #: Figures of the first chapter that have no bar.
-_FURTHER = (
+_REPEATED = (
     Bar("prediction.repeat_within_10pct", "the same models measured twice, within 10 %"),
     Bar("prediction.repeat_within_5pct", "the same models measured twice, within 5 %"),
+)
+_FURTHER = (
     Bar("prediction.left_out_within_10pct", "within 10 %, the model's family left out of the factors"),
     Bar("prediction.left_out_within_5pct", "within 5 %, the model's family left out of the factors"),
     Bar("interval.width_90", "median width of the 90 % interval, of the prediction"),
@@ -92,43 +96,118 @@ def _number(value: float, *, share: bool = False) -> str:
 
 
 def headline(results: Results) -> str:
-    """One row a chapter that has results: what it measured beside its paper."""
-    rows = []
-    if devices := results.having("prediction.within_10pct"):
-        shares = ", ".join(f"{100 * results.metrics[name]['prediction.within_10pct']:.1f} % (`{name}`)" for name in devices)
-        paper = results.table(devices[0], "table_08")[-1]
-        printed = ", ".join(f"{paper[f'paper {name}: within 10 % (%)']} % ({name})" for name in ("CPU", "GPU", "VPU"))
-        rows.append(("[Latency prediction](docs/prediction.md), nn-Meter", "models predicted within 10 %", shares, printed))
+    """What an engineer asks first of each chapter that has results, the answer first, beside its paper."""
+    rows: list[tuple[str, ...]] = []
+    for part in (_first_prediction, _first_cold, _first_memory, _first_partition):
+        rows += part(results)
+    return _table(("chapter", "figure", "measured", "paper"), rows, text=4)
+
+
+def _mean(metrics: Mapping[str, float], key: str) -> str:
+    """A ratio with its interval."""
+    low, high = (metrics.get(end) for end in interval_keys(key))
+    return f"{metrics[key]:.2f} x" + (f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else "")
+
+
+def _first_prediction(results: Results) -> list[tuple[str, ...]]:
+    devices = results.having("prediction.within_10pct")
+    if not devices:
+        return []
+
+    def shares(key: str) -> str:
+        having = [name for name in devices if key in results.metrics[name]]
+        return ", ".join(f"{100 * results.metrics[name][key]:.1f} % (`{name}`)" for name in having)
+
+    paper = results.table(devices[0], "table_08")[-1]
+    printed = ", ".join(f"{paper[f'paper {name}: within 10 % (%)']} % ({name})" for name in ("CPU", "GPU", "VPU"))
+    predicted, again = shares("prediction.within_10pct"), shares("prediction.repeat_within_10pct")
+    return [
+        ("[Latency prediction](docs/prediction.md), nn-Meter", "models predicted within 10 %", predicted, printed),
+        ("", "... the same models measured twice, within 10 %", again, "not given"),
+    ]
+
+
+def _first_cold(results: Results) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
     for device in results.having("cold.speedup_vs_best_stock_evicted"):
-        ours = next(
-            r for r in results.table(device, "cold_table_05") if (r["baseline"], r["page_cache"]) == ("ncnn", "evicted")
+        own = results.metrics[device]
+        over = {r["page_cache"]: r for r in results.table(device, "cold_table_05") if r["baseline"] == "ncnn"}["evicted"]
+        best = ", ".join(
+            f"{_mean(own, f'cold.speedup_vs_best_stock_{state}')} {text}"
+            for state, text in (("cached", "with the page cache warm"), ("evicted", "evicted"))
+            if f"cold.speedup_vs_best_stock_{state}" in own
         )
-        over = f"{float(ours['geomean']):.2f} x (`{device}`, {ours['models']} models)"
-        means = sorted(float(mean) for mean in re.findall(r"\(([\d.]+)\)", ours["paper_min_max_avg"]))
+        means = sorted(float(mean) for mean in re.findall(r"\(([\d.]+)\)", over["paper_min_max_avg"]))
         printed = f"{means[0]:.1f} to {means[-1]:.1f} x (4 phones)"
-        rows.append(("[Cold start](docs/cold-start.md), NNV12", "first inference, speed-up over ncnn", over, printed))
-        best = f"{results.metrics[device]['cold.speedup_vs_best_stock_evicted']:.2f} x"
-        rows.append(("", "... over the best of all stock settings", best, "not given"))
+        first = "first inference, speed-up over the best stock setting of each model"
+        rows.append(("[Cold start](docs/cold-start.md), NNV12", first, f"{best} (`{device}`)", "not given"))
+        ncnn = f"{float(over['geomean']):.2f} x ({over['models']} models)"
+        rows.append(("", "... over ncnn, page cache evicted", ncnn, printed))
+    return rows
+
+
+def _first_memory(results: Results) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
     for device in results.having("memory.resnet152_reduction"):
-        row = next(r for r in results.table(device, "memory_least") if r["model"] == "resnet152")
-        peak, stock = (f"{float(row[key]):.1f} MiB" for key in ("peak_mib", "stock_mib"))
-        printed = f"{100 * float(row['paper_reduction']):.1f} % less than NCNN"
-        rows.append(
+        ways = {r["way"]: r for r in results.table(device, "memory_beside") if r["model"] == "resnet152"}
+        least, stock = ways["edgeplan, least"], ways["onnxruntime"]
+        peak, wanted = (f"{float(row['peak_mib']):.1f} MiB" for row in (least, stock))
+        times = f"{float(least['median_ms']):.0f} against {float(stock['median_ms']):.0f} ms"
+        over = float(least["time over onnxruntime"])
+        saved = 100 * results.metrics[device]["memory.resnet152_reduction"]
+        printed = float(next(r for r in results.table(device, "memory_least") if r["model"] == "resnet152")["paper_reduction"])
+        rows += [
             (
                 "[Memory](docs/memory.md), FlexNN",
-                "least memory that runs ResNet-152",
-                f"{peak} of ONNX Runtime's {stock}, {100 * float(row['reduction']):.1f} % less (`{device}`)",
-                printed,
-            )
+                "ResNet-152 at its least memory, time over ONNX Runtime's with all it wants",
+                f"{over:.2f} x, {times} (`{device}`)",
+                "1.04 x of NCNN's",
+            ),
+            ("", "... and that memory", f"{peak} of {wanted}, {saved:.1f} % less", f"{100 * printed:.1f} % less than NCNN"),
+        ]
+        held = {
+            way.partition(", held")[0]: r for way, r in ways.items() if way.endswith(", held by the system") and r["median_ms"]
+        }
+        if held:
+            limit = f"{float(next(iter(held.values()))['limit_mib']):g} MiB"
+            told = ", ".join(f"{float(row['median_ms']):.0f} ms ({name})" for name, row in held.items())
+            rows.append(("", f"... held to {limit} by the system", told, "not held"))
+        if (killed := results.metrics[device].get("memory.cgroup_killed")) is not None:
+            rows.append(("", "... plans that the system killed when held to their budget", f"{killed:.0f}", "not held"))
+    return rows
+
+
+def _first_partition(results: Results) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for pair in results.having("partition.speedup_vs_best"):
+        own, table = results.metrics[pair], results.table(pair, "partition_beside")
+        models = len([row for row in table if row["ours_ms"]])
+        faster = next(row for row in table if row["model"].startswith("models on which"))
+        counts = ", ".join(
+            f"{name} on {float(faster[f'speedup over {key}']):.0f} of {models}"
+            for name, key in (("oneDNN", "cpu, all cores"), ("the best stock engine", "the best stock engine"))
         )
-    for pair in results.having("partition.oracle_gain_share"):
-        share = f"{100 * results.metrics[pair]['partition.oracle_gain_share']:.1f} % (`{pair}`)"
-        figure = "share of the best split's gain, by prediction"
-        rows.append(("[Partition](docs/partition.md), LiPG", figure, share, "84 % (4 phones)"))
-    for pair in results.having("eop.ours_over_eop"):
-        ratio = f"{results.metrics[pair]['eop.ours_over_eop']:.2f} of EOP's time (`{pair}`)"
-        rows.append(("... and EOP", "our plan over EOP's, both measured", ratio, "not measured there"))
-    return _table(("chapter", "figure", "measured", "paper"), rows, text=4)
+        what = "our plan's speed-up over the best of CPU, GPU, oneDNN and stock engines on all cores"
+        rows += [
+            (
+                "[Partition](docs/partition.md), LiPG",
+                what,
+                f"{_mean(own, 'partition.speedup_vs_best')} (`{pair}`)",
+                "not given",
+            ),
+            ("", "... models on which others on all cores are faster than our plan", counts, "not given"),
+            (
+                "",
+                "... over the better processor alone",
+                _mean(own, "partition.speedup_vs_best_single_all"),
+                "1.36 x (over the GPU)",
+            ),
+        ]
+    for pair in results.having("eop.speedup_vs_best"):
+        what = "our plan's speed-up over the best of CPU, GPU, oneDNN on all cores"
+        told = f"{_mean(results.metrics[pair], 'eop.speedup_vs_best')} (`{pair}`)"
+        rows.append(("... and EOP", what, told, "estimated, not measured"))
+    return rows
 
 
 def prediction(results: Results) -> str:
@@ -136,7 +215,8 @@ def prediction(results: Results) -> str:
     devices = results.having("prediction.within_10pct")
     own = {device: {bar.key: bar for bar in prediction_bars(device)} for device in devices}
     rows = []
-    for bar in (*prediction_bars(""), *_FURTHER):
+    held = prediction_bars("")
+    for bar in (held[0], _REPEATED[0], held[1], _REPEATED[1], *held[2:], *_FURTHER):
 
         def number(value: float, key: str = bar.key) -> str:
             return _number(value, share=key.startswith(_SHARES) and key != "prediction.models")
@@ -205,6 +285,51 @@ def _range(row: Mapping[str, str]) -> str:
     return f"{float(row['least']):.2f} to {float(row['largest']):.2f}"
 
 
+def memory_engines(results: Results) -> str:
+    """Every model at its least memory beside stock engines that take what they want."""
+    parts = []
+    for device in results.having("memory.resnet152_reduction"):
+        ways: dict[str, dict[str, dict[str, str]]] = {}
+        for row in results.table(device, "memory_beside"):
+            ways.setdefault(row["model"], {})[row["way"]] = row
+        rows = []
+        for model, own in ways.items():
+            stock = {way: r for way, r in own.items() if r["median_ms"] and not way.startswith("edgeplan") and ", " not in way}
+            if not stock:
+                continue
+            fastest = min(stock, key=lambda way: float(stock[way]["median_ms"]))
+            cells = [
+                f"{float(r['median_ms']):.4g} / {float(r['peak_mib']):.4g}"
+                for r in (own["edgeplan, least"], stock["onnxruntime"])
+            ]
+            cells.append(f"{float(stock[fastest]['median_ms']):.4g} / {float(stock[fastest]['peak_mib']):.4g} ({fastest})")
+            rows.append([model, *cells, own["edgeplan, least"]["time over onnxruntime"], own["edgeplan, least"]["reason"]])
+        header = (f"`{device}`, ms / MiB", "least memory", "ONNX Runtime", "fastest stock engine", "time over ONNX Runtime", "")
+        parts.append(_table(header, rows))
+    return "\n".join(parts)
+
+
+def partition_models(results: Results) -> str:
+    """Our plan of every model beside the best of all other ways."""
+    parts = []
+    for pair in results.having("partition.speedup_vs_best"):
+        rows = [
+            [
+                row["model"],
+                row["ours_ms"] and f"{float(row['ours_ms']):.4g}",
+                row["best_ms"] and f"{float(row['best_ms']):.4g} ({row['best way']})",
+                *(f"{float(row[f'speedup over {other}']):.3g}" if row[f"speedup over {other}"] else "" for other in _OTHERS),
+            ]
+            for row in results.table(pair, "partition_beside")
+        ]
+        header = (f"`{pair}`", "our plan (ms)", "best of all other ways (ms)", *(f"speed-up over {other}" for other in _OTHERS))
+        parts.append(_table(header, rows))
+    return "\n".join(parts)
+
+
+_OTHERS = ("the best", "the better processor", "cpu, all cores", "the best stock engine")
+
+
 def measured(results: Results) -> str:
     """Where and when the rows were measured, by which commits."""
     rows = []
@@ -239,8 +364,10 @@ PARTS: Mapping[str, Callable[[Results], str]] = {
     "families": families,
     "cold-start": figures("cold.speedup_vs_best_stock_evicted", (*COLD_BARS, *_COLD_FURTHER)),
     "engines": engines,
-    "memory": figures("memory.peak_over_budget_max", MEMORY_BARS),
-    "partition": figures("partition.oracle_gain_share", PARTITION_BARS),
+    "memory": figures("memory.peak_over_budget_max", (*MEMORY_FIRST, *MEMORY_BARS)),
+    "memory-engines": memory_engines,
+    "partition": figures("partition.oracle_gain_share", (PARTITION_BARS[0], *PARTITION_FURTHER, *PARTITION_BARS[1:])),
+    "partition-models": partition_models,
     "eop": figures("eop.outputs_equal", EOP_BARS),
     "measured": measured,
     "findings": findings,

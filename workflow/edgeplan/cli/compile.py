@@ -1,12 +1,18 @@
-"""The command `edgeplan compile` compiles ahead what the first prediction or cold start would wait for."""
+"""The command `edgeplan compile` compiles ahead what other commands would wait for, on two processors where there are two."""
 
 from __future__ import annotations
 
+import logging
+import os
+import subprocess
+import sys
 import time
 
 import typer
 
 from edgeplan.terminal import say
+
+_TOGETHER = 2  # a processor more would mostly compile once more what all have in common
 
 
 def register(app: typer.Typer) -> None:
@@ -15,29 +21,20 @@ def register(app: typer.Typer) -> None:
 
 
 def compile_ahead() -> None:
-    """Compile the runtime for this processor once, in a minute or two, so that no other command has to wait for it."""
-    import numpy as np  # noqa: PLC0415  the command line should not wait for it
-
+    """Compile the runtime for this processor once, in a minute or less, so that no other command has to wait for it."""
     started = time.monotonic()
-    from edgeplan.chapters.cold_start.planners import descent  # noqa: F401, PLC0415  compiles when it is imported
-    from edgeplan.predictors.trees import Forest  # noqa: PLC0415
-    from edgeplan.predictors.walking import Walk  # noqa: PLC0415
-    from edgeplan.runtime import kernels, native  # noqa: F401, PLC0415  likewise
-    from edgeplan.runtime.native import partner  # noqa: F401, PLC0415  likewise
+    logging.getLogger("edgeplan.support.compiled").setLevel(logging.WARNING)  # that it compiles is no news here
+    helper = None
+    if len(os.sched_getaffinity(0)) >= _TOGETHER:
+        # It begins at the end of the list. They meet somewhere, and from there on each finds what the other kept.
+        helper = subprocess.Popen([sys.executable, "-m", "edgeplan.cli.ahead"], stdin=subprocess.DEVNULL)
+    try:
+        from edgeplan.cli.ahead import loads  # noqa: PLC0415  the command line should not wait for numba
 
-    kernels.compile_all()
-    leaf = Forest.from_arrays(
-        {
-            "tree_start": np.array([0, 1], np.int32),
-            "outputs": np.ones(1, np.int32),
-            "scale": np.ones(1),
-            "roots": np.zeros(1, np.int32),
-            "feature": np.array([-1], np.int16),
-            "value": np.zeros(1),
-            "child": np.zeros((1, 2), np.int32),
-        },
-        features=1,
-    )
-    if walk := Walk.of(leaf, 0, 1):
-        walk.raw(np.zeros((1, 1)))
+        for load in loads():
+            load()
+    finally:
+        if helper is not None:
+            helper.terminate()
+            helper.wait()
     say(f"compiled for this processor ({time.monotonic() - started:.0f} s)")

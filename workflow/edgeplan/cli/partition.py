@@ -56,6 +56,9 @@ def plan_partition(
         typer.Option(min=0, max=86400, help="Seconds of search for a plan side by side; the best that was found is taken."),
     ] = 20.0,
     gap: Annotated[float, typer.Option(min=0, max=1, help="Relative distance to the bound at which the search ends.")] = 1e-3,
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of results with the pair's predictors. Default: the workspace's.")
+    ] = None,
     gantt: Annotated[Path | None, typer.Option(help="File to draw the plan to, as SVG.")] = None,
     compare: Annotated[
         bool,
@@ -90,7 +93,9 @@ def plan_partition(
             lacking = "MODEL.onnx" if model is None else "--pair" if not pair else "--output"
             raise ParamsError(f"{lacking} is missing", where="edgeplan plan partition", next_step=_USAGE)
         given = preparation(shape, values, batch)
-        planned = plan_model(model, output, pair, preparation=given, mode=mode.value, gap=gap, time_limit_s=time_limit)
+        planned = plan_model(
+            model, output, pair, results=results, preparation=given, mode=mode.value, gap=gap, time_limit_s=time_limit
+        )
         read, made = planned.costs.costs, planned.plan
     if gantt is not None:
         write_svg(made, gantt)

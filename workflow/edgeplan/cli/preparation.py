@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgeplan.errors import ModelError
 from edgeplan.terminal import escaped, say
-from edgeplan.writable import cannot_write
 
 if TYPE_CHECKING:
     from edgeplan.graph.onnx.prepare import Preparation
@@ -44,22 +42,13 @@ def prepare(
     check: Annotated[bool, typer.Option(help="Compare outputs with the original's on ONNX Runtime.")] = False,
 ) -> None:
     """Write a model of static shape that computes the same: open axes, steering inputs, half precision, shape arithmetic."""
-    from edgeplan.graph.onnx.compare import largest_difference  # noqa: PLC0415  see `preparation`
-    from edgeplan.graph.onnx.prepare import prepare_file  # noqa: PLC0415
-    from edgeplan.graph.onnx.read import load_onnx  # noqa: PLC0415
+    from edgeplan.api import prepare as prepare_model  # noqa: PLC0415  see `preparation`
 
-    if output.exists() and output.resolve() == model.resolve():
-        raise ModelError("a model is not written over itself", where=str(output), next_step="name another file with -o")
-    wanted = preparation(shape, values, batch)
-    try:
-        made = prepare_file(model, wanted, output)
-    except OSError as error:
-        raise cannot_write(error, output, instead="name another file with -o") from error
-    if made == model:
+    made = prepare_model(model, output, preparation=preparation(shape, values, batch), check=check)
+    if made.path == model:
         say(f"{escaped(str(model))} is static as it is: nothing was written")
     else:
         say(f"{escaped(str(output))}: {output.stat().st_size / 1e6:.1f} MB")
-    if check and made != model:
-        say(f"largest difference from the original: {largest_difference(model, made, wanted):.1e} of the largest magnitude")
-    graph = load_onnx(made)
-    say(f"{len(graph.operators)} operators, inputs " + ", ".join(f"{escaped(n)} {list(graph.shape(n))}" for n in graph.inputs))
+    if made.difference is not None:
+        say(f"largest difference from the original: {made.difference:.1e} of the largest magnitude")
+    say(f"{made.operators} operators, inputs " + ", ".join(f"{escaped(n)} {list(sizes)}" for n, sizes in made.inputs.items()))

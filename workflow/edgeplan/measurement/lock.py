@@ -1,7 +1,8 @@
 """One lock per physical machine: all CPU devices share its cores, whatever workspace they are measured from.
 
-Whatever loads the cores holds it, too: outputs that are checked, models that are loaded to be looked at,
-trees that are trained. Who comes second waits and says for whom.
+Only what measures holds it; who comes second waits and says for whom. What computes on all cores, such as trees that are
+trained, begins when nothing is measured (`after_measurements`) and holds nothing: a plan does not wait for it, and
+notices that it was disturbed.
 """
 
 from __future__ import annotations
@@ -64,6 +65,16 @@ def machine_lock(timeout_seconds: float = WAIT_SECONDS) -> Iterator[None]:
     finally:
         _held -= 1
         lock.release()
+
+
+def after_measurements(timeout_seconds: float = WAIT_SECONDS) -> None:
+    """Wait until no other process measures, for work that loads the cores and takes no time of anything.
+
+    Raises:
+        BusyError: another process still measures.
+    """
+    with machine_lock(timeout_seconds):
+        """It is free."""
 
 
 def _acquire(lock: FileLock, timeout_seconds: float) -> None:

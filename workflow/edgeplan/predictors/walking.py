@@ -6,16 +6,17 @@ lie side by side; rows go through a tree eight at a time, since each step waits 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeplan.predictors.trees import Forest
+from edgeplan.support import cpus
 from edgeplan.support.compiled import compiled
 
 Floats = npt.NDArray[np.float64]
@@ -200,8 +201,27 @@ def _walked(
                     total[begin + group + lane, out] += values[leaves[lane]]
 
 
+@cache
+def load() -> None:
+    """Compile or load it, by walking one tree of one leaf."""
+    leaf = Forest.from_arrays(
+        {
+            "tree_start": np.array([0, 1], np.int32),
+            "outputs": np.ones(1, np.int32),
+            "scale": np.ones(1),
+            "roots": np.zeros(1, np.int32),
+            "feature": np.array([-1], np.int16),
+            "value": np.zeros(1),
+            "child": np.zeros((1, 2), np.int32),
+        },
+        features=1,
+    )
+    if walk := Walk.of(leaf, 0, 1):
+        walk.raw(np.zeros((1, 1)))
+
+
 def on_all_cores(work: Callable[[Job], None], jobs: Iterable[Job]) -> None:
     """Do independent jobs on a thread a core: compiled code and numpy let other threads run while they compute."""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(cpus.workers()) as pool:
         for _ in pool.map(work, jobs):
             pass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from edgeplan.planning.memory.quick import Planned
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime.streaming.again import buffers_of
 from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
-from edgeplan.support.subprocesses import ending, environment
+from edgeplan.support.subprocesses import ending, module_command, run
 
 _STDERR_LINES = 6
 _SPARE_BYTES = 192 << 10  # runs differ by some pages
@@ -159,12 +158,10 @@ def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings:
     Raises:
         StreamRunError: the process failed; its last words are in the message.
     """
-    command = [sys.executable, "-m", "edgeplan.runtime.streaming.worker"]
+    command = module_command("edgeplan.runtime.streaming.worker")
     job = json.dumps(settings.job(folder, threads, schedules)).encode()
     try:
-        done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
-            command, input=job, capture_output=True, timeout=settings.timeout_seconds, env=environment(), check=False
-        )
+        done = run(command, input=job, timeout=settings.timeout_seconds)
     except subprocess.TimeoutExpired as error:
         what = f"no result within {settings.timeout_seconds:g} s"
         raise StreamRunError(what, where=str(folder), next_step="run it on a quieter machine") from error

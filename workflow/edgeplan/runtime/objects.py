@@ -44,7 +44,11 @@ _LIBRARY = MappingProxyType(
 
 @lru_cache
 def _functions(path: str) -> tuple[Numbers, Numbers]:
-    """Addresses of a loaded library's functions: by their numbers on tapes, and as rows of `places`."""
+    """Addresses of a loaded library's functions: by their numbers on tapes, and as rows of `places`.
+
+    What calls them is loaded, too.
+    """
+    native.load()
     library = ctypes.CDLL(path)
     found = addresses(lambda name: getattr(library, name))
     places = np.zeros(words.PLACES, np.int64)

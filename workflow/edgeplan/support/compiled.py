@@ -179,7 +179,7 @@ def _say_compiling(*, keeps: bool) -> None:
             "compiling for this processor, once (half a minute, longer beside other work; `edgeplan compile` does it ahead)"
         )
     else:
-        log.info("compiling for this processor, each time: neither the cache folder nor that of the package can be written")
+        log.warning("compiling for this processor, each time: neither the cache folder nor that of the package can be written")
 
 
 @cache

@@ -1,20 +1,113 @@
-"""Processes of the package's own modules."""
+"""Processes of the package's own modules, and programs; they end with this process, however it ends."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import edgeplan
+from edgeplan.support import lifeline
 
 
 def environment() -> Mapping[str, str]:
-    """This environment, with the package of this very process first on the path, also where it runs from a checkout."""
+    """The environment of processes that are started: the package of this very process is first on the path.
+
+    It holds where also it runs from a checkout, and names the lifeline of this process.
+    """
     package = str(Path(edgeplan.__file__).parent.parent)
     inherited = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in (package, inherited) if part)}
+    path = os.pathsep.join(part for part in (package, inherited) if part)
+    return {**os.environ, "PYTHONPATH": path, lifeline.VARIABLE: lifeline.address()}
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of this package in our own interpreter."""
+    return [sys.executable, "-m", lifeline.__name__, module, *arguments]
+
+
+def program_command(*command: str) -> list[str]:
+    """The command that runs a program."""
+    return [sys.executable, "-m", lifeline.__name__, lifeline.PROGRAM, *command]
+
+
+def start(
+    command: Sequence[str],
+    *,
+    stdin: int | None = None,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | IO[bytes] | None = None,
+    variables: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a command that ends with this process, in a process group of its own; `end` ends it earlier.
+
+    Args:
+        command: of `module_command` or `program_command`.
+        stdin: as of `subprocess.Popen`, as are the next.
+        stdout: its standard output.
+        stderr: its error output.
+        variables: of its environment beside this one's.
+        cwd: its working folder.
+    """
+    return subprocess.Popen(  # noqa: S603  our own interpreter, no shell
+        command,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env={**environment(), **(variables or {})},
+        cwd=cwd,
+        process_group=0,
+    )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that `start` started, with all that it has started, and wait for it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of the group is left
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def run(
+    command: Sequence[str],
+    *,
+    input: bytes | None = None,  # noqa: A002  as `subprocess.run` calls it
+    capture_output: bool = True,
+    timeout: float | None = None,
+    variables: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command as `subprocess.run` does; it ends with this process, and nothing that it has started is left afterwards.
+
+    Args:
+        command: of `module_command` or `program_command`.
+        input: its standard input; None: nothing.
+        capture_output: whether what it prints is kept instead of printed.
+        timeout: in seconds.
+        variables: of its environment beside this one's.
+        cwd: its working folder.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer, and was ended.
+    """
+    pipe = subprocess.PIPE if capture_output else None
+    fed = subprocess.DEVNULL if input is None else subprocess.PIPE
+    process = start(command, stdin=fed, stdout=pipe, stderr=pipe, variables=variables, cwd=cwd)
+    try:
+        with process:
+            try:
+                stdout, stderr = process.communicate(input, timeout)
+            except BaseException:
+                end(process)  # before the pipes are closed, which waits for it
+                raise
+    finally:
+        end(process)
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def ending(code: int) -> str:

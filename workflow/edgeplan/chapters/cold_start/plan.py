@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
@@ -14,7 +14,6 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
-from edgeplan.measurement.lock import machine_lock
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import Disk, Profile
 from edgeplan.predictors.source import Source
@@ -87,8 +86,7 @@ def plan_model(model: Path, request: Request) -> Planned:
         EdgeplanError: see `profile_model`, `predicted_profiles` and `planner.plan`.
     """
     graph, _ = read_model(model)
-    with at_work(request.costs):
-        return _plan(model, graph, request)
+    return _plan(model, graph, request)
 
 
 def read_model(model: Path) -> tuple[Graph, Lowered]:
@@ -100,15 +98,6 @@ def read_model(model: Path) -> tuple[Graph, Lowered]:
     graph = simplify(load_onnx(model))
     require_exact(graph, str(model))
     return graph, lower(graph)
-
-
-def at_work(costs: str) -> AbstractContextManager[None]:
-    """Holds the machine while candidates are listed, kernels measured and plans built; predicted costs never wait for it.
-
-    Raises:
-        BusyError: another process is measuring on this machine, and did not end in time.
-    """
-    return nullcontext() if costs == "predicted" else machine_lock(LOCK_SECONDS)
 
 
 def _plan(model: Path, graph: Graph, request: Request) -> Planned:
@@ -133,7 +122,10 @@ def _plan(model: Path, graph: Graph, request: Request) -> Planned:
             lines.append(preparation.about())
         about = tuple(filter(None, lines))
     else:
-        profiles = profile_model(dnnl, model, graph, settings, cores=cores, name=name, store=store, layouts=request.layouts)
+        profiles = profile_model(
+            dnnl, model, graph, settings,
+            cores=cores, name=name, store=store, layouts=request.layouts, lock_timeout_seconds=LOCK_SECONDS,
+        )  # fmt: skip
     with ExitStack() as stack:
         options = Options(disk=_disk(model, predicted=predicted) if request.planner == EVICTED else None)
         if request.reprofile:

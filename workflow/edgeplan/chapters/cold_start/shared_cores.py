@@ -13,8 +13,6 @@ import itertools
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,12 +24,13 @@ from edgeplan.engines.onednn.cold import prepared
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.background import background_load
-from edgeplan.measurement.process.child import ColdRunError, environment
+from edgeplan.measurement.process.child import ColdRunError
 from edgeplan.measurement.process.inputs import job_inputs
 from edgeplan.measurement.process.job import Artefact, RunJob, RunResult
 from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.plan_folder import PROGRAM_NAME
+from edgeplan.support.subprocesses import module_command, run
 
 _OURS, _ONNX_RUNTIME = "edgeplan", "onnxruntime"
 _BEGIN_SECONDS = 0.5  # until a loop runs
@@ -69,15 +68,8 @@ def busy_loops(cores: Sequence[int]) -> Iterator[None]:
 
 
 def _cold_ms(job: RunJob, variables: Mapping[str, str]) -> float:
-    command = [sys.executable, "-m", "edgeplan.measurement.process.worker"]
-    done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
-        command,
-        input=job.model_dump_json().encode(),
-        capture_output=True,
-        timeout=_TIMEOUT_SECONDS,
-        env={**environment(), **variables},
-        check=False,
-    )
+    command = module_command("edgeplan.measurement.process.worker")
+    done = run(command, input=job.model_dump_json().encode(), timeout=_TIMEOUT_SECONDS, variables=variables)
     result = (
         RunResult.model_validate_json(done.stdout) if done.returncode == 0 else RunResult(reason=done.stderr.decode()[-300:])
     )

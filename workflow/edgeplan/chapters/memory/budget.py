@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from edgeplan.devices.machine import memory_bytes
+from edgeplan.devices.free_memory import free_memory
 from edgeplan.errors import ParamsError
 
 #: Column of stored rows that were measured alone, perhaps on another machine; "" of the others, which are of the environment's.
@@ -53,20 +53,20 @@ class Budget:
         )
 
 
-def require_in_machine(budget: Budget, where: str) -> None:
-    """A budget is no more than the memory of this machine.
+def require_free(budget: Budget, where: str) -> None:
+    """Refuse a budget above the memory that this process may still take: beyond it, it would be killed.
 
     Args:
         budget: any.
         where: the option, for messages.
 
     Raises:
-        ParamsError: it is more.
+        ParamsError: it is more than the machine, or a memory cgroup around the process, has left.
     """
-    there = memory_bytes()
-    if budget.size > there:
-        what = f"{mib(budget.size)} is more than this machine has: {mib(there)}"
-        raise ParamsError(what, where=where, next_step=f"give at most {there // MIB}MiB")
+    free = free_memory()
+    if budget.size > free.size:
+        what = f"a budget of {mib(budget.size)} is more than the {mib(free.size)} that are left by {free.limited_by}"
+        raise ParamsError(what, where=where, next_step=f"give less than {free.size // MIB}MiB, or free some memory")
 
 
 def mib(size: float) -> str:

@@ -6,9 +6,7 @@ import itertools
 import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -28,7 +26,10 @@ from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.predictors.packing import digest_of
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.progress import progress
+from edgeplan.support import cpus, lifeline
 from edgeplan.support.files import read_json, write_json
+from edgeplan.support.scratch import ScratchFolder
+from edgeplan.support.subprocesses import module_command, run
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 
 #: `edgeplan.measurement.bench.STORED_ROWS_ONLY`, whose module needs the engines.
@@ -125,14 +126,14 @@ def measure_speed(params: Params, device: str, rules: FusionRules, predictor: De
     found: dict[str, float] = {}
     settings = params.evaluation
     if settings.speed_runs:
-        with tempfile.TemporaryDirectory(prefix="edgeplan-speed-") as folder:
+        with ScratchFolder("speed") as folder:
             model = save_onnx(prior_models()["resnet50"](), Path(folder) / "resnet50.onnx")
-            command = [sys.executable, "-m", "edgeplan", "predict", str(model), "--device", device]
-            variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+            command = module_command("edgeplan", "predict", str(model), "--device", device)
+            variables = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
             process, call = [], []
             for _ in range(settings.speed_runs):
                 start = time.perf_counter()
-                subprocess.run(command, check=True, capture_output=True, env=variables)  # noqa: S603  our own command
+                run(command, variables=variables).check_returncode()
                 process.append(time.perf_counter() - start)
             graph = load_onnx(model)
             for _ in range(settings.speed_runs):
@@ -159,7 +160,8 @@ def batch_tables(seed: int, count: int, rules: FusionRules, description: str = "
     """Kernel tables of so many variants, an equal share of each family, built on all cores; the bar shows `description`."""
     shares = [len(range(i, count, len(FAMILIES))) for i in range(len(FAMILIES))]
     # forked: the scripts of the stages are no importable modules; the children build tables and touch no engine or OpenMP
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
+    forked = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(cpus.workers(), forked, lifeline.end_with, (lifeline.address(),)) as pool:
         built = pool.map(_family_tables, FAMILIES, shares, itertools.repeat(seed), itertools.repeat(rules))
         found = []
         # After the fork: the bar has a thread of its own, whose locks the children would inherit as they are.

@@ -8,7 +8,6 @@ script of Snakemake.
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.training import train_predictor
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, read_parquet, write_parquet
-from edgeplan.support.subprocesses import ending, environment
+from edgeplan.support.subprocesses import ending, module_command, run
 
 _ROWS, _JOB, _PREDICTORS, _HELD_OUT, _ERROR = "rows.parquet", "job.json", "predictors", "held_out.parquet", "error.json"
 
@@ -44,7 +43,7 @@ def train_in_process(
     """
     write_parquet(rows, folder / _ROWS)
     write_json(folder / _JOB, {"settings": settings.model_dump(mode="json"), "about": dict(about)})
-    done = subprocess.run([sys.executable, "-m", __name__, str(folder)], env=environment(), check=False)  # noqa: S603  no shell
+    done = run(module_command(__name__, str(folder)), capture_output=False)
     if (folder / _ERROR).is_file():
         told = read_document(folder / _ERROR, "what", "where", "next_step")
         raise FormatError(str(told["what"]), where=str(told["where"]), next_step=str(told["next_step"]))

@@ -15,6 +15,7 @@ from google.protobuf.message import EncodeError
 from onnx import helper, numpy_helper
 
 from edgeplan.engines.cold import UnsupportedError, model_files
+from edgeplan.support.subprocesses import program_command, run
 
 _SECONDS = 600
 #: What pnnx says of an operator for which it knows no ncnn layer; it writes a file all the same, which ncnn then refuses.
@@ -34,9 +35,9 @@ def convert(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path) ->
     with tempfile.TemporaryDirectory(dir=folder) as made:
         work = Path(made)
         shapes = ",".join(f"[{','.join(map(str, shape))}]f32" for shape in inputs.values())
-        command = [program, str(_source(model, work)), "fp16=0", f"inputshape={shapes}"]
+        command = program_command(program, str(_source(model, work)), "fp16=0", f"inputshape={shapes}")
         try:
-            done = subprocess.run(command, capture_output=True, timeout=_SECONDS, cwd=work, check=False)  # noqa: S603  no shell
+            done = run(command, timeout=_SECONDS, cwd=work)
         except subprocess.TimeoutExpired as error:
             raise UnsupportedError(f"pnnx did not convert the model within {_SECONDS} s") from error
         said = (done.stdout + done.stderr).decode(errors="replace").splitlines()

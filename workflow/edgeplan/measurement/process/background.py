@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
+
+from edgeplan.support.subprocesses import end, module_command, start
 
 _PERIOD_SECONDS = 0.005  # shorter than the cold starts of the smallest models
 
 
 def keep_busy(core: int, percent: int) -> None:
-    """Keep a core busy for that share of each period, until the parent process ends."""
+    """Keep a core busy for that share of each period, until the process is ended."""
     os.sched_setaffinity(0, {core})
-    parent = os.getppid()
     busy = _PERIOD_SECONDS * percent / 100
-    while os.getppid() == parent:  # a killed parent leaves no load behind
-        start = time.perf_counter()
-        while time.perf_counter() - start < busy:
+    while True:
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < busy:
             pass
         if percent < 100:  # noqa: PLR2004  else it never leaves the core, not even to be put behind others
             time.sleep(_PERIOD_SECONDS - busy)
@@ -31,13 +31,11 @@ def background_load(core: int, percent: int) -> Iterator[None]:
     if percent == 0:
         yield
         return
-    command = [sys.executable, "-m", "edgeplan.measurement.process.background", str(core), str(percent)]
-    process = subprocess.Popen(command)  # noqa: S603  our own interpreter and module, no shell
+    process = start(module_command("edgeplan.measurement.process.background", str(core), str(percent)))
     try:
         yield
     finally:
-        process.kill()
-        process.wait()
+        end(process)
 
 
 if __name__ == "__main__":

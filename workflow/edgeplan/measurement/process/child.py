@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 import tempfile
 from types import TracebackType
 from typing import Self, TypeVar
@@ -13,9 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from edgeplan.errors import EdgeplanError
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
-from edgeplan.support.subprocesses import ending, environment
-
-__all__ = ["ColdRunError", "Forks", "environment", "prepare_offline", "run_cold"]
+from edgeplan.support.subprocesses import end, ending, module_command, run, start
 
 Result = TypeVar("Result", bound=BaseModel)
 _STDERR_LINES = 6
@@ -68,16 +65,8 @@ def work_apart(module: str, job: BaseModel, result: type[Result], what: str, tim
     Raises:
         ColdRunError: the process crashed, hung or answered nonsense; its last words on stderr are in the message.
     """
-    command = [sys.executable, "-m", module]
     try:
-        done = subprocess.run(  # noqa: S603  our own interpreter and module, no shell
-            command,
-            input=job.model_dump_json().encode(),
-            capture_output=True,
-            timeout=timeout_seconds,
-            env=environment(),
-            check=False,
-        )
+        done = run(module_command(module), input=job.model_dump_json().encode(), timeout=timeout_seconds)
     except subprocess.TimeoutExpired as error:
         raise ColdRunError(
             f"{what}: no result within {timeout_seconds:g} s{_last_words(error.stderr)}",
@@ -121,7 +110,10 @@ class Forks:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._process is not None:
-            self._process.communicate()  # nothing more is asked: it ends
+            with self._process:
+                if error is None:
+                    self._process.communicate()  # nothing more is asked: it ends
+                end(self._process)
         self._said.close()
 
     def run_cold(self, job: RunJob) -> RunResult:
@@ -143,10 +135,8 @@ class Forks:
     def open(self) -> None:
         """Start the process that is forked; the first job does it where nobody did."""
         if self._process is None:
-            command = [sys.executable, "-m", "edgeplan.measurement.process.worker", "--fork"]
-            self._process = subprocess.Popen(  # noqa: S603  our own interpreter and module, no shell
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, env=environment()
-            )
+            command = module_command("edgeplan.measurement.process.worker", "--fork")
+            self._process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
 
     def _ask(self, job: BaseModel, result: type[Result]) -> Result:
         self.open()

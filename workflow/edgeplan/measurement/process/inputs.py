@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.tensors import Border
+from edgeplan.support.tensors import Border
 
 Array = npt.NDArray[Any]
 _BELOW = 2

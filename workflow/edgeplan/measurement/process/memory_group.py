@@ -19,10 +19,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeplan.support.subprocesses import environment
+from edgeplan.support.scratch import delete_abandoned, make_held
+from edgeplan.support.subprocesses import end, start
 
 _ROOT_1, _ROOT_2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 _PAGE_BYTES = 4096
+_NAME = "edgeplan-"
 _READY_SECONDS = 120.0
 
 
@@ -110,9 +112,15 @@ def memory_group() -> Iterator[MemoryGroup]:
     root = _own(_ROOT_1) if version == 1 else _ROOT_2
     if version == 2 and "memory" not in _controllers(root):  # noqa: PLR2004
         raise NoGroupError("this system has no memory controller for cgroups")
-    path = root / f"edgeplan-{os.getpid()}-{time.monotonic_ns()}"
-    try:
+
+    def make() -> Path:
+        path = root / f"{_NAME}{os.getpid()}-{time.monotonic_ns()}"
         path.mkdir()
+        return path
+
+    delete_abandoned(root.glob(f"{_NAME}*"), Path.rmdir)  # of processes that were killed
+    try:
+        path, descriptor = make_held(make)
     except OSError as error:
         raise NoGroupError(f"no memory cgroup can be made: {error.strerror}") from error
     try:
@@ -124,6 +132,7 @@ def memory_group() -> Iterator[MemoryGroup]:
                 break
             except OSError:
                 time.sleep(0.05)
+        os.close(descriptor)
 
 
 def _own(root: Path) -> Path:
@@ -158,18 +167,12 @@ def run_limited(module: str, job_with_gate: bytes, gate: Path, budget: int, time
     """
     with memory_group() as group, tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
         starter = (
-            "import os,sys,runpy\n"
+            "import os\n"
             "os.read(0,1)\n"  # until it is in the group
-            "sys.argv=[sys.argv[1]]\n"
-            "runpy.run_module(sys.argv[0],run_name='__main__',alter_sys=True)\n"
+            "from edgeplan.support.lifeline import main\n"
+            "main()\n"
         )
-        process = subprocess.Popen(  # noqa: S603  our own interpreter and module, no shell
-            [sys.executable, "-c", starter, module],
-            stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=errors,
-            env=environment(),
-        )
+        process = start([sys.executable, "-c", starter, module], stdin=subprocess.PIPE, stdout=said, stderr=errors)
         timer = threading.Timer(timeout_seconds, process.send_signal, (signal.SIGKILL,))
         timer.start()
         try:
@@ -184,9 +187,7 @@ def run_limited(module: str, job_with_gate: bytes, gate: Path, budget: int, time
             found = group.peak, group.failures
         finally:
             timer.cancel()
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            end(process)
         return Limited(code, _all_of(said.fileno()), _all_of(errors.fileno()), idle, limit, *found)
 
 

@@ -30,6 +30,7 @@ from edgeplan.measurement.process.inputs import Array, digest, random_inputs, re
 from edgeplan.measurement.process.interference import together_us
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.measurement.process.prepare_machine import settle
+from edgeplan.support import lifeline
 from edgeplan.support.subprocesses import ending
 
 Job = PrepareJob | RunJob | OnceJob
@@ -78,7 +79,7 @@ def _serve(real_stdout: int) -> None:
     gc.collect()
     gc.freeze()  # what is shared with the children is not looked through, which would copy it
     for line in sys.stdin.buffer:
-        child = os.fork()
+        child = lifeline.fork()
         if not child:
             signal.alarm(_TIMEOUT_SECONDS)
             try:

@@ -30,7 +30,7 @@ def solve(all_of: Buffers, capacity: int | None = None, timeout_s: float = 60.0,
         Within a capacity, a layout or none, and whether that is proven; without one, the lowest
         layout found and a bound.
     """
-    _compile()
+    load()
     started = clock()
     deadline = started + timeout_s
     bound = max_live(all_of)
@@ -69,8 +69,8 @@ def solve(all_of: Buffers, capacity: int | None = None, timeout_s: float = 60.0,
 
 
 @cache
-def _compile() -> None:
-    """Run everything once, so that no search pays for compiling."""
+def load() -> None:
+    """Run everything once, so that no search pays for compiling or loading."""
     tiny = Buffers(
         *(np.array(values, dtype=np.int64) for values in ([0, 1, 0, 3, 2], [2, 4, 3, 5, 5], [3, 2, 1, 3, 2], [1] * 5))
     )

@@ -11,10 +11,12 @@ everywhere here.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.planning.layout.buffers import Ints
+from edgeplan.planning.layout.buffers import Buffers, Ints
 from edgeplan.planning.memory.workload import Placement, Workload, placement
 from edgeplan.support.compiled import compiled
 
@@ -48,6 +50,15 @@ def at_both_ends(workload: Workload, budget: int) -> Ints | None:
     ranges = (tensors.size, tensors.lower, tensors.upper, tensors.alignment)
     address = _all_at_both_ends(*ranges, workload.by_begin, budget)
     return address if (address >= 0).all() else None
+
+
+@cache
+def load() -> None:
+    """Compile or load it, by running it once."""
+    one, tensors = np.ones(1, np.int64), Buffers(*(np.array([value], np.int64) for value in (0, 1, 1, 1)))
+    tiny = Workload(np.ones(1), one, tensors)
+    place(tiny, 2)
+    at_both_ends(tiny, 2)
 
 
 @compiled

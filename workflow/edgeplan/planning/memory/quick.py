@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
 from edgeplan.planning.layout.buffers import Ints
 from edgeplan.planning.memory import bounds, residents, simulate, skyline
-from edgeplan.planning.memory.workload import Placement, Reader, Workload
+from edgeplan.planning.memory.workload import Placement, Reader, Workload, placement
 
 #: Inferences that follow each other when a period is planned; the first ones begin with memory filled.
 REPEATS = 6
@@ -59,6 +61,26 @@ def bound_ms(workload: Workload, reader: Reader, budget: int, mode: Mode) -> flo
     return (bounds.isolated_ms if mode is Mode.isolated else bounds.period_ms)(workload, reader, budget)
 
 
+def all_kept(workload: Workload, offsets: Ints) -> Placement:
+    """A placement that reads nothing again: all weights have places of their own behind a layout of the tensors."""
+    begins = _behind(workload, offsets)[:-1]
+    weights = np.where(workload.weight_bytes > 0, begins, -1)
+    return placement(workload, offsets, weights, np.full(workload.steps, -1, dtype=np.int64))
+
+
+def enough_bytes(workload: Workload, offsets: Ints) -> int:
+    """Room that `all_kept` takes."""
+    return int(_behind(workload, offsets)[-1])
+
+
+def _behind(workload: Workload, offsets: Ints) -> Ints:
+    """Addresses of the weights of all steps behind a layout of the tensors, and where the last ones end."""
+    step = workload.weight_alignment
+    tensors = int((offsets + workload.tensors.size).max(initial=0))
+    found: Ints = np.cumsum(-(-np.concatenate([[tensors], workload.weight_bytes]) // step) * step)
+    return found
+
+
 def best(
     workload: Workload,
     reader: Reader,
@@ -89,6 +111,10 @@ def best(
     for offsets in layouts:
         if int((offsets + workload.tensors.size).max(initial=0)) > budget:
             continue
+        if enough_bytes(workload, offsets) <= budget:  # a bound, not a wish: no more of it is taken than there is to keep
+            placed = all_kept(workload, offsets)
+            timeline = simulate.run(workload, reader, placed, 1 if mode is Mode.isolated else REPEATS)
+            return _priced(workload, budget, mode, bound, placed, timeline)
         for placed, timeline, frugal in _placements(workload, reader, budget, mode, offsets, shares):
             made.append(_priced(workload, budget, mode, bound, placed, timeline))
             if frugal and made[-1].predicted_ms <= bound * (1 + near):

@@ -47,12 +47,6 @@ def address(name: str) -> int:
     return _compiled(name)[0]
 
 
-def compile_all() -> None:
-    """Compile what is not on the disk yet."""
-    for name in names():
-        address(name)
-
-
 def names() -> Iterable[str]:
     """Names of all kernels."""
     return (f"{family}_{element}" for family, kernel in KERNELS.items() for element in kernel.elements)

@@ -10,6 +10,7 @@ as a code, and Python does that step again in its own words.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ __all__ = [
     "ensure",
     "execute",
     "fetch",
+    "load",
     "mix",
     "prepare",
     "publish",
@@ -40,8 +42,9 @@ __all__ = [
 ]
 
 
-def _compile() -> None:
-    """When this module is imported: what Python calls, for the types it is called with; cached by numba."""
+@cache
+def load() -> None:
+    """Compile or load what Python calls, for the types that it is called with, so that nothing that is timed waits for it."""
     word, words = types.int64, types.int64[::1]
     i1, f1 = types.int8[:, ::1], types.float32[:, ::1]
     tape = types.NamedTuple(  # type: ignore[no-untyped-call]
@@ -79,6 +82,3 @@ def _rehearse() -> None:
     drive(tape, store, places, own, none, 0, stealing=True, slower=0.0)
     await_all(tape, store, places, own)
     advance(tape, store, places, own, none, none, 0, 0, 1, True, 0)  # noqa: FBT003
-
-
-_compile()

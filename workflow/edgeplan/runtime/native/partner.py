@@ -5,6 +5,7 @@ The counters are words in memory that both processors see while they run, of whi
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,9 @@ def run_lane(
     return _await(places, own, shared, last, limit_ns)
 
 
-def _compile() -> None:
-    """When this module is imported, for the types that it is called with; then called with nothing to do."""
+@cache
+def load() -> None:
+    """Compile or load for the types that it is called with, and call it with nothing to do: no run waits for that."""
     words, table, word = types.int64[::1], types.int64[:, ::1], types.int64
     dispatcher: Any = run_lane
     dispatcher.compile((words, words, words, table, table, table, word, word))
@@ -97,6 +99,3 @@ def _compile() -> None:
     none = np.zeros((0, COLUMNS), np.int64)
     own, places = np.zeros(OWN_WORDS, np.int64), np.zeros(PLACES, np.int64)
     run_lane(places, own, addresses, none, np.zeros((0, CALL_COLUMNS), np.int64), np.zeros((0, 2), np.int64), 0, 0)
-
-
-_compile()

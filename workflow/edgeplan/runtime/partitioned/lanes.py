@@ -124,6 +124,7 @@ class PollingLanes(Lanes):
 
     def __init__(self, cpu: OnednnProcessor, gpu: Processor, items: Sequence[Item], limit_seconds: float) -> None:
         super().__init__(cpu, gpu, items, limit_seconds)
+        partner.load()
         self._counters = gpu.allocate(2 * ALIGNMENT)
         self._addresses = np.array([self._counters.address, self._counters.address + ALIGNMENT], np.int64)
         rows: list[tuple[int, int, int]] = []

@@ -16,7 +16,6 @@ from edgeplan.chapters.cold_start.measuring.variants import digest
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.kept import KeptTables
-from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import random_inputs, relative_error
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
@@ -44,7 +43,6 @@ def check_outputs(
     seed: int,
     choices: int,
     kept: KeptTables,
-    lock_timeout_seconds: float = 0.0,
     budget: Budget | None = None,
 ) -> tuple[pd.DataFrame, int]:
     """Run the model with the k-th candidate of every step (its last where it has fewer), for all k, home layouts and widths.
@@ -60,7 +58,6 @@ def check_outputs(
         seed: of the inputs.
         choices: try only the first so many; 0: all.
         kept: results by key, with `COLUMNS`; what was checked with this library and runtime is not checked again.
-        lock_timeout_seconds: how long to wait while another process is measuring, which checks would disturb.
         budget: beyond it no more than the first choice under the first layout is run, and nothing is kept.
 
     Returns:
@@ -70,29 +67,28 @@ def check_outputs(
     key = f"{model.name}-{check_key(model.digest, dnnl.info.version, dnnl.info.isa, seed, choices, threads)}"
     if (found := kept.get(key)) is not None:
         return found, 0
-    with machine_lock(lock_timeout_seconds):
-        with np.load(reference(), allow_pickle=False) as stored:
-            expected = [stored[name] for name in stored.files]
-        inputs = random_inputs(model.inputs, seed)
-        lowered = lower(graph)
-        weights = locate_weights(model.path, lowered)
-        rows, left_out, budget = list[dict[str, Any]](), 0, budget or Budget()
-        for home, width in product(HOMES, threads):
-            dnnl.set_threads(width)
-            with dnnl.without_primitive_cache():  # what profiling left there would be offered, too, and could not be created
-                offered = step_candidates(dnnl, lowered, home)
-            most = max(map(len, offered))
-            for k in range(min(most, choices or most)):
-                if rows and budget.over:
-                    left_out += 1
-                    continue
-                picked = [candidates[min(k, len(candidates) - 1)] for candidates in offered]
-                program = build_program(dnnl, lowered, home, picked, weights, width)
-                outputs = SequentialSession(dnnl, program, model.path.parent, width).run(inputs)
-                error = relative_error([outputs[name] for name in graph.outputs], expected)
-                kernels = json.dumps(sorted({c.name for c in picked}))
-                place = {"model": model.name, "layout": home, "threads": width, "choice": k}
-                rows.append({**place, "error": error, "kernels": kernels})
+    with np.load(reference(), allow_pickle=False) as stored:
+        expected = [stored[name] for name in stored.files]
+    inputs = random_inputs(model.inputs, seed)
+    lowered = lower(graph)
+    weights = locate_weights(model.path, lowered)
+    rows, left_out, budget = list[dict[str, Any]](), 0, budget or Budget()
+    for home, width in product(HOMES, threads):
+        dnnl.set_threads(width)
+        with dnnl.without_primitive_cache():  # what profiling left there would be offered, too, and could not be created
+            offered = step_candidates(dnnl, lowered, home)
+        most = max(map(len, offered))
+        for k in range(min(most, choices or most)):
+            if rows and budget.over:
+                left_out += 1
+                continue
+            picked = [candidates[min(k, len(candidates) - 1)] for candidates in offered]
+            program = build_program(dnnl, lowered, home, picked, weights, width)
+            outputs = SequentialSession(dnnl, program, model.path.parent, width).run(inputs)
+            error = relative_error([outputs[name] for name in graph.outputs], expected)
+            kernels = json.dumps(sorted({c.name for c in picked}))
+            place = {"model": model.name, "layout": home, "threads": width, "choice": k}
+            rows.append({**place, "error": error, "kernels": kernels})
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     if not left_out:
         kept.add(key, frame)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,7 +18,6 @@ from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process import host_memory as grounds
 from edgeplan.measurement.process import page_cache
-from edgeplan.measurement.process.child import environment
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.interference import Interference
 from edgeplan.measurement.process.job import PrepareResult
@@ -27,6 +25,7 @@ from edgeplan.measurement.process.prepare_machine import settle
 from edgeplan.planning.machine import Span
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.support.protocols import protocol
+from edgeplan.support.subprocesses import module_command, run
 
 COLUMNS = ("kind", "core", "step", "stage", "start_ms", "end_ms")
 
@@ -89,12 +88,9 @@ def timeline_rows(kind: str, spans: Sequence[Span]) -> list[dict[str, Any]]:
 
 def _recorded(job: Mapping[str, Any]) -> tuple[Span, ...]:
     """One cold run in a fresh process. Not a pool: the scripts of Snakemake, which are `__main__` there, cannot be imported."""
-    command = [sys.executable, "-m", __name__]
-    done = subprocess.run(  # noqa: S603  our own module
-        command, input=json.dumps(job), capture_output=True, text=True, env=environment(), check=False
-    )
+    done = run(module_command(__name__), input=json.dumps(job).encode())
     if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        reason = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise DeviceError(f"a timeline could not be recorded: {reason}", where=str(job["folder"]), next_step="run it again")
     return tuple(Span(**span) for span in json.loads(done.stdout))
 

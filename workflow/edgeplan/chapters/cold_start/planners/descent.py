@@ -6,6 +6,7 @@ the two together.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -186,8 +187,9 @@ def descended(t: Times, m: Scratch, choice: Ints, place: Ints, widen_from: int, 
     return widest, now_ms, helped
 
 
-def _compile() -> None:
-    """When this module is imported: planning does not wait for it."""
+@cache
+def load() -> None:
+    """Compile or load for the types that it is called with: a search that is timed does not wait for it."""
     times, steps, real = types.float64[:, ::1], types.int64[::1], types.float64
     profile = types.NamedTuple(  # type: ignore[no-untyped-call]
         (*[times] * 7, steps, types.int64, types.int64, real), Times
@@ -198,6 +200,3 @@ def _compile() -> None:
     for function in (priced, descended):
         dispatcher: Any = function
         dispatcher.compile((profile, memory, steps, steps, types.int64, real))
-
-
-_compile()

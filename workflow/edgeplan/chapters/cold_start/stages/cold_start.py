@@ -32,7 +32,6 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.kept import KeptTables
-from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Profile
@@ -68,13 +67,11 @@ def measure_cold_start(params: Params, *, device: Path, predictors: Path, rows: 
         _require_measured(measured)
         return
     tools = Tools(load_device(device), params.cold_start, rows / "profiles")
-    # held throughout: listing candidates, building plans and converting models load the cores, too
-    with machine_lock(params.cold_start.lock_timeout_seconds):
-        with watched(rows, tools.cores.all):
-            latest = _Stage(params, tools, rows, work.resolve(), predictors).write(measured)
-        about = environment() | {"load_1min": None, "measured_at": time.strftime("%Y-%m-%d", time.gmtime(latest))}
-        library = {"library": f"oneDNN {tools.dnnl.info.version}"}
-        write_json(measured / "environment.json", about | library | others_share(rows))
+    with watched(rows, tools.cores.all):
+        latest = _Stage(params, tools, rows, work.resolve(), predictors).write(measured)
+    about = environment() | {"load_1min": None, "measured_at": time.strftime("%Y-%m-%d", time.gmtime(latest))}
+    library = {"library": f"oneDNN {tools.dnnl.info.version}"}
+    write_json(measured / "environment.json", about | library | others_share(rows))
 
 
 def _require_measured(measured: Path) -> None:
@@ -199,7 +196,6 @@ class _Stage:
                 seed=self._seed,
                 choices=self._settings.checked_choices,
                 kept=self._checked,
-                lock_timeout_seconds=self._settings.lock_timeout_seconds,
                 budget=budget.part(1 / (len(models) - number)),
             )
             if left_out:

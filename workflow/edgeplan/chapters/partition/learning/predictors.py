@@ -208,6 +208,13 @@ def load(folder: Path) -> PairPredictors:
     Raises:
         FormatError: there are none, or they are damaged.
     """
+    if not (folder / _CARD).is_file():
+        pair = folder.parent.parent.name
+        raise FormatError(
+            f"no predictors of pair {pair!r}; the package ships none, as those of a pair hold for its machine and driver alone",
+            where=str(folder),
+            next_step=f"measure the pair here, in a checkout of edgeplan: dvc repro partition@{pair}",
+        )
     card = read_json(folder / _CARD, Card, "the predictors of the pair")
     trees: dict[tuple[str, str, str, str], Trees] = {}
     for model in card.models:

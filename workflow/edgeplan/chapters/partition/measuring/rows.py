@@ -15,6 +15,7 @@ import pandas as pd
 from edgeplan.errors import StoreError
 from edgeplan.measurement.bench import STORED_ROWS_ONLY
 from edgeplan.measurement.kept import KeptTables
+from edgeplan.measurement.lock import WAIT_SECONDS, machine_lock
 from edgeplan.support.protocols import protocol
 
 #: When a row was measured, seconds since 1970.
@@ -48,25 +49,32 @@ class Rows:
     Args:
         folder: with a folder of each kind in it.
         identity: what they are for: the machine and both processors (`Opened.identity`).
+        protocol: that they are measured by.
+        wait_seconds: how long to wait while another process is measuring on this machine.
     """
 
     folder: Path
     stores: Mapping[str, KeptTables]
     identity: object
     protocol: str = "partition"
+    wait_seconds: float = WAIT_SECONDS
 
     @classmethod
     def of(
-        cls, folder: Path, identity: object, columns: Mapping[str, tuple[str, ...]] = COLUMNS, protocol: str = "partition"
+        cls,
+        folder: Path,
+        identity: object,
+        columns: Mapping[str, tuple[str, ...]] = COLUMNS,
+        protocol: str = "partition",
+        wait_seconds: float = WAIT_SECONDS,
     ) -> Rows:
         """Those of a folder, which may be absent, by the columns of each kind and the protocol that they follow.
 
         Raises:
             FormatError: a file is damaged.
         """
-        return cls(
-            folder, {kind: KeptTables(folder / kind, *names, WHEN) for kind, names in columns.items()}, identity, protocol
-        )
+        stores = {kind: KeptTables(folder / kind, *names, WHEN) for kind, names in columns.items()}
+        return cls(folder, stores, identity, protocol, wait_seconds)
 
     def found(self, kind: str, what: object, measure: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """The rows of something, measured where they are not stored.
@@ -74,10 +82,11 @@ class Rows:
         Args:
             kind: in `COLUMNS`.
             what: decides them, besides the pair and the protocol.
-            measure: gives them.
+            measure: gives them, this machine to itself.
 
         Raises:
             NotThereError: they are not stored, and nothing may be measured.
+            BusyError: another process is measuring on this machine, and did not end in time.
         """
         store, key = self.stores[kind], self._key(kind, what)
         stored = store.get(key)
@@ -85,7 +94,8 @@ class Rows:
             return stored
         if only_stored():
             raise NotThereError
-        made = measure().assign(**{WHEN: time.time()})
+        with machine_lock(self.wait_seconds):
+            made = measure().assign(**{WHEN: time.time()})
         store.add(key, made)
         return made
 

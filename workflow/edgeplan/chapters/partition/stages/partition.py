@@ -7,7 +7,6 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,6 @@ from edgeplan.chapters.partition.settings import Params, PartitionSettings
 from edgeplan.devices.machine import environment
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.errors import DeviceError
-from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.opencl.launch import DeviceNumbers
 from edgeplan.runtime.partitioned.handshake import handshake
@@ -117,8 +115,7 @@ def measure_partition(
     """
     pair = load_pair(pair_path)
     settings, folder = params.partition, (work / pair.name).resolve()
-    held = nullcontext() if only_stored() else machine_lock(settings.lock_timeout_seconds)
-    with held, watched(rows, pair.cores):
+    with watched(rows, pair.cores):
         run = _Run(pair, settings, params.seed, rows, folder)
         run.go()
     write_parquet(run.samples, samples)
@@ -139,7 +136,7 @@ class _Run:
         self.pair, self.settings, self.seed, self.folder = pair, settings, seed, folder
         self._rows_path = rows
         self.known = self._known()
-        self.rows = Rows.of(rows, self.known.identity)
+        self.rows = Rows.of(rows, self.known.identity, wait_seconds=settings.lock_timeout_seconds)
 
     def _known(self) -> _Known:
         """What the pair is, or, where nothing may be measured, what the stored rows are of."""

@@ -18,7 +18,6 @@ from edgeplan.chapters.partition.costs import chosen_assignments, model_costs
 from edgeplan.chapters.partition.eop.contention import contention as measured_contention
 from edgeplan.chapters.partition.eop.costs import MeasuredCosts, at_ratios, best_options, measured_costs
 from edgeplan.chapters.partition.eop.operators import REPEATS, SAMPLED, Sampled, dimension_of, operator_of
-from edgeplan.chapters.partition.eop.settings import EopSettings
 from edgeplan.chapters.partition.eop.sweeps import (
     SWEEP,
     Subject,
@@ -44,7 +43,6 @@ from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
-from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.planning.partition.eop import Eop
@@ -121,11 +119,10 @@ def measure_eop(
         BusyError: another process is measuring on this machine, and did not end in time.
         DeviceError: a processor of the pair is not there, or fails.
     """
-    pair, settings = load_pair(pair_path), params.partition.eop
+    pair = load_pair(pair_path)
     folder = (work / pair.name).resolve()
-    held = nullcontext() if only_stored() else machine_lock(params.partition.lock_timeout_seconds)
-    with held, watched(rows, pair.cores):
-        run = _Run(pair, settings, params.seed, rows, folder, load(predictors))
+    with watched(rows, pair.cores):
+        run = _Run(pair, params, rows, folder, load(predictors))
         run.go()
     written = {sampled: run.sampled, contention: run.contention, sweeps: run.sweeps, plans: run.plans, key: run.key}
     for path, frame in written.items():
@@ -137,12 +134,10 @@ def measure_eop(
 class _Run:
     """One run of the stage."""
 
-    def __init__(
-        self, pair: PairFile, settings: EopSettings, seed: int, rows: Path, folder: Path, predictors: PairPredictors
-    ) -> None:
-        self.predictors = predictors
-        self.pair, self.settings, self.seed, self.folder, self._path = pair, settings, seed, folder, rows
-        self.rows = Rows.of(rows, self._identity(), COLUMNS, "eop")
+    def __init__(self, pair: PairFile, params: Params, rows: Path, folder: Path, predictors: PairPredictors) -> None:
+        self.predictors, self.settings, self.seed = predictors, params.partition.eop, params.seed
+        self.pair, self.folder, self._path = pair, folder, rows
+        self.rows = Rows.of(rows, self._identity(), COLUMNS, "eop", params.partition.lock_timeout_seconds)
 
     def _identity(self) -> object:
         """What the rows are of; where nothing may be measured, what those that are stored are of."""

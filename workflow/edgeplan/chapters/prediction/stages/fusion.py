@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,10 +25,12 @@ from edgeplan.graph.fusion_rules import Provenance
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.bench import Bench
-from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.lock import after_measurements
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
+from edgeplan.support import cpus
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.support.rounding import nine_digits
+from edgeplan.support.scratch import ScratchFolder
 from edgeplan.workspace import SHIPPED
 
 
@@ -57,18 +58,22 @@ class ExecutedNodes:
         return self._engine.reports_nodes
 
     def ask(self, models: Iterable[Graph]) -> None:
-        """Load every model that is not known yet. Nothing is timed, so all cores take part."""
-        with machine_lock():
-            os.sched_setaffinity(0, range(os.cpu_count() or 1))
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
+        """Load every model that is not known yet. Nothing is timed, so all processors that were allowed take part."""
+        after_measurements()
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cpus.allowed())
+        try:
+            with ThreadPoolExecutor(cpus.workers()) as pool:
                 list(pool.map(self, models))
+        finally:
+            os.sched_setaffinity(0, before)
 
     def __call__(self, graph: Graph) -> list[EngineNode]:
         """The nodes of a model, with their members only."""
         digest = graph_digest(graph)
         if digest not in self._known:
             with (
-                tempfile.TemporaryDirectory(prefix="edgeplan-verify-") as folder,
+                ScratchFolder("fusion") as folder,
                 self._engine.load_profiled(save_onnx(graph, Path(folder) / "model.onnx"), graph) as session,
             ):
                 nodes, _ = session.profile([])  # what it would run shows without a run

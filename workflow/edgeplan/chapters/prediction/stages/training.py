@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from edgeplan.chapters.prediction.settings import Params
 from edgeplan.chapters.prediction.training_part import train_in_process
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
-from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.lock import after_measurements
 from edgeplan.predictors.intervals import with_quantile_of
 from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.kind_factors import cross_fitted_ms, fit_factors
@@ -32,7 +30,9 @@ from edgeplan.predictors.training_rows import LACKING, trained_on
 from edgeplan.progress import progress
 from edgeplan.reporting.metrics import accuracy
 from edgeplan.reporting.uncertainty import rmspe_difference
+from edgeplan.support import cpus
 from edgeplan.support.frames import read_document, read_parquet, write_csv, write_parquet
+from edgeplan.support.scratch import ScratchFolder
 
 #: Folders, below that of the device's predictors, of those trained for comparison only.
 ISOLATED, SHORT, FOREST = "isolated", "in_situ_short", "forest"
@@ -78,10 +78,10 @@ def train(
     whole = read_parquet(calibration, "model_id", "family", "spec", "measured_ms")
     whole_kernels = kernels_of(whole, read_rules(rules))  # what cannot be read ends the stage before it trains
     parts = _parts(table, about)
-    with machine_lock():  # trees are grown on all cores, in processes that load libraries as they start
-        trained = _train_all(parts, params, about)
-        predictor, held_out = trained[_DEVICE]
-        forest = train_forest_predictor(parts[_DEVICE], _settings(params), predictor)
+    after_measurements()  # trees are grown on all cores, in processes that load libraries as they start
+    trained = _train_all(parts, params, about)
+    predictor, held_out = trained[_DEVICE]
+    forest = train_forest_predictor(parts[_DEVICE], _settings(params), predictor)
     measured_ms = whole["measured_ms"].to_numpy(float)
     calibrated(forest, whole_kernels, measured_ms).save(predictors / FOREST)
     calibrated(predictor, whole_kernels, measured_ms).save(predictors)
@@ -193,7 +193,7 @@ def _train_all(
     asked: Mapping[str, pd.DataFrame], params: Params, about: Mapping[str, Any]
 ) -> dict[str, tuple[DevicePredictor, pd.DataFrame]]:
     """`_train` of several tables at once, a process each: the trees of one are grown one after the other, on one core."""
-    with TemporaryDirectory(prefix="edgeplan-training-") as folder, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ScratchFolder("training") as folder, ThreadPoolExecutor(cpus.workers()) as pool:
         largest_first = sorted(asked, key=lambda name: -len(asked[name]))
         started = {
             pool.submit(_train, Path(folder) / str(number), asked[name], params, about, name): name

@@ -1,0 +1,111 @@
+"""`edgeplan compile` compiles all; nothing is compiled for a command that refuses, nor said to be."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import edgeplan
+from edgeplan.cli import ahead
+
+_PACKAGE = Path(edgeplan.__file__).parent
+#: What the commands that plan and run do with compiled code, on inputs that need all of it.
+_USES = """
+import logging, sys
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+import numpy as np
+from edgeplan.planning.layout.buffers import buffers
+from edgeplan.planning.layout.solve import solve
+from edgeplan.planning.memory import planner
+from edgeplan.planning.memory.quick import Mode
+from edgeplan.planning.memory.workload import Reader, Workload
+from edgeplan.runtime import kernels, native
+from edgeplan.runtime.memory import checksum
+from edgeplan.runtime.native import partner
+from edgeplan.chapters.cold_start.planners.streamed import streamed
+from edgeplan.planning.profile import Disk
+from cold_start_instances import realistic
+
+chance = np.random.default_rng(1)
+lower = chance.integers(0, 30, 60)
+some = buffers(lower, lower + chance.integers(1, 12, 60), chance.integers(1, 40, 60))
+assert solve(some, None, 0.5).offsets is not None
+tensors = buffers(np.arange(8), np.arange(8) + 2, chance.integers(1, 9, 8))
+work = Workload(np.ones(9), chance.integers(0, 9, 9), tensors)
+least = planner.least(work)
+for mode in Mode:
+    planner.plan(work, Reader(10.0), least.height, mode)
+checksum(np.zeros(8192, np.uint8))
+streamed(realistic(12, 1), Disk(500.0, 0.1))
+native.load()
+partner.load()
+for name in kernels.names():
+    kernels.address(name)
+"""
+
+
+def _ran(arguments: list[str], cache: str | None = None) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join((str(_PACKAGE.parent), str(Path(__file__).parent)))
+    environment = os.environ | {"PYTHONPATH": paths} | ({"XDG_CACHE_HOME": cache} if cache else {})
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, text=True, capture_output=True, check=False, timeout=300
+    )
+
+
+def _compiling() -> set[str]:
+    """Modules of the package that have something compiled."""
+    found = set()
+    for path in _PACKAGE.rglob("*.py"):
+        names = (
+            node.module for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)
+        )
+        if "edgeplan.support.compiled" in names:
+            found.add(".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"))
+    return found
+
+
+def test_all_modules_that_compile_are_known() -> None:
+    done = {*ahead.MODULES, ahead.kernels.__name__}
+    for name in done:
+        __import__(name)
+    beside = {"edgeplan.planning.layout.greedy", "edgeplan.planning.layout.parts", "edgeplan.planning.layout.canonical"}
+    packages = {"edgeplan.runtime.native", ahead.kernels.__name__}
+    left = {name for name in _compiling() if name not in done | beside and name.rpartition(".")[0] not in packages}
+    assert not left
+    assert beside <= sys.modules.keys()  # the solver's
+
+
+def test_after_it_nothing_is_compiled() -> None:
+    for load in ahead.loads():
+        load()
+    ended = _ran(["-c", _USES])
+    assert ended.returncode == 0, ended.stderr
+    assert "compiling" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan cold-start none.onnx -o plan",
+        "plan cold-start none.onnx -o plan --costs predicted",
+        "plan memory none.onnx -b 50% -o plan",
+        "plan memory none.onnx -b 0 -o plan",
+        "plan layout none.csv -o out.csv",
+        "plan partition none.onnx --pair pair-pocl -o plan",
+        "run none",
+        "run none --cold",
+        "measure none.onnx -d cpu-onednn",
+        "predict none.onnx -d cpu-onednn",
+    ],
+)
+def test_a_refusal_compiles_nothing(command: str, tmp_path: Path) -> None:
+    ended = _ran(["-m", "edgeplan", *command.split()], str(tmp_path))
+    assert ended.returncode != 0
+    assert "error: " in ended.stderr
+    assert "compiling" not in ended.stderr
+    assert not list(tmp_path.rglob("*.nbi"))

@@ -1,0 +1,209 @@
+"""Workers end with the process that started them, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from lifeline_holders import INPUT, KINDS, MODEL, SCHEDULE
+from streamed_models import streamed
+
+from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
+from edgeplan.profiling.streaming import all_resident
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.streaming.program import PROGRAM_NAME, to_json
+from edgeplan.runtime.streaming.session import WEIGHTS_NAME
+from edgeplan.support import lifeline
+from edgeplan.support.files import write_json
+from edgeplan.support.subprocesses import end, module_command, program_command, run, start
+
+_MARK = "EDGEPLAN_TEST_FAMILY"
+_BEGIN_SECONDS, _END_SECONDS = 60.0, 2.0
+#: Processes that a holder has once its worker works.
+_WORKING = {"forked": 2, "pool": 2, "converter": 3, "nested": 2}
+
+
+def _family(mark: str) -> list[int]:
+    """Processes that live with a mark in their environment, which all inherit; of those that have ended nothing can be read."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"{_MARK}={mark}".encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def left(mark: str) -> list[int]:
+    """Those that live two seconds later."""
+    deadline = time.monotonic() + _END_SECONDS
+    while (found := _family(mark)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
+
+
+@dataclass
+class Holder:
+    """A process that holds a worker, and what it has started."""
+
+    process: subprocess.Popen[bytes]
+    mark: str = field(repr=False)
+
+    @property
+    def workers(self) -> list[int]:
+        """Numbers of the processes that it has started and that live."""
+        return [pid for pid in _family(self.mark) if pid != self.process.pid]
+
+    def wait_for(self, count: int) -> None:
+        """Wait until it has so many."""
+        deadline = time.monotonic() + _BEGIN_SECONDS
+        while len(self.workers) < count:
+            assert self.process.poll() is None, "it has ended"
+            assert time.monotonic() < deadline, self.workers
+            time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def held(kind: str, folder: Path) -> Iterator[Holder]:
+    """A holder of a kind of worker; nothing of it is left afterwards."""
+    mark = uuid.uuid4().hex
+    path = os.pathsep.join(p for p in (*sys.path, os.fspath(Path(__file__).parent)) if p)
+    environment = {**os.environ, _MARK: mark, "PYTHONPATH": path}
+    command = [sys.executable, os.fspath(Path(__file__).with_name("lifeline_holders.py")), kind, os.fspath(folder)]
+    holder = Holder(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL), mark)
+    try:
+        yield holder
+    finally:
+        holder.process.kill()
+        holder.process.communicate()
+        for pid in holder.workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def folder(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model and its streamed plan."""
+    made = tmp_path_factory.mktemp("held")
+    found = streamed(dnnl, "plain", made, 1 << 40)
+    (made / PROGRAM_NAME).write_text(to_json(found.built.program))
+    found.weights.rename(made / WEIGHTS_NAME)
+    (made / INPUT).write_bytes(found.inputs["input"].tobytes())
+    write_json(made / SCHEDULE, all_resident(found.built.program))
+    assert found.model == made / MODEL
+    return made
+
+
+def _require_orphans_end(kind: str, folder: Path, kills: int, seed: int) -> None:
+    if kind == "in_cgroup":
+        try:
+            with memory_group():
+                pass
+        except NoGroupError as error:
+            pytest.skip(str(error))
+    moments = random.Random(seed)  # noqa: S311  no secret
+    for number in range(kills):
+        with held(kind, folder) as holder:
+            # half of the kills meet workers that begin, half those that are at work
+            holder.wait_for(1 if number % 2 else _WORKING.get(kind, 1))
+            time.sleep(moments.uniform(0, 0.2 if number % 2 else 2.0))
+            assert holder.process.poll() is None
+            holder.process.kill()
+            holder.process.wait()
+            assert left(holder.mark) == [], f"kill {number} of a holder of {kind}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_end_with_a_parent_that_is_killed(kind: str, folder: Path) -> None:
+    _require_orphans_end(kind, folder, 1, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_end_with_parents_that_are_killed_at_any_moment(kind: str, folder: Path) -> None:
+    _require_orphans_end(kind, folder, 10, seed=2)
+
+
+def test_a_worker_goes_on_when_the_thread_that_started_it_has_ended(folder: Path) -> None:
+    with held("from_a_thread", folder) as holder:
+        assert holder.process.stdout is not None
+        assert holder.process.stdout.readline() == b"ended\n"
+        time.sleep(1.0)
+        assert len(holder.workers) == 1, "and what its parent starts later has no part in it"
+        holder.process.kill()
+        holder.process.wait()
+        assert left(holder.mark) == []
+
+
+def test_a_command_that_takes_too_long_is_ended_with_what_it_started() -> None:
+    mark = uuid.uuid4().hex
+    with pytest.raises(subprocess.TimeoutExpired):
+        run(program_command("sh", "-c", "sleep 300 & sleep 300"), timeout=1.0, variables={_MARK: mark})
+    assert left(mark) == []
+
+
+def test_nothing_is_left_of_a_command_that_has_ended() -> None:
+    mark = uuid.uuid4().hex
+    done = run(program_command("sh", "-c", "sleep 300 >/dev/null 2>&1 & echo done"), variables={_MARK: mark})
+    assert (done.returncode, done.stdout) == (0, b"done\n")
+    assert left(mark) == []
+
+
+def test_a_process_whose_holder_has_ended_does_not_begin() -> None:
+    command = [sys.executable, "-c", "from edgeplan.support.lifeline import address; print(address())"]
+    where = run([*command]).stdout.decode().strip()
+    done = subprocess.run(
+        module_command("this"), env={**os.environ, lifeline.VARIABLE: where}, capture_output=True, check=False
+    )
+    assert done.returncode == 143
+    assert done.stderr == b"the process that this one ends with has ended\n"
+    assert done.stdout == b""
+
+
+def test_the_lifeline_of_another_process_of_the_same_number_is_not_taken() -> None:
+    *rest, inode = lifeline.address().split(":")
+    variables = {**os.environ, lifeline.VARIABLE: ":".join((*rest, str(int(inode) + 1)))}
+    assert subprocess.run(module_command("this"), env=variables, capture_output=True, check=False).returncode == 143
+
+
+_ASKED = """
+import signal, sys, time
+from edgeplan.support import lifeline
+signal.signal(signal.SIGTERM, lambda *_: {what})
+lifeline.end_with_holder(asked=True)
+print("bound", flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize(("what", "code"), [("sys.exit(7)", 7), ("None", -signal.SIGKILL)], ids=["it does", "it does not"])
+def test_descendants_are_asked_to_end_and_killed_when_they_do_not(what: str, code: int) -> None:
+    # in a process of its own: the lifeline of this one holds other workers
+    holder = (
+        "import subprocess, sys\n"
+        "from edgeplan.support import lifeline\n"
+        "from edgeplan.support.subprocesses import start\n"
+        "worker = start([sys.executable, '-c', sys.argv[1]], stdout=subprocess.PIPE)\n"
+        "assert worker.stdout.readline() == b'bound\\n'\n"
+        "lifeline.end_descendants(1.0)\n"
+        "print(worker.wait(1.0))\n"
+    )
+    begin = time.monotonic()
+    done = run([sys.executable, "-c", holder, _ASKED.format(what=what)], timeout=60.0)
+    assert done.stdout.decode().strip() == str(code), done.stderr.decode()
+    assert time.monotonic() - begin < 30
+
+
+def test_end_waits_for_the_process() -> None:
+    process = start(program_command("sleep", "300"))
+    end(process)
+    assert process.returncode == -signal.SIGKILL

@@ -1,0 +1,35 @@
+"""All that is compiled, in an order in which two processes can share the work."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from edgeplan.runtime import kernels
+
+#: Modules that compile, each with a function `load`; the kernels, which are many, come after them.
+MODULES = (
+    "edgeplan.runtime.native",
+    "edgeplan.runtime.native.partner",
+    "edgeplan.chapters.cold_start.planners.descent",
+    "edgeplan.planning.layout.solve",
+    "edgeplan.planning.memory.algorithm1",
+    "edgeplan.predictors.walking",
+)
+
+
+def loads() -> Iterator[Callable[[], object]]:
+    """Functions that compile, or load what is kept, when they are called."""
+    yield from (importlib.import_module(name).load for name in MODULES)
+    yield from (partial(kernels.address, name) for name in kernels.names())
+
+
+def main() -> None:
+    """Compile from the end of the list on."""
+    for load in reversed([*loads()]):
+        load()
+
+
+if __name__ == "__main__":
+    main()
