@@ -1,4 +1,4 @@
-"""A fresh clone of what is committed: nothing to run or measure, a page within a minute, and failures that take nothing away."""
+"""A fresh clone of what is committed: nothing to run or measure, a page, and failures that take nothing away."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _changed(workspace: Workspace) -> list[str]:
 
 
 def test_nothing_is_run_and_nothing_is_measured(clone: Workspace) -> None:
-    """Else `make tables` and `dvc repro` would measure for half an hour: run `make relock` once no result changes by a commit."""
+    """Else `dvc repro` would measure for half an hour: `make relock`, once it is clear that no result changes by a commit."""
     tried = clone.run("dvc", "repro", "--allow-missing", "--dry")
     assert re.findall(r"Running stage '([^']+)'", tried) == []
     planned = re.findall(r"^rule (\w+):", clone.run("snakemake", "-n", "--quiet", "host"), re.MULTILINE)
