@@ -57,7 +57,13 @@ _LANES = {
 #: Lanes by marker, in any folder: what takes seconds, though others reach nearly all its lines, and what takes minutes.
 _MARKED = ("long", "slow")
 #: What computes with the instructions that oneDNN finds, or in blocks of their width.
-_BY_ISA = ("edgeplan.runtime.dnnl", "edgeplan.runtime.partitioned", "edgeplan.processors", "edgeplan.engines.opencl")
+_BY_ISA = (
+    "edgeplan.runtime.dnnl",
+    "edgeplan.runtime.partitioned",
+    "edgeplan.processors",
+    "edgeplan.engines.opencl",
+    "opencl_launches",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
