@@ -28,6 +28,7 @@ from edgeplan.errors import FormatError
 from edgeplan.report.pages import Section, parts, render_page, shown_first
 from edgeplan.reporting import kit
 from edgeplan.reporting.page import SUFFIX, read_chapter, with_texts, write_chapter
+from edgeplan.support.frames import write_parquet
 
 CAPTIONS = Path(report.__file__).parents[1] / "captions"
 MAX_FIGURE_BYTES = 300_000
@@ -261,7 +262,12 @@ def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> No
     write_metrics(metrics(evidence), tmp_path / "metrics.json")
     (tmp_path / "environment.json").write_text('{"cpu": "Example"}', encoding="utf-8")
     (tables / FINDINGS).write_text('["A finding."]', encoding="utf-8")
-    about = {"metrics": tmp_path / "metrics.json", "environment": tmp_path / "environment.json"}
+    write_parquet(evidence.frame("models"), tmp_path / "models.parquet")
+    about = {
+        "metrics": tmp_path / "metrics.json",
+        "environment": tmp_path / "environment.json",
+        "models": tmp_path / "models.parquet",
+    }
 
     def write() -> str:
         write_page(device="dev", tables=tables, figures=figures, chapter=page_of, **about)
