@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +24,7 @@ from edgeplan.chapters.partition.eop.page import grade as eop_grade
 from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
 from edgeplan.chapters.partition.evaluation.page import grade as partition_grade
 from edgeplan.chapters.prediction.evaluation.page import machine_grade
+from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import SHARE, others_share, watched
 from edgeplan.reporting.grade import Graded, Repeats, graded
 
@@ -98,8 +101,11 @@ def test_a_busy_loop_on_one_of_the_processors_is_seen_and_own_work_is_not(tmp_pa
     loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         with watched(rows, cores):
-            _work(1.5)
-            (rows / "a.parquet").write_text("row")
+            loop.send_signal(signal.SIGSTOP)
+            _work(1.0)  # holds nothing: it counts for nothing
+            loop.send_signal(signal.SIGCONT)
+            with machine_lock():
+                _work(1.5)
     finally:
         loop.kill()
         loop.wait()
@@ -109,15 +115,16 @@ def test_a_busy_loop_on_one_of_the_processors_is_seen_and_own_work_is_not(tmp_pa
     assert _of(graded(others_share(rows))) == "poor"
 
 
-def test_a_run_that_stores_nothing_notes_nothing_and_later_runs_add_up(tmp_path: Path) -> None:
+def test_only_what_holds_the_machine_counts_and_later_runs_add_up(tmp_path: Path) -> None:
     rows, cores = tmp_path / "rows", sorted(os.sched_getaffinity(0))[:1]
-    with watched(rows, cores):
-        pass
-    assert others_share(rows) == {}
     rows.mkdir()
-    (rows / "others.json").write_text('{"seconds": 1000.0, "others": 500.0}')
     with watched(rows, cores):
-        (rows / "b.parquet").write_text("row")
+        _work(1.2)
+    assert others_share(rows) == {}
+    (rows / "others.json").write_text('{"seconds": 1000.0, "others": 500.0}')
+    with machine_lock(), watched(rows, cores):
+        _work(1.2)
+    assert json.loads((rows / "others.json").read_text())["seconds"] == pytest.approx(1001.2, abs=0.9)
     assert others_share(rows)[SHARE] == pytest.approx(0.5, abs=0.01)
     (rows / "others.json").write_text("damaged")
     assert others_share(rows) == {}

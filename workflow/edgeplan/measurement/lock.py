@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -27,6 +27,8 @@ WAIT_SECONDS = 3600.0
 _FIRST_LOOK_SECONDS = 0.5
 _SAY_EVERY_SECONDS = 30.0
 _LONGEST_COMMAND = 120
+#: Told when this process begins to hold the machine, and when it ceases to: what watches the measurements.
+observers: list[Callable[[bool], None]] = []
 #: How often this process holds the lock: what holds the machine may call what asks for it.
 _held = 0
 
@@ -61,10 +63,19 @@ def machine_lock(timeout_seconds: float = WAIT_SECONDS) -> Iterator[None]:
     try:
         with contextlib.suppress(OSError):  # it only makes the message better
             _holder_file().write_text(str(os.getpid()))
+        for told in observers:
+            told(True)  # noqa: FBT003  it holds
         yield
     finally:
+        for told in observers:
+            told(False)  # noqa: FBT003
         _held -= 1
         lock.release()
+
+
+def is_held() -> bool:
+    """Whether this process holds the machine now."""
+    return _held > 0
 
 
 def after_measurements(timeout_seconds: float = WAIT_SECONDS) -> None:

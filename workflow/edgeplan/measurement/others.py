@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from edgeplan.measurement.lock import is_held, observers
 from edgeplan.measurement.preemption import busy_ticks
 from edgeplan.support.files import write_json
 
@@ -21,6 +22,8 @@ SHARE = "others_share"
 #: File beside the rows: seconds of processors that were watched, and those that others took.
 _BOOK = "others.json"
 _STAT = Path("/proc/stat")
+#: A stage that holds the machine for less has only looked whether it may.
+_LEAST_SECONDS = 1.0
 
 
 def _busy_s(processors: Sequence[int]) -> float:
@@ -35,31 +38,50 @@ def _own_s() -> float:
     return spent.user + spent.system + spent.children_user + spent.children_system
 
 
+class _Watch:
+    """Counts while this process holds the machine: seconds of the processors, and those of them that others took."""
+
+    def __init__(self, processors: Sequence[int]) -> None:
+        self._processors = processors
+        self._began: tuple[float, float, float] | None = None
+        self.seconds = self.others = 0.0
+
+    def tell(self, held: bool) -> None:
+        """Begin to count, or count what passed since."""
+        with suppress(OSError, ValueError, KeyError):  # no Linux, or a container that hides it
+            now = time.monotonic(), _busy_s(self._processors), _own_s()
+            if held:
+                self._began = now
+            elif self._began is not None:
+                passed, busy, own = (end - begin for end, begin in zip(now, self._began, strict=True))
+                self._began = None
+                self.seconds += passed * len(self._processors)
+                self.others += min(max(busy - own, 0.0), passed * len(self._processors))
+
+
 @contextmanager
 def watched(rows: Path, processors: Sequence[int]) -> Iterator[None]:
-    """Note beside rows how much of the processors' time others took while some of them were measured.
+    """Note beside rows how much of the processors' time others took while this process measured them, holding the machine.
 
-    What earlier runs noted is kept and added to; a run that stores no rows adds nothing. Where the kernel tells
-    nothing, nothing is noted.
+    What earlier runs noted is kept and added to. Where the kernel tells nothing, nothing is noted.
 
     Args:
         rows: folder of the rows.
         processors: those that the measuring runs on.
     """
-    stored = _contents(rows)
-    try:
-        began, busy, own = time.monotonic(), _busy_s(processors), _own_s()
-    except (OSError, ValueError, KeyError):  # no Linux, or a container that hides it
-        yield
-        return
+    watch = _Watch(processors)
+    if is_held():
+        watch.tell(held=True)
+    observers.append(watch.tell)
     try:
         yield
     finally:
-        if _contents(rows) != stored:
-            passed = (time.monotonic() - began) * len(processors)
-            taken = max(0.0, _busy_s(processors) - busy - (_own_s() - own))
+        observers.remove(watch.tell)
+        watch.tell(held=False)
+        if watch.seconds >= _LEAST_SECONDS and rows.is_dir():
             seconds, others = _noted(rows)
-            write_json(rows / _BOOK, {"seconds": round(seconds + passed, 2), "others": round(others + min(taken, passed), 2)})
+            noted = {"seconds": round(seconds + watch.seconds, 2), "others": round(others + watch.others, 2)}
+            write_json(rows / _BOOK, noted)
 
 
 def others_share(rows: Path) -> dict[str, float]:
@@ -73,8 +95,3 @@ def _noted(rows: Path) -> tuple[float, float]:
         noted = json.loads((rows / _BOOK).read_text(encoding="utf-8"))
         return float(noted["seconds"]), float(noted["others"])
     return 0.0, 0.0
-
-
-def _contents(rows: Path) -> set[tuple[str, int]]:
-    """Files of rows, by name and size."""
-    return {(path.name, path.stat().st_size) for path in rows.rglob("*") if path.is_file() and path.name != _BOOK}
