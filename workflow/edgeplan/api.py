@@ -317,14 +317,13 @@ def measure(
         DeviceError: unknown device, engine not installed, or cores that may not be used.
         BusyError: another process is measuring.
     """
-    from tempfile import TemporaryDirectory
-
     from edgeplan.comparison import measure_model
     from edgeplan.graph.onnx.prepare import prepare_file
+    from edgeplan.support.scratch import ScratchFolder
     from edgeplan.workspace import workspace
 
     path = Path(model)
-    with TemporaryDirectory(prefix="edgeplan-prepared-") as folder:
+    with ScratchFolder("prepared") as folder:
         return measure_model(
             prepare_file(path, _left_open(preparation, shape, set, batch), Path(folder) / path.name),
             Path(device) if isinstance(device, PathLike) else device,
