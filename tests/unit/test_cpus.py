@@ -46,7 +46,13 @@ def _one(quota: int, throttled_ns: int = 0) -> dict[str, str]:
     [
         ({"sys/fs/cgroup/cpu/a/b": _one(50_000, 2_000_000)}, "3:cpu,cpuacct:/a/b\n", _V1.format(top="/"), 0.5, 2.0),
         ({"sys/fs/cgroup/cpu": _one(150_000)}, "3:cpu,cpuacct:/docker/1\n", _V1.format(top="/docker/1"), 1.5, 0.0),
-        ({"sys/fs/cgroup/cpu/a": _one(25_000), "sys/fs/cgroup/cpu/a/b": _one(-1)}, "3:cpu:/a/b\n", _V1.format(top="/"), 0.25, 0.0),
+        (
+            {"sys/fs/cgroup/cpu/a": _one(25_000), "sys/fs/cgroup/cpu/a/b": _one(-1)},
+            "3:cpu:/a/b\n",
+            _V1.format(top="/"),
+            0.25,
+            0.0,
+        ),
         ({"sys/fs/cgroup/cpu/a": _one(-1)}, "3:cpu:/a\n", _V1.format(top="/"), None, 0.0),
         (
             {
