@@ -1,0 +1,78 @@
+"""How much of the processors' time others have: while something is measured, which is then stored with it, and now.
+
+A stored measurement that was taken beside other work is no better than the machine was. Whoever finds one asks whether the
+machine is quieter now, and then measures again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from edgeplan.measurement.preemption import busy_ticks
+
+#: Up to this share of the processors' time others change no figure that is asked for: system services, a shell.
+DISTURBED = 0.1
+#: What is stored is measured again where others have less than this part of what they had then.
+_QUIETER = 0.5
+_LOOK_SECONDS = 0.3
+_PARENT, _TIMES = 1, slice(11, 15)  # of /proc/PID/stat, after the name: parent, and ticks of it and of its children that ended
+
+
+class Others:
+    """Watches what others do on some processors, from now on.
+
+    Args:
+        processors: those of what is measured; all that this process may use without.
+    """
+
+    def __init__(self, processors: Sequence[int] = ()) -> None:
+        self._processors = tuple(processors) or tuple(os.sched_getaffinity(0))
+        self._began, self._busy, self._own = time.monotonic(), self._ticks(), _own_ticks()
+
+    def share(self) -> float:
+        """Share of the processors' time, 0 to 1, that others had since the beginning; 0 where the system does not tell.
+
+        What the host gave to other guests counts as theirs. What this process and those that it started did does not.
+        """
+        passed = (time.monotonic() - self._began) * os.sysconf("SC_CLK_TCK") * len(self._processors)
+        theirs = self._ticks() - self._busy - (_own_ticks() - self._own)
+        return min(max(theirs / passed, 0.0), 1.0) if passed > 0 else 0.0
+
+    def _ticks(self) -> int:
+        with suppress(OSError, ValueError):
+            found = busy_ticks(Path("/proc/stat").read_text(encoding="ascii").splitlines())
+            return sum(found.get(processor, 0) for processor in self._processors)
+        return 0
+
+
+def _own_ticks() -> int:
+    """Ticks of this process, of those that it started and that run still, and of all that they waited for."""
+    parents, ticks = dict[int, int](), dict[int, int]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            told = path.read_bytes().rpartition(b")")[2].split()
+            parents[int(path.parent.name)] = int(told[_PARENT])
+            ticks[int(path.parent.name)] = sum(map(int, told[_TIMES]))
+    own, more = set[int](), {os.getpid()}
+    while more:
+        own |= more
+        more = {pid for pid, parent in parents.items() if parent in more} - own
+    return sum(ticks.get(pid, 0) for pid in own)
+
+
+def worth_again(share: float, processors: Sequence[int] = ()) -> bool:
+    """Whether something that was measured beside others is worth measuring again, since they have left.
+
+    Args:
+        share: what they had then (`Others.share`).
+        processors: see `Others`.
+    """
+    if share <= DISTURBED:
+        return False
+    watch = Others(processors)
+    time.sleep(_LOOK_SECONDS)
+    return watch.share() < _QUIETER * share
