@@ -5,7 +5,7 @@ VENV ?= .venv
 DEVICE ?= cpu-onnxruntime
 PROFILE ?= quick
 OPTIONS ?=
-WORKERS ?= logical
+WORKERS ?= $(shell nproc)
 PLANS ?=
 SHIPPED := cpu-onednn cpu-onnxruntime cpu-openvino
 
@@ -24,7 +24,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-all test-isa test-slow lint report docs results-page operators-page schema bench distil wire \
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-all test-isa test-slow coverage lint report docs results-page operators-page schema bench distil wire \
 	clean place repository
 
 help: ## show this text
@@ -44,16 +44,24 @@ tables: repository environment ## rebuild the tables of all devices in params.ya
 	dvc repro
 	dvc repro --force --single-item $$(python -m edgeplan.chapters.registry) report
 
+# Lanes of tests (tests/conftest.py): those of each day; `make lint` has the texts, `make test-slow` the pipeline.
 PYTEST = python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+DAY = fast or numerics or processes
+MORE = long or texts
 
 test: dev-environment ## finish the set-up and run the tests on WORKERS cores (minutes; WORKERS=0: one after the other)
 	@edgeplan compile # once, not in each worker
-	$(PYTEST) -m "fast or numerics or processes"
+	$(PYTEST) -m "$(DAY)"
 
-test-all: dev-environment ## all tests: many examples, each instruction set, the texts, and the pipeline (before a release; hours)
+test-all: dev-environment ## every test, with many examples and each instruction set, before a release (hours)
 	@edgeplan compile
-	HYPOTHESIS_PROFILE=many $(PYTEST) -m "fast or numerics or processes or texts"
+	HYPOTHESIS_PROFILE=many $(PYTEST) -m "$(DAY) or $(MORE)"
 	$(MAKE) test-isa test-slow
+
+coverage: dev-environment ## lines of the package that the lanes of make test reach; LANES=all: those of test-all, but the slow ones
+	@coverage erase
+	$(if $(LANES),HYPOTHESIS_PROFILE=many) $(subst python,coverage run,$(PYTEST)) -m "$(DAY)$(if $(LANES), or $(MORE))"
+	@coverage combine --quiet && coverage report --skip-covered
 
 test-slow: dev-environment ## run the tests that take the tiny profile through the whole pipeline
 	python -m pytest -m slow

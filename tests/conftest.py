@@ -47,21 +47,28 @@ Array = npt.NDArray[np.float32]
 Check = Callable[..., int]
 
 
-#: Lanes of tests by folder. What computes with oneDNN or OpenCL in a folder of `fast` is of `numerics`, and what takes minutes,
-#: wherever it lies, of `slow`.
+#: Lanes of tests by folder; what computes with oneDNN or OpenCL in a folder of `fast` is of `numerics`.
 _LANES = {
     **dict.fromkeys(("unit", "property", "paper"), "fast"),
     **dict.fromkeys(("engines", "processors"), "numerics"),
     **dict.fromkeys(("processes", "end_to_end"), "processes"),
     "texts": "texts",
 }
+#: Lanes by marker, in any folder: what takes seconds, though others reach nearly all its lines, and what takes minutes.
+_MARKED = ("long", "slow")
 #: What computes with the instructions that oneDNN finds, or in blocks of their width.
-_BY_ISA = ("edgeplan.runtime.dnnl", "edgeplan.runtime.partitioned", "edgeplan.processors", "edgeplan.engines.opencl")
+_BY_ISA = (
+    "edgeplan.runtime.dnnl",
+    "edgeplan.runtime.partitioned",
+    "edgeplan.processors",
+    "edgeplan.engines.opencl",
+    "opencl_launches",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the lanes markers, by which `make test` and its siblings select."""
-    config.lanes = (*dict.fromkeys(_LANES.values()), "slow")
+    config.lanes = (*dict.fromkeys(_LANES.values()), *_MARKED)
     for lane in config.lanes:
         config.addinivalue_line("markers", f"{lane}: a lane of tests, see CONTRIBUTING.md")
 
@@ -76,7 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.isa)
         if isa and lacking:
             item.add_marker(pytest.mark.skip(lacking))
-        if not item.get_closest_marker("slow"):
+        if not any(map(item.get_closest_marker, _MARKED)):
             item.add_marker("numerics" if isa and lane == "fast" else lane)
 
 
