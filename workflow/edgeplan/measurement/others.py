@@ -22,19 +22,15 @@ from edgeplan.support.files import write_json
 SHARE = "others_share"
 #: File beside the rows: seconds of processors that were watched, and those that others took.
 _BOOK = "others.json"
-<<<<<<< HEAD
-_STAT = Path("/proc/stat")
-#: A stage that holds the machine for less has only looked whether it may.
-_LEAST_SECONDS = 1.0
-=======
 
 #: Up to this share of the processors' time others change no figure that is asked for: system services, a shell.
 DISTURBED = 0.1
 #: What is stored is measured again where others have less than this part of what they had then.
 _QUIETER = 0.5
 _LOOK_SECONDS = 0.3
+#: What holds the machine for less has only looked whether it may.
+_LEAST_SECONDS = 1.0
 _PARENT, _TIMES = 1, slice(11, 15)  # of /proc/PID/stat, after the name: parent, and ticks of it and of its children that ended
->>>>>>> main
 
 
 class Others:
@@ -102,30 +98,28 @@ def worth_again(share: float, processors: Sequence[int] = ()) -> bool:
     return watch.share() < _QUIETER * share
 
 
-class _Watch:
-    """Counts while this process holds the machine: seconds of the processors, and those of them that others took."""
+class _Account:
+    """Counts while this process holds the machine: seconds of the processors, and those of them that others had."""
 
     def __init__(self, processors: Sequence[int]) -> None:
         self._processors = processors
-        self._began: tuple[float, float, float] | None = None
+        self._watch: Others | None = None
         self.seconds = self.others = 0.0
 
     def tell(self, held: bool) -> None:
         """Begin to count, or count what passed since."""
-        with suppress(OSError, ValueError, KeyError):  # no Linux, or a container that hides it
-            now = time.monotonic(), _busy_s(self._processors), _own_s()
-            if held:
-                self._began = now
-            elif self._began is not None:
-                passed, busy, own = (end - begin for end, begin in zip(now, self._began, strict=True))
-                self._began = None
-                self.seconds += passed * len(self._processors)
-                self.others += min(max(busy - own, 0.0), passed * len(self._processors))
+        if held:
+            self._watch = Others(self._processors)
+        elif self._watch is not None:
+            if self._watch.told:
+                passed = self._watch.seconds()
+                self.seconds, self.others = self.seconds + passed, self.others + self._watch.share() * passed
+            self._watch = None
 
 
 @contextmanager
 def watched(rows: Path, processors: Sequence[int]) -> Iterator[None]:
-    """Note beside rows how much of the processors' time others took while this process measured them, holding the machine.
+    """Note beside rows how much of the processors' time others had while this process measured them, holding the machine.
 
     What earlier runs noted is kept and added to. Where the kernel tells nothing, nothing is noted.
 
@@ -133,30 +127,19 @@ def watched(rows: Path, processors: Sequence[int]) -> Iterator[None]:
         rows: folder of the rows.
         processors: those that the measuring runs on.
     """
-<<<<<<< HEAD
-    watch = _Watch(processors)
+    account = _Account(processors)
     if is_held():
-        watch.tell(held=True)
-    observers.append(watch.tell)
+        account.tell(held=True)
+    observers.append(account.tell)
     try:
         yield
     finally:
-        observers.remove(watch.tell)
-        watch.tell(held=False)
-        if watch.seconds >= _LEAST_SECONDS and rows.is_dir():
+        observers.remove(account.tell)
+        account.tell(held=False)
+        if account.seconds >= _LEAST_SECONDS and rows.is_dir():
             seconds, others = _noted(rows)
-            noted = {"seconds": round(seconds + watch.seconds, 2), "others": round(others + watch.others, 2)}
+            noted = {"seconds": round(seconds + account.seconds, 2), "others": round(others + account.others, 2)}
             write_json(rows / _BOOK, noted)
-=======
-    stored, watch = _contents(rows), Others(processors)
-    try:
-        yield
-    finally:
-        if watch.told and _contents(rows) != stored:
-            passed, (seconds, others) = watch.seconds(), _noted(rows)
-            taken = watch.share() * passed
-            write_json(rows / _BOOK, {"seconds": round(seconds + passed, 2), "others": round(others + taken, 2)})
->>>>>>> main
 
 
 def others_share(rows: Path) -> dict[str, float]:
