@@ -57,16 +57,19 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("empty")
     venv.create(folder / "venv", with_pip=False, symlinks=True)
     command = [*_PIP, f"--python={folder / 'venv/bin/python'}", "install", f"{wheel}[runtime]"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=_environment(folder))
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=_cleared())
     if done.returncode and any(text in done.stderr for text in _OFFLINE):
         pytest.skip("no package index to install from")
     assert done.returncode == 0, done.stderr
     return folder / "venv/bin/edgeplan"
 
 
+def _cleared() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _CLEARED}
+
+
 def _environment(folder: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in _CLEARED}
-    return {**kept, "HOME": os.fspath(folder), "XDG_STATE_HOME": os.fspath(folder / "state")}
+    return {**_cleared(), "HOME": os.fspath(folder), "XDG_STATE_HOME": os.fspath(folder / "state")}
 
 
 def test_the_package_is_that_of_the_wheel(program: Path, tmp_path: Path) -> None:

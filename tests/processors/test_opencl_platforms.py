@@ -65,7 +65,7 @@ def test_options_are_read_from_text() -> None:
 
 
 def _found(vendors: Path | None, **options: object) -> list[str]:
-    """What a process finds whose loader reads drivers there: the device, then the libraries of PoCL in use, or an error."""
+    """What a process finds whose loader reads drivers there: the device and PoCL's threads or an error, and how many PoCLs."""
     code = (
         "import os; from edgeplan.opencl.platforms import *; from edgeplan.opencl import platforms\n"
         "from edgeplan.errors import DeviceError\n"

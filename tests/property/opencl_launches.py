@@ -43,7 +43,7 @@ def _queue() -> Any:
 
 @cache
 def too_wide(vector: int) -> str:
-    """Why vectors of so many floats are not tried: a driver that cannot compile what it says it has ends the process."""
+    """Why vectors of so many floats are not tried: a driver that reports them but cannot compile them ends the process."""
     queue = _queue()
     if isinstance(queue, str):
         return queue

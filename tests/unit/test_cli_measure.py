@@ -38,7 +38,18 @@ from edgeplan.support.files import write_json
 from edgeplan.zoo import prior_models
 
 RULES = FusionRules(pairs={"conv_bn": True, "bn_relu": True, "conv_relu": True})
-FIELDS = {"model", "device", "latency_ms", "noise", "waited", "throttled", "prediction", "deviation", "inside_interval", "kernels"}
+FIELDS = {
+    "model",
+    "device",
+    "latency_ms",
+    "noise",
+    "waited",
+    "throttled",
+    "prediction",
+    "deviation",
+    "inside_interval",
+    "kernels",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -235,7 +235,7 @@ def _killed_while_measuring(kept: Path) -> None:
 
 def test_background_load_ends_with_its_block() -> None:
     def children() -> str:
-        return subprocess.run(["ps", "-e", "-o", "args"], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(["ps", "-e", "-ww", "-o", "args"], capture_output=True, text=True, check=True).stdout
 
     mark = "edgeplan.measurement.process.background 0 1"
     with background_load(0, 1):

@@ -19,7 +19,10 @@ from edgeplan.support.subprocesses import environment
 PACKAGE = Path(cpus.__file__).parents[1]
 #: They tell how many a machine has: its fingerprint, and why a core cannot be had.
 _OF_THE_MACHINE = {"devices/machine.py", "devices/config.py"}
-_V1 = "33 31 0:30 {top} /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n34 31 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+_V1 = (
+    "33 31 0:30 {top} /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+    "34 31 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+)
 _V2 = "41 31 0:38 {top} /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 
 
@@ -46,7 +49,13 @@ def _one(quota: int, throttled_ns: int = 0) -> dict[str, str]:
     [
         ({"sys/fs/cgroup/cpu/a/b": _one(50_000, 2_000_000)}, "3:cpu,cpuacct:/a/b\n", _V1.format(top="/"), 0.5, 2.0),
         ({"sys/fs/cgroup/cpu": _one(150_000)}, "3:cpu,cpuacct:/docker/1\n", _V1.format(top="/docker/1"), 1.5, 0.0),
-        ({"sys/fs/cgroup/cpu/a": _one(25_000), "sys/fs/cgroup/cpu/a/b": _one(-1)}, "3:cpu:/a/b\n", _V1.format(top="/"), 0.25, 0.0),
+        (
+            {"sys/fs/cgroup/cpu/a": _one(25_000), "sys/fs/cgroup/cpu/a/b": _one(-1)},
+            "3:cpu:/a/b\n",
+            _V1.format(top="/"),
+            0.25,
+            0.0,
+        ),
         ({"sys/fs/cgroup/cpu/a": _one(-1)}, "3:cpu:/a\n", _V1.format(top="/"), None, 0.0),
         (
             {
@@ -68,7 +77,7 @@ def test_a_quota_is_the_least_of_all_groups_around_a_process(
 
 
 def test_nothing_counts_the_processors_of_the_machine_to_use_them() -> None:
-    """Pools have as many workers as the process was given processors: none takes what the machine has, by name or by default."""
+    """Pools have as many workers as the process was given processors, neither by the machine's count nor by default."""
     counted, free = set(), set()
     for path in (*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "scripts").glob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -91,7 +100,7 @@ def _given(code: str, given: set[int], group: Path | None = None) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=environment(),
-        preexec_fn=enter,  # noqa: PLW1509  no threads in the child before it runs
+        preexec_fn=enter,
         capture_output=True,
         text=True,
         check=True,
@@ -173,7 +182,7 @@ def test_spare_cores_that_were_not_given_are_left_alone(monkeypatch: pytest.Monk
     try:
         DeviceFile(format_version=1, name="d", engine="onnxruntime", cores=(core,), spare_cores=(core + 1,)).pin()
         assert os.sched_getaffinity(0) == {core}
-        with pytest.raises(DeviceError, match="may not be used|does not exist"):
+        with pytest.raises(DeviceError, match=r"may not be used|does not exist"):
             DeviceFile(format_version=1, name="d", engine="onnxruntime", cores=(core + 1,)).pin()
     finally:
         os.sched_setaffinity(0, before)

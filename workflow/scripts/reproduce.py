@@ -7,6 +7,8 @@ Usage: python reproduce.py DEVICE COMMAND ...
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -53,12 +55,13 @@ def _without_absent_pairs() -> list[str]:
 def _code_of(command: Sequence[str]) -> int:
     """Run a command, which ends with this process; SIGTERM and the end of `make` end what it runs first."""
     process = subprocess.Popen(program_command(*command), env=environment())  # noqa: S603  no shell
-    code = -1
     try:
         code = process.wait()
-    finally:
-        if code:
-            lifeline.end_descendants(termination.seconds() + 1.0)
+    except (SystemExit, KeyboardInterrupt):
+        lifeline.end_descendants(termination.seconds())
+        os._exit(128 + signal.SIGTERM)  # nothing is left to put away, which takes the interpreter a second
+    if code:
+        lifeline.end_descendants(termination.seconds())
     return code
 
 

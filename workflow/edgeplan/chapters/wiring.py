@@ -15,10 +15,11 @@ from edgeplan.chapters.registry import CHAPTERS, STAGES
 from edgeplan.support.files import write_text
 
 PACKAGE = Path(__file__).parents[1]
-#: Modules that word messages, check values, find files and declare stages: results do not depend on them.
+#: Modules that word messages, check values, find files, declare stages, start and end processes: no result depends on them.
 NEUTRAL = (
     *("__init__.py", "errors.py", "progress.py", "params.py", "terminal.py", "workspace.py", "writable.py"),
     *("chapters/base.py", "chapters/registry.py", "chapters/*/chapter.py", "chapters/prediction/settings.py"),
+    *("support/lifeline.py", "support/scratch.py", "support/subprocesses.py", "support/termination.py"),
     "support/protocols.py",  # a new name comes with changed sources
     *("support/lifeline.py", "support/termination.py", "support/subprocesses.py"),  # start and end processes
 )
@@ -38,7 +39,7 @@ _HEAD = """\
 # persist: true keeps the measured rows when a stage runs again: it measures what is missing. What else is in git is kept, too,
 # until there is something to put in its place: Snakemake restores it when the stage fails (update). It may be newer than what
 # it was made from, so that Snakemake has to be told to make it again (--force).
-# Modules that word messages, check values and find files are no dependencies: results do not depend on them.
+# Modules that word messages, check values, find files or start processes are no dependencies: no result depends on them.
 """
 
 

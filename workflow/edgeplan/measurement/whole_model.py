@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import References
 from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
 from edgeplan.support.cpus import throttled_ms
+from edgeplan.support.scratch import ScratchFolder
 
 _BLOCKS = range(3, 9)
 #: Of a block's share of the time: plain runs take it, and counting runs as much again.
@@ -69,7 +69,7 @@ def measure_file(device: DeviceFile, model: Path, graph: Graph, rows: Path, seco
         BusyError: another process is measuring.
     """
     began, before = time.monotonic(), os.sched_getaffinity(0)
-    with machine_lock(), tempfile.TemporaryDirectory(prefix="edgeplan-measure-") as folder:
+    with machine_lock(), ScratchFolder("measure") as folder:
         try:
             device.pin()
             engine = device.load_engine()

@@ -105,9 +105,8 @@ def _wheel() -> Path | None:
         files = metadata.files(_WHEEL) or ()
     except metadata.PackageNotFoundError:
         return None
-    return next(
-        (Path(file.locate()).resolve() for file in files if file.name.startswith("libpocl") and ".so" in file.name), None
-    )
+    libraries = [file for file in files if file.name.startswith("libpocl") and file.suffix == ".so"]
+    return Path(str(libraries[0].locate())).resolve() if libraries else None
 
 
 def reason(error: BaseException) -> str:

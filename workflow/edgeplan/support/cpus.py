@@ -18,7 +18,7 @@ _NS_PER_MS, _US_PER_MS = 1e6, 1e3
 
 
 def allowed() -> frozenset[int]:
-    """The processors that this process was allowed when it started, by number; pinned to some of them, it may go back to all."""
+    """The numbers of the processors that this process was given when it started; pinned to some, it may go back to all."""
     return _STARTED_WITH
 
 

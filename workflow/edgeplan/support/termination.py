@@ -16,9 +16,12 @@ from edgeplan.support import lifeline
 
 #: Names the process that a command of DVC or make is run by, and is to end with.
 STARTED_BY = "EDGEPLAN_STARTED_BY"
-#: How long what is run has to put things away; in the second case nobody waits for it any more.
-ASKED_SECONDS, ORPHANED_SECONDS = 5.0, 0.8
-_LEAVING_SECONDS = 0.4
+#: How long what a process runs has to end when it is asked to; in the second case nobody waits for it any more.
+_ASKED_SECONDS, _ORPHANED_SECONDS = 6.0, 1.2
+#: The share of it that scripts have before those that run them: Snakemake deletes what is half written.
+_SHARE_OF_SCRIPTS = 0.7
+#: After it a process that was started by what has ended is ended by the kernel.
+_LAST_SECONDS = 1.5
 
 _orphaned = threading.Event()
 
@@ -51,6 +54,7 @@ def end_with_starter() -> None:
 def _wait_for_end(starter: int) -> None:
     select.select([starter], [], [])
     _orphaned.set()
+    signal.setitimer(signal.ITIMER_REAL, _LAST_SECONDS)  # SIGALRM, which nobody handles
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -80,10 +84,10 @@ def _wait_for_sigterm(told: int) -> None:
     while signal.SIGTERM not in os.read(told, 64):
         pass
     # By the kernel, where other work leaves this thread no turn; with this process what has not ended by then is killed.
-    signal.setitimer(signal.ITIMER_REAL, seconds() + _LEAVING_SECONDS)
-    lifeline.end_descendants(seconds())
+    signal.setitimer(signal.ITIMER_REAL, seconds())
+    lifeline.end_descendants(_SHARE_OF_SCRIPTS * seconds())
 
 
 def seconds() -> float:
     """How long what this process runs has to end when it is asked to."""
-    return ORPHANED_SECONDS if _orphaned.is_set() else ASKED_SECONDS
+    return _ORPHANED_SECONDS if _orphaned.is_set() else _ASKED_SECONDS

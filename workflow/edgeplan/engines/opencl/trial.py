@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from edgeplan.opencl.platforms import OpenclOptions, find_device, is_pocl
 from edgeplan.opencl.widest import TrialJob, TrialResult
 from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.support.scratch import ScratchFolder
 
 #: Processor time for all kernels, six times what PoCL takes on a slow core, and the memory that may be taken meanwhile.
 _SECONDS, _BYTES = 30, 1 << 30
@@ -74,7 +74,7 @@ def tried(options: OpenclOptions) -> str:
         EdgeplanError: the device is not there, or its driver refuses a kernel.
     """
     graph, dnnl = model(), Dnnl()
-    with tempfile.TemporaryDirectory(prefix="edgeplan-trial-") as folder:
+    with ScratchFolder("trial") as folder:
         path = save_onnx(graph, Path(folder) / "model.onnx")
         wanted = _reference(path, graph)
         program = program_of(dnnl, path, graph, threads=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from onnx import helper
 from edgeplan.errors import CheckError, ModelError
 from edgeplan.graph.onnx.prepare import Preparation, given_values, in_single_precision
 from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
+from edgeplan.support.scratch import ScratchFolder
 
 _INPUTS = 5
 _ERRORS_ONLY = 3  # warnings of ONNX Runtime come with colour codes, into files, too
@@ -36,7 +36,7 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
     try:
         options = ort.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY
-        with TemporaryDirectory(prefix="edgeplan-compare-") as folder:  # both are read whole when they are opened
+        with ScratchFolder("compare") as folder:  # both are read whole when they are opened
             known = in_single_precision(original, Path(folder) / "single.onnx")
             first, second = (ort.InferenceSession(str(path), options, ["CPUExecutionProvider"]) for path in (known, made))
         types = {i.name: i.type for i in first.get_inputs()}

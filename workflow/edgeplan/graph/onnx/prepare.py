@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +28,7 @@ from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx.constants import held_value
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.support.files import write_atomically
+from edgeplan.support.scratch import ScratchFolder
 from edgeplan.writable import cannot_write
 
 log = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ def _written(model: onnx.ModelProto, target: Path) -> Path:
     weights = f"{target.name}.data"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        with ScratchFolder(f".{target.name}.", target.parent) as folder:
             # In a folder of their own: a model names the file of its weights, and writing weights appends to such a file.
             onnx.save(model, Path(folder) / target.name, save_as_external_data=external, location=weights)
             for name in (weights, target.name) if external else (target.name,):

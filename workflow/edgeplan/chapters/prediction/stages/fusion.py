@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +30,7 @@ from edgeplan.measurement.records import Measurement, Subject, graph_digest
 from edgeplan.support import cpus
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.support.rounding import nine_digits
+from edgeplan.support.scratch import ScratchFolder
 from edgeplan.workspace import SHIPPED
 
 
@@ -73,7 +73,7 @@ class ExecutedNodes:
         digest = graph_digest(graph)
         if digest not in self._known:
             with (
-                tempfile.TemporaryDirectory(prefix="edgeplan-verify-") as folder,
+                ScratchFolder("fusion") as folder,
                 self._engine.load_profiled(save_onnx(graph, Path(folder) / "model.onnx"), graph) as session,
             ):
                 nodes, _ = session.profile([])  # what it would run shows without a run
