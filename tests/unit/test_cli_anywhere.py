@@ -18,6 +18,8 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.terminal import CLOSED, escaped
 
+LANE = "processes"  # see tests/conftest.py
+
 ROOT = Path(__file__).parents[2]
 MODEL = "m.onnx"
 Edgeplan = Callable[..., Any]
