@@ -47,14 +47,15 @@ Array = npt.NDArray[np.float32]
 Check = Callable[..., int]
 
 
-#: Lanes of tests by folder; what computes with oneDNN or OpenCL in a folder of `fast` is of `numerics`.
+#: Lanes of tests by folder, unless a file names its own as `LANE`; instead of `fast`, what computes with oneDNN or OpenCL is of
+#: `numerics`.
 _LANES = {
     **dict.fromkeys(("unit", "property", "paper"), "fast"),
     **dict.fromkeys(("engines", "processors"), "numerics"),
-    **dict.fromkeys(("processes", "end_to_end"), "processes"),
+    "end_to_end": "processes",
     "texts": "texts",
 }
-#: Lanes by marker, in any folder: what takes seconds, though others reach nearly all its lines, and what takes minutes.
+#: Lanes by marker alone: what takes seconds, though others reach nearly all its lines, and what takes minutes.
 _MARKED = ("long", "slow")
 #: What computes with the instructions that oneDNN finds, or in blocks of their width.
 _BY_ISA = (
@@ -77,8 +78,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put each test into its lane; mark what `make test-isa` runs, and skip it where the processor lacks what is asked for."""
     lacking = _lacking_isa()
     for item in items:
-        lane = _LANES[item.path.relative_to(Path(__file__).parent).parts[0]]
-        isa = "dnnl" in getattr(item, "fixturenames", ()) or _computes(getattr(item, "module", None))
+        module = getattr(item, "module", None)
+        lane = getattr(module, "LANE", _LANES[item.path.relative_to(Path(__file__).parent).parts[0]])
+        isa = "dnnl" in getattr(item, "fixturenames", ()) or _computes(module)
         if isa:
             item.add_marker(pytest.mark.isa)
         if isa and lacking:

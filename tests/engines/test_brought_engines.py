@@ -19,6 +19,8 @@ from edgeplan.engines.registry import ENGINES, SETTINGS, engine_class, engine_pr
 from edgeplan.errors import DeviceError
 from edgeplan.support.protocols import PROTOCOLS
 
+LANE = "processes"  # see tests/conftest.py
+
 #: ONNX Runtime without its optimisations stands for an engine that edgeplan does not know.
 _PACKAGE = '''
 """A tiny engine."""

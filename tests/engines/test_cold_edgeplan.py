@@ -25,6 +25,8 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
+LANE = "processes"  # see tests/conftest.py
+
 INPUTS = {"input": (1, 3, 224, 224)}
 
 

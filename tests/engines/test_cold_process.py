@@ -19,6 +19,8 @@ from edgeplan.measurement.process.child import ColdRunError, prepare_offline, ru
 from edgeplan.measurement.process.job import STOCK_TOLERANCE, Artefact, PrepareJob, RunJob
 from edgeplan.runtime.weight_cache import stamp
 
+LANE = "processes"  # see tests/conftest.py
+
 INPUTS = {"input": (1, 3, 32, 32)}
 
 

@@ -18,6 +18,8 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.terminal import CLOSED, escaped
 
+LANE = "processes"  # see tests/conftest.py
+
 ROOT = Path(__file__).parents[2]
 MODEL = "m.onnx"
 Edgeplan = Callable[..., Any]
@@ -133,14 +135,18 @@ _ASK = "choose another folder with {0}, or ask for write permission"
 
 @pytest.mark.parametrize(
     ("option", "target", "what", "following"),
-    [
-        ("-o", "file", *_FILE),
-        ("-o", "file/plan", *_FILE),
-        ("--rows", "file", "is a file, not a folder", "--rows"),
-        ("-o", "readonly/plan", "Permission denied", _ASK.format("-o")),
-        ("--rows", "readonly/rows", "Permission denied", _ASK.format("--rows")),
-        ("XDG_STATE_HOME", "readonly", "Permission denied", "XDG_STATE_HOME"),
-    ],
+    by_day(
+        [
+            ("-o", "file", *_FILE),
+            ("-o", "file/plan", *_FILE),
+            ("--rows", "file", "is a file, not a folder", "--rows"),
+            ("-o", "readonly/plan", "Permission denied", _ASK.format("-o")),
+            ("--rows", "readonly/rows", "Permission denied", _ASK.format("--rows")),
+            ("XDG_STATE_HOME", "readonly", "Permission denied", "XDG_STATE_HOME"),
+        ],
+        least=4,
+        fields=4,
+    ),
 )
 def test_folders_are_tried_before_measuring(
     folder: Path,

@@ -11,6 +11,8 @@ from edgeplan.errors import DeviceError
 from edgeplan.runtime.imports import imports_of
 from edgeplan.runtime.library import open_library
 
+LANE = "processes"  # see tests/conftest.py
+
 _BEGIN = """
 import ctypes, mmap
 from edgeplan.runtime.code_memory import SLOT_BYTES, SLOTS, pool_code

@@ -13,6 +13,8 @@ import pytest
 import edgeplan
 from edgeplan.cli import ahead
 
+LANE = "processes"  # see tests/conftest.py
+
 _PACKAGE = Path(edgeplan.__file__).parent
 #: What the commands that plan and run do with compiled code, on inputs that need all of it.
 _USES = """

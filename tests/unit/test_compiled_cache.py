@@ -15,6 +15,8 @@ import pytest
 
 from edgeplan.support import compiled as kept
 
+LANE = "processes"  # see tests/conftest.py
+
 _FILES = {
     "__init__.py": "",
     "numbers.py": "SCALE = 3\nOFFSET = 5\n",

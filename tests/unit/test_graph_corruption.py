@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import W, conv, integers, model, node, weight
 
+from depth import MANY
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
@@ -31,7 +32,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import locate_weights
 
 RULES = FusionRules(pairs={"conv_bn": True, "bn_relu6": True, "conv_relu": True, "add_relu": True})
-_EACH = 450
+_EACH = 450 if MANY else 100
 _NUMBERS = (*range(-2, 25), 64, 255, 1 << 31, 1 << 32, 1 << 62, (1 << 63) - 1, -(1 << 63))
 _FRACTIONS = (0.0, 1.0, -1.0, 2.0, 1e30, float("nan"), float("inf"))
 _BYTES = (b"", b"VALID", b"SAME_UPPER", b"reverse", b"\xff\xfe")

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+LANE = "processes"  # see tests/conftest.py
+
 _GROWTH = """
 import ctypes, os, sys, threading, time
 from edgeplan.runtime.heaps import grow_heaps

@@ -29,6 +29,8 @@ from edgeplan.support import lifeline
 from edgeplan.support.files import write_json
 from edgeplan.support.subprocesses import end, module_command, program_command, run, start
 
+LANE = "processes"  # see tests/conftest.py
+
 _MARK = "EDGEPLAN_TEST_FAMILY"
 _BEGIN_SECONDS, _END_SECONDS = 60.0, 2.0
 #: Processes that a holder has once its worker works.

@@ -24,6 +24,8 @@ from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.runtime.linked_file import read_linked, read_reserve
 from edgeplan.runtime.plan_folder import build_plan_folder
 
+LANE = "processes"  # see tests/conftest.py
+
 # A line for each size that the cache is cut to: whether the outputs are right, and what was said of the cache; or the error.
 _RUNS = """
 import os, sys

@@ -28,6 +28,8 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.streaming.again import Again
 from edgeplan.runtime.streaming.program import StreamProgram, read_program
 
+LANE = "processes"  # see tests/conftest.py
+
 _FORGOTTEN = 3 * MIB // 2
 
 

@@ -151,6 +151,7 @@ def test_operators_may_stand_in_any_order() -> None:
     assert [s.inputs for s in costs.steps] == [(), (0,), (1,)]
 
 
+@pytest.mark.long
 def test_ten_thousand_operators_in_a_row_are_planned() -> None:
     costs = chain(10_000, 1).costs(error=0.03)
     started = time.process_time()
@@ -161,6 +162,7 @@ def test_ten_thousand_operators_in_a_row_are_planned() -> None:
     assert time.process_time() - started < _PLENTY_S
 
 
+@pytest.mark.long
 def test_ten_thousand_operators_beside_each_other_are_planned_with_a_gap() -> None:
     document = chain(10_000, 2).document()
     for entry in document["operators"]:
@@ -172,6 +174,7 @@ def test_ten_thousand_operators_beside_each_other_are_planned_with_a_gap() -> No
     assert time.process_time() - started < _PLENTY_S
 
 
+@pytest.mark.long
 def test_ten_thousand_operators_whose_outputs_must_be_moved_are_planned() -> None:
     document = chain(10_000, 3).document(mb_per_ms=5.0)
     for k, entry in enumerate(document["operators"][9:], 9):
@@ -182,6 +185,7 @@ def test_ten_thousand_operators_whose_outputs_must_be_moved_are_planned() -> Non
     assert time.process_time() - started < _PLENTY_S
 
 
+@pytest.mark.long
 def test_outputs_that_all_stay_alive_are_planned_in_little_memory() -> None:
     document = chain(3000, 5).document(mb_per_ms=5.0)
     names = [entry["name"] for entry in document["operators"]]

@@ -28,6 +28,8 @@ from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.preparation import Shared
 
+LANE = "processes"  # see tests/conftest.py
+
 _FILES = ["plan.json", "program.json", "program.tape", "reserve.json", "weights.cache"]
 
 

@@ -14,6 +14,8 @@ import pytest
 from edgeplan.measurement import preemption
 from edgeplan.measurement.preemption import busy_ticks, least_loaded, others_load, pin_threads, timed_runs
 
+LANE = "processes"  # see tests/conftest.py
+
 PROCESSOR = max(os.sched_getaffinity(0))
 BUSY = "import os, sys; os.sched_setaffinity(0, [int(sys.argv[1])]); print('on', flush=True)\nwhile True: pass"
 

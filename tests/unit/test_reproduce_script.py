@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+LANE = "processes"  # see tests/conftest.py
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "workflow/scripts/reproduce.py"
 OUTCOME = ("report.html", "cpu-openvino/metrics.json", "cpu-onednn/metrics.json")

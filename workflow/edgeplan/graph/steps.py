@@ -9,6 +9,8 @@ from types import MappingProxyType
 from edgeplan.graph.ir import Shape
 
 Setting = int | float | str | tuple[int, ...]
+#: What names of compiled kernels begin with that pick places by indices, of which the type follows.
+GATHERED = "gathered_by_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +102,8 @@ class Lowered:
     shapes: Mapping[str, Shape]
     types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def picks_places(step: Step) -> bool:
+    """Whether a step fails where what it reads is no index: it cannot run on whatever lies in memory."""
+    return step.kind == "compiled" and step.text("kernel").startswith(GATHERED)

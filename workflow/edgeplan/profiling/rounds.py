@@ -24,7 +24,7 @@ from typing import Self
 import numpy as np
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.operators.compiled import picks_places
+from edgeplan.graph.steps import picks_places
 from edgeplan.measurement.preemption import switches
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.inputs import Array

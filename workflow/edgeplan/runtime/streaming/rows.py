@@ -15,8 +15,7 @@ from types import MappingProxyType
 from edgeplan.errors import FormatError
 from edgeplan.graph import blocks
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
-from edgeplan.graph.operators.compiled import picks_places
-from edgeplan.graph.steps import Lowered, Step
+from edgeplan.graph.steps import Lowered, Step, picks_places
 from edgeplan.runtime.constants import BAD_INDEX, SUCCESS
 from edgeplan.runtime.creation import ROWS_KERNEL, KernelCall
 from edgeplan.runtime.streaming.program import AGAIN, PAGE_BYTES
