@@ -24,7 +24,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-all test-isa test-slow coverage lint report docs results-page operators-page schema bench distil wire \
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-all test-isa test-slow coverage lint report docs results-page operators-page schema bench distil relock wire \
 	clean place repository
 
 help: ## show this text
@@ -102,6 +102,9 @@ bench: dev-environment ## can figures of this machine be trusted, and how fast a
 
 protocols: environment ## note the present sources of measuring protocols, once it is clear that no number changes by them
 	python -m edgeplan.support.protocols
+
+relock: repository report ## note the present files in dvc.lock, once it is clear that no result changes by them
+	python workflow/scripts/relock.py
 
 wire: environment ## write dvc.yaml from the stages that the chapters declare
 	python -m edgeplan.chapters.wiring

@@ -25,7 +25,7 @@ from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement import lock
+from edgeplan.measurement import lock, others
 from edgeplan.measurement.process import child as process
 from edgeplan.measurement.process.job import RunJob, RunResult
 from edgeplan.planning.document import Plan
@@ -276,11 +276,15 @@ def edgeplan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="session", autouse=True)
 def _worker_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A state folder and a machine lock for each worker, which no other one waits for, and a core for its linear algebra."""
+    """A state folder and a machine lock for each worker, which no other one waits for, and a core for its linear algebra.
+
+    What other workers do meanwhile is no reason to measure again.
+    """
     folder = tmp_path_factory.mktemp("machine")
     with pytest.MonkeyPatch.context() as patch, threadpool_limits(1, "blas"):
         patch.setenv("XDG_STATE_HOME", str(folder))
         patch.setattr(lock, "FOLDER", folder)
+        patch.setattr(others, "DISTURBED", 1.0)
         yield
 
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -50,6 +51,7 @@ __all__ = [
     "run_partition",
 ]
 
+log = logging.getLogger(__name__)
 _Path = str | PathLike[str]
 Shapes = Mapping[str, Sequence[int]]
 _LARGEST_MB = 1_000_000  # whatever is above is a mistake
@@ -91,6 +93,7 @@ class Run:
         continuous: whether the plan has kernels of its own for later inferences.
         difference: largest difference from ONNX Runtime's outputs on the same inputs, relative to the largest magnitude of each
             output; None unless it was asked for.
+        not_finite: names of the inputs that held infinities or what is no number.
     """
 
     program: LinkedProgram
@@ -100,6 +103,7 @@ class Run:
     stages_ms: Mapping[str, float]
     continuous: bool
     difference: float | None = None
+    not_finite: tuple[str, ...] = ()
 
     def require_checked(self) -> None:
         """Refuse outputs that differ from ONNX Runtime's by more than rounding, if they were compared.
@@ -108,7 +112,7 @@ class Run:
             CheckError: they do.
         """
         if self.difference is not None:
-            require_checked(self.difference, self.program.model)
+            require_checked(self.difference, self.program.model, self.not_finite)
 
 
 @dataclass(frozen=True)
@@ -129,14 +133,26 @@ class Prepared:
     difference: float | None = None
 
 
-def require_checked(difference: float, model: str) -> None:
+def require_checked(difference: float, model: str, not_finite: Sequence[str] = ()) -> None:
     """Refuse outputs that differ from ONNX Runtime's by more than rounding.
+
+    Args:
+        difference: of the outputs, see `Run.difference`.
+        model: its name, for the message.
+        not_finite: inputs that held infinities or what is no number: then the plan is not what the message blames.
 
     Raises:
         CheckError: they do.
     """
     from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
 
+    if not difference <= OUTPUT_TOLERANCE and not_finite:
+        raise CheckError(
+            f"outputs differ from ONNX Runtime's, on inputs that are not finite ({', '.join(map(repr, not_finite))}): oneDNN's "
+            "activations do not pass on what is no number",
+            where=f"model {model}",
+            next_step="check the plan on finite inputs; what this run gave is no answer",
+        )
     if not difference <= OUTPUT_TOLERANCE:
         by = f"by {difference:.1e} of the largest magnitude" if isfinite(difference) else "in what is not finite"
         raise CheckError(
@@ -628,7 +644,18 @@ def run(
             reference = reference_outputs(source, values)
             expected = [reference[name] for name in found.first]
             difference = max(relative_error(list(outputs.values()), expected) for outputs in (found.first, found.last))
-    return Run(program, found.last, found.times_ms[:1], found.times_ms[1:], found.stages_ms, continuous, difference)
+    odd = _not_finite(values)
+    return Run(program, found.last, found.times_ms[:1], found.times_ms[1:], found.stages_ms, continuous, difference, odd)
+
+
+def _not_finite(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of inputs that hold infinities or what is no number, with a warning: outputs may look as if they held numbers."""
+    from edgeplan.measurement.process.inputs import not_finite
+
+    found = not_finite(values)
+    if found:
+        log.warning("not finite everywhere: %s; activations may make numbers of it, so outputs may hide it", ", ".join(found))
+    return found
 
 
 def _check_run(*, given: bool, repeat: int, check: bool, cold: bool, evicted: bool) -> None:
@@ -704,7 +731,7 @@ def run_memory(
     for budget in parsed:
         require_free(budget, "--budgets")
     source = model_of(about, None if model is None else Path(model)) if check else None
-    found = run_plan(folder, values, repeat, [budget.size for budget in parsed])
+    found = replace(run_plan(folder, values, repeat, [budget.size for budget in parsed]), not_finite=_not_finite(values))
     if source is not None:
         expected = reference_outputs(source, values)
         difference = relative_error(list(found.outputs.values()), [expected[name] for name in found.outputs])
@@ -811,7 +838,7 @@ def run_partition(
         values = read_inputs(Path(inputs), borders)
     else:
         values = checked_inputs(inputs, borders)
-    found = run_plan(folder, values, repeat, source)
+    found = replace(run_plan(folder, values, repeat, source), not_finite=_not_finite(values))
     if check:
         expected = reference_outputs(source, values)
         difference = relative_error([found.outputs[name] for name in expected], list(expected.values()))

@@ -1,4 +1,4 @@
-"""Note the present files in dvc.lock, as if every stage had run: `make relock`, once it is clear that no result changes by them.
+"""Note the present files in dvc.lock, as if every stage had run: `make relock`, once it is clear that no result changes.
 
 Rewording a text or moving code leaves dvc.lock behind the sources: a clone would then measure again. What only DVC's cache
 holds (predictors, the page) may be missing here: of it the lock keeps what it has. Stages that dvc.yaml lacks leave the lock.

@@ -115,8 +115,18 @@ def summary(made: MemoryPlanned) -> list[str]:
         ),
         f"  weights         {weights / _MIB:.1f} MiB, {plan.loaded_bytes / _MIB:.1f} MiB read in each inference",
         f"  steps           {len(plan.steps)}{_sliced(made)}",
+        *(_disturbed(profile.others)),
         f"  written to      {made.folder}",
     ]
+
+
+def _disturbed(others: float) -> list[str]:
+    from edgeplan.measurement.others import DISTURBED  # noqa: PLC0415  `edgeplan --help` should not wait for it
+
+    if others <= DISTURBED:
+        return []
+    told = f"other work had {100 * others:.0f} % of the processors' time while the steps were measured"
+    return [f"  noise           {told}: plan again on a quiet machine"]
 
 
 def _sliced(made: MemoryPlanned) -> str:

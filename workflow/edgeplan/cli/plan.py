@@ -158,6 +158,13 @@ def noise_line(plan: Plan) -> str:
     """How much of what a plan was made from other work disturbed each time; it is no measure of how far off the plan is."""
     if plan.costs == "predicted":
         return "nothing was measured"
+    from edgeplan.measurement.others import DISTURBED  # noqa: PLC0415  see `plan_cold_start`
+
+    if plan.others > DISTURBED:
+        return (
+            f"other work had {100 * plan.others:.0f} % of the processors' time while this was measured: on a quiet machine "
+            "the plan takes less, and planned again there it is measured again"
+        )
     if not plan.noise:
         return "none: every stage of every kernel was measured at least once with no disturbance seen"
     return (

@@ -122,7 +122,7 @@ def _run_partition(
         say(f"outputs: {', '.join(found.outputs)} in {output}")
     if found.difference is not None:
         say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
-        require_checked(found.difference, found.plan.model)
+        require_checked(found.difference, found.plan.model, found.not_finite)
 
 
 def _run_memory(
@@ -147,7 +147,7 @@ def _run_memory(
         say(f"outputs: {', '.join(found.outputs)} in {output}")
     if found.difference is not None:
         say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
-        require_checked(found.difference, found.program.model)
+        require_checked(found.difference, found.program.model, found.not_finite)
 
 
 def switch_table(times_ms: Sequence[float]) -> list[str]:

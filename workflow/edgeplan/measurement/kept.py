@@ -6,7 +6,9 @@ numbered file; what was merged before is never written again, so that git stores
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -22,25 +24,34 @@ class KeptTables:
     Args:
         folder: where the files lie; it may be absent.
         columns: of every table, besides its key.
+        later: columns that tables of before they were kept lack, with the value that stands for them there.
 
     Raises:
         FormatError: a file is damaged, of another format version, or lacks a column.
     """
 
-    def __init__(self, folder: Path, *columns: str) -> None:
-        self._folder, self._columns = folder, columns
+    def __init__(self, folder: Path, *columns: str, later: Mapping[str, object] = MappingProxyType({})) -> None:
+        self._folder, self._columns, self._later = folder, (*columns, *later), later
         self._tables: dict[str, pd.DataFrame] = {}
         self._apart: list[str] = []
         for path in self._merged():
             self._read(path)
-        merged = self.keys
         for path in self._alone():
-            self._read(path)
-        self._apart += [key for key in self._tables if key not in merged]
+            self._apart += self._read(path)
 
-    def _read(self, path: Path) -> None:
-        for key, part in read_parquet(path, _KEY, *self._columns, next_step=KEPT).groupby(_KEY, sort=False):
-            self._tables.setdefault(str(key), part.drop(columns=_KEY).reset_index(drop=True))
+    def _read(self, path: Path) -> list[str]:
+        """Of two tables of a key the one that was written last counts.
+
+        Returns:
+            The keys that are new here, or whose tables are.
+        """
+        first = [name for name in self._columns if name not in self._later]
+        read = read_parquet(path, _KEY, *first, next_step=KEPT)
+        read = read.assign(**{name: value for name, value in self._later.items() if name not in read.columns})
+        found = {str(key): part.drop(columns=_KEY).reset_index(drop=True) for key, part in read.groupby(_KEY, sort=False)}
+        new = [key for key, table in found.items() if key not in self._tables or not table.equals(self._tables[key])]
+        self._tables |= found
+        return new
 
     def _merged(self) -> list[Path]:
         return sorted(self._folder.glob(f"{_MERGED}*.parquet"))
@@ -62,14 +73,15 @@ class KeptTables:
         """Keep a table that has at least one row.
 
         Args:
-            key: of which there is no table yet; part of a file's name.
+            key: part of a file's name; a table that it has already no longer counts.
             table: with the columns of the store.
 
         Raises:
             StoreError: it could not be written.
         """
         self._tables[key] = table[list(self._columns)].reset_index(drop=True)
-        self._apart.append(key)
+        if key not in self._apart:
+            self._apart.append(key)
         write_parquet(self._keyed(key), self._folder / f"{key}.parquet")
 
     def _keyed(self, key: str) -> pd.DataFrame:

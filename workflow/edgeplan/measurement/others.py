@@ -1,7 +1,8 @@
-"""How much of the processors' time other processes took while a stage measured.
+"""How much of the processors' time others have: while something is measured, which is then stored with it, and now.
 
 A busy neighbour that is there all the time slows every repeat alike, so that repeats say nothing of it. The kernel's own books
-do: what the processors worked, less what this process and its children did.
+do: what the processors worked, less what this process and those that it started did. Whoever finds a stored measurement that
+was taken beside others asks whether the machine is quieter now, and then measures again.
 """
 
 from __future__ import annotations
@@ -20,19 +21,78 @@ from edgeplan.support.files import write_json
 SHARE = "others_share"
 #: File beside the rows: seconds of processors that were watched, and those that others took.
 _BOOK = "others.json"
-_STAT = Path("/proc/stat")
+
+#: Up to this share of the processors' time others change no figure that is asked for: system services, a shell.
+DISTURBED = 0.1
+#: What is stored is measured again where others have less than this part of what they had then.
+_QUIETER = 0.5
+_LOOK_SECONDS = 0.3
+_PARENT, _TIMES = 1, slice(11, 15)  # of /proc/PID/stat, after the name: parent, and ticks of it and of its children that ended
 
 
-def _busy_s(processors: Sequence[int]) -> float:
-    """Seconds that the processors worked, or were taken by the host, since the machine started."""
-    busy = busy_ticks(_STAT.read_text(encoding="utf-8").splitlines())
-    return sum(busy[p] for p in processors) / os.sysconf("SC_CLK_TCK")
+class Others:
+    """Watches what others do on some processors, from now on.
+
+    Args:
+        processors: those of what is measured; all that this process may use without.
+    """
+
+    def __init__(self, processors: Sequence[int] = ()) -> None:
+        self._processors = tuple(processors) or tuple(os.sched_getaffinity(0))
+        self._began, self._busy, self._own = time.monotonic(), self._ticks(), _own_ticks()
+
+    @property
+    def told(self) -> bool:
+        """The system keeps such books, and shows them to this process."""
+        return self._busy > 0
+
+    def seconds(self) -> float:
+        """Seconds of the processors since the beginning."""
+        return (time.monotonic() - self._began) * len(self._processors)
+
+    def share(self) -> float:
+        """Share of the processors' time, 0 to 1, that others had since the beginning; 0 where the system does not tell.
+
+        What the host gave to other guests counts as theirs. What this process and those that it started did does not.
+        """
+        passed = self.seconds() * os.sysconf("SC_CLK_TCK")
+        theirs = self._ticks() - self._busy - (_own_ticks() - self._own)
+        return min(max(theirs / passed, 0.0), 1.0) if passed > 0 else 0.0
+
+    def _ticks(self) -> int:
+        with suppress(OSError, ValueError):
+            found = busy_ticks(Path("/proc/stat").read_text(encoding="ascii").splitlines())
+            return sum(found.get(processor, 0) for processor in self._processors)
+        return 0
 
 
-def _own_s() -> float:
-    """Seconds that this process and its ended children worked."""
-    spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
+def _own_ticks() -> int:
+    """Ticks of this process, of those that it started and that run still, and of all that they waited for."""
+    parents, ticks = dict[int, int](), dict[int, int]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            told = path.read_bytes().rpartition(b")")[2].split()
+            parents[int(path.parent.name)] = int(told[_PARENT])
+            ticks[int(path.parent.name)] = sum(map(int, told[_TIMES]))
+    own, more = set[int](), {os.getpid()}
+    while more:
+        own |= more
+        more = {pid for pid, parent in parents.items() if parent in more} - own
+    return sum(ticks.get(pid, 0) for pid in own)
+
+
+def worth_again(share: float, processors: Sequence[int] = ()) -> bool:
+    """Whether something that was measured beside others is worth measuring again, since they have left.
+
+    Args:
+        share: what they had then (`Others.share`).
+        processors: see `Others`.
+    """
+    if share <= DISTURBED:
+        return False
+    watch = Others(processors)
+    time.sleep(_LOOK_SECONDS)
+    return watch.share() < _QUIETER * share
 
 
 @contextmanager
@@ -46,20 +106,14 @@ def watched(rows: Path, processors: Sequence[int]) -> Iterator[None]:
         rows: folder of the rows.
         processors: those that the measuring runs on.
     """
-    stored = _contents(rows)
-    try:
-        began, busy, own = time.monotonic(), _busy_s(processors), _own_s()
-    except (OSError, ValueError, KeyError):  # no Linux, or a container that hides it
-        yield
-        return
+    stored, watch = _contents(rows), Others(processors)
     try:
         yield
     finally:
-        if _contents(rows) != stored:
-            passed = (time.monotonic() - began) * len(processors)
-            taken = max(0.0, _busy_s(processors) - busy - (_own_s() - own))
-            seconds, others = _noted(rows)
-            write_json(rows / _BOOK, {"seconds": round(seconds + passed, 2), "others": round(others + min(taken, passed), 2)})
+        if watch.told and _contents(rows) != stored:
+            passed, (seconds, others) = watch.seconds(), _noted(rows)
+            taken = watch.share() * passed
+            write_json(rows / _BOOK, {"seconds": round(seconds + passed, 2), "others": round(others + taken, 2)})
 
 
 def others_share(rows: Path) -> dict[str, float]:

@@ -105,6 +105,7 @@ class Plan(BaseModel):
         noise: share of what the profile measured that was seen to be disturbed each time, 0 to 1: of the stages of all
             candidates, the plan's or not and whatever they cost, or of the starts, whichever is larger. How far off costs are
             it does not say. Left out of the document where it is 0, as documents of before it was kept leave it out.
+        others: share of the processors' time that other work had while the profile was taken; left out likewise.
         disk_mb_per_s, disk_latency_ms: of the disk that weights were planned to come from; None for weights in memory.
     """
 
@@ -142,12 +143,14 @@ class Plan(BaseModel):
     disk_mb_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     disk_latency_ms: Milliseconds | None = None
     noise: Annotated[float, Field(ge=0, le=1)] = 0.0
+    others: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         document: dict[str, Any] = serialise(self)
-        if not self.noise:
-            document.pop("noise", None)
+        for name in ("noise", "others"):
+            if not document.get(name):
+                document.pop(name, None)
         return document
 
     @model_validator(mode="after")

@@ -100,4 +100,5 @@ def document(
         disk_mb_per_s=outcome.disk.mb_per_s if outcome.disk is not None else None,
         disk_latency_ms=outcome.disk.latency_ms if outcome.disk is not None else None,
         noise=round(profile.noise, 4),
+        others=round(profile.others, 4),
     )

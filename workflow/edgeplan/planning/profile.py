@@ -171,6 +171,7 @@ class Profile:
         fresh: factors on the costs in a fresh process.
         noise: share of what was measured that was seen to be disturbed each time, 0 to 1: of the candidates' stages, the mean
             over all candidates, or of the starts, whichever is larger. Tables of profiles leave it out.
+        others: share of the processors' time that other work had while it was measured, 0 to 1; likewise left out.
     """
 
     model: str
@@ -183,6 +184,7 @@ class Profile:
     start_ms: float = 0.0
     fresh: Fresh = Fresh()
     noise: float = 0.0
+    others: float = 0.0
 
     @property
     def equal(self) -> bool:

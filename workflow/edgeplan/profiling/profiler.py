@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.others import DISTURBED, Others, worth_again
 from edgeplan.measurement.process.child import Forks
 from edgeplan.measurement.process.clock import NOMINAL_SECONDS, Clock, calibrate
 from edgeplan.measurement.process.inputs import Array, random_inputs
@@ -21,7 +23,7 @@ from edgeplan.measurement.process.interference import PRODUCTS, Interference
 from edgeplan.measurement.references import References
 from edgeplan.planning.profile import Fresh, Profile
 from edgeplan.profiling.contention import REPEATS, Pairs, measure_pairs
-from edgeplan.profiling.first_call_costs import measure_once, once_ms
+from edgeplan.profiling.first_call_costs import ONCE, measure_once, once_ms
 from edgeplan.profiling.fresh_process_factors import Start, measure_start, start_of, start_row, start_signature, tried
 from edgeplan.profiling.measure import measure, work_ms
 from edgeplan.profiling.memory import first_touch, pinned, prioritised
@@ -39,6 +41,7 @@ from edgeplan.runtime.process import prepare_process
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 from edgeplan.support.scratch import ScratchFolder
 
+log = logging.getLogger(__name__)
 _THOUSANDTHS = 1000
 #: How long to wait while another process is measuring on this machine.
 LOCK_SECONDS = 600.0
@@ -101,6 +104,7 @@ def profile_model(
     known = _Model(name, dnnl, model, lowered, locate_weights(model, lowered), inputs_of(lowered))
     rows = store or ProfileStore(None, identity(dnnl.info, settings, cores))
     signed = {home: signatures(dnnl, lowered, home) for home in layouts}
+    _set_disturbed_aside(rows, signed.values(), cores)
     missing = [home for home in layouts if not is_known(rows, signed[home])]
     constants = rows.constants()
     if missing or constants is None:
@@ -123,6 +127,18 @@ def inputs_of(lowered: Lowered) -> Mapping[str, Array]:
 def is_known(rows: ProfileStore, signed: Sequence[str]) -> bool:
     """Whether a model was profiled under a home layout, by the signatures of its steps."""
     return all(map(rows.known, (*signed, start_signature(signed))))
+
+
+def _set_disturbed_aside(rows: ProfileStore, signed: Iterable[Sequence[str]], cores: Cores) -> None:
+    """Take as unknown what was measured beside others, if these have left."""
+    every = {name for names in signed for name in (*names, start_signature(names)) if rows.known(name)}
+    share = {name: max(row.others for row in rows.rows(name)) for name in every}
+    if worth_again(max(share.values(), default=0.0), cores.all):
+        log.info("measured again: other work had %.0f %% of the processors' time then", 100 * max(share.values()))
+        again = {name for name in every if share[name] > DISTURBED}
+        again |= {row.signature for row in rows.all_rows() if row.signature.startswith(ONCE) and row.others > DISTURBED}
+        # What whole programs take is of the costs of their steps.
+        rows.set_aside(again | {start_signature(names) for names in signed if not again.isdisjoint(names)} & every)
 
 
 def _stored_start(rows: ProfileStore, signed: Sequence[str]) -> Start:
@@ -168,7 +184,7 @@ def _profile(
         (step, signature, count * constants.touch_ms_per_page)
         for step, signature, count in zip(model.lowered.steps, signed, pages, strict=True)
     ]
-    return profile_of(
+    profile = profile_of(
         model.name,
         home,
         steps,
@@ -183,6 +199,9 @@ def _profile(
         fresh=start.fresh,
         start_noise=start.noise,
     )
+    signature = start_signature(signed)
+    started = rows.rows(signature) if rows.known(signature) else ()
+    return replace(profile, others=max([profile.others, *(row.others for row in started)]))
 
 
 class _Measuring:
@@ -196,6 +215,7 @@ class _Measuring:
         self._model, self._store, self._settings, self._cores, self._budget = model, store, settings, cores, budget
         self._pairs: dict[str, Pairs] = {}
         self._looked: set[str] = set()  # layouts that are clearly worse
+        self._others = Others(cores.all)
 
     def go(self, layouts: Sequence[str]) -> Constants:
         """Measure."""
@@ -221,7 +241,7 @@ class _Measuring:
                 self._try(starts, constants)
             for home, start in starts.items():
                 if not self._store.known(start_signature(self._signed(home))):
-                    self._store.add([start_row(self._signed(home), start)])
+                    self._keep([start_row(self._signed(home), start)])
         return constants
 
     def _try(self, starts: dict[str, Start], constants: Constants) -> None:
@@ -291,10 +311,14 @@ class _Measuring:
             last = f"first:{rig.widths[-1]}"
             wanted = None if thorough else {(r.signature, r.implementation) for r in rows if last in r.samples_ms}
             known = once_ms(store.all_rows())
-            store.add([*rows, *measure_once(rig.trials, known, self._scratch, self._clock, self._forks, wanted)])
+            self._keep([*rows, *measure_once(rig.trials, known, self._scratch, self._clock, self._forks, wanted)])
         best = thorough or self._work_ms(home) <= min(others, default=math.inf)  # only that one is started in every way
         if best and not store.known(start_signature(signed)):
             self._pairs[home] = measure_pairs(rig, self._cores, self._of_starts.watch, REPEATS if thorough else _FEW_PAIRS)
+
+    def _keep(self, rows: Sequence[Row]) -> None:
+        share = round(self._others.share(), 2)
+        self._store.add([row.beside(share) for row in rows])
 
     def _signed(self, home: str) -> tuple[str, ...]:
         return signatures(self._model.dnnl, self._model.lowered, home)

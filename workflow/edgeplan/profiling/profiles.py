@@ -78,8 +78,9 @@ def profile_of(
         layers.append(Layer(step.name, step.members, tuple(found)))
     big, little = len(cores.big), len(cores.little)
     noise = max(statistics.fmean(row.noise for _, signature, _ in steps for row in rows[signature]), start_noise)
+    others = max((row.others for _, signature, _ in steps for row in rows[signature]), default=0.0)
     ratio, found_fresh = cores.little_ratio, fresh or Fresh()
-    return check(Profile(name, layout, big, little, ratio, tuple(layers), contention, start_ms, found_fresh, noise))
+    return check(Profile(name, layout, big, little, ratio, tuple(layers), contention, start_ms, found_fresh, noise, others))
 
 
 def shares(signed: Sequence[str], charge: str) -> list[float]:

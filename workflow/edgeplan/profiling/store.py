@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,8 +41,11 @@ _SCHEMA = pa.schema(
     metadata={"edgeplan_cold_rows": str(FORMAT_VERSION)},
 )
 _MAX_ROWS_PER_FILE = 2000
+_NEXT_TO_NONE = 0.02
 #: A stage of rows that is no time: the share of the other stages that have disturbed samples only; absent where none has.
 NOISE = "noise"
+#: Another one: the share of the processors' time that others had while the row was measured; absent where it was next to none.
+OTHERS = "others"
 
 
 class Constants(BaseModel):
@@ -91,7 +94,8 @@ class Row:
         samples_ms: stage -> normalised times in ms. Stages: `read`, `create`, `transform` (from the model file), `cached_read`,
             `cached_mmap`, `create_again` and `transform_again` (of an equal step), each by core class as in `read:big`; `first`
             and `warm` executions by width, as in `first:1`. `start` and factors are of whole programs
-            (`fresh_process_factors.py`, `contention.py`), `once` of kernels (`first_call_costs.py`), `NOISE` is no time.
+            (`fresh_process_factors.py`, `contention.py`), `once` of kernels (`first_call_costs.py`), `NOISE` and `OTHERS` are
+            no times.
         measured_at: seconds since the epoch.
     """
 
@@ -108,6 +112,15 @@ class Row:
     def noise(self) -> float:
         """Share of what was measured that stayed disturbed, 0 to 1."""
         return max(self.samples_ms.get(NOISE, (0.0,)))
+
+    @property
+    def others(self) -> float:
+        """Share of the processors' time that others had meanwhile, 0 to 1."""
+        return max(self.samples_ms.get(OTHERS, (0.0,)))
+
+    def beside(self, share: float) -> Row:
+        """The same row, measured while others had a share of the processors' time."""
+        return replace(self, samples_ms={**self.samples_ms, OTHERS: (share,)}) if share > _NEXT_TO_NONE else self
 
 
 def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict[str, Any]:
@@ -163,6 +176,7 @@ class ProfileStore:
         self.folder, self.identity, self.key = folder, dict(what), key_of(what)
         self.measured = 0  # rows added by this process
         self._rows: dict[str, dict[str, Row]] = {}
+        self._aside: dict[str, dict[str, Row]] = {}
         self._constants: Constants | None = None
         self._journal = None if folder is None else state_folder() / "journal" / f"{folder.parent.name}-cold"
         for place in self._places():
@@ -179,8 +193,19 @@ class ProfileStore:
         return [place for place in (self.folder, self._journal) if place is not None]
 
     def _take(self, rows: Iterable[Row]) -> None:
+        """Of two rows of one candidate the less disturbed one counts, of equals the first."""
         for row in rows:
-            self._rows.setdefault(row.signature, {}).setdefault(row.implementation, row)
+            known = self._rows.setdefault(row.signature, {})
+            if row.implementation not in known or row.others < known[row.implementation].others:
+                known[row.implementation] = row
+
+    def set_aside(self, signatures: Iterable[str]) -> None:
+        """Take steps as unknown, so that they are measured again.
+
+        Their rows count where the new ones are more disturbed, and again from `merge` on where there are no new ones.
+        """
+        for signature in signatures:
+            self._aside[signature] = self._rows.pop(signature, {})
 
     def known(self, signature: str) -> bool:
         """Whether a step was profiled, with all its candidates."""
@@ -231,10 +256,14 @@ class ProfileStore:
         for place in reversed(self._places()):
             _write_rows(place / f"{self.key}-{name}.parquet", rows)
         self._take(rows)
+        for signature in {row.signature for row in rows}:
+            self._take(self._aside.pop(signature, {}).values())
         self.measured += len(rows)
 
     def merge(self) -> None:
-        """Merge the parts in the workspace into few files; one that is full is never written again."""
+        """Merge the parts in the workspace into few files; one that is full is never written again but for a better row."""
+        for signature in [*self._aside]:
+            self._take(self._aside.pop(signature).values())
         rows = tuple(row for row in self.all_rows() if row.signature in self._own)
         if self.folder is None or not rows:
             return
@@ -243,9 +272,16 @@ class ProfileStore:
         merged = [self.folder / f"{self.key}-rows-{i:03d}.parquet" for i in range(-(-len(rows) // _MAX_ROWS_PER_FILE))]
         if old == set(merged) and sum(counts.values()) == len(rows):
             return
-        full = [path for path in merged if counts.get(path) == _MAX_ROWS_PER_FILE]
-        stored = {(row.signature, row.implementation) for path in full for row in read_rows(path)}
-        rest = [row for row in rows if (row.signature, row.implementation) not in stored]
+        current = {(row.signature, row.implementation, row.measured_at) for row in rows}
+        stored = set[tuple[str, str, float]]()
+        full = []
+        for path in merged:
+            if counts.get(path) == _MAX_ROWS_PER_FILE:
+                inside = {(row.signature, row.implementation, row.measured_at) for row in read_rows(path)}
+                if inside <= current:  # none was measured again since
+                    full.append(path)
+                    stored |= inside
+        rest = [row for row in rows if (row.signature, row.implementation, row.measured_at) not in stored]
         open_files = [path for path in merged if path not in full]
         for i, path in enumerate(open_files):
             _write_rows(path, rest[i * _MAX_ROWS_PER_FILE : (i + 1) * _MAX_ROWS_PER_FILE])

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgeplan.errors import EdgeplanError
+from edgeplan.measurement.others import Others
 from edgeplan.measurement.process.job import Resident
 from edgeplan.planning.layout import greedy
 from edgeplan.planning.layout.parts import graph
@@ -197,6 +198,7 @@ class StreamProfile(_Document):
         idle_bytes: resident memory of the process before it opened the plan.
         run_ms: of the inferences, for their spread.
         lowest: the lowest greedy layout of the buffers, which plans begin with.
+        others: share of the processors' time that other work had meanwhile, 0 to 1.
     """
 
     compute_ms: tuple[Annotated[float, Field(ge=0)], ...]
@@ -206,6 +208,7 @@ class StreamProfile(_Document):
     idle_bytes: _Bytes
     run_ms: tuple[float, ...]
     lowest: tuple[_Bytes, ...]
+    others: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 #: Reads in flight: more gain nothing.
@@ -224,7 +227,9 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         StreamRunError: the process failed.
     """
     schedule = all_resident(program)
+    others = Others(tuple({*settings.processors, *settings.reader_processors}))
     found = run_apart(folder, program.threads, [schedule], settings)
+    share = round(others.share(), 2)
     steps = np.median(np.array(found.phases[0].step_ms[1:] or found.phases[0].step_ms), axis=0)
     return StreamProfile(
         compute_ms=tuple(round(float(ms), 6) for ms in steps),
@@ -234,6 +239,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         idle_bytes=found.idle.rss,
         run_ms=found.phases[0].run_ms,
         lowest=tuple(schedule["tensor_offset"]),
+        others=share,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -16,10 +17,14 @@ from edgeplan.errors import StoreError
 from edgeplan.measurement.bench import STORED_ROWS_ONLY
 from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.lock import WAIT_SECONDS, machine_lock
+from edgeplan.measurement.others import DISTURBED, Others, worth_again
 from edgeplan.support.protocols import protocol
 
+log = logging.getLogger(__name__)
 #: When a row was measured, seconds since 1970.
 WHEN = "measured_at"
+#: The share of the processors' time that other work had meanwhile; no part of what a stage hands on.
+_OTHERS = "others"
 _PART_US = ("channels", "us", "low_us", "high_us", "cpu_implementation", "gpu_implementation")
 #: Columns of each kind of rows.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -73,11 +78,11 @@ class Rows:
         Raises:
             FormatError: a file is damaged.
         """
-        stores = {kind: KeptTables(folder / kind, *names, WHEN) for kind, names in columns.items()}
+        stores = {kind: KeptTables(folder / kind, *names, WHEN, later={_OTHERS: 0.0}) for kind, names in columns.items()}
         return cls(folder, stores, identity, protocol, wait_seconds)
 
     def found(self, kind: str, what: object, measure: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """The rows of something, measured where they are not stored.
+        """The rows of something, measured where they are not stored, or were measured beside other work that has left.
 
         Args:
             kind: in `COLUMNS`.
@@ -90,13 +95,20 @@ class Rows:
         """
         store, key = self.stores[kind], self._key(kind, what)
         stored = store.get(key)
-        if stored is not None:
-            return stored
+        share = 0.0 if stored is None else float(stored[_OTHERS].max())
+        if stored is not None and (only_stored() or not worth_again(share)):
+            return stored.drop(columns=_OTHERS)
         if only_stored():
             raise NotThereError
         with machine_lock(self.wait_seconds):
+            watch = Others()
             made = measure().assign(**{WHEN: time.time()})
-        store.add(key, made)
+            own = round(watch.share(), 2)
+        if own > DISTURBED:
+            log.warning("%s: other work had %.0f %% of the processors' time; measured again once it has left", kind, 100 * own)
+        if stored is not None and own >= share:
+            return stored.drop(columns=_OTHERS)
+        store.add(key, made.assign(**{_OTHERS: own}))
         return made
 
     def _key(self, kind: str, what: object) -> str:

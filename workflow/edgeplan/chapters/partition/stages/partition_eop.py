@@ -183,9 +183,10 @@ class _Run:
             self.rows.merge(kind)
 
     def environment(self) -> dict[str, Any]:
-        """State of the machine that measured, and when the newest row was."""
+        """State of the machine that measured, with which library and driver, and when the newest row was."""
         when = time.strftime("%Y-%m-%d", time.gmtime(float(self.plans[WHEN].max())))
-        return {**self._about["environment"], **others_share(self._path), "measured_at": when}
+        _, *versions = self._about["identity"][:3]  # see `Opened.identity`
+        return {**self._about["environment"], **others_share(self._path), "versions": versions, "measured_at": when}
 
     # Operators alone
 
