@@ -72,7 +72,7 @@ def test_second_run_is_told_that_the_first_is_busy(workspace: Workspace) -> None
 
 @pytest.mark.parametrize("whole", [True, False], ids=["with its scripts", "alone"])
 def test_a_killed_snakemake_leaves_nothing_to_unlock(workspace: Workspace, whole: bool) -> None:
-    """Killed in the middle of a rule, as by a power cut; or alone, its script going on for a while."""
+    """Killed in the middle of a rule, with all that it started, as by a power cut; or alone."""
     wanted = workspace.folder / "data/zoo/models.parquet"
     command = ("snakemake", "--cores", "1", "data/zoo/models.parquet")
     first = workspace.start(*command)
