@@ -27,6 +27,7 @@ from edgeplan.support.scratch import ScratchFolder
 _SECONDS, _BYTES = 30, 1 << 30
 #: Of the largest output. Convolutions by Winograd's algorithm lose 3e-6 of what is added up.
 _TOLERANCE = 1e-4
+_ERRORS_ONLY = 3
 
 
 def model() -> Graph:
@@ -57,6 +58,7 @@ def _limit(*, memory: bool) -> None:
 def _reference(path: Path, graph: Graph) -> dict[str, Array]:
     settings = ort.SessionOptions()
     settings.intra_op_num_threads = 1
+    settings.log_severity_level = _ERRORS_ONLY
     session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
     return dict(zip(graph.outputs, session.run(list(graph.outputs), random_inputs(graph)), strict=True))
 
