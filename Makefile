@@ -5,7 +5,7 @@ VENV ?= .venv
 DEVICE ?= cpu-onnxruntime
 PROFILE ?= quick
 OPTIONS ?=
-WORKERS ?= logical
+WORKERS ?= $(shell nproc)
 PLANS ?=
 SHIPPED := cpu-onednn cpu-onnxruntime cpu-openvino
 
@@ -24,7 +24,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-all test-isa test-slow lint report docs results-page operators-page schema bench distil wire \
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-all test-isa test-slow coverage lint report docs results-page operators-page schema bench distil relock wire \
 	clean place repository
 
 help: ## show this text
@@ -35,7 +35,7 @@ reproduce: repository environment ## measure, train and evaluate DEVICE with the
 	@for file in "config/devices/$(DEVICE).yaml" "config/profiles/$(PROFILE).yaml"; do test -f "$$file" || { \
 		echo "error: there is no $$file" >&2; echo "  next:  ls '$${file%/*}'" >&2; exit 1; }; done
 	@python workflow/scripts/estimate.py "config/profiles/$(PROFILE).yaml" "$(DEVICE)"
-	@python workflow/scripts/reproduce.py "$(DEVICE)" \
+	@EDGEPLAN_STARTED_BY=$$PPID python workflow/scripts/reproduce.py "$(DEVICE)" \
 		dvc exp run $$(python workflow/scripts/profile_values.py "config/profiles/$(PROFILE).yaml") -S 'devices=[$(DEVICE)]' $(OPTIONS)
 
 # Predictors that DVC has, here or in its cache, are not trained again: training takes most of the time and gives the same.
@@ -44,16 +44,24 @@ tables: repository environment ## rebuild the tables of all devices in params.ya
 	dvc repro
 	dvc repro --force --single-item $$(python -m edgeplan.chapters.registry) report
 
+# Lanes of tests (tests/conftest.py): those of each day; `make lint` has the texts, `make test-slow` the pipeline.
 PYTEST = python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+DAY = fast or numerics or processes
+MORE = long or texts
 
 test: dev-environment ## finish the set-up and run the tests on WORKERS cores (minutes; WORKERS=0: one after the other)
 	@edgeplan compile # once, not in each worker
-	$(PYTEST) -m "fast or numerics or processes"
+	$(PYTEST) -m "$(DAY)"
 
-test-all: dev-environment ## all tests: many examples, each instruction set, the texts, and the pipeline (before a release; hours)
+test-all: dev-environment ## every test, with many examples and each instruction set, before a release (hours)
 	@edgeplan compile
-	HYPOTHESIS_PROFILE=many $(PYTEST) -m "fast or numerics or processes or texts"
+	HYPOTHESIS_PROFILE=many $(PYTEST) -m "$(DAY) or $(MORE)"
 	$(MAKE) test-isa test-slow
+
+coverage: dev-environment ## lines of the package that the lanes of make test reach; LANES=all: those of test-all, but the slow ones
+	@coverage erase
+	$(if $(LANES),HYPOTHESIS_PROFILE=many) $(subst python,coverage run,$(PYTEST)) -m "$(DAY)$(if $(LANES), or $(MORE))"
+	@coverage combine --quiet && coverage report --skip-covered
 
 test-slow: dev-environment ## run the tests that take the tiny profile through the whole pipeline
 	python -m pytest -m slow
@@ -71,7 +79,7 @@ lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint, and the tests o
 	$(PYTEST) -m "texts"
 
 report: environment ## write results/report.html, the page of all devices and pairs, from the files in git; measures and trains nothing
-	flock .snakemake.lock snakemake --nolock -s workflow/rules/stages.smk --force results/report.html --allowed-rules report
+	EDGEPLAN_STARTED_BY=$$PPID snakemake --nolock -s workflow/rules/stages.smk --force results/report.html --allowed-rules report
 	@echo "done: results/report.html"
 
 docs: dev-environment ## build docs/ as a site in work/site; warnings are errors
@@ -94,6 +102,9 @@ bench: dev-environment ## can figures of this machine be trusted, and how fast a
 
 protocols: environment ## note the present sources of measuring protocols, once it is clear that no number changes by them
 	python -m edgeplan.support.protocols
+
+relock: repository report ## note the present files in dvc.lock, once it is clear that no result changes by them
+	python workflow/scripts/relock.py
 
 wire: environment ## write dvc.yaml from the stages that the chapters declare
 	python -m edgeplan.chapters.wiring

@@ -13,7 +13,7 @@ CURRENT = tracked_as_current()
 include: "workflow/rules/stages.smk"
 
 
-held = hold_workspace()
+held = hold_workspace(wait=False)
 
 
 rule everything:

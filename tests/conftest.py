@@ -6,7 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -45,20 +47,28 @@ Array = npt.NDArray[np.float32]
 Check = Callable[..., int]
 
 
-#: Lanes of tests by folder; minute-long ones, wherever they lie, are of the lane `slow`.
+#: Lanes of tests by folder; what computes with oneDNN or OpenCL in a folder of `fast` is of `numerics`.
 _LANES = {
     **dict.fromkeys(("unit", "property", "paper"), "fast"),
     **dict.fromkeys(("engines", "processors"), "numerics"),
-    "end_to_end": "processes",
+    **dict.fromkeys(("processes", "end_to_end"), "processes"),
     "texts": "texts",
 }
+#: Lanes by marker, in any folder: what takes seconds, though others reach nearly all its lines, and what takes minutes.
+_MARKED = ("long", "slow")
 #: What computes with the instructions that oneDNN finds, or in blocks of their width.
-_BY_ISA = ("edgeplan.runtime.dnnl", "edgeplan.runtime.partitioned", "edgeplan.processors", "edgeplan.engines.opencl")
+_BY_ISA = (
+    "edgeplan.runtime.dnnl",
+    "edgeplan.runtime.partitioned",
+    "edgeplan.processors",
+    "edgeplan.engines.opencl",
+    "opencl_launches",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the lanes markers, by which `make test` and its siblings select."""
-    config.lanes = (*dict.fromkeys(_LANES.values()), "slow")
+    config.lanes = (*dict.fromkeys(_LANES.values()), *_MARKED)
     for lane in config.lanes:
         config.addinivalue_line("markers", f"{lane}: a lane of tests, see CONTRIBUTING.md")
 
@@ -67,14 +77,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put each test into its lane; mark what `make test-isa` runs, and skip it where the processor lacks what is asked for."""
     lacking = _lacking_isa()
     for item in items:
-        folder = item.path.relative_to(Path(__file__).parent).parts[0]
-        if not item.get_closest_marker("slow"):
-            item.add_marker(_LANES[folder])
-        homes = {str(getattr(known, "__module__", "")) for known in vars(getattr(item, "module", None) or object).values()}
-        if "dnnl" in getattr(item, "fixturenames", ()) or any(home.startswith(_BY_ISA) for home in homes):
+        lane = _LANES[item.path.relative_to(Path(__file__).parent).parts[0]]
+        isa = "dnnl" in getattr(item, "fixturenames", ()) or _computes(getattr(item, "module", None))
+        if isa:
             item.add_marker(pytest.mark.isa)
-            if lacking:
-                item.add_marker(pytest.mark.skip(lacking))
+        if isa and lacking:
+            item.add_marker(pytest.mark.skip(lacking))
+        if not any(map(item.get_closest_marker, _MARKED)):
+            item.add_marker("numerics" if isa and lane == "fast" else lane)
+
+
+@cache
+def _computes(module: ModuleType | None) -> bool:
+    return any(str(getattr(value, "__module__", "")).startswith(_BY_ISA) for value in vars(module or object).values())
 
 
 def _lacking_isa() -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 FEW = 20  # examples of a property
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or "few"
@@ -20,3 +22,15 @@ def examples(many: int) -> int:
 def some(values: Sequence[Value], turn: str) -> Sequence[Value]:
     """All of some values in `make test-all`, else one of them: which one depends on `turn`."""
     return values if MANY else (values[sum(turn.encode()) % len(values)],)
+
+
+def by_day(values: Sequence[Any], least: int = 1, fields: int = 1) -> list[Any]:
+    """Parameters of a test: the first ones are tried by day, the others, of the same kind, are of the lane `long`.
+
+    Args:
+        values: one for each case, tuples where the test has several parameters.
+        least: the number of the first ones.
+        fields: the number of parameters.
+    """
+    more = [pytest.param(*(value if fields > 1 else (value,)), marks=pytest.mark.long) for value in values[least:]]
+    return [*values[:least], *more]

@@ -1,4 +1,4 @@
-"""The package as a wheel: it predicts where there is neither a checkout nor a workspace."""
+"""The package as a wheel: it predicts, plans and runs where there is neither a checkout nor a workspace."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ from workspace import make_workspace
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.zoo import prior_models
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 _CLEARED = ("PYTHONPATH", "EDGEPLAN_WORKSPACE", "VIRTUAL_ENV")
 
 
+_PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+#: What pip says where there is no index to install from.
+_OFFLINE = ("No matching distribution found", "Could not find a version", "Connection", "Failed to establish")
+
+
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command, installed from a wheel that was built of the tree; what it depends on is that of this environment."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel that was built of the tree."""
     folder = tmp_path_factory.mktemp("wheel")
     tree = make_workspace(folder / "built").folder
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    built = [
-        *pip,
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--wheel-dir",
-        os.fspath(folder),
-        os.fspath(tree),
-    ]
-    subprocess.run(built, check=True)
-    (wheel,) = folder.glob("*.whl")
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", os.fspath(folder)]
+    subprocess.run([*_PIP, "wheel", *options, os.fspath(tree)], check=True)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command, installed from the wheel; what it depends on is that of this environment."""
+    folder = tmp_path_factory.mktemp("environment")
     venv.create(folder / "venv", with_pip=False, symlinks=True)
     python = folder / "venv/bin/python"
-    subprocess.run([*pip, f"--python={python}", "install", "--no-deps", "--no-index", os.fspath(wheel)], check=True)
+    subprocess.run([*_PIP, f"--python={python}", "install", "--no-deps", "--no-index", os.fspath(wheel)], check=True)
     (packages,) = (folder / "venv/lib").glob("python*/site-packages")
     # a line of a .pth file is a folder of modules alone: what points from there to the checkout is not followed
     places = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
@@ -49,9 +51,25 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "venv/bin/edgeplan"
 
 
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command, installed with its extra `runtime` into an empty environment, as README.md says."""
+    folder = tmp_path_factory.mktemp("empty")
+    venv.create(folder / "venv", with_pip=False, symlinks=True)
+    command = [*_PIP, f"--python={folder / 'venv/bin/python'}", "install", f"{wheel}[runtime]"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=_cleared())
+    if done.returncode and any(text in done.stderr for text in _OFFLINE):
+        pytest.skip("no package index to install from")
+    assert done.returncode == 0, done.stderr
+    return folder / "venv/bin/edgeplan"
+
+
+def _cleared() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _CLEARED}
+
+
 def _environment(folder: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in _CLEARED}
-    return {**kept, "HOME": os.fspath(folder), "XDG_STATE_HOME": os.fspath(folder / "state")}
+    return {**_cleared(), "HOME": os.fspath(folder), "XDG_STATE_HOME": os.fspath(folder / "state")}
 
 
 def test_the_package_is_that_of_the_wheel(program: Path, tmp_path: Path) -> None:
@@ -74,3 +92,32 @@ def test_it_predicts_in_an_empty_folder(program: Path, tmp_path: Path, device: s
     assert 0 < found["low_ms"] < found["latency_ms"] < found["high_ms"]
     assert "machine" in said().splitlines()[0]  # whose it is
     assert {path.name for path in tmp_path.iterdir()} <= {model.name, "state", ".cache"}
+
+
+@pytest.fixture(params=["program", "installed"])
+def command(request: pytest.FixtureRequest) -> Path:
+    """The command, with the packages of this environment, and with those of an index."""
+    return Path(request.getfixturevalue(request.param))
+
+
+def test_every_wish_is_served_in_an_empty_folder(command: Path, tmp_path: Path) -> None:
+    def said(*words: str) -> str:
+        done = subprocess.run(
+            [command, *words], cwd=tmp_path, env=_environment(tmp_path), check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    assert said("--version").startswith("edgeplan ")
+    said("export", "squeezenet", "-o", "models/net.onnx")
+    for device in ("cpu-onnxruntime", "cpu-openvino", "cpu-onednn"):
+        assert " ms (90 % interval" in said("predict", "models/net.onnx", "-d", device)
+    planned = said("plan", "cold-start", "models/net.onnx", "--costs", "predicted", "-o", "cold")
+    assert "ms predicted (predicted costs" in planned
+    assert "largest difference from ONNX Runtime" in said("run", "cold", "--check")
+    assert "measured peak" in said("plan", "memory", "models/net.onnx", "-b", "16MiB", "-o", "memory")
+    assert "largest difference from ONNX Runtime" in said("run", "memory", "--check", "-o", "out/y.npz")
+    assert (tmp_path / "out/y.npz").is_file()
+    (tmp_path / "buffers.csv").write_text("id,lower,upper,size\na,0,2,64\n")
+    assert "fits in 64" in said("plan", "layout", "buffers.csv", "-o", "layout.csv")

@@ -8,6 +8,8 @@ import pytest
 import yaml
 from workspace import DEVICE, Workspace, make_workspace
 
+from depth import by_day
+
 #: What Snakemake and DVC say of a mistake that they meet themselves.
 NOISE = ("Traceback", "RuleException", "CalledProcessError", "WorkflowError", "Errno", "MissingInputException")
 
@@ -40,7 +42,7 @@ def _set(workspace: Workspace, key: str, value: object) -> None:
     path.write_text(yaml.safe_dump(params))
 
 
-@pytest.mark.parametrize("command", [("dvc", "repro"), ("snakemake", "-n")])
+@pytest.mark.parametrize("command", by_day([("dvc", "repro"), ("snakemake", "-n")]))
 def test_device_without_a_file_is_named_with_what_to_do(workspace: Workspace, command: tuple[str, ...]) -> None:
     _set(workspace, "devices", ["cpu-nope"])
     output = _refused(workspace, *command)
@@ -66,7 +68,7 @@ def test_experiment_elsewhere_is_told_to_add_the_device_to_git(workspace: Worksp
 
 @pytest.mark.parametrize(
     ("override", "named"),
-    [("fusion.alpha=-1", "fusion.alpha"), ("+fusion.alhpa=1", "fusion.alhpa")],
+    by_day([("+fusion.alhpa=1", "fusion.alhpa"), ("fusion.alpha=-1", "fusion.alpha")], fields=2),
 )
 def test_override_that_does_not_fit_is_named_and_nothing_runs(workspace: Workspace, override: str, named: str) -> None:
     """DVC refuses an unknown key itself, unless it is written with a plus."""
@@ -76,13 +78,13 @@ def test_override_that_does_not_fit_is_named_and_nothing_runs(workspace: Workspa
     assert "next:  correct the named fields" in output
 
 
-@pytest.mark.parametrize("command", [("dvc", "repro"), ("snakemake", "-n"), ("snakemake", "--cores", "1")])
+@pytest.mark.parametrize("command", by_day([("snakemake", "-n"), ("dvc", "repro"), ("snakemake", "--cores", "1")]))
 def test_misspelt_parameter_is_named(workspace: Workspace, command: tuple[str, ...]) -> None:
     _set(workspace, "zoo.variants_per_familly", 3)
     assert "zoo.variants_per_familly: Extra inputs are not permitted" in _refused(workspace, *command)
 
 
-@pytest.mark.parametrize("option", ["--config", "--configfile"])
+@pytest.mark.parametrize("option", by_day(["--config", "--configfile"]))
 def test_values_given_to_snakemake_are_refused(workspace: Workspace, tmp_path: Path, option: str) -> None:
     """The stages would not see them: without the refusal they were built with those of params.yaml."""
     (tmp_path / "other.yaml").write_text("zoo: {variants_per_family: 1}\n")

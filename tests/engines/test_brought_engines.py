@@ -129,6 +129,7 @@ def test_an_engine_of_another_package_stands_beside_ours(folder: Path) -> None:
     assert load_device(file).engine == "tiny"
 
 
+@pytest.mark.long
 def test_it_is_held_to_the_suites_that_edgeplan_ships(folder: Path) -> None:
     _install(folder, "tiny = tiny_engine:ENGINE\n")
     (folder / "test_tiny.py").write_text(_SUITE)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from depth import by_day
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, measure
 from edgeplan.devices.machine import fingerprint
@@ -47,7 +48,7 @@ def test_a_plan_is_measured_beside_the_others(folder: Path, model: Path, tmp_pat
     assert (runs["output_error"] < 1e-4).all()
 
 
-@pytest.mark.parametrize("setting", ["edgeplan-fixed", "edgeplan-continuous"])
+@pytest.mark.parametrize("setting", by_day(["edgeplan-fixed", "edgeplan-continuous"]))
 def test_other_modes_run_the_same_plan(folder: Path, setting: str) -> None:
     artefact = prepared(folder).artefact
     values = {"threads": 2, "artefact": artefact, "inputs": INPUTS, "state": "cached", "warm_runs": 3}
@@ -100,6 +101,7 @@ def test_a_run_without_its_cache_does_not_count(folder: Path) -> None:
     assert "damaged" in run_cold(job).reason
 
 
+@pytest.mark.long
 def test_a_run_that_had_to_hash_the_model_does_not_count(folder: Path, model: Path, tmp_path: Path) -> None:
     artefact = prepared(folder).artefact
     assert artefact is not None
@@ -137,6 +139,7 @@ def _edgeplan(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
+@pytest.mark.long
 def test_the_command_line_runs_a_plan(folder: Path) -> None:
     done = _edgeplan(str(folder), "--repeat", "3")
     assert done.returncode == 0, done.stderr

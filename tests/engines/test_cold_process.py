@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from depth import by_day
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, measure
 from edgeplan.engines.cold import model_files
@@ -119,6 +120,7 @@ def test_a_cache_that_the_engine_rejects_does_not_count_as_used(model: Path, tmp
     assert "cache" in result.reason or "again" in result.reason
 
 
+@pytest.mark.long
 def test_no_setting_changes_the_stamp_of_the_model(model: Path, tmp_path: Path) -> None:
     """Plan folders know the model by it; with another, each of their starts would hash the whole file."""
     before = stamp(model.stat())
@@ -129,7 +131,7 @@ def test_no_setting_changes_the_stamp_of_the_model(model: Path, tmp_path: Path) 
         assert stamp(model.stat()) == before, setting
 
 
-@pytest.mark.parametrize("location", ["tiny.onnx.data", "weights.bin", "parts/all of them"])
+@pytest.mark.parametrize("location", by_day(["parts/all of them", "weights.bin", "tiny.onnx.data"]))
 @pytest.mark.parametrize("setting", sorted(name for name, setting in SETTINGS.items() if setting.stock))
 def test_stock_settings_find_the_files_that_a_model_names(
     setting: str, location: str, model: Path, reference: Path, tmp_path: Path
@@ -176,6 +178,7 @@ def test_a_process_that_hangs_is_ended(model: Path) -> None:
         run_cold(job, timeout_seconds=0.01)
 
 
+@pytest.mark.long
 def test_a_measuring_goes_on_where_it_was_killed(model: Path, tmp_path: Path) -> None:
     knobs = ColdSettings(settings=("onnxruntime", "openvino-cached"), threads=(1,), states=("cached",), repeats=2, warm_runs=1)
     store, journal = ArtefactStore(tmp_path / "store"), tmp_path / "journal.jsonl"

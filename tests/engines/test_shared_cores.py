@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from depth import by_day
 from edgeplan.chapters.cold_start.shared_cores import Starter, busy_loops, figures, measure
 from edgeplan.engines.base import random_inputs
 from edgeplan.engines.onednn.cold import prepared
@@ -55,8 +56,8 @@ def squeezenet(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path_factory: pytes
     return build_plan_folder(dnnl, model, planned(model, made, widen_from=9), folder / "plan")
 
 
-@pytest.mark.parametrize("loops", [1, 2])
-@pytest.mark.parametrize("stealing", [True, False])
+@pytest.mark.parametrize("loops", by_day([2, 1]))
+@pytest.mark.parametrize("stealing", by_day([True, False]))
 def test_lanes_of_short_steps_end_beside_busy_loops(
     dnnl: Dnnl,
     planned: Callable[..., Plan],
@@ -98,6 +99,7 @@ def test_warm_runs_beside_a_busy_loop_take_their_share(squeezenet: Path, cores: 
     assert statistics.median(loaded) < MOST_SLOWDOWN * statistics.median(free)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cores")
 def test_the_bench_tells_slowdowns(squeezenet: Path) -> None:
     starters = (

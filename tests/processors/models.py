@@ -102,18 +102,20 @@ def linear_layers(folder: Path) -> tuple[Path, Graph]:
         helper.make_node("Add", ["d", "c"], ["e"], "e"),
         helper.make_node("Relu", ["e"], ["y"], "y"),
     ]
-    return _stored(folder, "linear_layers", nodes, [("x", TensorProto.FLOAT, (13, 48))], ("y", (13, 56)), weights)
+    return _stored(folder, "linear_layers", nodes, [("x", TensorProto.FLOAT, (13, 48))], [("y", (13, 56))], weights)
 
 
 def embedding(folder: Path) -> tuple[Path, Graph]:
-    """Rows of a table, picked by indices, and a linear layer of them."""
+    """Rows of a table, picked by indices, and a linear layer of them; the table is handed out, too."""
     rng = np.random.default_rng(6)
     weights = {"table": rng.standard_normal((10, 24)), "weight": rng.standard_normal((24, 40)) / 5}
     nodes = [
         helper.make_node("Gather", ["table", "which"], ["rows"], "rows"),
         helper.make_node("MatMul", ["rows", "weight"], ["y"], "y"),
+        helper.make_node("Identity", ["table"], ["known"], "known"),
     ]
-    return _stored(folder, "embedding", nodes, [("which", TensorProto.INT64, (4,))], ("y", (4, 40)), weights)
+    inputs, outputs = [("which", TensorProto.INT64, (4,))], [("known", (10, 24)), ("y", (4, 40))]
+    return _stored(folder, "embedding", nodes, inputs, outputs, weights)
 
 
 def _stored(
@@ -121,14 +123,14 @@ def _stored(
     name: str,
     nodes: Sequence[onnx.NodeProto],
     inputs: Sequence[tuple[str, int, tuple[int, ...]]],
-    output: tuple[str, tuple[int, ...]],
+    outputs: Sequence[tuple[str, tuple[int, ...]]],
     weights: Mapping[str, np.ndarray],
 ) -> tuple[Path, Graph]:
     graph = helper.make_graph(
         nodes,
         name,
         [helper.make_tensor_value_info(*one) for one in inputs],
-        [helper.make_tensor_value_info(output[0], TensorProto.FLOAT, output[1])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs],
         [numpy_helper.from_array(value.astype(np.float32), key) for key, value in weights.items()],
     )
     path = folder / f"{name}.onnx"

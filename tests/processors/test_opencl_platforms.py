@@ -7,13 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from edgeplan.engines.base import EngineSettings
+from edgeplan.engines.opencl import trial
+from edgeplan.engines.opencl.session import Opencl
 from edgeplan.errors import DeviceError
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.child import ColdRunError
-from edgeplan.opencl import building, platforms
+from edgeplan.opencl import building, platforms, widest
 from edgeplan.opencl.building import Programs, Variant
+from edgeplan.opencl.dispatch import dispatch
+from edgeplan.opencl.launch import DeviceNumbers
 from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
+from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.support.subprocesses import environment
 
 _GOOD = "__kernel void f(__global float *a) { a[0] = 1.0f; }"
@@ -56,19 +64,128 @@ def test_options_are_read_from_text() -> None:
     assert found == OpenclOptions("portable", "", (3, 1), 4, "coarse")
 
 
-def test_a_machine_without_opencl_is_told_what_to_install(tmp_path: Path) -> None:
+def _found(vendors: Path | None, **options: object) -> list[str]:
+    """What a process finds whose loader reads drivers there: the device and PoCL's threads or an error, and how many PoCLs."""
     code = (
-        "from edgeplan.opencl.platforms import *; from edgeplan.errors import DeviceError\n"
-        "try: find_device(OpenclOptions())\n"
-        "except DeviceError as error: print(error)"
+        "import os; from edgeplan.opencl.platforms import *; from edgeplan.opencl import platforms\n"
+        "from edgeplan.errors import DeviceError\n"
+        f"try: print(describe(find_device(OpenclOptions(**{options!r}))), len(platforms._STARTED.threads), sep='\\n')\n"
+        "except DeviceError as error: print(error)\n"
+        "print(sum(one.name == 'Portable Computing Language' for one in platforms.pyopencl().get_platforms()))"
     )
-    places = {"OCL_ICD_VENDORS": str(tmp_path), "OPENCL_VENDOR_PATH": str(tmp_path)}
     pytest.importorskip("pyopencl")
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**environment(), **places}, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith("no OpenCL platform"), done.stdout
-    assert "apt install pocl-opencl-icd" in done.stdout
+    kept = {name: value for name, value in environment().items() if not name.startswith(("OCL_ICD_", "OPENCL_VENDOR"))}
+    given = {} if vendors is None else {"OCL_ICD_VENDORS": str(vendors)}
+    done = subprocess.run([sys.executable, "-c", code], env=kept | given, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()
+
+
+def test_a_machine_without_opencl_is_told_what_to_install(tmp_path: Path) -> None:
+    nothing = tmp_path / "nothing"  # a file stands for one driver: not even a wheel is looked for
+    nothing.touch()
+    first, *more = _found(nothing)
+    assert first.startswith("no OpenCL platform")
+    assert "pip install pocl-binary-distribution" in more[-1]
+    assert "apt install pocl-opencl-icd" in more[-1]
+
+
+@pytest.fixture(scope="module")
+def wheel() -> Path:
+    """The library of PoCL's wheel."""
+    found = platforms._wheel()
+    if found is None:
+        pytest.skip("pocl-binary-distribution is not installed")
+    return found
+
+
+@pytest.mark.parametrize("folder", ["", "missing"])
+@pytest.mark.usefixtures("wheel")
+def test_the_wheel_serves_where_the_system_has_no_driver(tmp_path: Path, folder: str) -> None:
+    device, threads, _ = _found(tmp_path / folder, platform="portable", cores=(0,))
+    assert "PoCL 3.0" in device
+    assert threads == "1"
+
+
+@pytest.mark.usefixtures("wheel")
+def test_a_driver_that_is_broken_does_not_hide_the_wheel(tmp_path: Path) -> None:
+    """Images for GPUs name libraries that only a host with a GPU has."""
+    (tmp_path / "absent.icd").write_text("libabsent_opencl.so.1")
+    assert "PoCL 3.0" in _found(tmp_path)[0]
+
+
+def test_a_driver_that_is_listed_twice_counts_once(tmp_path: Path, wheel: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / f"{name}.icd").write_text(str(wheel))
+    device, threads, listed = _found(tmp_path, cores=(0,))
+    assert "PoCL 3.0" in device
+    assert int(listed) > 1
+    assert threads == "1"
+    (told,) = [line for line in _found(tmp_path, device="abacus") if "next:" in line]
+    assert told.count("Portable Computing Language") == 1
+
+
+@pytest.mark.usefixtures("wheel")
+def test_a_driver_of_the_system_is_preferred_and_alone_has_threads(tmp_path: Path) -> None:
+    system = list(Path("/etc/OpenCL/vendors").glob("*pocl*.icd"))
+    if not system:
+        pytest.skip("the system has no PoCL")
+    device, threads, listed = _found(None, platform="portable", cores=(0,))
+    assert listed == "2"
+    assert threads == "1"
+    assert device != _found(tmp_path, platform="portable")[0]
+
+
+def test_the_version_is_that_of_the_driver_that_options_name(programs: Programs) -> None:
+    options = {"platform": programs._device.platform.name}
+    version = Opencl.version_for(EngineSettings(options=options))
+    assert version.endswith("+" + "_".join(programs._device.driver_version.split()))
+    with pytest.raises(DeviceError, match="on a platform 'none of these'"):
+        Opencl.version_for(EngineSettings(options={"platform": "none of these"}))
+
+
+class TestWidest:
+    """Vectors are as wide as a model of the kernels computes right with, in a process of its own."""
+
+    @pytest.fixture(autouse=True)
+    def _own_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        widest._widest.cache_clear()
+
+    def test_a_width_that_ends_the_process_gives_way_and_the_answer_is_kept(
+        self, programs: Programs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # blocks of 8, for which there are no kernels of 16 floats
+        device = programs._device
+        assert widest.widest(device, OpenclOptions(), (4, 16), 8) == 4
+        widest._widest.cache_clear()
+        monkeypatch.setattr(widest, "work_apart", None)
+        assert widest.widest(device, OpenclOptions(), (4, 16), 8) == 4
+        with pytest.raises(TypeError):  # for other blocks it is asked again
+            widest.widest(device, OpenclOptions(), (4, 16), 16)
+
+    def test_a_driver_on_which_nothing_works_is_told_and_asked_again(
+        self, programs: Programs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+        for _ in range(2):
+            with pytest.raises(DeviceError, match=r"no OpenCL kernel works on this driver: .*vectors of 16 floats"):
+                widest.widest(programs._device, OpenclOptions(), (16,), 8)
+
+    def test_outputs_that_are_wrong_are_no_width_that_works(self) -> None:
+        right = {"y": np.array([1.0, -2.0], np.float32)}
+        assert trial._difference(right, right) == 0
+        assert trial._difference({"y": right["y"] * 1.1}, right) == pytest.approx(0.1, rel=1e-5)
+        assert trial._difference({"y": right["y"] * np.nan}, right) == np.inf
+
+    def test_its_model_has_a_step_for_all_kernels_that_a_graph_asks_for(self, tmp_path: Path) -> None:
+        graph = trial.model()
+        program = trial.program_of(Dnnl(), save_onnx(graph, tmp_path / "model.onnx"), graph, 1)
+        numbers = DeviceNumbers(1, 8, 8, 4096)
+        found = [dispatch(step, program.shapes, program.layouts, numbers) for step in program.steps]
+        sources = {launch.source for one in found for launch in one.launches}
+        every = {path.stem for path in building._SOURCES.glob("*.cl")}
+        # Those that wait are no vectors; the others are of text models, whose products and norms the graph builder lacks.
+        assert every - sources == {"poll", "empty", "matmul", "layer_norm"}
 
 
 def test_a_machine_without_pyopencl_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

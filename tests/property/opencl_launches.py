@@ -15,11 +15,15 @@ import numpy.typing as npt
 import pyopencl as cl
 import pytest
 
+from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.dispatch import dispatch
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Place
+from edgeplan.opencl.platforms import OpenclOptions, find_device
 from edgeplan.opencl.transforms import packed
+from edgeplan.processors.opencl import device_numbers
+from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, size_bytes
 from edgeplan.runtime.transform import folded
 
@@ -31,10 +35,22 @@ _CANARY = np.float32(12345.0)
 @cache
 def _queue() -> Any:
     try:
-        device = cl.get_platforms()[0].get_devices()[0]
-    except (cl.Error, IndexError) as error:
-        return f"no OpenCL device: {error}"
+        device = find_device(OpenclOptions())
+    except DeviceError as error:
+        return error.what
     return cl.CommandQueue(cl.Context([device]))
+
+
+@cache
+def too_wide(vector: int) -> str:
+    """Why vectors of so many floats are not tried: a driver that reports them but cannot compile them ends the process."""
+    queue = _queue()
+    if isinstance(queue, str):
+        return queue
+    if queue.device.native_vector_width_float < vector:
+        return ""  # as several narrower ones
+    works = device_numbers(queue.device, Dnnl().info.block, OpenclOptions()).vector
+    return f"{queue.device.name} computes right with vectors of {works} floats" if works < vector else ""
 
 
 @cache

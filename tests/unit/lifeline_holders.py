@@ -52,10 +52,10 @@ def forked(folder: Path) -> None:
 def stock_engine(folder: Path) -> None:
     """A stock engine whose memory is looked at, waiting for a limit that does not come."""
     from edgeplan.measurement.process.job import Artefact
-    from edgeplan.measurement.process.stock import Inputs, run_stock, stock_job
+    from edgeplan.measurement.process.stock import inputs_of, run_stock, stock_job
 
     artefact = Artefact(main=folder / MODEL, files=(folder / MODEL,))
-    run_stock(stock_job("onnxruntime", artefact, Inputs(_SHAPES, {}), (0,), 3, str(folder / "no gate")))
+    run_stock(stock_job("onnxruntime", artefact, inputs_of(folder / MODEL), (0,), 3, str(folder / "no gate")))
 
 
 def _streamed(folder: Path) -> RunSettings:

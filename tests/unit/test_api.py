@@ -188,6 +188,7 @@ def test_commands_are_made_of_the_interface(monkeypatch: pytest.MonkeyPatch, tmp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_the_documented_example_runs(
     dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import onnx
 import pytest
 
+from depth import by_day
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.terminal import CLOSED, escaped
@@ -93,7 +94,7 @@ def test_a_device_is_given_by_name_or_by_the_path_of_its_file(folder: Path, edge
     assert json.loads(by_name.out) == json.loads(by_path.out)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+@pytest.mark.parametrize("encoding", by_day(["ascii", "utf-8"]))
 def test_names_reach_no_terminal_unescaped(folder: Path, encoding: str) -> None:
     done = run(folder, "predict", MODEL, PYTHONIOENCODING=encoding)
     assert done.returncode == 0, done.stderr
@@ -110,7 +111,7 @@ def test_escapes_are_of_all_that_steers_a_terminal() -> None:
     assert escaped("a\nb\x07", "\n") == "a\nb\\x07"
 
 
-@pytest.mark.parametrize("arguments", [("predict", MODEL), ("export",), ("--help",)])
+@pytest.mark.parametrize("arguments", by_day([("export",), ("predict", MODEL), ("--help",)]))
 def test_an_output_that_is_full_or_closed(folder: Path, arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         done = run(folder, *arguments, output=full.fileno())

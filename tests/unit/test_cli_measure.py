@@ -38,7 +38,18 @@ from edgeplan.support.files import write_json
 from edgeplan.zoo import prior_models
 
 RULES = FusionRules(pairs={"conv_bn": True, "bn_relu": True, "conv_relu": True})
-FIELDS = {"model", "device", "latency_ms", "noise", "waited", "prediction", "deviation", "inside_interval", "kernels"}
+FIELDS = {
+    "model",
+    "device",
+    "latency_ms",
+    "noise",
+    "waited",
+    "throttled",
+    "prediction",
+    "deviation",
+    "inside_interval",
+    "kernels",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -138,14 +149,17 @@ def test_predictions_for_another_machine_say_so() -> None:
 
 
 def _measured(**changes: object) -> Measured:
-    quiet = Measured("m", "d", 1.0, 0.01, 0.9, 1.1, 1.0, 0.0, 9.0, None, "none", "make", "", (), "")
+    quiet = Measured("m", "d", 1.0, 0.01, 0.9, 1.1, 1.0, 0.0, 0.0, 9.0, None, "none", "make", "", (), "")
     return replace(quiet, **changes)  # type: ignore[arg-type]
 
 
 def test_noise_is_told_and_ends_nothing() -> None:
     assert "noisy" not in "\n".join(cli_measure.headlines(_measured()))
     assert "noisy" in "\n".join(cli_measure.headlines(_measured(noise=0.2)))
-    assert "75 % of the time" in "\n".join(cli_measure.headlines(_measured(waited=0.75)))
+    assert "other work had the processor for 75 % of the time" in "\n".join(cli_measure.headlines(_measured(waited=0.75)))
+    held = "\n".join(cli_measure.headlines(_measured(throttled=0.5)))
+    assert "a CPU quota stopped the model for 50 % of the time" in held
+    assert "other work" not in held
 
 
 def test_a_loop_on_the_core_is_seen(tmp_path: Path) -> None:

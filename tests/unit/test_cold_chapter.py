@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from cold_chapter_frames import COLD_MS, MODELS, frame_names, run_row
+from cold_chapter_frames import COLD_MS, MODELS, frame_names, run_row, tables_of
 
 from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
 from edgeplan.chapters.cold_start.evaluation import findings
@@ -64,14 +64,14 @@ def test_outputs_of_programs_and_of_started_plans_are_compared(e: ColdEvidence, 
     assert table.loc[MODELS[0], ["programs", "starts", "equal"]].tolist() == [2, starts, True]
     wrong = e.runs["plan"].eq("K") & (e.runs["model"] == MODELS[0])
     runs = e.runs.assign(output_error=e.runs["output_error"].where(~wrong, 2e-4))
-    table = kit.make_or_explain(COLD_TABLES, replace(e, runs=runs))["cold_outputs"].set_index("model")
+    table = tables_of(["cold_outputs"], replace(e, runs=runs))["cold_outputs"].set_index("model")
     assert table["equal"].to_dict() == {MODELS[0]: False, MODELS[1]: True}
 
 
 def test_a_quick_look_on_one_core_tells_nothing_of_two(e: ColdEvidence) -> None:
     quick = (e.profiles["implementation"] == "gemm") & (e.profiles["layout"] == "nhwc")
     profiles = e.profiles.assign(execute_2_ms=e.profiles["execute_2_ms"].where(~quick, e.profiles["execute_1_ms"]))
-    tables = kit.make_or_explain(COLD_TABLES, replace(e, profiles=profiles))
+    tables = tables_of(["cold_table_02", "cold_candidates"], replace(e, profiles=profiles))
     rows = tables["cold_table_02"].set_index(["kernel", "layout"])["execute_2_cores_ms"]
     assert pd.isna(rows["gemm", "nhwc"])
     assert rows["gemm", "blocked16"] == 1.5  # what differs keeps its row
@@ -113,10 +113,10 @@ def test_plans_for_both_states_stand_beside_each_other(e: ColdEvidence, tables: 
     assert row[names].tolist() == [40.0, 10.0, 31.5, 11.5]
     assert row[["evicted_gain", "cached_gain"]].tolist() == pytest.approx([40 / 31.5, 10 / 11.5])
     assert row["runs"] == 3
-    warm_only = kit.make_or_explain(COLD_TABLES, replace(e, runs=e.runs[e.runs["state"] == "cached"]))["cold_states"]
+    warm_only = tables_of(["cold_states"], replace(e, runs=e.runs[e.runs["state"] == "cached"]))["cold_states"]
     assert warm_only["runs"].tolist() == [3, 3]
     bare = replace(e, plans=e.plans[e.plans["plan"] != "evicted"], notes={"disk": "the model cannot be evicted"})
-    assert kit.make_or_explain(COLD_TABLES, bare)["cold_states"][kit.REASON].tolist() == ["the model cannot be evicted"]
+    assert tables_of(["cold_states"], bare)["cold_states"][kit.REASON].tolist() == ["the model cannot be evicted"]
 
 
 def test_load_is_told_against_no_load(tables: dict[str, pd.DataFrame]) -> None:
@@ -132,7 +132,7 @@ def test_runs_without_load_are_one_baseline(e: ColdEvidence) -> None:
     loaded = runs("executing", 0, (8.0, 10.0)) + runs("preparing", 0, (30.0,)) + runs("executing", 50, (15.0,))
     loaded += runs("preparing", 50, (12.0, 14.0))
     kept = e.runs[e.runs["load_core"] == ""]
-    frame = kit.make_or_explain(COLD_TABLES, replace(e, runs=pd.concat([kept, pd.DataFrame(loaded)])))["cold_figure_11"]
+    frame = tables_of(["cold_figure_11"], replace(e, runs=pd.concat([kept, pd.DataFrame(loaded)])))["cold_figure_11"]
     told = frame[["load_core", "load_percent", "cold_ms", "runs"]].to_numpy().tolist()
     assert told == [["", 0, 10.0, 3], ["first core", 50, 15.0, 1], ["second core", 50, 13.0, 2]]
     assert frame["slow_down"].tolist() == pytest.approx([1.0, 1.5, 1.3])
@@ -178,8 +178,8 @@ def test_a_model_that_was_not_planned_from_predictions_says_why(e: ColdEvidence)
     plans = e.plans[(e.plans["plan"] != "predicted") | (e.plans["model"] == MODELS[0])]
 
     def reasons(models: pd.DataFrame, notes: dict[str, str]) -> list[str]:
-        found = kit.make_or_explain(COLD_TABLES, replace(e, models=models, plans=plans, profiles=profiles, notes=notes))
-        return found["cold_predictions"]["reason"].tolist()
+        seen = replace(e, models=models, plans=plans, profiles=profiles, notes=notes)
+        return tables_of(["cold_predictions"], seen)["cold_predictions"]["reason"].tolist()
 
     assert reasons(e.models, {f"predicted.{MODELS[1]}": "its own", "predicted": "another's"}) == ["", "its own"]
     assert reasons(e.models, {"predicted": "the last one's"}) == ["", "the last one's"]
@@ -238,9 +238,9 @@ def test_what_bounds_an_evicted_start_is_told_by_model(e: ColdEvidence, tables: 
     assert row["evicted_over_planned_bound"] == pytest.approx(31.5 / 9)
     assert row[["planned_bound_ms", "planned_ms", "create_core_ms"]].tolist() == pytest.approx([9, 11.5 * 0.9, 3])
     slow = e.runs.assign(slowness=e.runs["slowness"].where(e.runs["state"] != "evicted", 4.0))
-    again = kit.make_or_explain(COLD_TABLES, replace(e, runs=slow))  # the work bound of these runs, not that of runs in memory
-    for name in ("cold_bounds", "cold_bounds_evicted"):
-        assert set(again[name]["evicted_bounded_by" if name == "cold_bounds" else "bounded_by"]) == {"work"}
+    bounded = {"cold_bounds": "evicted_bounded_by", "cold_bounds_evicted": "bounded_by"}
+    again = tables_of([*bounded], replace(e, runs=slow))  # the work bound of these runs, not that of runs in memory
+    assert all(set(again[name][column]) == {"work"} for name, column in bounded.items())
     assert kit.notes(COLD_TABLES, e, COLD_TABLES)["cold_bounds_evicted"].endswith("is 1.262 in the geometric mean.")
     worse = e.runs["plan"].eq("evicted") & e.runs["model"].eq(MODELS[0])
     told = findings.bounds_of_disk(replace(e, runs=e.runs.assign(cold_ms=e.runs["cold_ms"].where(~worse, 99.0))))
@@ -262,7 +262,7 @@ def test_energy_where_the_machine_counts_it(e: ColdEvidence) -> None:
             for s, j in (("onnxruntime", 4.0), ("edgeplan", 1.0))
         ]
     )
-    table = kit.make_or_explain(COLD_TABLES, replace(e, energy=energy))["cold_figure_12"]
+    table = tables_of(["cold_figure_12"], replace(e, energy=energy))["cold_figure_12"]
     assert table["own_over_onnxruntime"].tolist() == [0.25, 0.25]
 
 

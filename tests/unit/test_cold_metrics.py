@@ -38,8 +38,8 @@ from edgeplan.chapters.cold_start.evaluation.tables_runs import beside
         ("cold.models", 2.0),
     ],
 )
-def test_figure(e: ColdEvidence, key: str, expected: float) -> None:
-    assert metrics.cold_metrics(e)[key] == pytest.approx(expected, rel=1e-5)
+def test_figure(figures: dict[str, float], key: str, expected: float) -> None:
+    assert figures[key] == pytest.approx(expected, rel=1e-5)
 
 
 def test_means_over_models_have_an_interval(e: ColdEvidence) -> None:
@@ -73,8 +73,8 @@ def test_starts_of_our_plans_that_failed_count(e: ColdEvidence, reason: str, fai
     assert table.loc[("cached", "squeezenet"), "failed_starts"] == (len(lost) if failed else 0)
 
 
-def test_every_figure_with_a_bar_is_calculated(e: ColdEvidence) -> None:
-    assert {bar.key for bar in metrics.BARS} <= set(metrics.cold_metrics(e))
+def test_every_figure_with_a_bar_is_calculated(figures: dict[str, float]) -> None:
+    assert {bar.key for bar in metrics.BARS} <= set(figures)
 
 
 def test_costs_are_held_against_starts_at_the_speed_that_the_machine_had(e: ColdEvidence) -> None:
@@ -137,11 +137,11 @@ def test_the_median_over_the_repeats_counts() -> None:
     assert metrics.stock_cold_ms(runs, "cached")["m"] == 9.0
 
 
-def test_failed_and_loaded_runs_do_not_count(e: ColdEvidence) -> None:
+def test_failed_and_loaded_runs_do_not_count(e: ColdEvidence, figures: dict[str, float]) -> None:
     worse = pd.DataFrame(run_rows())
     fast = worse.iloc[:2].assign(cold_ms=0.001)
     runs = pd.concat([worse, fast.assign(reason="crashed"), fast.assign(load_percent=25)], ignore_index=True)
-    assert metrics.cold_metrics(replace(e, runs=runs)) == metrics.cold_metrics(e)
+    assert metrics.cold_metrics(replace(e, runs=runs)) == figures
 
 
 def test_a_model_without_own_run_is_left_out(e: ColdEvidence) -> None:

@@ -122,6 +122,7 @@ def test_beyond_the_budget_every_candidate_has_a_look(
     monkeypatch.setattr(profiler, "machine_lock", lambda *_: pytest.fail("the machine was asked for"))
 
 
+@pytest.mark.long
 def test_disturbed_candidates_are_come_back_to_while_there_is_time(
     dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

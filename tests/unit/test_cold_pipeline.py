@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -236,9 +235,9 @@ def _killed_while_measuring(kept: Path) -> None:
 
 def test_background_load_ends_with_its_block() -> None:
     def children() -> str:
-        return subprocess.run(["ps", "-e", "-o", "args"], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(["ps", "-e", "-ww", "-o", "args"], capture_output=True, text=True, check=True).stdout
 
-    mark = f"{sys.executable} -m edgeplan.measurement.process.background 0 1"
+    mark = "edgeplan.measurement.process.background 0 1"
     with background_load(0, 1):
         time.sleep(0.05)
         assert mark in children()

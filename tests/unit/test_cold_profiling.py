@@ -118,6 +118,7 @@ def test_plans_from_a_profile_fit(dnnl: Dnnl, measured: tuple[Path, tuple[Profil
         check_fits(planned, replace(target, isa="other"), ())
 
 
+@pytest.mark.long
 def test_reprofiling_measures_each_candidate_once(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path]) -> None:
     model, profiles, rows = measured
     lowered = lower(tiny())

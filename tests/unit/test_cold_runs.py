@@ -150,6 +150,7 @@ def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytes
     assert made == [300.0] * 3
 
 
+@pytest.mark.long
 def test_beyond_the_budget_only_what_must_be_is_prepared_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engines are real, and so is the time: none."""
     monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "lock")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from depth import by_day
 from edgeplan.chapters.prediction.distil import MAX_BYTES, MAX_CHANGE
 from edgeplan.chapters.prediction.model_tables import kernels_of
 from edgeplan.errors import FormatError
@@ -17,7 +18,7 @@ from edgeplan.workspace import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 DEVICES = sorted(path.parent.name for path in SHIPPED.glob("*/card.json"))
-shipped = pytest.mark.parametrize("device", DEVICES)
+shipped = pytest.mark.parametrize("device", by_day(DEVICES))
 
 
 @shipped

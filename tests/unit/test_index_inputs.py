@@ -89,20 +89,22 @@ def test_a_plan_of_memory_runs_on_indices_of_the_table(tmp_path: Path, rows: int
 
 
 def _late() -> list[onnx.NodeProto]:
-    """Indices that are there long before they are read, and indices that the model computes; what lies between takes room."""
+    """Indices that are there long before they are read, or are computed; what has candidates of its own follows the gathering,
+    and what lies behind takes the room of the indices."""
     return [
         node("Cast", "x", "i", to=INT64),
         node("MatMul", "z k", "a"),
         node("Softmax", "a", "b"),
         node("MatMul", "b k", "c"),
         node("Gather", "w i", "h"),
-        node("Softmax", "c", "d"),
-        node("Add", "h d", "e"),
+        node("MatMul", "h k", "d"),
+        node("Add", "c d", "e"),
         node("ArgMax", "e", "j", axis=-1, keepdims=0),
         node("Softmax", "e", "f"),
         node("MatMul", "f k", "g"),
         node("Gather", "w j", "l"),
-        node("Add", "l g"),
+        node("MatMul", "l k", "m"),
+        node("Add", "m g"),
     ]
 
 

@@ -125,6 +125,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         _plan(tmp_path / "none.csv")
 
 
+@pytest.mark.long
 def test_a_million_rows(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     count = 1_000_000
@@ -142,6 +143,7 @@ def test_a_million_rows(tmp_path: Path) -> None:
         assert sum(1 for _ in file) == some + 1
 
 
+@pytest.mark.long
 def test_a_million_rows_that_all_overlap() -> None:
     count = 1_000_000
     one = np.ones(count, dtype=np.int64)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -207,3 +209,27 @@ def test_end_waits_for_the_process() -> None:
     process = start(program_command("sleep", "300"))
     end(process)
     assert process.returncode == -signal.SIGKILL
+
+
+_STARTING = re.compile(
+    r"subprocess\.(run|Popen|call|check_\w+)|os\.(fork|posix_spawn\w*|system|popen)|(\w+\.)?Process(PoolExecutor)?"
+)
+
+
+def test_processes_are_started_by_the_one_module_that_binds_them() -> None:
+    workflow = Path(__file__).parents[2] / "workflow"
+    found = {
+        f"{path.relative_to(workflow)}: {' '.join(call.split())}"
+        for path in workflow.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and _STARTING.fullmatch(ast.unparse(node.func))
+        for call in [ast.unparse(node)]
+        if "lifeline." not in call and "program_command(" not in call
+    }
+    assert {line.partition(":")[0] for line in found} == {
+        "edgeplan/support/lifeline.py",
+        "edgeplan/support/subprocesses.py",
+        "edgeplan/measurement/provenance.py",  # git, which ends by itself
+        "scripts/profile_values.py",  # likewise
+    }, found
+    assert not [path for path in workflow.rglob("*.smk") if "subprocess." in path.read_text()]

@@ -135,7 +135,7 @@ def test_rows_of_a_pair_hold_it_while_they_are_measured_only(tmp_path: Path) -> 
 def test_models_are_looked_at_on_the_processors_that_were_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.sched_getaffinity(0)
     one = frozenset(sorted(before)[:1])
-    monkeypatch.setattr(fusion, "_ALLOWED", one)  # as under taskset
+    monkeypatch.setattr(fusion.cpus, "allowed", lambda: one)  # as under taskset
     seen = []
 
     class Asked(fusion.ExecutedNodes):

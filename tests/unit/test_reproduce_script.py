@@ -64,20 +64,29 @@ def test_an_error_of_an_earlier_run_is_not_told_again(results: Path, tmp_path: P
     assert "ended with exit code 4\n  next:  " in done.stderr
 
 
-def test_pairs_whose_processors_are_not_here_are_left_out_and_the_run_goes_on(results: Path, tmp_path: Path) -> None:
+def test_pairs_whose_processors_are_not_here_are_left_out_and_the_run_goes_on(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert results.is_dir()
+    (tmp_path / "nothing").touch()
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path / "nothing"))  # no OpenCL
     shutil.copytree(ROOT / "config/devices", tmp_path / "config/devices")
     pair = yaml.safe_load((ROOT / "config/pairs/pair-pocl.yaml").read_text())
     (tmp_path / "config/pairs").mkdir()
-    for name, core in (("pair-absent", 99_999), ("pair-wrong", -1)):
+    for name, core in (("pair-absent", 99_999), ("pair-wrong", -1), ("pair-here", 1)):
         document = pair | {"name": name, "gpu": pair["gpu"] | {"core": core}}
         (tmp_path / f"config/pairs/{name}.yaml").write_text(yaml.safe_dump(document))
     params = tmp_path / "params.yaml"
-    params.write_text(params.read_text().replace("pairs: []", "pairs: [pair-absent, pair-wrong]"))
+    params.write_text(params.read_text().replace("pairs: []", "pairs: [pair-absent, pair-wrong, pair-here]"))
     done = run(tmp_path, "import pathlib, sys; pathlib.Path('given').write_text(' '.join(sys.argv[1:])); sys.exit(4)")
     assert done.returncode == 4
     assert (tmp_path / "given").read_text() == "-S partition.pairs=[pair-wrong]", "a faulty file is for the run to tell"
-    assert "pair-absent is left out:\nerror: core 99999 does not exist on this machine" in done.stderr
+    absent, here = [line for line in done.stderr.splitlines() if "left out" in line]
+    assert absent.startswith("pair-absent is left out: core 99999 does not exist on this machine (it has ")
+    assert "; name cores among " in absent
+    alone = "core 1 does not exist" if os.cpu_count() == 1 else "no OpenCL platform: "
+    assert here.startswith(f"pair-here is left out: {alone}")
+    assert "error: no" not in done.stderr
 
 
 def test_a_run_that_ends_well_says_what_came_out_and_where_it_stands(results: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from edgeplan.measurement.process.inputs import random_inputs, relative_error
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.tensors import write_outputs
+from edgeplan.support.tensors import write_outputs
 
 SHAPE = (1, 4, 9, 9)
 

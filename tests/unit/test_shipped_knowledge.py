@@ -14,8 +14,10 @@ import edgeplan
 from edgeplan.errors import DeviceError, FormatError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement import lock
 from edgeplan.planning.document import read_plan
 from edgeplan.profiling.preparation_costs import PreparationCosts
+from edgeplan.runtime import library
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.workspace import SHIPPED
 
@@ -103,3 +105,21 @@ def test_shipped_costs_of_preparation_are_of_the_machine_that_they_name(path: Pa
     assert (costs.cpu, costs.fingerprint) == (environment["cpu"], environment["fingerprint"])
     assert costs.candidates > 1000
     assert all(call >= 0 and per_byte >= 0 for lines in costs.lines.values() for call, per_byte in lines.values())
+
+
+def test_a_library_that_is_missing_is_told_at_once_with_its_command(
+    place: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the lock of the machine is waited for, which another process may hold for minutes."""
+    monkeypatch.setattr(library, "_places", lambda: iter(()))
+    monkeypatch.setattr(lock, "FOLDER", place / "nowhere" / "at all")  # taking it would fail
+    calls = (
+        lambda: edgeplan.plan_cold_start(model, "plan"),
+        lambda: edgeplan.plan_cold_start(model, "plan", costs="predicted"),
+        lambda: edgeplan.plan_memory(model, "plan", "12MiB"),
+    )
+    for call in calls:
+        with pytest.raises(DeviceError, match="oneDNN is not installed") as caught:
+            call()
+        assert caught.value.next_step.startswith("pip install 'edgeplan[runtime]'")
+    assert not Path("plan").exists()

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -50,6 +51,7 @@ __all__ = [
     "run_partition",
 ]
 
+log = logging.getLogger(__name__)
 _Path = str | PathLike[str]
 Shapes = Mapping[str, Sequence[int]]
 _LARGEST_MB = 1_000_000  # whatever is above is a mistake
@@ -91,6 +93,7 @@ class Run:
         continuous: whether the plan has kernels of its own for later inferences.
         difference: largest difference from ONNX Runtime's outputs on the same inputs, relative to the largest magnitude of each
             output; None unless it was asked for.
+        not_finite: names of the inputs that held infinities or what is no number.
     """
 
     program: LinkedProgram
@@ -100,6 +103,7 @@ class Run:
     stages_ms: Mapping[str, float]
     continuous: bool
     difference: float | None = None
+    not_finite: tuple[str, ...] = ()
 
     def require_checked(self) -> None:
         """Refuse outputs that differ from ONNX Runtime's by more than rounding, if they were compared.
@@ -108,7 +112,7 @@ class Run:
             CheckError: they do.
         """
         if self.difference is not None:
-            require_checked(self.difference, self.program.model)
+            require_checked(self.difference, self.program.model, self.not_finite)
 
 
 @dataclass(frozen=True)
@@ -129,14 +133,26 @@ class Prepared:
     difference: float | None = None
 
 
-def require_checked(difference: float, model: str) -> None:
+def require_checked(difference: float, model: str, not_finite: Sequence[str] = ()) -> None:
     """Refuse outputs that differ from ONNX Runtime's by more than rounding.
+
+    Args:
+        difference: of the outputs, see `Run.difference`.
+        model: its name, for the message.
+        not_finite: inputs that held infinities or what is no number: then the plan is not what the message blames.
 
     Raises:
         CheckError: they do.
     """
     from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
 
+    if not difference <= OUTPUT_TOLERANCE and not_finite:
+        raise CheckError(
+            f"outputs differ from ONNX Runtime's, on inputs that are not finite ({', '.join(map(repr, not_finite))}): oneDNN's "
+            "activations do not pass on what is no number",
+            where=f"model {model}",
+            next_step="check the plan on finite inputs; what this run gave is no answer",
+        )
     if not difference <= OUTPUT_TOLERANCE:
         by = f"by {difference:.1e} of the largest magnitude" if isfinite(difference) else "in what is not finite"
         raise CheckError(
@@ -317,14 +333,13 @@ def measure(
         DeviceError: unknown device, engine not installed, or cores that may not be used.
         BusyError: another process is measuring.
     """
-    from tempfile import TemporaryDirectory
-
     from edgeplan.comparison import measure_model
     from edgeplan.graph.onnx.prepare import prepare_file
+    from edgeplan.support.scratch import ScratchFolder
     from edgeplan.workspace import workspace
 
     path = Path(model)
-    with TemporaryDirectory(prefix="edgeplan-prepared-") as folder:
+    with ScratchFolder("prepared") as folder:
         return measure_model(
             prepare_file(path, _left_open(preparation, shape, set, batch), Path(folder) / path.name),
             Path(device) if isinstance(device, PathLike) else device,
@@ -428,9 +443,10 @@ def _planned_on(device: _Path) -> DeviceFile:
     """Read the file of a device that executes plans.
 
     Raises:
-        DeviceError: there is none, or its engine executes no plans.
+        DeviceError: there is none, its engine executes no plans, or is not installed.
     """
     from edgeplan.devices.config import load_device
+    from edgeplan.runtime.library import require_installed
 
     found = load_device(Path(device) if isinstance(device, PathLike) else device)
     if found.engine != "onednn":
@@ -439,6 +455,7 @@ def _planned_on(device: _Path) -> DeviceFile:
             where="--device",
             next_step="take a device of the engine onednn, e.g. cpu-onednn",
         )
+    require_installed()
     return found
 
 
@@ -594,7 +611,7 @@ def run(
     from edgeplan.planning.document import read_plan
     from edgeplan.runtime.linked_file import read_linked
     from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     folder = plan.folder if isinstance(plan, ColdStartPlan) else Path(plan)
     _check_run(given=inputs is not None, repeat=repeat, check=check, cold=cold, evicted=evicted)
@@ -627,7 +644,18 @@ def run(
             reference = reference_outputs(source, values)
             expected = [reference[name] for name in found.first]
             difference = max(relative_error(list(outputs.values()), expected) for outputs in (found.first, found.last))
-    return Run(program, found.last, found.times_ms[:1], found.times_ms[1:], found.stages_ms, continuous, difference)
+    odd = _not_finite(values)
+    return Run(program, found.last, found.times_ms[:1], found.times_ms[1:], found.stages_ms, continuous, difference, odd)
+
+
+def _not_finite(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of inputs that hold infinities or what is no number, with a warning: outputs may look as if they held numbers."""
+    from edgeplan.measurement.process.inputs import not_finite
+
+    found = not_finite(values)
+    if found:
+        log.warning("not finite everywhere: %s; activations may make numbers of it, so outputs may hide it", ", ".join(found))
+    return found
 
 
 def _check_run(*, given: bool, repeat: int, check: bool, cold: bool, evicted: bool) -> None:
@@ -684,7 +712,7 @@ def run_memory(
     from edgeplan.engines.onnxruntime.reference import reference_outputs
     from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
     from edgeplan.runtime.streaming.program import read_program
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     _check_repeat(repeat)
     folder = Path(plan) if isinstance(plan, (str, PathLike)) else plan.folder
@@ -703,7 +731,7 @@ def run_memory(
     for budget in parsed:
         require_free(budget, "--budgets")
     source = model_of(about, None if model is None else Path(model)) if check else None
-    found = run_plan(folder, values, repeat, [budget.size for budget in parsed])
+    found = replace(run_plan(folder, values, repeat, [budget.size for budget in parsed]), not_finite=_not_finite(values))
     if source is not None:
         expected = reference_outputs(source, values)
         difference = relative_error(list(found.outputs.values()), [expected[name] for name in found.outputs])
@@ -797,7 +825,7 @@ def run_partition(
     from edgeplan.chapters.partition.planned import model_of, read_folder
     from edgeplan.engines.onnxruntime.reference import reference_outputs
     from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
-    from edgeplan.tensors import checked_inputs, read_inputs
+    from edgeplan.support.tensors import checked_inputs, read_inputs
 
     folder = Path(plan)
     about, _ = read_folder(folder)
@@ -810,7 +838,7 @@ def run_partition(
         values = read_inputs(Path(inputs), borders)
     else:
         values = checked_inputs(inputs, borders)
-    found = run_plan(folder, values, repeat, source)
+    found = replace(run_plan(folder, values, repeat, source), not_finite=_not_finite(values))
     if check:
         expected = reference_outputs(source, values)
         difference = relative_error([found.outputs[name] for name in expected], list(expected.values()))

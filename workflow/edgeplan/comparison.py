@@ -57,6 +57,7 @@ class Measured:
         least_ms, median_ms: least and median run as they were, at the speed that the machine had.
         slowness: how many times as slow as when it is quiet the machine was meanwhile.
         waited: share of the time that others had this process's processors: what it took then is in the figures.
+        throttled: share of the time that a CPU quota of a control group stopped it, which is in them as well.
         seconds: how long it took.
         prediction: for the device, None where there is none.
         without_prediction: why, and `next_step` what to do.
@@ -73,6 +74,7 @@ class Measured:
     median_ms: float
     slowness: float
     waited: float
+    throttled: float
     seconds: float
     prediction: Prediction | None
     without_prediction: str
@@ -116,6 +118,7 @@ def measure_model(model: Path, device: str | Path, *, seconds: float, results: P
         float(np.median(m.median_us)) / _US_PER_MS,
         float(np.median(1 / m.factors)),
         found.waited,
+        found.throttled,
         found.seconds,
         prediction,
         reason,

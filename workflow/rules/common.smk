@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import subprocess
 import sys
 from functools import reduce
 
@@ -23,6 +22,16 @@ os.environ.update(PYTHONPATH=os.path.abspath("workflow"))
 os.environ.pop("EDGEPLAN_WORKSPACE", None)  # what is built here is of this workspace
 sys.path.insert(0, os.path.abspath("workflow"))
 
+from edgeplan.support import lifeline, termination
+from edgeplan.support.subprocesses import program_command, run
+
+# What runs the scripts ends with what started it, and they with it; SIGTERM ends them instead of waiting for them.
+run_by_dvc = termination.STARTED_BY in os.environ
+termination.end_descendants_on_sigterm()
+termination.end_with_starter()
+lifeline.end_with_holder(asked=True)
+os.environ[lifeline.VARIABLE] = lifeline.address()
+
 
 def sections(names):
     """The named sections of params.yaml, or keys of one: what a stage depends on, the same as in dvc.yaml."""
@@ -31,14 +40,17 @@ def sections(names):
         raise WorkflowError(
             f"params.yaml has no section {missing[0]!r}: compare with the committed one (git diff params.yaml)"
         )
-    return {name: reduce(lambda part, key: part[key], name.split("."), config) for name in names}
+    return {
+        name: reduce(lambda part, key: part[key], name.split("."), config)
+        for name in names
+    }
 
 
-def hold_workspace():
-    """Keep the stages of a `dvc repro` in this folder waiting while the whole graph is built, and say so when one is running."""
+def hold_workspace(wait):
+    """Let one Snakemake at a time build in this folder; the system frees the lock when this process ends, however it ends."""
     lock = open(".snakemake.lock", "a")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         raise WorkflowError(
             "another run is building in this folder (it holds .snakemake.lock); wait for it to end, then run this command again"
@@ -51,13 +63,9 @@ def tracked_as_current():
 
     What only its cache holds (predictors, the page) may be missing. Without DVC nobody knows, and time stamps decide.
     """
-    try:
-        tried = subprocess.run(
-            ["dvc", "repro", "--dry", "--allow-missing"],
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-    except FileNotFoundError:
-        return False
-    return tried.returncode == 0 and "Running stage" not in tried.stdout
+    tried = run(program_command("dvc", "repro", "--dry", "--allow-missing"))
+    return tried.returncode == 0 and b"Running stage" not in tried.stdout
+
+
+# The stages of a `dvc repro` wait for each other and for who builds the whole graph.
+held_by_stage = hold_workspace(wait=True) if run_by_dvc else None

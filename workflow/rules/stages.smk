@@ -44,7 +44,9 @@ def inputs_of(stage):
 
 def outputs_of(stage):
     """What a stage writes: it stays until there is something to put in its place."""
-    found = {name: update(path) for name, path in patterns(stage, stage.outputs).items()}
+    found = {
+        name: update(path) for name, path in patterns(stage, stage.outputs).items()
+    }
     merged = {"merged": [update(path) for path in merged_figures(config)]}
     return found | (merged if stage is REPORT else shown_of(stage))
 

@@ -6,7 +6,9 @@ from pathlib import Path
 from edgeplan.chapters.check import check_params
 from edgeplan.errors import EdgeplanError
 from edgeplan.support.files import write_text
+from edgeplan.support.termination import end_with_starter
 
+end_with_starter()
 try:
     check_params(Path("params.yaml"))
 except EdgeplanError as error:

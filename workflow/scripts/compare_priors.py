@@ -10,7 +10,6 @@ profile would: then nothing of the machine itself may be a prior, and only other
 from __future__ import annotations
 
 import argparse
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +27,7 @@ from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.kind_factors import cross_fitted_ms
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.training_rows import FURTHER, LACKING, trained_on
+from edgeplan.support import cpus
 from edgeplan.support.frames import read_document, read_parquet
 from edgeplan.workspace import KERNELS, SHIPPED
 
@@ -64,7 +64,7 @@ def main() -> None:
         del priors["all shipped"]
     about = {name: document[name] for name in _ABOUT}
     print(f"{asked.device}: {len(own)} own rows of {own['subject'].nunique()} subjects")  # noqa: T201  its output is its purpose
-    with TemporaryDirectory() as temporary, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with TemporaryDirectory() as temporary, ThreadPoolExecutor(cpus.workers()) as pool:
         started = {
             name: pool.submit(
                 train_in_process, Path(temporary) / str(number), rows, settings.model_copy(update={"prior": prior}), about

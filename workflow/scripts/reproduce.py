@@ -7,8 +7,11 @@ Usage: python reproduce.py DEVICE COMMAND ...
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -17,6 +20,8 @@ from edgeplan.chapters.registry import merged_figures
 from edgeplan.errors import EdgeplanError
 from edgeplan.params import load_params
 from edgeplan.report.stage import summary
+from edgeplan.support import lifeline, termination
+from edgeplan.support.subprocesses import environment, module_command, program_command, run
 from stage import ERROR
 
 _PARAMS = Path("params.yaml")
@@ -25,6 +30,8 @@ _PAGE = Path("results/report.html")
 #: What a machine lacks that has no second processor; all else is an error that the stage itself tells.
 _LACKS = (
     "no OpenCL platform",
+    "no OpenCL device",
+    "no OpenCL kernel works",
     "pyopencl is not installed",
     "does not exist on this machine",
     "may not be used by this process",
@@ -36,13 +43,26 @@ def _without_absent_pairs() -> list[str]:
     pairs = yaml.safe_load(_PARAMS.read_text(encoding="utf-8"))["partition"]["pairs"] if _PARAMS.is_file() else []
     there = []
     for pair in pairs:
-        look = [sys.executable, "-m", "edgeplan", "device", "check", "--pair", pair]
-        done = subprocess.run(look, check=False, capture_output=True, text=True)  # noqa: S603  no shell
-        if done.returncode != 0 and any(lack in done.stderr for lack in _LACKS):
-            print(f"{pair} is left out:\n{done.stderr.strip()}", file=sys.stderr)  # noqa: T201  for people
+        done = run(module_command("edgeplan", "device", "check", "--pair", pair))
+        said = done.stderr.decode(errors="replace")
+        if done.returncode != 0 and any(lack in said for lack in _LACKS):
+            print(f"{pair} is left out: {_reason(said)}", file=sys.stderr)  # noqa: T201  for people
         else:
             there.append(pair)
     return [] if there == pairs else ["-S", f"partition.pairs=[{','.join(there)}]"]
+
+
+def _code_of(command: Sequence[str]) -> int:
+    """Run a command, which ends with this process; SIGTERM and the end of `make` end what it runs first."""
+    process = subprocess.Popen(program_command(*command), env=environment())  # noqa: S603  no shell
+    try:
+        code = process.wait()
+    except (SystemExit, KeyboardInterrupt):
+        lifeline.end_descendants(termination.seconds())
+        os._exit(128 + signal.SIGTERM)  # nothing is left to put away, which takes the interpreter a second
+    if code:
+        lifeline.end_descendants(termination.seconds())
+    return code
 
 
 def _outcome(device: str) -> list[Path]:
@@ -54,15 +74,25 @@ def _outcome(device: str) -> list[Path]:
     return [_PAGE, *map(Path, merged_figures(params))]
 
 
+def _reason(told: str) -> str:
+    """What was wrong and what to do next, in one line: of an error's text, which stands last."""
+    lines = [line.strip() for line in told.splitlines()]
+    begin = max(place for place, line in enumerate(lines) if line.startswith("error: "))
+    parts = [lines[begin].removeprefix("error: "), *lines[begin + 1 :]]
+    return "; ".join(part.removeprefix("next:").strip() for part in parts if part and not part.startswith("where:"))
+
+
 def main() -> int:
     """Run the command; its exit code, or that of the error that a stage ended with."""
+    termination.end_orderly()
+    termination.end_with_starter()
     device, *command = sys.argv[1:]
     command += _without_absent_pairs()
     ERROR.unlink(missing_ok=True)
     known = [path for path in _outcome(device) if path.is_file()]
     for path in known:
         path.unlink()
-    code = subprocess.run(command, check=False).returncode  # noqa: S603  no shell
+    code = _code_of(command)
     if code == 0:
         print(*summary(load_params(_PARAMS)), f"done: {_PAGE}; 'git status' shows what changed", sep="\n")  # noqa: T201  for people
         return 0

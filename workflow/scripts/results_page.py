@@ -128,7 +128,7 @@ def _first_prediction(results: Results) -> list[tuple[str, ...]]:
 
 
 def _first_cold(results: Results) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for device in results.having("cold.speedup_vs_best_stock_evicted"):
         own = results.metrics[device]
         over = {r["page_cache"]: r for r in results.table(device, "cold_table_05") if r["baseline"] == "ncnn"}["evicted"]
@@ -147,7 +147,7 @@ def _first_cold(results: Results) -> list[tuple[str, ...]]:
 
 
 def _first_memory(results: Results) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for device in results.having("memory.resnet152_reduction"):
         ways = {r["way"]: r for r in results.table(device, "memory_beside") if r["model"] == "resnet152"}
         least, stock = ways["edgeplan, least"], ways["onnxruntime"]
@@ -178,7 +178,7 @@ def _first_memory(results: Results) -> list[tuple[str, ...]]:
 
 
 def _first_partition(results: Results) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for pair in results.having("partition.speedup_vs_best"):
         own, table = results.metrics[pair], results.table(pair, "partition_beside")
         models = len([row for row in table if row["ours_ms"]])

@@ -6,6 +6,13 @@ Logging, the check of params.yaml, and errors that end with their message are th
 # Snakemake puts its own lines before these: no import from __future__ may follow them.
 import logging
 import sys
+
+from edgeplan.support import lifeline, termination
+
+if "snakemake" in globals():  # before what takes seconds to import
+    termination.end_orderly()
+    lifeline.end_with_holder(asked=True)
+
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path

@@ -15,28 +15,31 @@ from edgeplan.chapters.registry import CHAPTERS, STAGES
 from edgeplan.support.files import write_text
 
 PACKAGE = Path(__file__).parents[1]
-#: Modules that word messages, check values, find files and declare stages: results do not depend on them.
+#: Modules that word messages, check values, find files, declare stages, start and end processes: no result depends on them.
 NEUTRAL = (
     *("__init__.py", "errors.py", "progress.py", "params.py", "terminal.py", "workspace.py", "writable.py"),
     *("chapters/base.py", "chapters/registry.py", "chapters/*/chapter.py", "chapters/prediction/settings.py"),
+    *("support/lifeline.py", "support/scratch.py", "support/subprocesses.py", "support/termination.py"),
     "support/protocols.py",  # a new name comes with changed sources
+    *("support/lifeline.py", "support/termination.py", "support/subprocesses.py"),  # start and end processes
 )
 #: More modules of a folder than this, or half of them, stand as the folder: longer lists are read by nobody.
 _MODULES = 3
 _CODE = "workflow/edgeplan"
-_SNAKEMAKE = "flock .snakemake.lock snakemake --nolock -s workflow/rules/stages.smk"
+_SNAKEMAKE = "EDGEPLAN_STARTED_BY=$PPID snakemake --nolock -s workflow/rules/stages.smk"
 #: What is in git, and stays there until there is something to put in its place.
 _KEPT: Mapping[str, bool] = {"cache": False, "persist": True}
 _HEAD = """\
 # The stages of the pipeline: what each reads and writes. Written by `make wire` from the stages that workflow/edgeplan/chapters
 # declare and from what their code imports; change those. Inside a stage Snakemake builds (workflow/rules/stages.smk); between
 # stages DVC decides, by content. `foreach` makes one stage a target, e.g. sampling@cpu-openvino.
-# flock: one Snakemake at a time in a workspace, and no lock file that outlives a killed run.
+# EDGEPLAN_STARTED_BY: what a stage runs ends with the dvc that runs it.
+# --nolock: one Snakemake at a time in a workspace, by a lock of our own that no killed run leaves behind (common.smk).
 # cache: false puts a file into git (rows, tables, metrics, figures); the rest is in DVC's cache.
 # persist: true keeps the measured rows when a stage runs again: it measures what is missing. What else is in git is kept, too,
 # until there is something to put in its place: Snakemake restores it when the stage fails (update). It may be newer than what
 # it was made from, so that Snakemake has to be told to make it again (--force).
-# Modules that word messages, check values and find files are no dependencies: results do not depend on them.
+# Modules that word messages, check values, find files or start processes are no dependencies: no result depends on them.
 """
 
 
@@ -72,7 +75,7 @@ def document() -> str:
 def _check() -> dict[str, Any]:
     """Runs first, as the first of the file, whenever a value of params.yaml or a device file changed."""
     return {
-        "cmd": "PYTHONPATH=workflow python workflow/scripts/check.py",
+        "cmd": "EDGEPLAN_STARTED_BY=$PPID PYTHONPATH=workflow python workflow/scripts/check.py",
         "deps": ["config/devices", "config/pairs", "workflow/scripts/check.py", *code("edgeplan.chapters.check")],
         "params": [{"params.yaml": None}],
     }

@@ -22,6 +22,7 @@ from edgeplan.cli import preparation as cli_preparation
 from edgeplan.cli import run as cli_run
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import EdgeplanError, ParamsError
+from edgeplan.support.termination import end_orderly
 from edgeplan.terminal import CLOSED, ending, escaped, prepare, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 from edgeplan.writable import expected
@@ -194,6 +195,7 @@ cli_preparation.register(app)
 def main() -> None:
     """Run the command line; errors a user can mend end with their message and exit code."""
     prepare()
+    end_orderly()
     output, code = sys.stdout, 0
     try:
         app()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-import sys
 import time
 
 import typer
 
+from edgeplan.support.subprocesses import end, module_command, start
 from edgeplan.terminal import say
 
 _TOGETHER = 2  # a processor more would mostly compile once more what all have in common
@@ -27,7 +27,7 @@ def compile_ahead() -> None:
     helper = None
     if len(os.sched_getaffinity(0)) >= _TOGETHER:
         # It begins at the end of the list. They meet somewhere, and from there on each finds what the other kept.
-        helper = subprocess.Popen([sys.executable, "-m", "edgeplan.cli.ahead"], stdin=subprocess.DEVNULL)
+        helper = start(module_command("edgeplan.cli.ahead"), stdin=subprocess.DEVNULL)
     try:
         from edgeplan.cli.ahead import loads  # noqa: PLC0415  the command line should not wait for numba
 
@@ -35,6 +35,5 @@ def compile_ahead() -> None:
             load()
     finally:
         if helper is not None:
-            helper.terminate()
-            helper.wait()
+            end(helper)
     say(f"compiled for this processor ({time.monotonic() - started:.0f} s)")

@@ -87,6 +87,8 @@ def headlines(found: Measured) -> Iterator[str]:
     yield f"measured    {found.latency_ms:.3f} ms, blocks differ by +-{100 * found.noise:.1f} %{noisy}"
     yield f"            as run: least {found.least_ms:.3f} ms, median {found.median_ms:.3f} ms"
     yield f"            the machine was {found.slowness:.2f} times as slow as when quiet, which is divided out"
+    if found.throttled > _WAITED:
+        yield f"noise       a CPU quota stopped the model for {100 * found.throttled:.0f} % of the time: it takes less without"
     if found.waited > _WAITED:
         yield f"noise       other work had the processor for {100 * found.waited:.0f} % of the time: the model alone takes less"
     prediction = found.prediction

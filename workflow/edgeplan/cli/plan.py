@@ -168,8 +168,9 @@ def noise_line(plan: Plan) -> str:
     if not plan.noise:
         return "none: every stage of every kernel was measured at least once with no disturbance seen"
     return (
-        f"{100 * plan.noise:.1f} % of the kernels' stages, or of the starts, were disturbed by other work each time, whatever "
-        "they cost and whether the plan has them; for others, plan again on a quiet machine with --on-noise refuse"
+        f"{100 * plan.noise:.1f} % of the kernels' stages, or of the starts, were disturbed each time, by other work or "
+        "a CPU quota, whatever they cost and whether the plan has them; for others, plan again on a quiet machine with "
+        "--on-noise refuse"
     )
 
 

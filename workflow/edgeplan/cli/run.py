@@ -59,7 +59,7 @@ def run(
     from edgeplan.api import run as run_plan  # noqa: PLC0415  `edgeplan --help` should not wait for the runtime
     from edgeplan.chapters.memory.inference import is_memory_plan  # noqa: PLC0415  likewise
     from edgeplan.planning.partition.plan import ABOUT_NAME  # noqa: PLC0415  likewise
-    from edgeplan.tensors import require_npz, write_outputs  # noqa: PLC0415  likewise
+    from edgeplan.support.tensors import require_npz, write_outputs  # noqa: PLC0415  likewise
 
     if output is not None:
         if cold:
@@ -112,7 +112,7 @@ def _run_partition(
 ) -> None:
     from edgeplan.api import require_checked, run_partition  # noqa: PLC0415  see `run`
     from edgeplan.cli.partition import run_lines  # noqa: PLC0415  likewise
-    from edgeplan.tensors import write_outputs  # noqa: PLC0415  likewise
+    from edgeplan.support.tensors import write_outputs  # noqa: PLC0415  likewise
 
     found = run_partition(folder, given, repeat=repeat, check=check, model=model)
     for line in run_lines(found):
@@ -122,7 +122,7 @@ def _run_partition(
         say(f"outputs: {', '.join(found.outputs)} in {output}")
     if found.difference is not None:
         say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
-        require_checked(found.difference, found.plan.model)
+        require_checked(found.difference, found.plan.model, found.not_finite)
 
 
 def _run_memory(
@@ -137,7 +137,7 @@ def _run_memory(
 ) -> None:
     from edgeplan.api import require_checked, run_memory  # noqa: PLC0415  see `run`
     from edgeplan.cli.memory import run_lines  # noqa: PLC0415  likewise
-    from edgeplan.tensors import write_outputs  # noqa: PLC0415  likewise
+    from edgeplan.support.tensors import write_outputs  # noqa: PLC0415  likewise
 
     found = run_memory(folder, given, repeat=repeat, budgets=budgets, check=check, model=model)
     for line in run_lines(found):
@@ -147,7 +147,7 @@ def _run_memory(
         say(f"outputs: {', '.join(found.outputs)} in {output}")
     if found.difference is not None:
         say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
-        require_checked(found.difference, found.program.model)
+        require_checked(found.difference, found.program.model, found.not_finite)
 
 
 def switch_table(times_ms: Sequence[float]) -> list[str]:

@@ -15,6 +15,7 @@ from edgeplan.devices.machine import environment
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.interference import LIMIT, Interference
 from edgeplan.measurement.references import References, ReferenceTimes
+from edgeplan.support import cpus
 
 _RUNS = 6
 _WINDOW_SECONDS = 0.25
@@ -75,7 +76,8 @@ def check_device(name: str, seconds: float) -> DeviceCheck:
         BusyError: another process is measuring.
     """
     device = load_device(name)
-    version = device.load_engine().version()
+    device.load_engine()
+    version = device.engine_version()
     device.check_cores()  # a wrong file is told whatever else is measuring
     with machine_lock():
         state = environment()
@@ -118,6 +120,8 @@ def _problems(spread: float, residual: float, shared: float, state: dict[str, An
         yield f"others used the processors' cores in {100 * shared:.0f} % of the looks (limit {100 * MAX_SHARED:.0f} %)"
     if state["load_1min"] > MAX_LOAD:
         yield f"the load is {state['load_1min']}: other work is running"
+    if held := cpus.held_back():
+        yield f"{held} stopped the check"
     if len(device.cores) < device.threads and device.cores:
         yield f"{device.threads} threads share {len(device.cores)} core"
 
@@ -143,5 +147,5 @@ def report_lines(found: DeviceCheck) -> list[str]:
     return [
         *lines,
         *(f"problem     {p}" for p in found.problems),
-        "verdict     do not trust figures from this machine now: stop other work, wait, and check again",
+        f"verdict     do not trust figures from this machine now: {cpus.calmer('stop other work, wait')}, and check again",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,10 +13,28 @@ from edgeplan.engines.base import Engine, EngineSettings
 from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.preemption import least_loaded, others_load, pin_threads
+from edgeplan.support import cpus
 from edgeplan.support.files import read_yaml
 from edgeplan.workspace import DEVICE_NAME, workspace
 
 DEVICE_FOLDER = Path("config/devices")
+
+
+def refuse_cores(cores: Iterable[int], where: str, else_do: str) -> None:
+    """Refuse cores that do not exist, and those that an affinity or a cpuset withholds from this process.
+
+    Raises:
+        DeviceError: a core does not exist here, or may not be used by this process.
+    """
+    count, usable = os.cpu_count() or 1, cpus.allowed()
+    if wrong := [core for core in cores if core not in usable]:
+        raise DeviceError(
+            f"core {wrong[0]} may not be used by this process"
+            if wrong[0] < count
+            else f"core {wrong[0]} does not exist on this machine (it has {count})",
+            where=where,
+            next_step=f"name cores among {', '.join(map(str, sorted(usable)))}; {else_do}",
+        )
 
 
 class DeviceFile(BaseModel):
@@ -71,22 +90,27 @@ class DeviceFile(BaseModel):
         Raises:
             DeviceError: the engine is unknown or not installed.
         """
-        return engine_class(self.engine)(EngineSettings(threads=self.threads, options=self.options))
+        return engine_class(self.engine)(self._settings)
 
-    def check_cores(self) -> None:
-        """Refuse cores that do not exist.
+    def engine_version(self) -> str:
+        """Version of the engine, and of the driver that the file's options name.
 
         Raises:
-            DeviceError: a core does not exist here.
+            DeviceError: the engine is unknown or not installed.
         """
-        available = range(os.cpu_count() or 1)
-        missing = [core for core in self.cores if core not in available]
-        if missing:
-            raise DeviceError(
-                f"core {missing[0]} does not exist on this machine (it has {len(available)})",
-                where=f"device {self.name!r}, field cores",
-                next_step="name cores that exist, or leave the list empty",
-            )
+        return engine_class(self.engine).version_for(self._settings)
+
+    @property
+    def _settings(self) -> EngineSettings:
+        return EngineSettings(threads=self.threads, options=self.options)
+
+    def check_cores(self) -> None:
+        """Refuse cores that do not exist, or that this process was not given.
+
+        Raises:
+            DeviceError: a core does not exist here, or may not be used by this process.
+        """
+        refuse_cores(self.cores, f"device {self.name!r}, field cores", "or leave the list empty")
 
     def pin(self) -> None:
         """Pin this process and its threads to the device's cores, or to spare ones while others use those.
@@ -97,9 +121,9 @@ class DeviceFile(BaseModel):
         if not self.cores:
             return
         self.check_cores()
-        cores = self.cores
-        if self.spare_cores:
-            cores = least_loaded(self.cores, self.spare_cores, others_load((*self.cores, *self.spare_cores)))
+        cores, spare = self.cores, [core for core in self.spare_cores if core in cpus.allowed()]
+        if spare:
+            cores = least_loaded(self.cores, spare, others_load((*self.cores, *spare)))
         try:
             pin_threads(cores)
         except OSError as error:  # a container may have fewer cores than the machine

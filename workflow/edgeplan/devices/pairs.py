@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.devices.config import DeviceFile, load_device, refuse_cores
 from edgeplan.errors import DeviceError
 from edgeplan.support.files import read_yaml
 from edgeplan.workspace import DEVICE_NAME, is_path, workspace
@@ -122,17 +121,8 @@ class PairFile(_Part):
         Raises:
             DeviceError: a core does not exist here, or may not be used.
         """
-        count, usable = os.cpu_count() or 1, os.sched_getaffinity(0)
         for field, cores in (("cpu.cores", self.cpu.cores), ("gpu.core", () if self.gpu.core is None else (self.gpu.core,))):
-            if wrong := [core for core in cores if core not in usable]:
-                exists = wrong[0] < count
-                raise DeviceError(
-                    f"core {wrong[0]} may not be used by this process"
-                    if exists
-                    else f"core {wrong[0]} does not exist on this machine (it has {count})",
-                    where=f"pair {self.name!r}, field {field}",
-                    next_step=f"name cores among {', '.join(map(str, sorted(usable)))}; a pair of cores takes two",
-                )
+            refuse_cores(cores, f"pair {self.name!r}, field {field}", "a pair of cores takes two")
 
 
 def load_pair(name_or_path: str | Path) -> PairFile:

@@ -110,6 +110,15 @@ class Engine(ABC):
             DeviceError: the engine is not installed.
         """
 
+    @classmethod
+    def version_for(cls, settings: EngineSettings) -> str:  # noqa: ARG003  for engines of several drivers
+        """Version of what runs with these settings: rows are keyed by it.
+
+        Raises:
+            DeviceError: the engine is not installed, or what its options name is not there.
+        """
+        return cls.version()
+
     @abstractmethod
     def load(self, model: Path, graph: Graph) -> Session:
         """Load an ONNX file of `graph` and bind random inputs."""

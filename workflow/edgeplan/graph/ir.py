@@ -103,13 +103,23 @@ def _moves(op: Operator) -> bool:
 
 @dataclass(frozen=True)
 class Graph:
-    """A static graph: operators in topological order over named tensors (activations and weights)."""
+    """A static graph: operators in topological order over named tensors (activations and weights).
+
+    Attributes:
+        name: of the graph.
+        operators: in topological order.
+        inputs: names of the activations given.
+        outputs: names of the activations that operators compute for the caller.
+        tensors: by name.
+        constants: outputs that nothing computes, each with the initialiser that it hands out.
+    """
 
     name: str
     operators: tuple[Operator, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     tensors: Mapping[str, Tensor]
+    constants: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def producer(self) -> Mapping[str, Operator]:

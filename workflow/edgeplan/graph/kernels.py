@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.graph.ir import BYTES_PER_ELEMENT, Graph, Operator, Shape
 from edgeplan.graph.kinds import kind
 from edgeplan.graph.operators.activations import ACTIVATIONS
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND, RANKS
@@ -36,7 +36,7 @@ class KernelConfig:
             many products in `batch`, each of (in_height, in_width) by (in_width, out_width).
         kernel_h .. groups: window of a convolution or pooling, else 1 (pads: 0).
         inputs: number of activations the anchor reads (outputs, for a split).
-        other_elements: elements of the anchor's further inputs.
+        other_elements: elements of the anchor's further inputs; of a cast, what the wider type adds to what it writes.
         min_part, max_part: smallest and largest channel count concatenated or split.
         bias: whether the anchor has a bias (a folded batch normalisation gives one).
         activation: fused activation, or "".
@@ -183,7 +183,7 @@ def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) ->
         out_height=oh,
         out_width=ow,
         inputs=len(parts),
-        other_elements=sum(graph.tensors[i].elements for i in op.inputs[1:]),
+        other_elements=sum(graph.tensors[i].elements for i in op.inputs[1:]) + _wider(graph, op, what),
         bias=len(op.weights) > 1 or "bn" in after[:1],
         activation=next((k for k in reversed(after) if k in ACTIVATIONS), ""),
         residual="add" in after,
@@ -192,6 +192,14 @@ def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) ->
         arena_bytes=graph.arena_bytes,
         **values,
     )
+
+
+def _wider(graph: Graph, op: Operator, what: str) -> int:
+    """How many more elements of the type that a cast reads would take the room of what it writes."""
+    if what != "cast":
+        return 0
+    read, written = graph.tensors[op.inputs[0]], graph.tensors[op.outputs[0]]
+    return max(0, written.size_bytes - read.size_bytes) // BYTES_PER_ELEMENT[read.dtype]
 
 
 def _product(graph: Graph, op: Operator) -> tuple[int, int, int, int]:

@@ -16,6 +16,10 @@ from edgeplan.graph.steps import Setting
 INNER = ":inner"
 #: Elements of a matrix that mixes places along an axis; along longer ones a compiled kernel does.
 _LARGEST_MATRIX = 1 << 16
+#: Pieces of an axis that are cut out and joined one by one.
+_MOST_RUNS = 32
+#: Where places of an axis begin (-1: none), and how many there are.
+_Run = tuple[int, int]
 #: What kernels that move elements take them for.
 MOVED = MappingProxyType({1: "int8", 4: "int32", 8: "int64"})
 
@@ -133,11 +137,30 @@ class Chain:
             fill: the value as an integer of an element's size; without, 0, and a matrix may pick.
         """
         shape, out = self._shapes[tensor], len(places)
+        runs = _runs(places)
+        if dtype == FLOAT32 and fill is None and len(runs) <= _MOST_RUNS and shape[axis] > 1:
+            return self._of_runs(tensor, axis, runs)
         if dtype == FLOAT32 and fill is None and shape[axis] * out <= _LARGEST_MATRIX:
             return self.mixed(tensor, axis, out, {"form": "pick", "places": places})
         block = blocks.picked(_product(shape[:axis]), shape[axis], _product(shape[axis + 1 :]), dtype, out)
         settings: dict[str, Setting] = {"form": "pick", "places": places, "fill": fill or 0, "dtype": moved(dtype)}
         return self.kernel(f"picked_{moved(dtype)}", [tensor], (*shape[:axis], out, *shape[axis + 1 :]), block, settings)
+
+    def _of_runs(self, tensor: str, axis: int, runs: Sequence[_Run]) -> str:
+        """Places side by side are cut out and joined: a product would make NaN of an infinity times 0, everywhere."""
+        size, parts = self._shapes[tensor][axis], dict[_Run, str]()
+        wanted: list[_Run] = []
+        for start, count in runs:
+            whole, rest = divmod(count, size)  # as many zeros as there are places, again and again
+            wanted += [(start, count)] if start >= 0 else [(-1, size)] * whole + [(-1, rest)] * bool(rest)
+        for run in dict.fromkeys(wanted):
+            start, count = run
+            part = tensor if count == size else self.cut(tensor, axis, max(start, 0), count)
+            parts[run] = part if start >= 0 else self.eltwise(part, "clip")  # to 0, whatever it holds
+        out = sum(count for _, count in wanted)
+        shape = (*self._shapes[tensor][:axis], out, *self._shapes[tensor][axis + 1 :])
+        reads = [parts[run] for run in wanted]
+        return reads[0] if len(reads) == 1 else self.step("concat", reads, shape, {"axis": axis})
 
     def repeated(self, tensor: str, out: Shape) -> str:
         """An activation in a shape whose sizes are multiples of its own, repeated along these axes."""
@@ -160,6 +183,18 @@ class Chain:
             tensor = self.step("reshape", [tensor], self._shapes[self._output])
         last = self._parts.pop()
         return (*self._parts, last._replace(outputs=[self._output]))
+
+
+def _runs(places: Sequence[int]) -> list[_Run]:
+    """Places that follow each other, and those that there are none of, together."""
+    found: list[_Run] = []
+    for place in places:
+        start, count = found[-1] if found else (0, 0)
+        if count and place == (start + count if start >= 0 else -1):
+            found[-1] = start, count + 1
+        else:
+            found.append((place, 1))
+    return found
 
 
 def _product(sizes: Shape) -> int:

@@ -35,5 +35,6 @@ def simplify(graph: Graph) -> Graph:
     if len(operators) == len(graph.operators):
         return graph
     names = {n for op in operators for n in (*op.inputs, *op.outputs, *op.weights)} | {*graph.inputs, *graph.outputs}
+    names |= {*graph.constants, *graph.constants.values()}
     tensors = MappingProxyType({name: tensor for name, tensor in graph.tensors.items() if name in names})
-    return Graph(graph.name, tuple(operators), graph.inputs, graph.outputs, tensors)
+    return replace(graph, operators=tuple(operators), tensors=tensors)

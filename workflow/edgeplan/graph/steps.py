@@ -38,7 +38,8 @@ class Step:
         kind: conv, fc, pool, concat, split, shuffle, binary, eltwise, scale, lrn, softmax, resize, lstm, gru, lbr_gru (a GRU
             that multiplies before it resets), rnn, transpose, reshape, matmul, mix (a product with a matrix that follows from
             the settings: `axis_matrices`), compiled (a kernel of `runtime.kernels` with the block of numbers of `blocks`; its
-            weights are called by their place, `operand_1`), rows (of a table in the file: `runtime.streaming.rows`).
+            weights are called by their place, `operand_1`), constant (a weight that is an output), rows (of a table in the
+            file: `runtime.streaming.rows`).
         members: ONNX operators that run in it, in topological order.
         inputs, outputs: activations read (post-operations' operands apart) and written.
         weights: role -> initialiser: weight, bias, and of a folded batch normalisation bn_scale, bn_bias, bn_mean, bn_variance;

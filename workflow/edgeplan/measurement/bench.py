@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.devices.machine import environment, fingerprint
-from edgeplan.engines.registry import engine_class, engine_protocol
+from edgeplan.engines.registry import engine_protocol
 from edgeplan.errors import StoreError
 from edgeplan.measurement.blocks import measure_batch
 from edgeplan.measurement.budget import Budget
@@ -126,7 +126,7 @@ class Bench:
             self.store.merge()
 
     def _identify(self) -> tuple[str, dict[str, Any]]:
-        version = engine_class(self.device.engine).version()
+        version = self.device.engine_version()
         key, identity = row_key(self.device, self.settings, version, fingerprint(), self._protocol.name)
         return key, {**identity, "environment": environment()}
 

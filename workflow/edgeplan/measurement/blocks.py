@@ -7,7 +7,6 @@ apart in time and drift of the machine meets all subjects alike. References are 
 from __future__ import annotations
 
 import gc
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from edgeplan.measurement.preemption import timed_runs
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
+from edgeplan.support.scratch import ScratchFolder
 
 
 @dataclass
@@ -109,7 +109,7 @@ def measure_batch(
     Returns:
         One measurement per subject, in order. Whether the batch as a whole is quiet enough is for the caller to judge.
     """
-    with tempfile.TemporaryDirectory(prefix="edgeplan-models-") as folder:
+    with ScratchFolder("models") as folder:
         loaded = [_load(engine, subject, Path(folder)) for subject in subjects]
     collecting = gc.isenabled()
     gc.disable()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from edgeplan.errors import NoiseError
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.settings import MeasurementSettings
+from edgeplan.support.cpus import calmer
 
 log = logging.getLogger(__name__)
 #: Time for coming back to noisy subjects, as a share of that of the first look at all.
@@ -72,7 +73,7 @@ class NoisePolicy:
             raise NoiseError(
                 f"the machine is too noisy to measure: {spread} after {self._settings.retries} returns to them",
                 where=f"device {self._device!r}",
-                next_step=f"stop other work, check with: edgeplan device check {self._device}; or keep noisy figures, with "
+                next_step=f"{calmer()}, check with: edgeplan device check {self._device}; or keep noisy figures, with "
                 "their noise stated: measurement.on_noise=keep",
             )
         return list(self._noisy.values())

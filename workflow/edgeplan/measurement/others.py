@@ -1,18 +1,26 @@
 """How much of the processors' time others have: while something is measured, which is then stored with it, and now.
 
-A stored measurement that was taken beside other work is no better than the machine was. Whoever finds one asks whether the
-machine is quieter now, and then measures again.
+A busy neighbour that is there all the time slows every repeat alike, so that repeats say nothing of it. The kernel's own books
+do: what the processors worked, less what this process and those that it started did. Whoever finds a stored measurement that
+was taken beside others asks whether the machine is quieter now, and then measures again.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgeplan.measurement.preemption import busy_ticks
+from edgeplan.support.files import write_json
+
+#: Key of the share in the captured environment of rows.
+SHARE = "others_share"
+#: File beside the rows: seconds of processors that were watched, and those that others took.
+_BOOK = "others.json"
 
 #: Up to this share of the processors' time others change no figure that is asked for: system services, a shell.
 DISTURBED = 0.1
@@ -33,12 +41,21 @@ class Others:
         self._processors = tuple(processors) or tuple(os.sched_getaffinity(0))
         self._began, self._busy, self._own = time.monotonic(), self._ticks(), _own_ticks()
 
+    @property
+    def told(self) -> bool:
+        """The system keeps such books, and shows them to this process."""
+        return self._busy > 0
+
+    def seconds(self) -> float:
+        """Seconds of the processors since the beginning."""
+        return (time.monotonic() - self._began) * len(self._processors)
+
     def share(self) -> float:
         """Share of the processors' time, 0 to 1, that others had since the beginning; 0 where the system does not tell.
 
         What the host gave to other guests counts as theirs. What this process and those that it started did does not.
         """
-        passed = (time.monotonic() - self._began) * os.sysconf("SC_CLK_TCK") * len(self._processors)
+        passed = self.seconds() * os.sysconf("SC_CLK_TCK")
         theirs = self._ticks() - self._busy - (_own_ticks() - self._own)
         return min(max(theirs / passed, 0.0), 1.0) if passed > 0 else 0.0
 
@@ -76,3 +93,42 @@ def worth_again(share: float, processors: Sequence[int] = ()) -> bool:
     watch = Others(processors)
     time.sleep(_LOOK_SECONDS)
     return watch.share() < _QUIETER * share
+
+
+@contextmanager
+def watched(rows: Path, processors: Sequence[int]) -> Iterator[None]:
+    """Note beside rows how much of the processors' time others took while some of them were measured.
+
+    What earlier runs noted is kept and added to; a run that stores no rows adds nothing. Where the kernel tells
+    nothing, nothing is noted.
+
+    Args:
+        rows: folder of the rows.
+        processors: those that the measuring runs on.
+    """
+    stored, watch = _contents(rows), Others(processors)
+    try:
+        yield
+    finally:
+        if watch.told and _contents(rows) != stored:
+            passed, (seconds, others) = watch.seconds(), _noted(rows)
+            taken = watch.share() * passed
+            write_json(rows / _BOOK, {"seconds": round(seconds + passed, 2), "others": round(others + taken, 2)})
+
+
+def others_share(rows: Path) -> dict[str, float]:
+    """The share of the processors' time that others took while rows were measured, for their environment."""
+    seconds, others = _noted(rows)
+    return {SHARE: round(others / seconds, 4)} if seconds > 0 else {}
+
+
+def _noted(rows: Path) -> tuple[float, float]:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        noted = json.loads((rows / _BOOK).read_text(encoding="utf-8"))
+        return float(noted["seconds"]), float(noted["others"])
+    return 0.0, 0.0
+
+
+def _contents(rows: Path) -> set[tuple[str, int]]:
+    """Files of rows, by name and size."""
+    return {(path.name, path.stat().st_size) for path in rows.rglob("*") if path.is_file() and path.name != _BOOK}

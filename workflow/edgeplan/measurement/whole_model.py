@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,8 @@ from edgeplan.measurement.preemption import waited_ms
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import References
 from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
+from edgeplan.support.cpus import throttled_ms
+from edgeplan.support.scratch import ScratchFolder
 
 _BLOCKS = range(3, 9)
 #: Of a block's share of the time: plain runs take it, and counting runs as much again.
@@ -39,12 +40,14 @@ class WholeModel:
         measurement: plain times, and node times where the engine has them.
         without_nodes: why there are no node times, "" where there are.
         waited: share of the time that this process's threads were ready and others had their processors.
+        throttled: share of the time that a CPU quota of a control group stopped them.
         seconds: how long it took.
     """
 
     measurement: Measurement
     without_nodes: str
     waited: float
+    throttled: float
     seconds: float
 
 
@@ -66,7 +69,7 @@ def measure_file(device: DeviceFile, model: Path, graph: Graph, rows: Path, seco
         BusyError: another process is measuring.
     """
     began, before = time.monotonic(), os.sched_getaffinity(0)
-    with machine_lock(), tempfile.TemporaryDirectory(prefix="edgeplan-measure-") as folder:
+    with machine_lock(), ScratchFolder("measure") as folder:
         try:
             device.pin()
             engine = device.load_engine()
@@ -77,12 +80,14 @@ def measure_file(device: DeviceFile, model: Path, graph: Graph, rows: Path, seco
             references = References()
             nominal = nominal_times(device.name, rows, references, settings.reference_runs)
             subject = Subject(graph, profiled=not without_nodes, file=file)
-            ran, waited = time.process_time(), waited_ms()
+            ran, waited, throttled = time.process_time(), waited_ms(), throttled_ms()
             (found,) = measure_batch(engine, [subject], settings, references, nominal)
             ran, waited = time.process_time() - ran, max(0.0, waited_ms() - waited) / 1e3
+            throttled = min((throttled_ms() - throttled) / 1e3, waited)  # a thread that is stopped counts as one that waits
         finally:
             os.sched_setaffinity(0, before)
-    return WholeModel(found, without_nodes, waited / (ran + waited), time.monotonic() - began)
+    shares = ((waited - throttled) / (ran + waited), throttled / (ran + waited))
+    return WholeModel(found, without_nodes, *shares, time.monotonic() - began)
 
 
 def _time_of_one_run(engine: Engine, file: Path, graph: Graph) -> float:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from edgeplan.errors import DeviceError, StoreError
 from edgeplan.measurement.process.child import ColdRunError, work_apart
-from edgeplan.opencl.platforms import OpenclOptions, describe, find_device, pyopencl, reason
+from edgeplan.opencl.platforms import OpenclOptions, describe, find_device, identity, pyopencl, reason
 from edgeplan.support.files import state_folder
 
 _SOURCES = Path(__file__).with_name("sources")
@@ -65,20 +65,28 @@ def variant(source: str, defines: tuple[tuple[str, int], ...]) -> Variant:
     return Variant(name=name, text=text, options=options)
 
 
+@cache
+def sources_digest() -> str:
+    """Digest of the texts of all kernels."""
+    texts = [path.read_bytes() for path in sorted(_SOURCES.iterdir()) if path.is_file()]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+
 class Programs:
     """The programs of one context.
 
     Args:
         context: of pyopencl.
         options: what the device was found by.
+        apart: whether what was never built is first built in a process of its own; not where this process is one.
     """
 
-    def __init__(self, context: Any, options: OpenclOptions) -> None:
-        self._context, self._options = context, options
+    def __init__(self, context: Any, options: OpenclOptions, *, apart: bool = True) -> None:
+        self._context, self._options, self._apart = context, options, apart
         (self._device,) = context.devices
-        self._named = describe(self._device)
+        self._named, self._identity = describe(self._device), identity(self._device)
         self._built: dict[Variant, Any] = {}
-        self._folder = _folder()
+        self._folder = remembered()
 
     def try_apart(self, variants: Iterable[Variant]) -> None:
         """Build in another process what was never built on this device.
@@ -87,7 +95,7 @@ class Programs:
             DeviceError: the driver refuses a variant, crashes or hangs.
         """
         new = [one for one in dict.fromkeys(variants) if one not in self._built and not self._known(one)]
-        if not new:
+        if not new or not self._apart:
             return
         job = _Job(device=asdict(self._options), variants=new)
         try:
@@ -125,7 +133,7 @@ class Programs:
         )
 
     def _known(self, asked: Variant) -> bool:
-        return self._folder is not None and _mark(self._folder, self._named, asked).exists()
+        return self._folder is not None and _mark(self._folder, self._identity, asked).exists()
 
 
 def _build(context: Any, asked: Variant) -> Any:
@@ -135,8 +143,8 @@ def _build(context: Any, asked: Variant) -> Any:
         return cl.Program(context, asked.text).build(list(asked.options), cache_dir=False)
 
 
-def _folder() -> Path | None:
-    """Where it is remembered what was built; None: nowhere."""
+def remembered() -> Path | None:
+    """The folder that says what was built and tried on this machine; None where nothing can be kept."""
     try:
         folder = state_folder() / "opencl"
         folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +160,7 @@ def _mark(folder: Path, device: str, asked: Variant) -> Path:
 
 def _tried(context: Any, device: str, variants: Sequence[Variant]) -> _Result:
     """Build variants until one is refused; code is generated, too, which a build alone may put off."""
-    cl, folder = pyopencl(), _folder()
+    cl, folder = pyopencl(), remembered()
     for count, asked in enumerate(variants):
         try:
             _build(context, asked).get_info(cl.program_info.BINARIES)
@@ -167,7 +175,7 @@ def main() -> None:
     """Do the job on stdin, answer on stdout."""
     job = _Job.model_validate_json(sys.stdin.buffer.read())
     device = find_device(OpenclOptions(**job.device))  # type: ignore[arg-type]
-    sys.stdout.write(_tried(pyopencl().Context([device]), describe(device), job.variants).model_dump_json())
+    sys.stdout.write(_tried(pyopencl().Context([device]), identity(device), job.variants).model_dump_json())
 
 
 if __name__ == "__main__":

@@ -1,19 +1,24 @@
 """Finds the OpenCL device that options name, and tells what the dispatcher asks of it.
 
-PoCL, which computes on CPU cores, reads how many threads it may use from the environment when the first OpenCL call of a
-process loads it, and its threads inherit the affinity of the thread that makes that call. Both are set here.
+PoCL, which computes on CPU cores, reads how many threads it may use from the environment when a process first asks it for its
+devices, and its threads inherit the affinity of the thread that asks. Both are set here. Where the system has no PoCL, that of
+a wheel serves, for which nobody has to be root; it is asked last, so that a driver of the system is preferred.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from edgeplan.devices.machine import cpu_info
 from edgeplan.errors import DeviceError
 
 #: Widths of vectors, in floats, that kernels are written for.
@@ -22,6 +27,8 @@ SHARINGS = ("fine", "coarse", "copies")
 _KEYS = ("platform", "device", "cores", "vector", "sharing")
 _WHERE = "the device file, field options"
 _POCL = "Portable Computing Language"
+_WHEEL = "pocl-binary-distribution"
+_VENDORS = "/etc/OpenCL/vendors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,7 @@ class OpenclOptions:
     Attributes:
         platform, device: parts of their names, whatever the case; "": the first.
         cores: CPU cores that PoCL computes on, each with a thread pinned to it; empty: one thread, where the system puts it.
-        vector: floats in a vector of the kernels; 0: what the device prefers.
+        vector: floats in a vector of the kernels; 0: the most with which the device computes what it should.
         sharing: the best way of sharing memory to use (`processors.base.Sharing`).
     """
 
@@ -75,7 +82,31 @@ def pyopencl() -> Any:
         raise DeviceError(
             f"pyopencl is not installed: {error}", where="import of pyopencl", next_step="pip install 'edgeplan[partition]'"
         ) from error
+    _prepare_loader()
     return pyopencl
+
+
+def _prepare_loader() -> None:
+    """The loader, which reads its environment once, sorts no platforms, for which it would start them all, and finds the wheel.
+
+    That of pyopencl's own wheel reads the wheel's .icd by itself, behind those of the system. The file names a library without
+    its folder, and is not read at all where the folder of the system's is named but not there: so the loader gets the library
+    by its whole path where there are no other drivers.
+    """
+    os.environ["OCL_ICD_PLATFORM_SORT"] = "none"
+    vendors = Path(os.environ.get("OCL_ICD_VENDORS") or os.environ.get("OPENCL_VENDOR_PATH") or _VENDORS)
+    if (library := _wheel()) is not None and not vendors.is_file() and not any(vendors.glob("*.icd")):
+        os.environ["OCL_ICD_VENDORS"] = str(library)
+
+
+def _wheel() -> Path | None:
+    """The library of PoCL's wheel; None where it is not installed."""
+    try:
+        files = metadata.files(_WHEEL) or ()
+    except metadata.PackageNotFoundError:
+        return None
+    libraries = [file for file in files if file.name.startswith("libpocl") and file.suffix == ".so"]
+    return Path(str(libraries[0].locate())).resolve() if libraries else None
 
 
 def reason(error: BaseException) -> str:
@@ -115,7 +146,7 @@ def find_device(options: OpenclOptions) -> Any:
     try:
         if options.cores:
             os.sched_setaffinity(0, options.cores)
-        found = _first(_devices(cl), options)
+        found = _first(cl, options)
     except OSError as error:
         raise DeviceError(
             f"cannot use cores {', '.join(map(str, options.cores))}: {error.strerror}",
@@ -159,36 +190,61 @@ def is_pocl(device: Any) -> bool:
     return str(device.platform.name) == _POCL and bool(device.type & pyopencl().device_type.CPU)
 
 
-def _devices(cl: Any) -> list[tuple[Any, Any]]:
+def _first(cl: Any, options: OpenclOptions) -> Any:
+    platforms = [one for one in _platforms(cl) if options.platform.lower() in one.name.lower()]
+    there: dict[str, None] = {}
+    for device in _devices(cl, platforms):
+        if options.device.lower() in device.name.lower():
+            return device
+        there[f"{device.platform.name}: {device.name}"] = None
+    found = there or dict.fromkeys(f"the platform {one.name}" for one in _platforms(cl))
+    raise DeviceError(
+        f"no OpenCL device {options.device!r} on a platform {options.platform!r}",
+        where=_WHERE,
+        next_step=f"there is {'; '.join(found)}",
+    )
+
+
+def _platforms(cl: Any) -> Sequence[Any]:
     try:
-        platforms = cl.get_platforms()
+        found: Sequence[Any] = cl.get_platforms()
     except cl.Error as error:
         raise DeviceError(
             f"no OpenCL platform: {reason(error)}",
             where="clGetPlatformIDs",
-            next_step="install the driver of the GPU, or OpenCL on a CPU core: apt install pocl-opencl-icd",
+            next_step=f"install the driver of the GPU, or OpenCL on a CPU core: pip install {_WHEEL} (x86-64), "
+            "or apt install pocl-opencl-icd",
         ) from error
-    found = []
-    for platform in platforms:
-        try:
-            found += [(platform, device) for device in platform.get_devices()]
-        except cl.Error:  # a platform without devices says so by an error
-            continue
     return found
 
 
-def _first(devices: Sequence[tuple[Any, Any]], options: OpenclOptions) -> Any:
-    for platform, device in devices:
-        if options.platform.lower() in platform.name.lower() and options.device.lower() in device.name.lower():
-            return device
-    there = "; ".join(f"{platform.name}: {device.name}" for platform, device in devices) or "no device"
-    raise DeviceError(
-        f"no OpenCL device {options.device!r} on a platform {options.platform!r}",
-        where=_WHERE,
-        next_step=f"there is {there}",
-    )
+def _devices(cl: Any, platforms: Sequence[Any]) -> Iterator[Any]:
+    """Devices in the order of preference: GPUs, what else has a driver of its own, the first PoCL that has any.
+
+    To be asked for its devices starts PoCL's threads, so a second one (or the same, listed twice) is not asked.
+    """
+    real = [device for one in platforms if one.name != _POCL for device in _devices_of(cl, one)]
+    yield from sorted(real, key=lambda device: not device.type & cl.device_type.GPU)
+    for platform in platforms:
+        if platform.name == _POCL and (found := _devices_of(cl, platform)):
+            yield from found
+            return
+
+
+def _devices_of(cl: Any, platform: Any) -> Sequence[Any]:
+    try:
+        found: Sequence[Any] = platform.get_devices()
+    except cl.Error:  # a platform without devices says so by an error
+        return ()
+    return found
 
 
 def describe(device: Any) -> str:
     """Platform, device and driver with their versions: what was built or measured is for one."""
     return f"{device.platform.version.strip()}; {device.name.strip()}; {device.driver_version.strip()}"
+
+
+def identity(device: Any) -> str:
+    """Digest of a device, its driver and the processor that both run on: what once worked there works again."""
+    parts = (describe(device), cpu_info())
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
-from edgeplan.graph.operators.base import COPY
+from edgeplan.graph.operators.base import COPY, HEAVY, WINDOW
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND, NEAR, RANKS
 from edgeplan.predictors.configs import ConfigTable
 from edgeplan.support.rounding import nine_digits
@@ -26,6 +26,11 @@ Floats = npt.NDArray[np.float64]
 
 #: Element types whose bytes tell the time; others (half precision, quantised) are computed by other instructions, or converted.
 MOVED_TYPES = frozenset({"float32", "int32", "int64", "bool"})
+#: Images come as bytes, and are moved and converted before anything is computed from them.
+_BYTE_TYPES = frozenset({"int8", "uint8"})
+_NOT_MOVED = frozenset(kind for kind, rank in RANKS.items() if rank in (HEAVY, WINDOW))
+#: A conversion is from any type.
+_CONVERSION = "cast"
 #: Rows of a kind that count for its level as much as what is expected before: 1.
 _FEW_ROWS = 4
 #: Residuals of log latency beyond this count less (Huber): layouts and broadcasts make single rows far slower.
@@ -66,11 +71,16 @@ class Bandwidth(BaseModel):
 
         Args:
             table: n configurations.
-            integers: of integers and truth values instead, whatever their kinds: they are copied, compared and counted.
+            integers: of integers and truth values instead, whatever their kinds: they are copied, compared and counted; bytes
+                of an image are copied and converted alone.
         """
         levels = {kind: _level(kind, self.levels) for kind in table.words["kind"] if integers or kind in BANDWIDTH_BOUND}
         types = MOVED_TYPES - {FLOAT32} if integers else MOVED_TYPES
         typed = table.mapped("dtype", dict.fromkeys(types, 1.0), np.nan)
+        in_bytes = table.mapped("dtype", dict.fromkeys(_BYTE_TYPES, 1.0), 0.0) > 0
+        computed = table.mapped("kind", dict.fromkeys(_NOT_MOVED, 1.0), 0.0) > 0
+        converted = table.mapped("kind", {_CONVERSION: 1.0}, 0.0) > 0
+        typed = np.where(in_bytes & ~computed | converted, 1.0, typed)
         moving = self.us_per_byte * bytes_moved(table) * table.mapped("kind", levels, np.nan)
         return np.asarray((self.launch_us + moving) * typed, dtype=np.float64)
 

@@ -6,7 +6,6 @@ lie side by side; rows go through a tree eight at a time, since each step waits 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.predictors.trees import Forest
+from edgeplan.support import cpus
 from edgeplan.support.compiled import compiled
 
 Floats = npt.NDArray[np.float64]
@@ -222,6 +222,6 @@ def load() -> None:
 
 def on_all_cores(work: Callable[[Job], None], jobs: Iterable[Job]) -> None:
     """Do independent jobs on a thread a core: compiled code and numpy let other threads run while they compute."""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(cpus.workers()) as pool:
         for _ in pool.map(work, jobs):
             pass

@@ -25,6 +25,7 @@ from edgeplan.opencl.building import Programs, Variant, variant
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Place
 from edgeplan.opencl.platforms import VECTORS, OpenclOptions, describe, find_device, is_pocl, pyopencl, reason, started_cores
 from edgeplan.opencl.transforms import packed
+from edgeplan.opencl.widest import widest
 from edgeplan.processors.base import Capabilities, Kernel, Processor, Sharing
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.executable import Buffer, Executable
@@ -68,16 +69,17 @@ class OpenclProcessor(Processor):
         options: which device, and how it is used.
         block: channels of a block of the layout `blocked16` on this machine (`dnnl.info.block`).
         profiling: whether the device notes when kernels start and end (`spans`).
+        apart: whether what was never built is first built in a process of its own.
 
     Raises:
         DeviceError: there is no such device, or it cannot build the kernels that are always needed.
     """
 
-    def __init__(self, options: OpenclOptions, block: int, *, profiling: bool = False) -> None:
+    def __init__(self, options: OpenclOptions, block: int, *, profiling: bool = False, apart: bool = True) -> None:
         cl = pyopencl()
         self._cl, self._options = cl, options
         self.device = find_device(options)
-        self.numbers = device_numbers(self.device, block, options.vector)
+        self.numbers = device_numbers(self.device, block, options)
         self._capabilities = _capabilities(self.device, options)
         self._memories: list[_Allocation] = []
         self._maps: list[Any] = []
@@ -97,7 +99,7 @@ class OpenclProcessor(Processor):
             self._queue = cl.CommandQueue(self._context, properties=properties)
         except cl.Error as error:
             raise self._failed("cannot open the device", error) from error
-        self._programs = Programs(self._context, options)
+        self._programs = Programs(self._context, options, apart=apart)
         self._waiter = _Waiter()
         self._control: Buffer | None = None
         self._looks = 1
@@ -566,19 +568,23 @@ class _Waiter:
                 self._answers.put(None)
 
 
-def device_numbers(device: Any, block: int, vector: int = 0) -> DeviceNumbers:
+def device_numbers(device: Any, block: int, options: OpenclOptions) -> DeviceNumbers:
     """What the dispatcher asks of a device.
 
     Args:
         device: of pyopencl.
         block: channels of a block of activations.
-        vector: floats of a vector; 0: what the device computes with at once, 4 where it has no vectors.
+        options: that it was found by. Vectors are as wide as they say; else as the device computes with at once and computes
+            right with, 4 floats where it has no vectors.
+
+    Raises:
+        DeviceError: it computes right with no vectors.
     """
     native = int(device.native_vector_width_float)
     fitting = [size for size in VECTORS if size <= min(max(native, VECTORS[0]), block)]
     return DeviceNumbers(
         int(device.max_compute_units),
-        vector or fitting[-1],
+        options.vector or widest(device, options, fitting, block),
         block,
         int(device.max_work_group_size),
         int(device.local_mem_size),

@@ -23,6 +23,7 @@ from edgeplan.profiling.rounds import Harness, Round, Sample, Times
 from edgeplan.profiling.settings import ProfileSettings
 from edgeplan.profiling.store import NOISE, Row
 from edgeplan.profiling.subjects import Group
+from edgeplan.support.cpus import calmer
 
 log = logging.getLogger(__name__)
 _REPEAT_BLOCKS = 2  # blocks in which the second creation of equal steps is timed
@@ -98,7 +99,7 @@ def measure(
         raise NoiseError(
             f"the machine is too busy to profile a model: {noisy} of {done} rounds stayed disturbed",
             where=f"home layout {rig.subject.program.home}",
-            next_step="stop other work and run the same command again, or keep such figures with --on-noise keep",
+            next_step=f"{calmer()} and run the same command again, or keep such figures with --on-noise keep",
         )
     return _rows(opened)
 

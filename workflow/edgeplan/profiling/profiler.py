@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass, fields, replace
@@ -40,6 +39,7 @@ from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.process import prepare_process
 from edgeplan.runtime.weights import WeightLocation, locate_weights
+from edgeplan.support.scratch import ScratchFolder
 
 log = logging.getLogger(__name__)
 _THOUSANDTHS = 1000
@@ -221,7 +221,7 @@ class _Measuring:
         """Measure."""
         settings, cores, model = self._settings, self._cores, self._model
         with ExitStack() as stack:
-            self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeplan-profile-")))
+            self._scratch = Path(stack.enter_context(ScratchFolder("profile")))
             stack.enter_context(prioritised())
             self._forks = stack.enter_context(Forks())
             self._forks.open()  # it imports while this process links

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from edgeplan.profiling.subjects import signatures, subject, touched_pages
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.process import prepare_process
 from edgeplan.runtime.weights import WeightLocation
+from edgeplan.support.scratch import ScratchFolder
 
 _LOCK_SECONDS = 600.0
 
@@ -84,7 +84,7 @@ class Reprofiler:
         watch = Interference(self._cores.big, PRODUCTS) if self._settings.strict else None
         self._clock = Clock(References(), self._constants.nominal, watch, self._settings.reference_runs)
         prepare_process(self._dnnl)
-        self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeplan-profile-")))
+        self._scratch = Path(self._stack.enter_context(ScratchFolder("profile")))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -50,13 +50,14 @@ def summary(params: ChapterParams, chapters: Path = Path(HANDED_OVER)) -> list[s
 
 
 def _line(target: str, page: ChapterPage) -> str:
-    told = "; ".join(_figure(card) for card in page.cards)
+    told = [_figure(card) for card in page.cards if card.title not in page.lacking]
+    told += [f"no value: {', '.join(page.lacking)}"] if page.lacking else []
     grade = f"grade {page.grade}" if page.grade else "not graded"
-    return f"{page.title} on {target}: {told}; bars: {tally(page.lines)}; {grade}"
+    return f"{page.title} on {target}: {'; '.join(told)}; bars: {tally(page.lines)}; {grade}"
 
 
 def _figure(card: Card) -> str:
-    return f"{card.title}: {card.value}" + (f" ({card.verdict})" if card.verdict else "")
+    return f"{card.title} {card.value}" + (f" ({card.verdict})" if card.verdict else "")
 
 
 def _complete(path: Path, page: ChapterPage, chapter: str, remarks: Path) -> ChapterPage:

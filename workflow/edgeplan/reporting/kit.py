@@ -16,6 +16,7 @@ import pandas as pd
 
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.environment import environment_rows
+from edgeplan.reporting.grade import Graded
 from edgeplan.reporting.page import (
     CardOf,
     ChapterPage,
@@ -252,6 +253,7 @@ class PageOf:
         metrics: Mapping[str, float],
         measured_at: str,
         findings: tuple[str, ...],
+        grade: Graded | None = None,
     ) -> ChapterPage:
         """The page.
 
@@ -262,6 +264,7 @@ class PageOf:
             metrics: figures of merit.
             measured_at: when the measurements were made, as text.
             findings: one paragraph each.
+            grade: how far the figures can be trusted.
         """
         return ChapterPage(
             id=self.id,
@@ -278,4 +281,6 @@ class PageOf:
             environment=tuple(environment_rows(evidence.environment).itertuples(index=False, name=None)),
             machine=machine_of(evidence.environment),
             rows=rows_of(evidence.environment),
+            grade=grade.name if grade else "",
+            graded=grade.why if grade else "",
         )

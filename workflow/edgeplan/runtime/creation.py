@@ -350,6 +350,14 @@ def _from_file(work: _Work, step: Step, _variant: Variant) -> None:
     work.calls.append(KernelCall(ROWS_KERNEL + creator.types[indices], block, (work.arena(indices), work.arena(output))))
 
 
+def _constant(work: _Work, step: Step, _variant: Variant) -> None:
+    """A weight copied to where the caller finds it, whatever its elements are."""
+    (output,) = step.outputs
+    size = work.creator.size(output)
+    whole = work.dnnl.bytes_of(size)
+    work.move(whole, work.weight(size), whole, work.arena(output), output)
+
+
 def _keep(work: _Work, step: Step, _variant: Variant) -> None:
     """Weights of several steps copied to where they stay while these run."""
     plain = work.creator.describer.plain((step.integer("size"),))
@@ -366,6 +374,7 @@ _MOVES: dict[str, Callable[[_Work, Step, Variant], None]] = {
     "compiled": _compiled,
     "cut_rows": _rows,
     "paste_rows": _rows,
+    "constant": _constant,
     "keep": _keep,
     "rows": _from_file,
 }

@@ -68,6 +68,16 @@ def _places() -> Iterator[str]:
         yield system
 
 
+def require_installed() -> None:
+    """Refuse to go on where no oneDNN is found; nothing is loaded, and no lock of the machine waited for.
+
+    Raises:
+        DeviceError: none is installed.
+    """
+    if next(_places(), None) is None:
+        raise DeviceError("oneDNN is not installed", next_step=_INSTALL)
+
+
 def open_library() -> tuple[ctypes.CDLL, LibraryInfo]:
     """Load oneDNN: the wheel's library, else the system's.
 

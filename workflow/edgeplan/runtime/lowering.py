@@ -9,7 +9,7 @@ are there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -18,6 +18,7 @@ from edgeplan.graph.element_types import FLOAT32, require_float32
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.activations import activation
+from edgeplan.graph.operators.base import ANY
 from edgeplan.graph.operators.compiled import compiled, lacks_kernel
 from edgeplan.graph.operators.products import is_fully_connected
 from edgeplan.graph.operators.registry import SPECS
@@ -33,6 +34,7 @@ _FOLDS = frozenset({"conv", "deconv"})
 #: How many post-operations a primitive of oneDNN takes; the shift of a normalisation that stands alone is one.
 _MOST_POST_OPS = 32
 _OWN_POST_OPS = MappingProxyType({"scale": 1})
+_BYTES = frozenset({"int8", "uint8"})
 #: Axes and channels of a group of the convolutions that have fast kernels with a whole operand behind them.
 _IMAGE_AXES, _LEAST_GROUP = 2, 8
 _SWISH = PostOp("eltwise", "swish", 1.0)
@@ -72,11 +74,15 @@ def lower(graph: Graph) -> Lowered:
     """
     require_float32(graph, f"model {graph.name!r}")
     problems = [f"{op.name} ({op.op_type}): {found}" for op in graph.operators if (found := lacking(graph, op))]
+    problems += [f"{name} (a constant output): {found}" for name in graph.constants if (found := _not_handed_out(graph, name))]
     if problems:
+        in_bytes = any(graph.tensors[name].dtype in _BYTES for name in graph.inputs)
         raise ModelError(
             "the oneDNN runtime lacks: " + "; ".join(problems),
             where=f"model {graph.name!r}",
-            next_step="run it on another engine, or export the model without these operators",
+            next_step="inputs of bytes are predicted, but not run: export the model with inputs of float32"
+            if in_bytes
+            else "run it on another engine, or export the model without these operators",
         )
     return _Lowering(graph).run()
 
@@ -87,6 +93,14 @@ def lacking(graph: Graph, op: Operator) -> str:
         return "no such operator"
     spec = SPECS[op.op_type]
     return lacks_kernel(graph, op, spec.elements) or (spec.lacks(graph, op) if spec.lacks else "")
+
+
+def _not_handed_out(graph: Graph, output: str) -> str:
+    """What the runtime lacks for an output that is a constant, or ""."""
+    tensor = graph.tensors[output]
+    if tensor.dtype not in ANY:
+        return f"not {FLOAT32} but {tensor.dtype}"
+    return "" if tensor.elements else "no values"
 
 
 class _Lowering:
@@ -112,13 +126,19 @@ class _Lowering:
                     self.drafts.append(draft)
                     self.ends |= dict.fromkeys(draft.outputs, draft)
         steps = tuple(draft.finished() for draft in sorted(self.drafts, key=lambda d: d.last))
-        steps = _with_sums(graph, steps, self.shapes)
-        used = {n for s in steps for n in (*s.reads, *s.outputs, *s.weights.values())} | {*graph.inputs, *graph.outputs}
+        steps = (*_with_sums(graph, steps, self.shapes), *self._handed_out())
+        outputs = (*graph.outputs, *graph.constants)
+        used = {n for s in steps for n in (*s.reads, *s.outputs, *s.weights.values())} | {*graph.inputs, *outputs}
         shapes = MappingProxyType({name: shape for name, shape in self.shapes.items() if name in used})
         known = {n: graph.tensors.get(n) or graph.tensors.get(n.partition(INNER)[0]) for n in shapes}
         types = {n: t.dtype for n, t in known.items() if t is not None and t.dtype != FLOAT32}
         limits = MappingProxyType(dict(index_limits(graph)))
-        return Lowered(graph.name, steps, graph.inputs, graph.outputs, shapes, MappingProxyType(types), limits)
+        return Lowered(graph.name, steps, graph.inputs, outputs, shapes, MappingProxyType(types), limits)
+
+    def _handed_out(self) -> Iterator[Step]:
+        """A step for each output that is a constant, which copies it to its place; it runs no operator."""
+        for output, weight in self.graph.constants.items():
+            yield Step(f"{output}:constant", "constant", (), (), (output,), MappingProxyType({"value": weight}))
 
     def _open(self, tensor: str, readers: int = 1) -> Draft | None:
         """The draft that writes `tensor`, if nothing but the operator at hand reads it."""

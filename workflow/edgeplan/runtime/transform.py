@@ -159,6 +159,7 @@ _FOLDED: Mapping[str, Callable[[Step, Raw], tuple[npt.NDArray[Any], ...]]] = Map
         "concat": _concat,
         "deconv": _deconv,
         "layer_norm": _in_order("scale", "shift"),
+        "constant": _in_order("value"),
         **dict.fromkeys(_GATES, _recurrent),
     }
 )

@@ -84,12 +84,14 @@ class MemoryRun:
         outputs: of the last inference, by name.
         phases: one for each budget.
         difference: largest difference from ONNX Runtime's outputs; None unless it was asked for.
+        not_finite: names of the inputs that held infinities or what is no number.
     """
 
     program: StreamProgram
     outputs: Mapping[str, Array]
     phases: tuple[Phase, ...]
     difference: float | None = None
+    not_finite: tuple[str, ...] = ()
 
 
 def is_memory_plan(folder: Path) -> bool:

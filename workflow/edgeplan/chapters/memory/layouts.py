@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.build import build
+from edgeplan.support.scratch import ScratchFolder
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 from edgeplan.zoo import prior_models
 
@@ -32,7 +32,7 @@ def _graph(name: str) -> Graph:
     workload = MODELS[name]()
     if isinstance(workload, Graph):
         return workload
-    with tempfile.TemporaryDirectory(prefix="edgeplan-layout-") as folder:
+    with ScratchFolder("layout") as folder:
         return load_onnx(save_workload(workload, Path(folder) / "model.onnx"))
 
 

@@ -62,6 +62,7 @@ class PartitionRun:
         times_ms: of each inference.
         winograd: whether a kernel computed by Winograd's transforms.
         difference: largest difference from ONNX Runtime's outputs; None unless it was asked for.
+        not_finite: names of the inputs that held infinities or what is no number.
     """
 
     about: About
@@ -71,6 +72,7 @@ class PartitionRun:
     times_ms: tuple[float, ...]
     winograd: bool
     difference: float | None = None
+    not_finite: tuple[str, ...] = ()
 
 
 def run_plan(folder: Path, inputs: Mapping[str, Array], repeat: int, model: Path | None) -> PartitionRun:

@@ -150,7 +150,11 @@ PAGE = Stage(
     name="prediction_page",
     function=f"{_STAGES}.prediction_page:write_page",
     targets=DEVICES,
-    inputs={"metrics": EVALUATION.outputs["metrics"], "environment": TRUTH.outputs["environment"]},
+    inputs={
+        "metrics": EVALUATION.outputs["metrics"],
+        "models": EVALUATION.outputs["models"],
+        "environment": TRUTH.outputs["environment"],
+    },
     outputs={"chapter": f"{_CHAPTERS}/prediction.page.json"},
     paths={"tables": f"{_RESULTS}/tables", "figures": f"{_RESULTS}/figures"},
     reads=(f"{_RESULTS}/tables", f"{_RESULTS}/figures"),

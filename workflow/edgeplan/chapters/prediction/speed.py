@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import statistics
 import sys
-import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -27,8 +26,9 @@ from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.predictors.packing import digest_of
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.progress import progress
-from edgeplan.support import lifeline
+from edgeplan.support import cpus, lifeline
 from edgeplan.support.files import read_json, write_json
+from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import module_command, run
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 
@@ -126,7 +126,7 @@ def measure_speed(params: Params, device: str, rules: FusionRules, predictor: De
     found: dict[str, float] = {}
     settings = params.evaluation
     if settings.speed_runs:
-        with tempfile.TemporaryDirectory(prefix="edgeplan-speed-") as folder:
+        with ScratchFolder("speed") as folder:
             model = save_onnx(prior_models()["resnet50"](), Path(folder) / "resnet50.onnx")
             command = module_command("edgeplan", "predict", str(model), "--device", device)
             variables = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
@@ -161,7 +161,7 @@ def batch_tables(seed: int, count: int, rules: FusionRules, description: str = "
     shares = [len(range(i, count, len(FAMILIES))) for i in range(len(FAMILIES))]
     # forked: the scripts of the stages are no importable modules; the children build tables and touch no engine or OpenMP
     forked = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(mp_context=forked, initializer=lifeline.end_with, initargs=(lifeline.address(),)) as pool:
+    with ProcessPoolExecutor(cpus.workers(), forked, lifeline.end_with, (lifeline.address(),)) as pool:
         built = pool.map(_family_tables, FAMILIES, shares, itertools.repeat(seed), itertools.repeat(rules))
         found = []
         # After the fork: the bar has a thread of its own, whose locks the children would inherit as they are.

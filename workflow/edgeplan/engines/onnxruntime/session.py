@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import onnxruntime as ort
 from edgeplan.engines.base import Array, Engine, EngineNode, ProfiledSession, Session, Times, random_inputs
 from edgeplan.engines.onnxruntime.nodes import map_nodes
 from edgeplan.graph.ir import Graph
+from edgeplan.support.scratch import ScratchFolder
 
 _ERRORS_ONLY = 3
 _EVENT_SUFFIX = "_kernel_time"
@@ -46,7 +46,7 @@ class OnnxRuntime(Engine):
     def load_profiled(self, model: Path, graph: Graph) -> ProfiledSession:
         options = self._options()
         options.enable_profiling = True
-        folder = tempfile.TemporaryDirectory(prefix="edgeplan-ort-")
+        folder = ScratchFolder("onnxruntime")
         optimised = Path(folder.name) / "optimised.onnx"
         options.profile_file_prefix = str(Path(folder.name) / "profile")
         options.optimized_model_filepath = str(optimised)
@@ -82,7 +82,7 @@ class _OrtProfiledSession(_OrtSession, ProfiledSession):
         session: ort.InferenceSession,
         graph: Graph,
         nodes: Sequence[onnx.NodeProto],
-        folder: tempfile.TemporaryDirectory[str],
+        folder: ScratchFolder,
     ) -> None:
         super().__init__(session, graph)
         self._graph, self._nodes, self._folder = graph, nodes, folder

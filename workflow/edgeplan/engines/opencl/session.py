@@ -56,7 +56,11 @@ class Opencl(Engine):
 
     @classmethod
     def version(cls) -> str:
-        driver = "_".join(str(find_device(OpenclOptions()).driver_version).split())
+        return cls.version_for(EngineSettings())
+
+    @classmethod
+    def version_for(cls, settings: EngineSettings) -> str:
+        driver = "_".join(str(find_device(OpenclOptions.of(settings.options)).driver_version).split())
         return f"{pyopencl().VERSION_TEXT}+{driver}"
 
     def load(self, model: Path, graph: Graph) -> Session:
@@ -65,18 +69,26 @@ class Opencl(Engine):
     def load_profiled(self, model: Path, graph: Graph) -> ProfiledSession:
         return _OpenclProfiledSession(self._loaded(model, graph, profiling=True), graph)
 
-    def _loaded(self, model: Path, graph: Graph, *, profiling: bool) -> _Loaded:
-        dnnl, threads = self._dnnl, self.settings.threads
-        lowered = _blocked_convolutions(lower(graph))
-        dnnl.set_threads(threads)
-        choices = [default(offered) for offered in step_candidates(dnnl, lowered, BLOCKED)]
-        program = build_program(dnnl, lowered, BLOCKED, choices, locate_weights(model, lowered), threads)
+    def _loaded(self, model: Path, graph: Graph, *, profiling: bool) -> Loaded:
+        program = program_of(self._dnnl, model, graph, self.settings.threads)
         processor = OpenclProcessor(self._options, self._dnnl.info.block, profiling=profiling)
         try:
-            return _Loaded(self._dnnl, program, model.parent, processor, self.settings.threads)
+            return Loaded(self._dnnl, program, model.parent, processor, self.settings.threads)
         except BaseException:
             processor.close()
             raise
+
+
+def program_of(dnnl: Dnnl, model: Path, graph: Graph, threads: int) -> Program:
+    """The steps of a model with activations in blocks, and where they lie; of the host as many threads compute.
+
+    Raises:
+        ModelError: an operator that has no steps, or weights that cannot be read.
+    """
+    lowered = _blocked_convolutions(lower(graph))
+    dnnl.set_threads(threads)
+    choices = [default(offered) for offered in step_candidates(dnnl, lowered, BLOCKED)]
+    return build_program(dnnl, lowered, BLOCKED, choices, locate_weights(model, lowered), threads)
 
 
 def _blocked_convolutions(lowered: Lowered) -> Lowered:
@@ -95,7 +107,7 @@ def _blocked_convolutions(lowered: Lowered) -> Lowered:
     return replace(lowered, steps=tuple(steps), shapes=MappingProxyType(shapes))
 
 
-class _Loaded:
+class Loaded:
     """A program prepared whole on a device, and what the device refuses on the host."""
 
     def __init__(self, dnnl: Dnnl, program: Program, folder: Path, processor: OpenclProcessor, threads: int) -> None:
@@ -145,7 +157,7 @@ class _Loaded:
 
 
 class _OpenclSession(Session):
-    def __init__(self, loaded: _Loaded, graph: Graph) -> None:
+    def __init__(self, loaded: Loaded, graph: Graph) -> None:
         self._loaded = loaded
         self._inputs = random_inputs(graph)
 
@@ -164,7 +176,7 @@ class _OpenclSession(Session):
 class _OpenclProfiledSession(_OpenclSession, ProfiledSession):
     """Asks the device when each kernel started and ended."""
 
-    def __init__(self, loaded: _Loaded, graph: Graph) -> None:
+    def __init__(self, loaded: Loaded, graph: Graph) -> None:
         super().__init__(loaded, graph)
         self._nodes, self._columns = _nodes(loaded, graph)
         self._runs: list[list[int]] = []
@@ -186,7 +198,7 @@ def _nanoseconds(event: Any) -> int:
     return int(event.profile.end - event.profile.start)
 
 
-def _nodes(loaded: _Loaded, graph: Graph) -> tuple[tuple[EngineNode, ...], list[int]]:
+def _nodes(loaded: Loaded, graph: Graph) -> tuple[tuple[EngineNode, ...], list[int]]:
     """The executed nodes, and the step that each is. A view, for which nothing runs, is none."""
     nodes: list[EngineNode] = []
     columns: list[int] = []

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -24,9 +23,12 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeplan.errors import ModelError
 from edgeplan.graph.external_data import external_file, external_locations
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.model_file import read_model
+from edgeplan.graph.onnx.constants import held_value
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.support.files import write_atomically
+from edgeplan.support.scratch import ScratchFolder
 from edgeplan.writable import cannot_write
 
 log = logging.getLogger(__name__)
@@ -116,14 +118,52 @@ def _no_shape(name: str, text: str) -> ModelError:
 
 
 def needs_preparation(model: onnx.ModelProto) -> bool:
-    """Whether a file leaves shapes open, or holds arithmetic on shapes, subgraphs, functions or half precision."""
+    """Whether a file leaves shapes open, or holds arithmetic on shapes or constants, subgraphs, functions or half precision."""
     open_shapes = any(dim.dim_value <= 0 for value in _given(model).values() for dim in value.type.tensor_type.shape.dim)
     return (
         open_shapes
         or bool(model.functions)
         or any(node.op_type in ARITHMETIC for node in model.graph.node)
-        or any(tensor.data_type in _HALVES for tensor in model.graph.initializer)
+        or _is_half(model)
+        or _is_odd_output(model)
+        or _reads_constants_alone(model)
     )
+
+
+def _reads_constants_alone(model: onnx.ModelProto) -> bool:
+    """Whether an operator that is known computes something from constants: no kernel does that anew in each run."""
+    known = {tensor.name for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        held = node.op_type == "Constant" or (node.op_type == "Identity" and known.issuperset(node.input))
+        if held:
+            known.update(node.output)
+        elif node.op_type in KNOWN_ONNX_TYPES and any(node.input) and known.issuperset(filter(None, node.input)):
+            return True
+    return False
+
+
+def _is_half(model: onnx.ModelProto) -> bool:
+    """Whether stored tensors, constants, inputs or outputs are of half precision."""
+    g = model.graph
+    held = (a.t for node in g.node for a in node.attribute if a.HasField("t"))
+    declared = (value.type.tensor_type.elem_type for value in (*g.input, *g.output))
+    return any(kind in _HALVES for kind in (*(tensor.data_type for tensor in (*g.initializer, *held)), *declared))
+
+
+def _is_odd_output(model: onnx.ModelProto) -> bool:
+    """Whether an output is a constant whose integers do not stand as bytes in the file, from where it would be handed out."""
+    names = {output.name for output in model.graph.output}
+    for node in reversed(model.graph.node):
+        if names.isdisjoint(node.output):
+            continue
+        if node.op_type == "Identity":
+            names.update(node.input)
+        if node.op_type == "Constant" and not any(a.HasField("t") for a in node.attribute):
+            return True
+    constants = (n for n in model.graph.node if n.op_type == "Constant" and not names.isdisjoint(n.output))
+    held = [tensor for tensor in model.graph.initializer if tensor.name in names]
+    held += [a.t for node in constants for a in node.attribute if a.HasField("t")]
+    return any(map(_is_unstored, held))
 
 
 def prepared(
@@ -186,6 +226,15 @@ def prepared(
             f"the model cannot be simplified: {reason}", where=source, next_step="export it again with static shapes"
         ) from error
     del found.graph.value_info[:]
+    for tensor in found.graph.initializer:
+        _store_as_bytes(tensor)
+    for node in found.graph.node:  # constants that are outputs stay nodes
+        value = held_value(node) if node.op_type == "Constant" else None
+        if value is not None:
+            _store_as_bytes(value)
+            held = helper.make_attribute("value", value)
+            del node.attribute[:]
+            node.attribute.append(held)
     return found
 
 
@@ -204,19 +253,37 @@ def prepare_file(path: Path, wanted: Preparation, target: Path) -> Path:
     model = read_model(path)
     if not wanted and not needs_preparation(model):
         return path
-    simple = prepared(model, wanted, str(path), path)
-    external = simple.ByteSize() > _MOST_BYTES
+    return _written(prepared(model, wanted, str(path), path), target)
+
+
+def _written(model: onnx.ModelProto, target: Path) -> Path:
+    external = model.ByteSize() > _MOST_BYTES
     weights = f"{target.name}.data"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        with ScratchFolder(f".{target.name}.", target.parent) as folder:
             # In a folder of their own: a model names the file of its weights, and writing weights appends to such a file.
-            onnx.save(simple, Path(folder) / target.name, save_as_external_data=external, location=weights)
+            onnx.save(model, Path(folder) / target.name, save_as_external_data=external, location=weights)
             for name in (weights, target.name) if external else (target.name,):
                 write_atomically(target.with_name(name), (Path(folder) / name).replace)
     except OSError as error:
         raise cannot_write(error, target) from error
     return target
+
+
+def in_single_precision(path: Path, target: Path) -> Path:
+    """The file of a model that computes in single precision: its own, or `target` if it holds half precision.
+
+    Raises:
+        ModelError: the model cannot be read.
+        StoreError: the target cannot be written.
+    """
+    model = read_model(path)
+    if not _is_half(model):
+        return path
+    _load_external(model, path)
+    _widened(model)
+    return _written(model, target)
 
 
 def load_prepared(path: Path, wanted: Preparation) -> Graph:
@@ -257,6 +324,16 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from _graphs(inner)
 
 
+def _is_unstored(tensor: onnx.TensorProto) -> bool:
+    """Whether integers do not stand as bytes in the file, where kernels would find them."""
+    return tensor.data_type in _STORED and not tensor.HasField("raw_data") and tensor.data_location != TensorProto.EXTERNAL
+
+
+def _store_as_bytes(tensor: onnx.TensorProto) -> None:
+    if _is_unstored(tensor):
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+
+
 def _widened(model: onnx.ModelProto) -> str:
     """Make all half-precision tensors, casts and declarations single; the names of what they were.
 
@@ -266,8 +343,7 @@ def _widened(model: onnx.ModelProto) -> str:
     for graph in _graphs(model.graph):
         tensors = [*graph.initializer, *(a.t for node in graph.node for a in node.attribute if a.HasField("t"))]
         for tensor in tensors:
-            if tensor.data_type in _STORED and not tensor.HasField("raw_data") and tensor.data_location != TensorProto.EXTERNAL:
-                tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+            _store_as_bytes(tensor)
             if tensor.data_type in _HALVES:
                 found.add(tensor.data_type)
                 values, name = numpy_helper.to_array(tensor).astype(np.float32), tensor.name

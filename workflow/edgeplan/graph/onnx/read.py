@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -87,9 +88,19 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
     copies = tuple(_copies(contents, alias, {name for op in operators for name in op.outputs}, tensors))
     operators += copies
     copied = {op.outputs[0] for op in copies}
-    outputs = tuple(name if name in copied else alias.get(name, name) for name in contents.outputs)
+    named = {name: name if name in copied else alias.get(name, name) for name in contents.outputs}
+    constants = {name: held for name, held in named.items() if held in contents.constants}
+    outputs = tuple(held for name, held in named.items() if name not in constants)
     operators = recognised(operators, tensors, contents.constants, outputs)
-    graph = Graph(contents.name, operators, tuple(i.name for i in contents.inputs), outputs, MappingProxyType(tensors))
+    tensors |= {name: replace(contents.tensors[held], name=name) for name, held in constants.items()}
+    graph = Graph(
+        contents.name,
+        operators,
+        tuple(i.name for i in contents.inputs),
+        outputs,
+        MappingProxyType(tensors),
+        MappingProxyType(constants),
+    )
     if not any(op.outputs and set(op.outputs) & set(outputs) for op in operators):
         raise ModelError("the model computes nothing", where=source, next_step="export the model again")
     check_graph(graph, source)

@@ -127,7 +127,7 @@ def _write(path: Path, pieces: Iterable[Array | bytes], *, sync: bool) -> None:
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
             for piece in pieces:
-                file.write(piece)
+                file.write(piece if isinstance(piece, bytes) else piece.data)
 
     write_atomically(path, write, sync=sync)
 
@@ -150,7 +150,8 @@ def _outside(tensor: TensorProto, location: str, offset: int, size: int) -> byte
     told = TensorProto(data_location=TensorProto.EXTERNAL)
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(size))):
         told.external_data.add(key=key, value=value)
-    return _fields(tensor, 0, _RAW_DATA) + told.SerializeToString()
+    place: bytes = told.SerializeToString()
+    return _fields(tensor, 0, _RAW_DATA) + place
 
 
 def _start(number: int, size: int) -> bytes:

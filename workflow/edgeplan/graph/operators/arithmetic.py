@@ -14,6 +14,9 @@ from edgeplan.graph.steps import Setting
 _LINE = ("relu", "relu6", "leakyrelu", "clip")
 
 
+_NO_SHARE = 1e-30
+
+
 def _whole(op: Operator, shapes: dict[str, Shape]) -> bool:
     """Whether the operands have the output's rank, and one of the activations its shape."""
     out = shapes[op.outputs[0]]
@@ -56,10 +59,14 @@ def _ordered(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Par
 
 
 def _prelu(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """max(x, 0) + slope min(x, 0)."""
+    """max(x, 0) + slope min(x, 0).
+
+    The first passes a share of what is negative that no number shows, since it passes on what is no number and -inf with it:
+    the bound of the second lets neither through.
+    """
     chain, (x, slope) = Chain(op, shapes), op.operands
     low = chain.step("binary", [chain.eltwise(x, "clip", -FLOAT_MAX, 0.0)], shapes[x], {"algorithm": "mul"}, {"operand": slope})
-    return chain.finished(chain.step("binary", [low, chain.eltwise(x, "relu")], shapes[x], {"algorithm": "add"}))
+    return chain.finished(chain.step("binary", [low, chain.eltwise(x, "relu", _NO_SHARE)], shapes[x], {"algorithm": "add"}))
 
 
 def _lacks_prelu(_graph: Graph, op: Operator) -> str:

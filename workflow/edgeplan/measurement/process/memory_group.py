@@ -19,10 +19,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeplan.support.scratch import delete_abandoned, make_held
 from edgeplan.support.subprocesses import end, start
 
 _ROOT_1, _ROOT_2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 _PAGE_BYTES = 4096
+_NAME = "edgeplan-"
 _READY_SECONDS = 120.0
 
 
@@ -110,9 +112,15 @@ def memory_group() -> Iterator[MemoryGroup]:
     root = _own(_ROOT_1) if version == 1 else _ROOT_2
     if version == 2 and "memory" not in _controllers(root):  # noqa: PLR2004
         raise NoGroupError("this system has no memory controller for cgroups")
-    path = root / f"edgeplan-{os.getpid()}-{time.monotonic_ns()}"
-    try:
+
+    def make() -> Path:
+        path = root / f"{_NAME}{os.getpid()}-{time.monotonic_ns()}"
         path.mkdir()
+        return path
+
+    delete_abandoned(root.glob(f"{_NAME}*"), Path.rmdir)  # of processes that were killed
+    try:
+        path, descriptor = make_held(make)
     except OSError as error:
         raise NoGroupError(f"no memory cgroup can be made: {error.strerror}") from error
     try:
@@ -124,6 +132,7 @@ def memory_group() -> Iterator[MemoryGroup]:
                 break
             except OSError:
                 time.sleep(0.05)
+        os.close(descriptor)
 
 
 def _own(root: Path) -> Path:

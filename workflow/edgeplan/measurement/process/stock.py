@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.process.child import ColdRunError, prepare_offline, work_apart
 from edgeplan.measurement.process.job import Artefact, PrepareJob
 from edgeplan.measurement.process.stock_memory import StockJob, StockResult
+from edgeplan.support.scratch import ScratchFolder
 
 MODULE = "edgeplan.measurement.process.stock_memory"
 #: What shares are of: ONNX Runtime as it comes.
@@ -27,7 +27,7 @@ def peak_bytes(model: Path, processors: tuple[int, ...]) -> int:
         ColdRunError: it cannot run the model.
     """
     inputs = inputs_of(model)
-    with tempfile.TemporaryDirectory(prefix="edgeplan-stock-") as folder:
+    with ScratchFolder("stock") as folder:
         artefact = prepared(DEFAULT, model, inputs, Path(folder), len(processors))
         return run_stock(stock_job(DEFAULT, artefact, inputs, processors, runs=3)).peak_over_idle
 

@@ -43,7 +43,7 @@ def _ceil(x: Any) -> Any:
 
 @inlined
 def _sign(x: Any) -> Any:
-    return 1 if x > 0 else -1 if x < 0 else x  # 0 and NaN are their own
+    return 1 if x > 0 else -1 if x < 0 else x if x != x else 0  # noqa: PLR0124  NaN is its own
 
 
 @inlined

@@ -10,9 +10,10 @@ from edgeplan.chapters.cold_start import paper
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
 from edgeplan.chapters.cold_start.evaluation.findings import beside, continuous, counts, disturbed, evicted_plans, warm_plans
-from edgeplan.chapters.cold_start.evaluation.metrics import BARS, geomean
+from edgeplan.chapters.cold_start.evaluation.metrics import BARS, counted, geomean
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.reporting.environment import environment_rows
+from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.kit import REASON, notes, page_pictures, page_tables
 from edgeplan.reporting.page import (
     CardOf,
@@ -54,6 +55,13 @@ _CARDS = (
     CardOf("cold start over the work no plan avoids", ("cold.over_work_bound_cached",), "times", "not printed"),
     CardOf("cold start over own warm run", ("cold.over_warm_cached",), "times", f"{paper.COLD_OVER_WARM:g}"),
 )
+
+
+def grade(evidence: ColdEvidence) -> Graded | None:
+    """The grade of the figures, by what the same start took in turn, again and again."""
+    runs = counted(evidence.runs).sort_values("repeat")
+    before = runs.groupby(["model", "setting", "plan", "state", "threads"])["cold_ms"].shift()
+    return graded(evidence.environment, Repeats(runs["cold_ms"] / before, "starts and the same ones before"))
 
 
 def headline(metrics: Mapping[str, float]) -> list[Line]:
@@ -145,6 +153,7 @@ def cold_chapter(
         metrics: of `cold_metrics`.
         measured_at: when the measurements were made, as text.
     """
+    found = grade(evidence)
     return ChapterPage(
         id="cold-start",
         title="Cold start",
@@ -161,4 +170,6 @@ def cold_chapter(
         environment=tuple(environment_rows(evidence.environment).itertuples(index=False, name=None)),
         machine=machine_of(evidence.environment),
         rows=rows_of(evidence.environment),
+        grade=found.name if found else "",
+        graded=found.why if found else "",
     )

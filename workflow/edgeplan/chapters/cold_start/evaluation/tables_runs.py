@@ -58,8 +58,13 @@ def beside(e: ColdEvidence) -> pd.DataFrame:
         if ratio.empty:
             continue
         lost = mine[mine["state"] == state].groupby("model").size()
-        found, runs = metrics.over_models(ratio), metrics.fewest_runs(stock, own)
-        mean = {"model": f"all {len(ratio)} models, mean", "speedup": found.value, "low": found.low, "high": found.high}
+        all_models, runs = metrics.over_models(ratio), metrics.fewest_runs(stock, own)
+        mean = {
+            "model": f"all {len(ratio)} models, mean",
+            "speedup": all_models.value,
+            "low": all_models.low,
+            "high": all_models.high,
+        }
         first = {**mean, "runs": runs[ratio.index].min(), "failed_starts": lost.sum()}
         rest = pd.DataFrame(
             {

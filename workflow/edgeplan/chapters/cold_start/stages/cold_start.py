@@ -32,6 +32,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.kept import KeptTables
+from edgeplan.measurement.others import others_share, watched
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Profile
 from edgeplan.profiling.frame import to_frame
@@ -66,7 +67,11 @@ def measure_cold_start(params: Params, *, device: Path, predictors: Path, rows: 
         _require_measured(measured)
         return
     tools = Tools(load_device(device), params.cold_start, rows / "profiles")
-    _Stage(params, tools, rows, work.resolve(), predictors).write(measured)
+    with watched(rows, tools.cores.all):
+        latest = _Stage(params, tools, rows, work.resolve(), predictors).write(measured)
+    about = environment() | {"load_1min": None, "measured_at": time.strftime("%Y-%m-%d", time.gmtime(latest))}
+    library = {"library": f"oneDNN {tools.dnnl.info.version}"}
+    write_json(measured / "environment.json", about | library | others_share(rows))
 
 
 def _require_measured(measured: Path) -> None:
@@ -91,8 +96,8 @@ class _Stage:
         self._checked = KeptTables(rows / "checks", *CHECK_COLUMNS)
         self._recorded = KeptTables(rows / "timelines", *SPAN_COLUMNS)
 
-    def write(self, measured: Path) -> None:
-        """Do all of it, and write the tables."""
+    def write(self, measured: Path) -> float:
+        """Do all of it, and write the tables; says when the newest run was (POSIX seconds)."""
         graphs = {name: COLD_START_MODELS[name]() for name in self._settings.models}
         models = [self._export(name, graph) for name, graph in graphs.items()]
         single = self._export(TABLE2_CONV, table2_graph())
@@ -141,9 +146,7 @@ class _Stage:
         for name in FRAMES:
             write_parquet(frames[name], measured / f"{name}.parquet")
         write_json(measured / "notes.json", self._notes)
-        latest = float(runs["measured_at"].max()) if len(runs) else time.time()
-        about = environment() | {"load_1min": None, "measured_at": time.strftime("%Y-%m-%d", time.gmtime(latest))}
-        write_json(measured / "environment.json", about | {"library": f"oneDNN {self._tools.dnnl.info.version}"})
+        return float(runs["measured_at"].max()) if len(runs) else time.time()
 
     @property
     def _no_time(self) -> str:

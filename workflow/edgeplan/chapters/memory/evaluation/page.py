@@ -12,6 +12,7 @@ from edgeplan.chapters.memory.evaluation.evidence import DEFAULT, MemoryEvidence
 from edgeplan.chapters.memory.evaluation.figures import MEMORY_FIGURES
 from edgeplan.chapters.memory.evaluation.metrics import BARS
 from edgeplan.chapters.memory.evaluation.tables import MEMORY_TABLES
+from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.kit import PageOf
 from edgeplan.reporting.page import CardOf, ChapterPage
 
@@ -78,8 +79,10 @@ def _slower(e: MemoryEvidence) -> str:
 def _held(e: MemoryEvidence) -> str:
     ran = e.held[e.held["median_ms"].notna()]
     each = [f"{row['setting']} {row['median_ms']:.4g} ms ({row['major_faults']:.0f} major faults)" for _, row in ran.iterrows()]
-    where = e.held.iloc[0] if len(e.held) else None
-    return f"Held to {where['budget'] / MIB:g} MiB over idle, {where['model']} takes {', '.join(each)}." if each else ""
+    if not each:
+        return ""
+    where = ran.iloc[0]
+    return f"Held to {where['budget'] / MIB:g} MiB over idle, {where['model']} takes {', '.join(each)}."
 
 
 def _killed(e: MemoryEvidence) -> str:
@@ -100,6 +103,14 @@ def _below_bound(e: MemoryEvidence) -> str:
     )
 
 
+def grade(evidence: MemoryEvidence) -> Graded | None:
+    """The grade of the figures, by the latency with all weights in memory, which each budget's runs stood beside."""
+    runs = evidence.budgets
+    before = runs.groupby("model")["resident_ms"].shift()
+    what = "latencies with all weights in memory and the same ones minutes before"
+    return graded(evidence.environment, Repeats(runs["resident_ms"] / before, what, least=2))
+
+
 def memory_chapter(
     evidence: MemoryEvidence,
     tables: Mapping[str, pd.DataFrame],
@@ -116,4 +127,4 @@ def memory_chapter(
         metrics: of `memory_metrics`.
         measured_at: when the measurements were made, as text.
     """
-    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence))
+    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence), grade(evidence))

@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from edgeplan.errors import InputError, StoreError
 from edgeplan.measurement.bench import STORED_ROWS_ONLY
 from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.others import others_share, watched
 from edgeplan.profiling.settings import cores_of
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
@@ -66,8 +68,11 @@ def measure_memory(params: Params, *, device: Path, rows: Path, work: Path, runs
             continue
         if found is None:
             laid_out = name == _LAYOUTS
-            found = _framed(list(layouts(settings.layout_models) if laid_out else _rows(name, params, device, work, measured)))
-            kept.add(key, found)
+            with nullcontext() if laid_out else watched(rows, cores_of(load_device(device)).all):
+                found = _framed(
+                    list(layouts(settings.layout_models) if laid_out else _rows(name, params, device, work, measured))
+                )
+                kept.add(key, found)
             measured_now = True
         frames.append(_with_newer(found, again, key))
     kept.merge()
@@ -83,7 +88,7 @@ def measure_memory(params: Params, *, device: Path, rows: Path, work: Path, runs
         return  # of the machine that measured, which need not be this one
     latest = float(table[_WHEN].max())
     about = environment() | {"load_1min": None, "measured_at": time.strftime("%Y-%m-%d", time.gmtime(latest))}
-    write_json(environment_path, about)
+    write_json(environment_path, about | others_share(rows))
 
 
 def _key(name: str, seed: int, settings: MemorySettings) -> str:

@@ -11,6 +11,7 @@ from edgeplan.chapters.partition.eop.figures import EOP_FIGURES
 from edgeplan.chapters.partition.eop.metrics import BARS
 from edgeplan.chapters.partition.eop.tables import EOP_TABLES
 from edgeplan.chapters.partition.names import SLOWER
+from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.kit import PageOf
 from edgeplan.reporting.page import CardOf, ChapterPage
 
@@ -52,6 +53,12 @@ def _beside(e: EopEvidence) -> str:
     return f"On {e.pair} {'; '.join(told)}." if told else ""
 
 
+def grade(evidence: EopEvidence) -> Graded | None:
+    """The grade of the figures, by rounds of the same plan; one round alone repeats nothing."""
+    repeat = evidence.plans["repeat"]
+    return graded(evidence.environment, Repeats(repeat[repeat > 1], "slowest and fastest rounds of a plan"))
+
+
 def eop_chapter(
     evidence: EopEvidence,
     tables: Mapping[str, pd.DataFrame],
@@ -68,4 +75,4 @@ def eop_chapter(
         metrics: of `eop_metrics`.
         measured_at: when the measurements were made, as text.
     """
-    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence))
+    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence), grade(evidence))

@@ -155,8 +155,8 @@ def reduction(e: EopEvidence) -> pd.DataFrame:
     """Figure 8: every way to run every model, measured, and what EOP estimates; the mean over the models first."""
     beside = e.beside[e.beside["figure"] == ""].set_index("model")
     rows = []
-    for model, times in e.end_to_end.iterrows():
-        single = times[[CPU_WAY, GPU_WAY]].min()
+    for name, times in e.end_to_end.iterrows():
+        model, single = str(name), times[[CPU_WAY, GPU_WAY]].min()
         own = {f"{way}_ms": times.get(way, np.nan) for way in WAYS if way not in (CONDITION_1, CONDITION_2)}
         over = {"ours over the best": beside["best"][model] / times[BESIDE], "best way": beside["way"][model]}
         gains = {"ours over the better processor": single / times[BESIDE], "EOP over the better processor": single / times[EOP]}
@@ -165,7 +165,7 @@ def reduction(e: EopEvidence) -> pd.DataFrame:
             {"model": model, **over, **gains, **own, "estimated by EOP_ms": e.estimate(str(model)), "right plan": right}
         )
     found = pd.DataFrame(rows)
-    means = {name: geomean(found[name].dropna()) for name in found if " over " in str(name)}
+    means = {name: geomean(found[name].dropna().to_numpy(float)) for name in found if " over " in str(name)}
     first = pd.DataFrame([{"model": f"all {len(found)} models, mean", **means}])
     return pd.concat([first, found], ignore_index=True)[list(found)].fillna({"best way": "", "right plan": ""}).round(4)
 

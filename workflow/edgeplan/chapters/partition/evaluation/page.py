@@ -13,6 +13,7 @@ from edgeplan.chapters.partition.evaluation.metrics import BARS, dispatch_featur
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
 from edgeplan.chapters.partition.names import SLOWER
 from edgeplan.reporting.estimates import estimate, geomean
+from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.kit import PageOf
 from edgeplan.reporting.page import CardOf, ChapterPage
 
@@ -95,6 +96,13 @@ def _dispatch(e: PartitionEvidence) -> str:
     )
 
 
+def grade(evidence: PartitionEvidence) -> Graded | None:
+    """The grade of the figures: by models run again, and by layers that are the same from the samples to the models."""
+    again = Repeats(evidence.models["repeat"], "medians of one half of a model's runs and of the other")
+    drift = Repeats(evidence.models["slowdown"], "times of the same layers beside the models and beside the samples", least=2)
+    return graded(evidence.environment, again, drift)
+
+
 def partition_chapter(
     evidence: PartitionEvidence,
     tables: Mapping[str, pd.DataFrame],
@@ -111,4 +119,4 @@ def partition_chapter(
         metrics: of `partition_metrics`.
         measured_at: when the measurements were made, as text.
     """
-    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence))
+    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence), grade(evidence))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from edgeplan.chapters.partition.learning.predictors import (
     file_name,
     shape_class,
 )
+from edgeplan.support import cpus
 
 Rows = npt.NDArray[np.bool_]
 #: Columns of sampled layers that say which layer it is.
@@ -116,7 +116,7 @@ def train(samples: pd.DataFrame, about: About, *, trials: int, test_share: float
         # A model that predicts no sample stands for implementations that were never seen.
         return boosted.fit(table.matrices[side, variant][fitted], table.us(side)[fitted], trials if at.any() else 1, seed)
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # LightGBM works without the interpreter
+    with ThreadPoolExecutor(cpus.workers()) as pool:  # LightGBM works without the interpreter
         fits = list(pool.map(fit, jobs))
     predicted = {(side, variant, kind): np.zeros(len(tables[kind].held)) for side, variant, kind, *_ in jobs}
     for (side, variant, kind, name, _, at), (found, gain) in zip(jobs, fits, strict=True):

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.partition.costs import ModelCosts, chosen_assignments
+from edgeplan.chapters.partition.inference import inputs_of
 from edgeplan.chapters.partition.learning.predictors import SIDES, PairPredictors
 from edgeplan.chapters.partition.measuring.chains import anchor_session
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
@@ -28,7 +29,7 @@ from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.child import ColdRunError, work_apart
-from edgeplan.measurement.process.inputs import random_inputs, relative_error
+from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
 from edgeplan.planning.partition import baselines
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice
 from edgeplan.planning.partition.simulate import in_sequence
@@ -104,7 +105,7 @@ def _ways(costs: ModelCosts, predictors: PairPredictors) -> Mapping[str, Choice]
 def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel, job: ModelJob) -> list[dict[str, Any]]:
     """Our plan first, then the others, one run of each after the other."""
     graph = load_onnx(job.model)
-    inputs = random_inputs({name: graph.shape(name) for name in graph.inputs}, 0)
+    inputs = random_inputs_of(inputs_of(job.model))
     expected = reference_outputs(job.model, inputs)
     block = pair.cpu.dnnl.info.block
     rows: list[dict[str, Any]] = []

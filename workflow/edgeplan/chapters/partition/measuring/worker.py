@@ -13,10 +13,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from edgeplan.chapters.partition.inference import inputs_of
 from edgeplan.chapters.partition.measuring.opened import opened
 from edgeplan.chapters.partition.planned import check_opened, model_of, read_folder, session_of
-from edgeplan.graph.onnx.read import load_onnx
-from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.measurement.process.memory_counters import reset_peak, resident
 
 
@@ -60,8 +60,7 @@ def run(job: PairJob) -> PairResult:
         idle = resident()["rss"]
         reset_peak()
         with session_of(pair, model, found) as session:
-            graph = load_onnx(model)
-            inputs = random_inputs({name: graph.shape(name) for name in graph.inputs}, 0)
+            inputs = random_inputs_of(inputs_of(model))
             session.run(inputs)
             before = _cpu_ms()
             for _ in range(job.runs):

@@ -31,6 +31,7 @@ from edgeplan.chapters.partition.settings import Params, PartitionSettings
 from edgeplan.devices.machine import environment
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.errors import DeviceError
+from edgeplan.measurement.others import others_share, watched
 from edgeplan.opencl.launch import DeviceNumbers
 from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.session import Synchronisation
@@ -114,8 +115,9 @@ def measure_partition(
     """
     pair = load_pair(pair_path)
     settings, folder = params.partition, (work / pair.name).resolve()
-    run = _Run(pair, settings, params.seed, rows, folder)
-    run.go()
+    with watched(rows, pair.cores):
+        run = _Run(pair, settings, params.seed, rows, folder)
+        run.go()
     write_parquet(run.samples, samples)
     save(run.trained.predictors, predictors)
     write_parquet(run.trained.errors, errors)
@@ -259,13 +261,17 @@ class _Run:
         s = self.settings
         rules = {kind: len(sampling.all_layers(kind, s.layer_flops, s.conv_divisors)) for kind in KINDS}
         when = max(float(frame[WHEN].max()) for frame in (self.handshakes, self.models))
-        return self.known.environment | {
-            "processors": list(self.known.names),
-            "versions": list(self.known.versions),
-            "synchronisation": f"{self.known.synchronisation}: {self.known.why}",
-            "layers_by_rule": rules,
-            "measured_at": time.strftime("%Y-%m-%d", time.gmtime(when)),
-        }
+        return (
+            self.known.environment
+            | others_share(self._rows_path)
+            | {
+                "processors": list(self.known.names),
+                "versions": list(self.known.versions),
+                "synchronisation": f"{self.known.synchronisation}: {self.known.why}",
+                "layers_by_rule": rules,
+                "measured_at": time.strftime("%Y-%m-%d", time.gmtime(when)),
+            }
+        )
 
 
 def _document(known: _Known) -> Mapping[str, Any]:

@@ -43,6 +43,7 @@ from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.measurement.others import others_share, watched
 from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.planning.partition.eop import Eop
 from edgeplan.runtime.partitioned.handshake import handshake
@@ -120,8 +121,9 @@ def measure_eop(
     """
     pair = load_pair(pair_path)
     folder = (work / pair.name).resolve()
-    run = _Run(pair, params, rows, folder, load(predictors))
-    run.go()
+    with watched(rows, pair.cores):
+        run = _Run(pair, params, rows, folder, load(predictors))
+        run.go()
     written = {sampled: run.sampled, contention: run.contention, sweeps: run.sweeps, plans: run.plans, key: run.key}
     for path, frame in written.items():
         write_parquet(frame, path)
@@ -181,9 +183,10 @@ class _Run:
             self.rows.merge(kind)
 
     def environment(self) -> dict[str, Any]:
-        """State of the machine that measured, and when the newest row was."""
+        """State of the machine that measured, with which library and driver, and when the newest row was."""
         when = time.strftime("%Y-%m-%d", time.gmtime(float(self.plans[WHEN].max())))
-        return {**self._about["environment"], "measured_at": when}
+        _, *versions = self._about["identity"][:3]  # see `Opened.identity`
+        return {**self._about["environment"], **others_share(self._path), "versions": versions, "measured_at": when}
 
     # Operators alone
 

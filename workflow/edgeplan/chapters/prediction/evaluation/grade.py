@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from edgeplan.reporting.grade import Name, of_spread
 
 #: Repeats closer than this meet the same moment of the machine and say nothing of the next one.
 APART_SECONDS = 120.0
 #: A grade rests on at least so many models.
 _LEAST_MODELS = 4
-#: Largest median and 90th percentile of what repeats differ by.
-_GOOD = (0.025, 0.06)
-_FAIR = (0.06, 0.15)
-
-
-Name = Literal["good", "fair", "poor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +54,4 @@ def grade(first_ms: ArrayLike, again_ms: ArrayLike, gap_s: ArrayLike) -> Grade |
         return None
     differ = np.abs(np.log(again[kept] / first[kept]))
     median, most = float(np.median(differ)), float(np.quantile(differ, 0.9))
-    name: Name = "poor"
-    if median <= _FAIR[0] and most <= _FAIR[1]:
-        name = "good" if median <= _GOOD[0] and most <= _GOOD[1] else "fair"
-    return Grade(name, median, most, int(kept.sum()))
+    return Grade(of_spread(median, most), median, most, int(kept.sum()))

@@ -12,6 +12,7 @@ import pandas as pd
 
 from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
+from edgeplan.chapters.prediction.evaluation.grade import APART_SECONDS
 from edgeplan.chapters.prediction.evaluation.metrics import SAMPLERS, bars, sampling_bars
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
 from edgeplan.chapters.prediction.evaluation.tables import FINDINGS, NOTES, read_tables
@@ -19,6 +20,7 @@ from edgeplan.chapters.prediction.evaluation.tables_baselines import baseline_ve
 from edgeplan.errors import FormatError
 from edgeplan.reporting.bars import MISS, PASS
 from edgeplan.reporting.environment import environment_rows
+from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.kit import page_pictures, page_tables
 from edgeplan.reporting.page import (
     Card,
@@ -33,7 +35,7 @@ from edgeplan.reporting.page import (
     rows_of,
     table,
 )
-from edgeplan.support.frames import read_document
+from edgeplan.support.frames import read_document, read_parquet
 
 _AGAIN = "run the evaluation stage again"
 _SHARES = ("prediction.within", "prediction.plain_sum", "prediction.left_out", "fusion.", "interval.coverage")
@@ -63,6 +65,16 @@ _CARDS = (
         paper=f"{paper.TABLE_12['CPU'] / paper.MINUTES_PER_DAY:g} days (CPU)",
     ),
 )
+
+
+def machine_grade(models: pd.DataFrame, environment: Mapping[str, Any]) -> Graded | None:
+    """The grade of the figures, by models measured again: minutes later, where the rows have some that were."""
+    ratios, gap = models["repeat_ms"] / models["measured_ms"], models["repeat_gap_s"]
+    later = ratios.where(gap >= APART_SECONDS)
+    if later.notna().sum() >= 4:  # noqa: PLR2004  as many as a grade rests on
+        return graded(environment, Repeats(later, "models and the same ones minutes later"))
+    seconds = gap[ratios.notna()].median()
+    return graded(environment, Repeats(ratios, f"models and the same ones {seconds:.0f} s later"))
 
 
 def headline(device: str, metrics: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> list[Line]:
@@ -117,6 +129,7 @@ def prediction_chapter(
     findings: Sequence[str],
     measured_at: str,
     notes: Mapping[str, str] = MappingProxyType({}),
+    models: pd.DataFrame | None = None,
 ) -> ChapterPage:
     """The chapter of a device.
 
@@ -129,7 +142,9 @@ def prediction_chapter(
         findings: where it misses and why, one paragraph each (`analysis.findings`).
         measured_at: when the measurements were made, as text.
         notes: what the captions of tables add from the data, by id.
+        models: measured_ms, repeat_ms and repeat_gap_s of the evaluated models, of which the grade is.
     """
+    found = None if models is None else machine_grade(models, environment)
     return ChapterPage(
         id="prediction",
         title="Latency prediction",
@@ -146,6 +161,8 @@ def prediction_chapter(
         environment=tuple(environment_rows(environment).itertuples(index=False, name=None)),
         machine=machine_of(environment),
         rows=rows_of(environment),
+        grade=found.name if found else "",
+        graded=found.why if found else "",
         absent=tuple(t.title for n, t in TABLES.items() if n not in {*tables, TRANSFERRED})
         + tuple(p.title for n, p in FIGURES.items() if n not in figures),
     )
@@ -158,6 +175,7 @@ def read_prediction_chapter(
     figures: Path,
     metrics: Path,
     environment: Path,
+    models: Path,
 ) -> ChapterPage:
     """Gather the chapter from what the evaluation wrote.
 
@@ -167,6 +185,7 @@ def read_prediction_chapter(
         figures: folder of `write_figures`.
         metrics: figures of merit of the chapter.
         environment: environment.json.
+        models: table of the evaluated models.
 
     Raises:
         FormatError: metrics, environment or findings cannot be read.
@@ -181,6 +200,7 @@ def read_prediction_chapter(
         _findings(tables / FINDINGS),
         measured_at,
         read_document(tables / NOTES),
+        read_parquet(models, "measured_ms", "repeat_ms", "repeat_gap_s"),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,12 +27,11 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.lock import after_measurements
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
+from edgeplan.support import cpus
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.support.rounding import nine_digits
+from edgeplan.support.scratch import ScratchFolder
 from edgeplan.workspace import SHIPPED
-
-#: Processors that this process may use, before measuring pins it to those of a device.
-_ALLOWED = frozenset(os.sched_getaffinity(0))
 
 
 class ExecutedNodes:
@@ -63,9 +61,9 @@ class ExecutedNodes:
         """Load every model that is not known yet. Nothing is timed, so all processors that were allowed take part."""
         after_measurements()
         before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, _ALLOWED)
+        os.sched_setaffinity(0, cpus.allowed())
         try:
-            with ThreadPoolExecutor(len(_ALLOWED)) as pool:
+            with ThreadPoolExecutor(cpus.workers()) as pool:
                 list(pool.map(self, models))
         finally:
             os.sched_setaffinity(0, before)
@@ -75,7 +73,7 @@ class ExecutedNodes:
         digest = graph_digest(graph)
         if digest not in self._known:
             with (
-                tempfile.TemporaryDirectory(prefix="edgeplan-verify-") as folder,
+                ScratchFolder("fusion") as folder,
                 self._engine.load_profiled(save_onnx(graph, Path(folder) / "model.onnx"), graph) as session,
             ):
                 nodes, _ = session.profile([])  # what it would run shows without a run

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -36,8 +34,10 @@ from edgeplan.predictors.training_rows import LACKING, trained_on
 from edgeplan.progress import progress
 from edgeplan.reporting.metrics import accuracy
 from edgeplan.reporting.uncertainty import rmspe_difference
+from edgeplan.support import cpus
 from edgeplan.support.files import read_json
 from edgeplan.support.frames import read_document, read_parquet, write_csv, write_parquet
+from edgeplan.support.scratch import ScratchFolder
 from edgeplan.workspace import SHIPPED
 
 log = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ def _train_all(
     asked: Mapping[str, pd.DataFrame], params: Params, about: Mapping[str, Any]
 ) -> dict[str, tuple[DevicePredictor, pd.DataFrame]]:
     """`_train` of several tables at once, a process each: the trees of one are grown one after the other, on one core."""
-    with TemporaryDirectory(prefix="edgeplan-training-") as folder, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ScratchFolder("training") as folder, ThreadPoolExecutor(cpus.workers()) as pool:
         largest_first = sorted(asked, key=lambda name: -len(asked[name]))
         started = {
             pool.submit(_train, Path(folder) / str(number), asked[name], params, about, name): name

@@ -168,6 +168,6 @@ def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
         with zipfile.ZipFile(temporary, "w") as archive:
             for name, value in outputs.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.ascontiguousarray(value), allow_pickle=False)
+                    np.lib.format.write_array(member, np.asarray(value, order="C"), allow_pickle=False)
 
     write_atomically(path, write)

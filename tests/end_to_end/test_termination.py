@@ -1,0 +1,126 @@
+"""SIGTERM to make, dvc or snakemake ends what they started; what they measured so far is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from filelock import FileLock
+from workspace import DEVICE, ROOT, Workspace, make_workspace
+
+from edgeplan.measurement.lock import lock_path
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+_MARK = "EDGEPLAN_TEST_FAMILY"
+_BEGIN_SECONDS = 600.0
+#: Until nothing is left: what is asked to end has five seconds for it, where somebody waits; what has lost its parent has two.
+_ASKED_SECONDS, _ORPHANED_SECONDS = 8.0, 2.0
+
+
+def _commands(workspace: Workspace) -> dict[str, tuple[str, ...]]:
+    return {
+        "make": ("make", "reproduce", f"DEVICE={DEVICE}", "PROFILE=tiny", f"VENV={Path(sys.executable).parents[1]}"),
+        "dvc exp": ("dvc", "exp", "run", *workspace.values()),
+        "dvc": ("dvc", "repro", f"sampling@{DEVICE}"),
+        "snakemake": ("snakemake", "--cores", "2", f"results/{DEVICE}/measurements/kernels.parquet"),
+    }
+
+
+def _environment_is_current() -> bool:
+    """Whether `make` installs nothing."""
+    kept = Path(sys.executable).parents[1] / "requirements.lock"
+    locks = b"".join((ROOT / name).read_bytes() for name in ("requirements.lock", "requirements-no-deps.lock"))
+    return kept.is_file() and kept.read_bytes() == locks
+
+
+def _family(mark: str) -> dict[int, str]:
+    """What lives with a mark in its environment, which all inherit: command lines by number."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{_MARK}={mark}".encode() in (path / "environ").read_bytes():
+                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def _left(mark: str, seconds: float) -> dict[int, str]:
+    deadline = time.monotonic() + seconds
+    while (found := _family(mark)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+@contextlib.contextmanager
+def _started(workspace: Workspace, command: tuple[str, ...]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    mark = uuid.uuid4().hex
+    marked = Workspace(workspace.folder, {**workspace.environment, _MARK: mark})
+    process = marked.start(*command)
+    try:
+        yield process, mark
+    finally:
+        for pid in _family(mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """With the values of the tiny profile, and the models that all commands begin with."""
+    made = make_workspace(tmp_path_factory.mktemp("terminated"))
+    path = made.folder / "params.yaml"
+    params = yaml.safe_load(path.read_text())
+    for section, values in yaml.safe_load((ROOT / "config/profiles/tiny.yaml").read_text()).items():
+        params[section] = _merged(params[section], values)
+    path.write_text(yaml.safe_dump(params, sort_keys=False))
+    made.run("dvc", "repro", "zoo")
+    made.commit("tiny values")
+    return made
+
+
+def _merged(base: object, values: object) -> object:
+    if not isinstance(base, dict) or not isinstance(values, dict):
+        return values
+    return base | {key: _merged(base.get(key), value) for key, value in values.items()}
+
+
+def _is_measuring(workspace: Workspace, mark: str) -> bool:
+    """Whether there are rows, and a script is running."""
+    rows = list((workspace.folder / "data/rows").rglob("*.parquet"))
+    return len(rows) > 1 and any("stage.py" in line for line in _family(mark).values())
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL], ids=lambda sent: sent.name)
+@pytest.mark.parametrize("name", ["make", "dvc exp", "dvc", "snakemake"])
+def test_what_was_started_ends(workspace: Workspace, name: str, sent: signal.Signals) -> None:
+    if name == "make" and not _environment_is_current():
+        pytest.skip("make would install into this environment")
+    for measured in (f"tree/data/rows/{DEVICE}", f"tree/results/{DEVICE}", "state"):
+        shutil.rmtree(workspace.folder.parent / measured, ignore_errors=True)
+    with _started(workspace, _commands(workspace)[name]) as (process, mark):
+        deadline = time.monotonic() + _BEGIN_SECONDS
+        while not _is_measuring(workspace, mark):
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(process.pid, sent)
+        process.wait()
+        asked = sent == signal.SIGTERM and name in ("make", "snakemake")
+        assert _left(mark, _ASKED_SECONDS if asked else _ORPHANED_SECONDS) == {}
+    with FileLock(lock_path(), timeout=0, mode=0o666), (workspace.folder / ".snakemake.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert workspace.rows()
+    if sent == signal.SIGTERM:
+        assert not list((workspace.folder.parent / "tmp").glob("edgeplan-*")), "temporary folders"

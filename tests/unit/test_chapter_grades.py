@@ -1,0 +1,123 @@
+"""The grade of every chapter: by what repeats differ by, and by what others took of the processors meanwhile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from cold_chapter_frames import evidence as cold_evidence
+
+from edgeplan.chapters.cold_start.evaluation.page import grade as cold_grade
+from edgeplan.chapters.memory.evaluation.evidence import MemoryEvidence
+from edgeplan.chapters.memory.evaluation.page import grade as memory_grade
+from edgeplan.chapters.partition.eop.evidence import EopEvidence
+from edgeplan.chapters.partition.eop.page import grade as eop_grade
+from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
+from edgeplan.chapters.partition.evaluation.page import grade as partition_grade
+from edgeplan.chapters.prediction.evaluation.page import machine_grade
+from edgeplan.measurement.others import SHARE, others_share, watched
+from edgeplan.reporting.grade import Graded, Repeats, graded
+
+EMPTY = pd.DataFrame()
+#: Relative spread of what is measured again, and the grade that it stands for.
+SPREADS = [(0.005, "good"), (0.05, "fair"), (0.3, "poor")]
+
+
+def _of(found: Graded | None) -> str:
+    return found.name if found else ""
+
+
+@pytest.mark.parametrize(("spread", "expected"), SPREADS)
+def test_noise_in_the_repeats_of_each_chapter_gives_each_grade(spread: float, expected: str) -> None:
+    rng = np.random.default_rng(2)
+
+    def noisy(count: int) -> np.ndarray:
+        return np.exp(rng.normal(0, spread / np.sqrt(2), count))
+
+    cold = cold_evidence()
+    runs = pd.concat([cold.runs.assign(repeat=k) for k in range(4)], ignore_index=True)
+    runs["cold_ms"] = runs.groupby(["model", "setting", "plan", "state", "threads"])["cold_ms"].transform("first")
+    assert _of(cold_grade(replace(cold, runs=runs.assign(cold_ms=runs["cold_ms"] * noisy(len(runs)))))) == expected
+    models = pd.DataFrame({"measured_ms": 5.0, "repeat_ms": 5.0 * noisy(40) ** 1.4, "repeat_gap_s": 600.0})
+    assert _of(machine_grade(models, {})) == expected
+    budgets = pd.DataFrame({"model": ["a"] * 20 + ["b"] * 20, "case": "budget", "resident_ms": np.r_[noisy(20), 9 * noisy(20)]})
+    assert _of(memory_grade(MemoryEvidence("dev", budgets, {}))) == expected
+    again = np.maximum(noisy(40), 1 / noisy(40))
+    pair = pd.DataFrame({"model": "a", "way": "ours", "repeat": again, "slowdown": np.nan})
+    assert _of(partition_grade(PartitionEvidence("p", *[EMPTY] * 4, pair, *[EMPTY] * 3, {}))) == expected
+    assert _of(eop_grade(EopEvidence("p", EMPTY, EMPTY, EMPTY, pair, EMPTY, {}))) == expected
+
+
+def test_the_same_layers_slower_beside_the_models_than_beside_the_samples_are_poor() -> None:
+    pair = pd.DataFrame({"model": ["a", "b"] * 4, "way": "ours", "repeat": 1.001, "slowdown": [1.35, 1.3, *[np.nan] * 6]})
+    found = partition_grade(PartitionEvidence("p", *[EMPTY] * 4, pair, *[EMPTY] * 3, {}))
+    assert _of(found) == "poor"
+    assert found is not None
+    assert "the same layers" in found.why
+
+
+def test_one_round_repeats_nothing() -> None:
+    plans = pd.DataFrame({"repeat": [1.0] * 30})
+    assert eop_grade(EopEvidence("p", EMPTY, EMPTY, EMPTY, plans, EMPTY, {})) is None
+    alone = eop_grade(EopEvidence("p", EMPTY, EMPTY, EMPTY, plans, EMPTY, {SHARE: 0.25}))
+    assert _of(alone) == "poor"
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.0, "good"), (0.05, "fair"), (0.25, "poor")])
+def test_the_worse_of_both_counts(share: float, expected: str) -> None:
+    steady = Repeats([1.001] * 8, "starts")
+    found = graded({SHARE: share}, steady)
+    assert found is not None
+    assert found.name == expected
+    assert "8 starts differ by 0.1 %" in found.why
+    assert f"{100 * share:.1f} % of the processors' time" in found.why
+    assert _of(graded({SHARE: 0.0}, Repeats([1.5] * 8, "starts"))) == "poor"
+    assert graded({}, Repeats([1.5] * 3, "starts")) is None
+
+
+def _work(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(1000))
+
+
+def test_a_busy_loop_on_one_of_the_processors_is_seen_and_own_work_is_not(tmp_path: Path) -> None:
+    """Own work and that of ended children count for nobody else; what a loop adds stands out of whatever else goes on here."""
+    cores = sorted(os.sched_getaffinity(0))[:1]
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    previous = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        with watched(rows, cores):
+            _work(1.5)
+            (rows / "a.parquet").write_text("row")
+    finally:
+        loop.kill()
+        loop.wait()
+        os.sched_setaffinity(0, previous)
+    assert 0.25 <= others_share(rows)[SHARE] <= 1.0
+    assert graded(others_share(rows)) is not None
+    assert _of(graded(others_share(rows))) == "poor"
+
+
+def test_a_run_that_stores_nothing_notes_nothing_and_later_runs_add_up(tmp_path: Path) -> None:
+    rows, cores = tmp_path / "rows", sorted(os.sched_getaffinity(0))[:1]
+    with watched(rows, cores):
+        pass
+    assert others_share(rows) == {}
+    rows.mkdir()
+    (rows / "others.json").write_text('{"seconds": 1000.0, "others": 500.0}')
+    with watched(rows, cores):
+        (rows / "b.parquet").write_text("row")
+    assert others_share(rows)[SHARE] == pytest.approx(0.5, abs=0.01)
+    (rows / "others.json").write_text("damaged")
+    assert others_share(rows) == {}

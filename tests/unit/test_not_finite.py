@@ -1,0 +1,165 @@
+"""Infinities and what is no number: what passes them on as ONNX Runtime does, and what is said where they are not passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import pytest
+from model_file_runs import made, node, values, write
+
+from edgeplan.api import plan_memory, require_checked, run_memory
+from edgeplan.errors import CheckError
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.simplify import simplify
+from edgeplan.measurement.process.inputs import not_finite, relative_error
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.program import build_program, step_candidates
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.weights import locate_weights
+
+SHAPE = (1, 16, 4, 5)
+Form = tuple[list[onnx.NodeProto], Mapping[str, npt.ArrayLike]]
+NAN, INFINITIES = (np.nan,), (np.inf, -np.inf)
+
+#: What moves elements: each stays what it is, and no other changes.
+MOVES: dict[str, Form] = {
+    "Gather": ([node("Gather", "x k", axis=1)], {"k": np.array([3, 1, 2, 2])}),
+    "Gather, the last axis": ([node("Gather", "x k", axis=-1)], {"k": np.array([4, 0])}),
+    "Tile": ([node("Tile", "x k")], {"k": np.array([1, 2, 1, 3])}),
+    "Expand": ([node("Expand", "x k")], {"k": np.array([2, 16, 4, 5])}),
+    "Pad": ([node("Pad", "x k")], {"k": np.array([0, 0, 1, 7, 0, 0, 2, 1])}),
+    "Slice": ([node("Slice", "x a b c")], {"a": np.array([1]), "b": np.array([9]), "c": np.array([1])}),
+    "Concat": ([node("Concat", "x z", axis=1)], {}),
+    "Transpose": ([node("Transpose", "x", perm=[0, 2, 3, 1])], {}),
+    "DepthToSpace": ([node("DepthToSpace", "x", blocksize=2)], {}),
+    "Trilu": ([node("Trilu", "x")], {}),
+    "Reshape": ([node("Reshape", "x k")], {"k": np.array([16, 20])}),
+}
+_W = {"w": values(16, 16, 1, 1)}
+#: What computes, and passes on what is no number.
+PASSES: dict[str, Form] = {
+    **{op: ([node(op, "x")], {}) for op in ("LeakyRelu", "Sigmoid", "Tanh", "HardSwish", "Elu", "Softplus", "Mish", "Selu")},
+    **{op: ([node(op, "x")], {}) for op in ("Softsign", "Abs", "Neg", "Sqrt", "Log", "Reciprocal", "Floor", "Erf", "Sign")},
+    **{op: ([node(op, "x z")], {}) for op in ("Add", "Sub", "Mul", "Div")},
+    "PRelu": ([node("PRelu", "x k")], {"k": np.linspace(0.1, 1.5, 16, dtype=np.float32).reshape(16, 1, 1)}),
+    "Pow 2": ([node("Pow", "x k")], {"k": np.float32(2)}),
+    "Pow 3": ([node("Pow", "x k")], {"k": np.float32(3)}),
+    "swish": ([node("Sigmoid", "x", "s"), node("Mul", "x s")], {}),
+    "GlobalAveragePool": ([node("GlobalAveragePool", "x")], {}),
+    "AveragePool": ([node("AveragePool", "x", kernel_shape=[2, 2])], {}),
+    "ReduceMean": ([node("ReduceMean", "x k")], {"k": np.array([1])}),
+    "ReduceSum": ([node("ReduceSum", "x k")], {"k": np.array([3])}),
+    "ReduceProd": ([node("ReduceProd", "x k")], {"k": np.array([3])}),
+    "ReduceL2": ([node("ReduceL2", "x k")], {"k": np.array([1])}),
+    "CumSum": ([node("CumSum", "x k")], {"k": np.array(1)}),
+    "LayerNormalization": ([node("LayerNormalization", "x k", axis=-1)], {"k": np.ones(5, np.float32)}),
+    "Conv, LeakyRelu": ([node("Conv", "x w", "c"), node("LeakyRelu", "c")], _W),
+    "Conv, Tanh": ([node("Conv", "x w", "c"), node("Tanh", "c")], _W),
+    "Conv": ([node("Conv", "x w")], _W),
+}  # fmt: skip
+
+
+def _given(special: tuple[float, ...]) -> dict[str, np.ndarray]:
+    found = {}
+    for seed, name in enumerate("xz"):
+        rng = np.random.default_rng(seed)
+        value = 2 * rng.standard_normal(SHAPE).astype(np.float32)
+        picked = rng.random(SHAPE) < 0.05
+        value[picked] = rng.choice(special, picked.sum())
+        found[name] = value
+    return found
+
+
+def _wanted(path: Path, given: Mapping[str, np.ndarray]) -> np.ndarray:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {i.name: given[i.name] for i in session.get_inputs()})
+    return np.asarray(found)
+
+
+def _assert_same(dnnl: Dnnl, path: Path, special: tuple[float, ...]) -> None:
+    """Under every home layout, by every candidate."""
+    graph, given = simplify(load_onnx(path)), _given(special)
+    lowered, wanted = lower(graph), _wanted(path, given)
+    assert not np.isfinite(wanted).all()
+    dnnl.set_threads(1)
+    for home in HOMES:
+        offered = step_candidates(dnnl, lowered, home)
+        for k in range(max(map(len, offered))):
+            choices = [candidates[min(k, len(candidates) - 1)] for candidates in offered]
+            program = build_program(dnnl, lowered, home, choices, locate_weights(path, lowered))
+            (found,) = SequentialSession(dnnl, program, path.parent).run(given).values()
+            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4, err_msg=f"{home}, {[c.name for c in choices]}")
+
+
+def _model(forms: Mapping[str, Form], name: str, path: Path) -> Path:
+    nodes, constants = forms[name]
+    reads = {given for one in nodes for given in one.input}
+    inputs: dict[str, Any] = {given: SHAPE for given in "xz" if given in reads}
+    return write(made(nodes, inputs, constants, opset=20), path)
+
+
+@pytest.mark.parametrize("special", [NAN, INFINITIES], ids=["nan", "infinities"])
+@pytest.mark.parametrize("name", MOVES)
+def test_what_is_moved_stays_what_it_is(dnnl: Dnnl, tmp_path: Path, name: str, special: tuple[float, ...]) -> None:
+    _assert_same(dnnl, _model(MOVES, name, tmp_path / "m.onnx"), special)
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_what_is_no_number_is_passed_on(dnnl: Dnnl, tmp_path: Path, name: str) -> None:
+    _assert_same(dnnl, _model(PASSES, name, tmp_path / "m.onnx"), NAN)
+
+
+@pytest.mark.parametrize("name", ["LeakyRelu", "Sigmoid", "Tanh", "Elu", "Abs", "Neg", "PRelu", "Pow 3"])
+def test_infinities_are_passed_on(dnnl: Dnnl, tmp_path: Path, name: str) -> None:
+    path = _model(PASSES, name, tmp_path / "m.onnx")
+    given = _given(INFINITIES)
+    wanted, lowered = _wanted(path, given), lower(load_onnx(path))
+    for home in HOMES:
+        choices = [offered[0] for offered in step_candidates(dnnl, lowered, home)]
+        program = build_program(dnnl, lowered, home, choices, locate_weights(path, lowered))
+        (found,) = SequentialSession(dnnl, program, path.parent).run(given).values()
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_equal_infinities_are_no_difference() -> None:
+    one = np.array([1.0, np.nan, np.inf, -np.inf], np.float32)
+    assert relative_error([one], [one.copy()]) == 0
+    assert relative_error([one], [one * np.float32(1.5)]) == pytest.approx(1 / 3)
+    for place, other in ((1, 0.0), (2, -np.inf), (0, np.nan)):
+        changed = one.copy()
+        changed[place] = other
+        assert relative_error([one], [changed]) == np.inf
+        assert relative_error([changed], [one]) == np.inf
+    assert relative_error([np.array([True])], [np.array([False])]) == np.inf
+    assert not_finite({"a": one, "b": np.array([1]), "c": np.array([0.5])}) == ("a",)
+
+
+def test_a_check_tells_such_inputs_from_a_bad_plan(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Behind Relu NaN is 0; behind LeakyRelu it is what ONNX Runtime gives."""
+    differences = {}
+    for op in ("Relu", "LeakyRelu"):
+        path = write(made([node("Conv", "x w", "c"), node(op, "c")], {"x": SHAPE}, _W), tmp_path / f"{op}.onnx")
+        plan_memory(path, tmp_path / op, "64MiB", threads=1)
+        found = run_memory(tmp_path / op, np.full(SHAPE, np.nan, np.float32), check=True)
+        assert found.not_finite == ("x",)
+        assert "not finite everywhere: x" in caplog.text
+        assert found.difference is not None
+        differences[op] = found.difference
+        assert run_memory(tmp_path / op, check=True).not_finite == ()
+    assert differences["LeakyRelu"] == 0
+    require_checked(0.0, "m", ("x",))
+    with pytest.raises(CheckError, match=r"on inputs that are not finite \('x'\)") as caught:
+        require_checked(float("inf"), "m", ("x",))
+    assert caught.value.next_step.startswith("check the plan on finite inputs")
+    with pytest.raises(CheckError, match="more than the 1e-04 of rounding"):
+        require_checked(float("inf"), "m")

@@ -1,0 +1,103 @@
+"""A process that tries vectors of one width: a model of the kernels is run and held against ONNX Runtime (`opencl.widest`)."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from edgeplan.engines.base import Array, random_inputs
+from edgeplan.engines.opencl.session import Loaded, program_of
+from edgeplan.errors import EdgeplanError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.opencl.platforms import OpenclOptions, find_device, is_pocl
+from edgeplan.opencl.widest import TrialJob, TrialResult
+from edgeplan.processors.opencl import OpenclProcessor
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.support.scratch import ScratchFolder
+
+#: Processor time for all kernels, six times what PoCL takes on a slow core, and the memory that may be taken meanwhile.
+_SECONDS, _BYTES = 30, 1 << 30
+#: Of the largest output. Convolutions by Winograd's algorithm lose 3e-6 of what is added up.
+_TOLERANCE = 1e-4
+
+
+def model() -> Graph:
+    """A model of every kernel that the graph builder has operators for, with channels that fill no block."""
+    b = GraphBuilder("trial", (1, 3, 33, 33))
+    x = b.conv_bn(b.input, 24, 3, 2, act="relu6")  # from row-major pixels
+    x = b.conv_bn(x, 40, 3)  # by Winograd's algorithm
+    x = b.activation(b.bn(b.dwconv(x, 3)), "hswish")
+    x = b.add(x, b.relu(b.conv(x, 40, 1, bias=True)))
+    x = b.mul(x, b.activation(b.conv(b.gap(x), 40, 1), "sigmoid"))
+    x = b.conv_bn(x, 21, 3, 2)  # directly
+    x = b.concat([b.maxpool(x, 3, 2, 1), b.avgpool(x, 3, 2, 1)])
+    x = b.channel_shuffle(b.lrn(x), 2)
+    x = b.fc(b.flatten(b.activation(x, "tanh")), 37)
+    return b.build(b.softmax(b.relu(x)))
+
+
+def _limit(*, memory: bool) -> None:
+    """A compiler that never ends is ended. Only PoCL compiles in this memory: drivers of GPUs map what they please."""
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used) + _SECONDS,) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+        resource.setrlimit(resource.RLIMIT_DATA, (pages * os.sysconf("SC_PAGE_SIZE") + _BYTES,) * 2)
+
+
+def _reference(path: Path, graph: Graph) -> dict[str, Array]:
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = 1
+    session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    return dict(zip(graph.outputs, session.run(list(graph.outputs), random_inputs(graph)), strict=True))
+
+
+def _difference(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
+    """The largest, as a share of the largest value; what is no number is infinitely far."""
+    each = [np.abs(found[name] - value).max() / np.abs(value).max() for name, value in wanted.items()]
+    return float(np.nan_to_num(max(each, key=lambda one: np.inf if np.isnan(one) else one), nan=np.inf))
+
+
+def tried(options: OpenclOptions) -> str:
+    """Why vectors of the width that the options name are not to be used, or "".
+
+    Raises:
+        EdgeplanError: the device is not there, or its driver refuses a kernel.
+    """
+    graph, dnnl = model(), Dnnl()
+    with ScratchFolder("trial") as folder:
+        path = save_onnx(graph, Path(folder) / "model.onnx")
+        wanted = _reference(path, graph)
+        program = program_of(dnnl, path, graph, threads=1)
+        _limit(memory=is_pocl(find_device(options)))
+        with OpenclProcessor(options, dnnl.info.block, apart=False) as processor:
+            loaded = Loaded(dnnl, program, Path(folder), processor, 1)
+            loaded.bind(random_inputs(graph))
+            for _ in loaded.run():
+                pass
+            difference = _difference(loaded.outputs(), wanted)
+    return "" if difference <= _TOLERANCE else f"outputs differ from ONNX Runtime's by {difference:.1e} of the largest value"
+
+
+def main() -> None:
+    """Do the job on stdin, answer on stdout."""
+    job = TrialJob.model_validate_json(sys.stdin.buffer.read())
+    answer, sys.stdout = sys.stdout, sys.stderr  # compilers talk
+    try:
+        problem = tried(OpenclOptions(**job.device))  # type: ignore[arg-type]
+    except EdgeplanError as error:
+        problem = error.what
+    answer.write(TrialResult(problem=problem).model_dump_json())
+
+
+if __name__ == "__main__":
+    main()

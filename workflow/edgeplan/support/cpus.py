@@ -1,0 +1,77 @@
+"""Processors that this process may use, and how much of their time: an affinity, a cpuset, a quota of control groups.
+
+A machine has more than a process may use in a container, beside `taskset`, or in a job of a cluster. A quota gives a group of
+processes so much time of all processors in each period, and stops them until the next when it is used up.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from edgeplan.support.cgroups import PROC, ROOT, fields, groups, lines
+
+#: As it was started: stages pin themselves to the cores of a device, and take back all that they had.
+_STARTED_WITH = frozenset(os.sched_getaffinity(0))
+_NS_PER_MS, _US_PER_MS = 1e6, 1e3
+
+
+def allowed() -> frozenset[int]:
+    """The numbers of the processors that this process was given when it started; pinned to some, it may go back to all."""
+    return _STARTED_WITH
+
+
+def workers() -> int:
+    """How many threads or processes compute side by side: one a processor, and no more than a quota lets run all the time."""
+    given = quota()
+    count = len(os.sched_getaffinity(0))
+    return count if given is None else max(1, min(count, math.ceil(given)))
+
+
+def quota(proc: Path = PROC, root: Path = ROOT) -> float | None:
+    """The processors whose time the control groups of this process give it, such as 0.5; None where none of them limits it.
+
+    Args:
+        proc: where the kernel tells about processes.
+        root: folder that mount points are below.
+    """
+    found = [_quota(version, folder) for version, folder in groups("cpu", proc, root)]
+    return min((one for one in found if one is not None), default=None)
+
+
+def _quota(version: int, folder: Path) -> float | None:
+    if version == 2:  # noqa: PLR2004  "max 100000" or "50000 100000"
+        texts = (lines(folder / "cpu.max") or [""])[0].split()
+    else:
+        texts = [(lines(folder / f"cpu.cfs_{name}_us") or [""])[0] for name in ("quota", "period")]
+    if len(texts) < 2 or not all(text.isdigit() for text in texts):  # noqa: PLR2004  "max", -1, or not told
+        return None
+    given, period = map(int, texts)
+    return given / period if period else None
+
+
+def throttled_ms(proc: Path = PROC, root: Path = ROOT) -> float:
+    """How long the control groups of this process were stopped by their quotas so far, summed over processors."""
+    total = 0.0
+    for version, folder in groups("cpu", proc, root):
+        told = fields(folder / "cpu.stat")
+        total += told.get("throttled_usec", 0) / _US_PER_MS if version == 2 else told.get("throttled_time", 0) / _NS_PER_MS  # noqa: PLR2004
+    return total
+
+
+_THROTTLED_AT_START = throttled_ms()
+
+
+def held_back() -> str:
+    """The quota that has stopped this process since it started, in words; "" where none did."""
+    given = quota()
+    if given is None or throttled_ms() <= _THROTTLED_AT_START:
+        return ""
+    return f"the CPU quota of a control group around this process ({given:.2f} of a processor's time)"
+
+
+def calmer(doing: str = "stop other work") -> str:
+    """What to do for undisturbed times: `doing`, or lift the quota that has stopped this process."""
+    held = held_back()
+    return f"lift {held}: its cpu.max, or --cpus of the container" if held else doing

@@ -1,0 +1,93 @@
+"""SIGTERM to processes that run others, and the end of what started them: they end, and what they run ends before them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from edgeplan.support import lifeline
+
+#: Names the process that a command of DVC or make is run by, and is to end with.
+STARTED_BY = "EDGEPLAN_STARTED_BY"
+#: How long what a process runs has to end when it is asked to; in the second case nobody waits for it any more.
+_ASKED_SECONDS, _ORPHANED_SECONDS = 6.0, 1.2
+#: The share of it that scripts have before those that run them: Snakemake deletes what is half written.
+_SHARE_OF_SCRIPTS = 0.7
+#: After it a process that was started by what has ended is ended by the kernel.
+_LAST_SECONDS = 1.5
+
+_orphaned = threading.Event()
+
+
+def end_orderly() -> None:
+    """Have SIGTERM end this process as an error does: workers are ended, rows stored, temporary files deleted."""
+    signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, lambda *_: None)  # whoever sends it to all processes does not interrupt what is put away
+    sys.exit(128 + number)
+
+
+def end_with_starter() -> None:
+    """Send this process SIGTERM when the ancestor that the environment names as its starter has ended, or has already."""
+    if named := os.environ.pop(STARTED_BY, ""):
+        try:
+            starter = os.pidfd_open(int(named))
+        except ProcessLookupError:
+            starter = -1
+        except (OSError, ValueError):
+            return  # a kernel before 5.3, or a shell without $PPID
+        if int(named) not in _ancestors():  # looked at second: the number may be that of another process since
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            threading.Thread(target=_wait_for_end, args=(starter,), name="starter", daemon=True).start()
+
+
+def _wait_for_end(starter: int) -> None:
+    select.select([starter], [], [])
+    _orphaned.set()
+    signal.setitimer(signal.ITIMER_REAL, _LAST_SECONDS)  # SIGALRM, which nobody handles
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _ancestors() -> Iterator[int]:
+    process = os.getppid()
+    while process > 1:
+        yield process
+        with contextlib.suppress(OSError):
+            stat = Path(f"/proc/{process}/stat").read_bytes()
+            process = int(stat.rpartition(b")")[2].split()[1])  # the name in front may hold anything
+            continue
+        return
+
+
+def end_descendants_on_sigterm() -> None:
+    """End the processes that end with this one, then it, at SIGTERM; Snakemake's own handler would wait for them.
+
+    A process without a handler of its own is just ended, and they with it.
+    """
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    threading.Thread(target=_wait_for_sigterm, args=(told,), name="sigterm", daemon=True).start()
+
+
+def _wait_for_sigterm(told: int) -> None:
+    while signal.SIGTERM not in os.read(told, 64):
+        pass
+    # By the kernel, where other work leaves this thread no turn; with this process what has not ended by then is killed.
+    signal.setitimer(signal.ITIMER_REAL, seconds())
+    lifeline.end_descendants(_SHARE_OF_SCRIPTS * seconds())
+
+
+def seconds() -> float:
+    """How long what this process runs has to end when it is asked to."""
+    return _ORPHANED_SECONDS if _orphaned.is_set() else _ASKED_SECONDS
