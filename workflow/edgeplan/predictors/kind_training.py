@@ -17,11 +17,11 @@ from edgeplan.predictors.labels import Floats, Labels
 from edgeplan.predictors.latency import together
 from edgeplan.predictors.prior import Prior
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.predictors.sizes import nearest_of_others, packed, places, usual
+from edgeplan.predictors.sizes import Places, nearest_of_others, packed, places, usual
 from edgeplan.predictors.support import Support, choose, fit_supported
 from edgeplan.support.rounding import nine_digits
 
-_LEAST_HALF_WIDTH = 1e-3
+LEAST_HALF_WIDTH = 1e-3
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -127,13 +127,12 @@ def _train_part(
     tail = (1 - settings.interval) / 2
     known = len(residual) > 0
     low, high = (float(np.quantile(residual, q)) if known else 0.0 for q in (tail, 1 - tail))
-    at = places(lambda name: part.matrix[:, FEATURES.index(name)])
-    distance = nearest_of_others(at, part.group)
-    near, far = map(nine_digits, usual(distance))
+    at = places_of(part)
+    near, far, distance = reach_of(at, part)
     result.beyond[rows] = np.minimum(distance, far) - near
     side = np.where(residual > 0, high, -low)
     result.error[rows] = np.nan
-    result.error[rows[better]] = np.abs(residual) / np.maximum(side, _LEAST_HALF_WIDTH)
+    result.error[rows[better]] = np.abs(residual) / np.maximum(side, LEAST_HALF_WIDTH)
     result.regressors.append(
         Regressor(
             kind=kind,
@@ -154,6 +153,18 @@ def _train_part(
             far=far,
         )
     )
+
+
+def places_of(labels: Labels) -> Places:
+    """Where the sizes of rows lie (n, AXES); see `places`."""
+    return places(lambda name: labels.matrix[:, FEATURES.index(name)])
+
+
+def reach_of(at: Places, labels: Labels) -> tuple[float, float, Floats]:
+    """What a card says of distances between rows of a regressor: near, far, and the distances themselves (octaves)."""
+    distance = nearest_of_others(at, labels.group)
+    near, far = map(nine_digits, usual(distance))
+    return near, far, distance
 
 
 def file_name(kind: str, implementation: str, taken: Collection[str]) -> str:

@@ -32,6 +32,8 @@ _CARD, _PACK = "card.json", "packed.npz"
 _REORDER = "reorder"
 #: What is named as predicting kernels by the bytes that they move.
 BYTES = "bytes"
+#: Of a model: what takes less may be off by its own size several times, and nobody needs to be warned.
+_NEGLIGIBLE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -261,7 +263,9 @@ class DevicePredictor:
 
     def _unfamiliar(self, model: ModelKernels, costs: _Costs) -> tuple[tuple[str, str], ...]:
         forms = unfamiliar(model.configs, self.card.learnt)
-        sizes = self._sizes.far_off(costs.distance, costs.kernel_regressor)
+        us = np.nan_to_num(costs.kernel_us)
+        told_of = np.where(us >= _NEGLIGIBLE * us.sum(), costs.kernel_regressor, NO_PREDICTOR)
+        sizes = self._sizes.far_off(costs.distance, told_of)
         told = (", ".join(filter(None, both)) for both in zip(forms, sizes, strict=True))
         return tuple((name, why) for name, why in zip(model.names, told, strict=True) if why)
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
@@ -120,7 +121,9 @@ class Row:
 
     def beside(self, share: float) -> Row:
         """The same row, measured while others had a share of the processors' time."""
-        return replace(self, samples_ms={**self.samples_ms, OTHERS: (share,)}) if share > _NEXT_TO_NONE else self
+        if share <= _NEXT_TO_NONE:
+            return self
+        return replace(self, samples_ms={**self.samples_ms, OTHERS: (float(np.float32(share)),)})  # as rows are stored
 
 
 def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict[str, Any]:

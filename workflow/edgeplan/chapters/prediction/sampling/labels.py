@@ -31,6 +31,10 @@ _REMAINDER = (-0.2, 0.25)
 _ROUNDING_US = 0.29
 _PROPORTIONAL = 0.025
 _FIT_ROUNDS = 3
+#: Bounds of the fit: of the call (us), the scale of counters, and what a node takes besides (us).
+_LOWEST, _HIGHEST = (0.0, 0.5, -5.0), (200.0, 1.5, 5.0)
+#: So near to a bound the call was not fitted. No engine answers within this time (us) either.
+_AT_BOUND_US = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +60,17 @@ def fit_counters(measurements: Sequence[Measurement]) -> CounterModel:
     solution = np.array([0.0, 1.0, 0.0])
     for _ in range(_FIT_ROUNDS):
         weight = 1.0 / plain[keep]
-        fit = lsq_linear(design[keep] * weight[:, None], plain[keep] * weight, bounds=([0.0, 0.5, -5.0], [200.0, 1.5, 5.0]))
+        fit = lsq_linear(design[keep] * weight[:, None], plain[keep] * weight, bounds=(_LOWEST, _HIGHEST))
         solution = fit.x
         keep = np.abs(design @ solution / plain - 1) < _OUTLIER
         if keep.sum() < len(solution):
             break
     return CounterModel(*(float(v) for v in solution))
+
+
+def call_is_fitted(call_us: float) -> bool:
+    """Whether the fit of counters found the constant cost of an inference, and did not end at a bound of it."""
+    return _LOWEST[0] + _AT_BOUND_US < call_us < _HIGHEST[0] - _AT_BOUND_US
 
 
 def node_labels(measurement: Measurement, counters: CounterModel) -> npt.NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -14,11 +15,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.prediction.model_tables import kernels_of
+from edgeplan.chapters.prediction.sampling.labels import call_is_fitted
 from edgeplan.chapters.prediction.settings import Params
 from edgeplan.chapters.prediction.training_part import train_in_process
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.measurement.lock import after_measurements
+from edgeplan.predictors.card import Card
+from edgeplan.predictors.distilled import CARD
 from edgeplan.predictors.intervals import with_quantile_of
 from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.kind_factors import cross_fitted_ms, fit_factors
@@ -31,9 +35,12 @@ from edgeplan.progress import progress
 from edgeplan.reporting.metrics import accuracy
 from edgeplan.reporting.uncertainty import rmspe_difference
 from edgeplan.support import cpus
+from edgeplan.support.files import read_json
 from edgeplan.support.frames import read_document, read_parquet, write_csv, write_parquet
 from edgeplan.support.scratch import ScratchFolder
+from edgeplan.workspace import SHIPPED
 
+log = logging.getLogger(__name__)
 #: Folders, below that of the device's predictors, of those trained for comparison only.
 ISOLATED, SHORT, FOREST = "isolated", "in_situ_short", "forest"
 #: Samplers that are compared; each has a folder of its name with its Conv predictor among those of the device.
@@ -75,6 +82,7 @@ def train(
     forests from the same rows as the device's.
     """
     table, about = read_parquet(kernels, "mode", *COLUMNS), read_document(summary, *_ABOUT)
+    about = {**about, "call_us": call_us(str(about["engine"]), float(about["call_us"]))}
     whole = read_parquet(calibration, "model_id", "family", "spec", "measured_ms")
     whole_kernels = kernels_of(whole, read_rules(rules))  # what cannot be read ends the stage before it trains
     parts = _parts(table, about)
@@ -204,6 +212,27 @@ def _train_all(
                 done.result()
                 advance(len(asked[started[done]]))
     return {name: future.result() for future, name in started.items()}
+
+
+def call_us(engine: str, fitted: float) -> float:
+    """The constant cost of an inference (us): as fitted, or that of the shipped predictors where the fit ended at a bound.
+
+    Args:
+        engine: name of the engine.
+        fitted: what the sampler's fit says (us).
+    """
+    if call_is_fitted(fitted):
+        return fitted
+    cards = (read_json(path, Card, "the card of the predictors") for path in sorted(SHIPPED.glob(f"*/{CARD}")))
+    known = [card.call_us for card in cards if card.engine == engine]
+    if not known:
+        log.warning("the constant cost of an inference was not found: %.3g us, predictions of small models are wrong", fitted)
+        return fitted
+    kept = float(np.median(known))
+    log.warning(
+        "the constant cost of an inference was not found (%.3g us): %.3g us of the shipped predictors stand", fitted, kept
+    )
+    return kept
 
 
 def _train(
