@@ -9,6 +9,8 @@ from types import MappingProxyType
 from edgeplan.graph.ir import Shape
 
 Setting = int | float | str | tuple[int, ...]
+#: Kernels that pick places by indices are called so, and the type of these.
+GATHERED = "gathered_by_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class Step:
     def reads(self) -> tuple[str, ...]:
         """All activations read."""
         return (*self.inputs, *(p.tensor for p in self.post_ops if p.tensor))
+
+    @property
+    def picks_places(self) -> bool:
+        """Whether it fails where what it reads is no index: it cannot run on whatever lies in memory."""
+        return self.kind == "compiled" and self.text("kernel").startswith(GATHERED)
 
     def sizes(self, key: str) -> tuple[int, ...]:
         """A setting that is a list of integers."""

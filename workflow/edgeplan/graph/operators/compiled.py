@@ -16,14 +16,12 @@ from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, ANY, COPY, INTEGERS, NUMBERS, PAIR, OperatorSpec, Problem, axis_of
 from edgeplan.graph.operators.copies import slice_ranges
 from edgeplan.graph.parts import Part, moved
-from edgeplan.graph.steps import Step
+from edgeplan.graph.steps import GATHERED
 
 #: Name and block of a kernel; None where there is none for an operator's types.
 _Found = tuple[str, tuple[int, ...]] | None
 _Finder = Callable[[Graph, Operator], _Found]
 
-#: Kernels that pick places by indices are called so, and the type of these.
-GATHERED = "gathered_by_"
 _TRUTH = frozenset({"bool"})
 #: What kernels take the elements for.
 _ELEMENT = MappingProxyType({FLOAT32: FLOAT32, "int32": "int32", "int64": "int64", "bool": "uint8"})
@@ -207,11 +205,6 @@ def compiled(graph: Graph, op: Operator) -> Part | None:
     kernel, block = found
     weights = {f"operand_{place}": name for place, name in enumerate(op.operands) if name in op.weights}
     return Part(op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, {"kernel": kernel, "block": block})
-
-
-def picks_places(step: Step) -> bool:
-    """Whether a step fails where what it reads is no index: it cannot run on whatever lies in memory."""
-    return step.kind == "compiled" and step.text("kernel").startswith(GATHERED)
 
 
 def lacks_kernel(graph: Graph, op: Operator, elements: frozenset[str]) -> str:
