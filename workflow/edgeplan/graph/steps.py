@@ -64,6 +64,11 @@ class Step:
         """All activations read."""
         return (*self.inputs, *(p.tensor for p in self.post_ops if p.tensor))
 
+    @property
+    def picks_places(self) -> bool:
+        """Whether it fails where what it reads is no index: it cannot run on whatever lies in memory."""
+        return self.kind == "compiled" and self.text("kernel").startswith(GATHERED)
+
     def sizes(self, key: str) -> tuple[int, ...]:
         """A setting that is a list of integers."""
         value = self.settings[key]
@@ -102,8 +107,3 @@ class Lowered:
     shapes: Mapping[str, Shape]
     types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-
-
-def picks_places(step: Step) -> bool:
-    """Whether a step fails where what it reads is no index: it cannot run on whatever lies in memory."""
-    return step.kind == "compiled" and step.text("kernel").startswith(GATHERED)

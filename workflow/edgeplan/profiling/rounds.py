@@ -24,7 +24,6 @@ from typing import Self
 import numpy as np
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.steps import picks_places
 from edgeplan.measurement.preemption import switches
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.inputs import Array
@@ -120,7 +119,7 @@ class Harness:
         flush = min(max(self.trials.weights_bytes, _LEAST_FLUSH_BYTES), _MOST_FLUSH_BYTES)
         self._flush = np.ones(flush // 4, np.float32)
         # what the arena holds of another step is no index: these run behind all steps before them, as in an inference
-        self._picking = frozenset(i for i, step in enumerate(subject.program.steps) if picks_places(step))
+        self._picking = frozenset(i for i, step in enumerate(subject.program.steps) if step.picks_places)
         self._stack = ExitStack()
         self._stack.enter_context(dnnl.without_primitive_cache())
         self.standing = {width: self._stand_in(width) for width in self.widths}

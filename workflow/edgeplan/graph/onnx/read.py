@@ -88,9 +88,9 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
     copies = tuple(_copies(contents, alias, {name for op in operators for name in op.outputs}, tensors))
     operators += copies
     copied = {op.outputs[0] for op in copies}
-    named = {name: name if name in copied else alias.get(name, name) for name in contents.outputs}
-    constants = {name: held for name, held in named.items() if held in contents.constants}
-    outputs = tuple(held for name, held in named.items() if name not in constants)
+    named = [(name, name if name in copied else alias.get(name, name)) for name in contents.outputs]
+    constants = {name: held for name, held in named if held in contents.constants}
+    outputs = tuple(held for name, held in named if name not in constants)
     operators = recognised(operators, tensors, contents.constants, outputs)
     tensors |= {name: replace(contents.tensors[held], name=name) for name, held in constants.items()}
     graph = Graph(

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from edgeplan.errors import FormatError
 from edgeplan.graph import blocks
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
-from edgeplan.graph.steps import Lowered, Step, picks_places
+from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.constants import BAD_INDEX, SUCCESS
 from edgeplan.runtime.creation import ROWS_KERNEL, KernelCall
 from edgeplan.runtime.streaming.program import AGAIN, PAGE_BYTES
@@ -56,7 +56,7 @@ def with_rows(lowered: Lowered) -> tuple[Lowered, tuple[Table, ...]]:
 
 def _gathers_rows(step: Step, lowered: Lowered) -> bool:
     """Whether a step picks slices along the first axis of a weight."""
-    if not picks_places(step) or [*step.weights] != ["operand_0"]:
+    if not step.picks_places or [*step.weights] != ["operand_0"]:
         return False
     outer = step.sizes("block")[blocks.AT_DIMS]  # places before the axis that is picked from
     return outer == 1 and len(lowered.shapes[step.outputs[0]]) != _IMAGE_RANK and not step.post_ops
