@@ -6,12 +6,13 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.support.tensors import Border
+if TYPE_CHECKING:
+    from edgeplan.support.tensors import Border
 
 Array = npt.NDArray[Any]
 _BELOW = 2
