@@ -33,7 +33,7 @@ def models() -> pd.DataFrame:
 def test_devices_of_one_machine_are_compared(tmp_path: Path, models: pd.DataFrame) -> None:
     faster = models.assign(predicted_ms=models["measured_ms"] * 0.5)
     source, target = evaluation(tmp_path / "a", "f1", faster), evaluation(tmp_path / "b", "f1", models)
-    transfer(PARAMS, source=source, target=target, csv=tmp_path / "table_11.csv")
+    transfer(PARAMS, source=source, target=target, csv=tmp_path / "table_11.csv", chapter=tmp_path / "page.json")
     table, dates = read_table(tmp_path / "table_11.csv")
     row = table.set_index("family").loc["AlexNets"]
     assert row["transferred: RMSPE (%)"] == pytest.approx(50.0)
@@ -51,7 +51,7 @@ def test_devices_of_one_machine_are_compared(tmp_path: Path, models: pd.DataFram
 
 def test_devices_of_two_machines_get_a_note_instead_of_figures(tmp_path: Path, models: pd.DataFrame) -> None:
     source, target = evaluation(tmp_path / "a", "f1", models), evaluation(tmp_path / "b", "f2", models)
-    transfer(PARAMS, source=source, target=target, csv=tmp_path / "table_11.csv")
+    transfer(PARAMS, source=source, target=target, csv=tmp_path / "table_11.csv", chapter=tmp_path / "page.json")
     table, _ = read_table(tmp_path / "table_11.csv")
     (note,) = table["note"]
     assert list(table.columns) == ["note"]
@@ -59,11 +59,11 @@ def test_devices_of_two_machines_get_a_note_instead_of_figures(tmp_path: Path, m
         assert part in note
     assert note.endswith(f"make reproduce DEVICE={SOURCE} and make reproduce DEVICE={TARGET}")
     (source / "environment.json").write_text("{}")
-    transfer(PARAMS, source=source, target=target, csv=tmp_path / "table_11.csv")
+    transfer(PARAMS, source=source, target=target, csv=tmp_path / "table_11.csv", chapter=tmp_path / "page.json")
     assert "fingerprint not recorded" in read_table(tmp_path / "table_11.csv")[0]["note"][0]
 
 
 def test_devices_without_a_common_model_get_a_note(tmp_path: Path, models: pd.DataFrame) -> None:
     source, target = evaluation(tmp_path / "a", "f1", models.iloc[:3]), evaluation(tmp_path / "b", "f1", models.iloc[3:])
-    transfer(PARAMS, source=source, target=target, csv=tmp_path / "table_11.csv")
+    transfer(PARAMS, source=source, target=target, csv=tmp_path / "table_11.csv", chapter=tmp_path / "page.json")
     assert "no common model" in read_table(tmp_path / "table_11.csv")[0]["note"][0]

@@ -30,7 +30,7 @@ class KeptTables:
         FormatError: a file is damaged, of another format version, or lacks a column.
     """
 
-    def __init__(self, folder: Path, *columns: str, later: Mapping[str, object] = MappingProxyType({})) -> None:
+    def __init__(self, folder: Path, *columns: str, later: Mapping[str, float | str] = MappingProxyType({})) -> None:
         self._folder, self._columns, self._later = folder, (*columns, *later), later
         self._tables: dict[str, pd.DataFrame] = {}
         self._apart: list[str] = []

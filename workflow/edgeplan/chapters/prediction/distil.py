@@ -99,12 +99,11 @@ def add_sizes(measurements: Path, folder: Path) -> tuple[float, int]:
             where=str(measurements),
             next_step="distil them from predictors that are trained on these rows: make distil",
         )
-    codes = (
-        held.frame["implementation"].map({name: code for code, name in enumerate(card.implementations)}).fillna(-1),
-        held.frame["input_layout"].map({name: code for code, name in enumerate(card.states)}).fillna(0),
-    )
+    implementation = held.frame["implementation"].map({name: code for code, name in enumerate(card.implementations)}).fillna(-1)
+    state = held.frame["input_layout"].map({name: code for code, name in enumerate(card.states)}).fillna(0)
+    codes = (implementation.to_numpy(np.int64), state.to_numpy(np.int64))
     table = ConfigTable.of([KernelConfig.from_json(text) for text in held.column("config")])
-    predicted, number = Evaluator(card, predictor.forest).latency(table, *(code.to_numpy(np.int64) for code in codes))
+    predicted, number = Evaluator(card, predictor.forest).latency(table, codes[0], codes[1])
     distance = Sizes.of(regressors, 0.0).distance(places_of(held), number)
     near, far, low, high = (np.array([getattr(r, name) for r in regressors])[number] for name in ("near", "far", "low", "high"))
     residual = np.log(held.latency / predicted)

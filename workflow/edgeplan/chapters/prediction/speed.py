@@ -161,7 +161,7 @@ def batch_tables(seed: int, count: int, rules: FusionRules, description: str = "
     shares = [len(range(i, count, len(FAMILIES))) for i in range(len(FAMILIES))]
     # forked: the scripts of the stages are no importable modules; the children build tables and touch no engine or OpenMP
     forked = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(cpus.workers(), forked, lifeline.end_with, (lifeline.address(),)) as pool:
+    with ProcessPoolExecutor(cpus.workers(), forked, initializer=lifeline.end_with, initargs=(lifeline.address(),)) as pool:
         built = pool.map(_family_tables, FAMILIES, shares, itertools.repeat(seed), itertools.repeat(rules))
         found = []
         # After the fork: the bar has a thread of its own, whose locks the children would inherit as they are.
