@@ -101,7 +101,7 @@ def add_sizes(measurements: Path, folder: Path) -> tuple[float, int]:
         )
     implementation = held.frame["implementation"].map({name: code for code, name in enumerate(card.implementations)}).fillna(-1)
     state = held.frame["input_layout"].map({name: code for code, name in enumerate(card.states)}).fillna(0)
-    codes = (implementation.to_numpy(np.int64), state.to_numpy(np.int64))
+    codes = np.array([implementation, state], np.int64)
     table = ConfigTable.of([KernelConfig.from_json(text) for text in held.column("config")])
     predicted, number = Evaluator(card, predictor.forest).latency(table, codes[0], codes[1])
     distance = Sizes.of(regressors, 0.0).distance(places_of(held), number)
