@@ -129,6 +129,18 @@ def test_what_a_file_leaves_open_is_given_once(tmp_path: Path) -> None:
             edgeplan.predict(model, preparation=edgeplan.Preparation(batch=1), **more)
 
 
+@pytest.mark.parametrize("shape", [{"x": "a"}, {"x": None}, {"x": 3}])
+def test_sizes_that_are_none_are_told_as_such(tmp_path: Path, shape: Any) -> None:
+    with pytest.raises(ParamsError, match="holds no sizes"):
+        api.predict(tmp_path / "none.onnx", shape=shape)
+
+
+@pytest.mark.parametrize(("budget", "wrong"), [(-5, "no budget"), (0.5, "no budget"), (1 << 60, "no budget|free|has")])
+def test_a_budget_may_be_a_number_of_bytes(tmp_path: Path, budget: Any, wrong: str) -> None:
+    with pytest.raises(ParamsError, match=wrong):
+        api.plan_memory(tmp_path / "none.onnx", tmp_path / "plan", budget)
+
+
 def test_completion_shows_the_interface_alone() -> None:
     shown = {name for name in dir(edgeplan) if not name.startswith("_")}
     assert shown == set(edgeplan.__all__) - {"__version__"}
@@ -175,7 +187,7 @@ def test_commands_are_made_of_the_interface(monkeypatch: pytest.MonkeyPatch, tmp
         "plan_cold_start": "plan cold-start m.onnx -o plan",
         "plan_memory": "plan memory m.onnx -o plan -b 1MiB",
         "plan_partition": "plan partition m.onnx -o plan --pair p",
-        "run": "run plan",
+        "run": f"run {tmp_path}",
         "prepare": "prepare m.onnx -o p.onnx",
         "export": "export squeezenet",
     }

@@ -130,7 +130,7 @@ def test_a_device_without_predictors(refused: Refused, workspace: Path, tmp_path
     file.write_text("{format_version: 1, name: phone, engine: onnxruntime}")
     model = str(workspace / "good.onnx")
     message = "no predictors of device 'phone'"
-    following = "make reproduce DEVICE=phone, in a checkout of edgeplan or use one of: .*cpu-onnxruntime"
+    following = "make reproduce DEVICE=phone, in a checkout of edgeplan, or use one of: .*cpu-onnxruntime"
     for device in ("phone", str(file)):
         refused("predict", model, "-d", device, code=5, message=message, where="phone", following=following, folder=tmp_path)
 

@@ -168,13 +168,17 @@ def _left_open(
     """Collect what a file leaves open, given whole or by the names of the command line's options.
 
     Raises:
-        ParamsError: it is given both ways.
+        ParamsError: it is given both ways, or a shape holds no sizes.
         ModelError: a size is below 1.
     """
     from edgeplan.graph.onnx.prepare import Preparation
 
     if preparation is None:
-        sizes = {name: tuple(map(int, given)) for name, given in (shape or {}).items()}
+        try:
+            sizes = {name: tuple(map(int, given)) for name, given in (shape or {}).items()}
+        except (TypeError, ValueError) as error:
+            how = "give sizes by input, as in {'x': (1, 3, 224, 224)}"
+            raise ParamsError(f"{shape!r} holds no sizes", where="shape", next_step=how) from error
         return Preparation(sizes, {name: _text(value) for name, value in (values or {}).items()}, batch)
     if shape or values or batch is not None:
         what = "shapes, values and the batch are given twice"
@@ -491,7 +495,7 @@ def _check_cold_start(costs: str, planner: str, cache_limit: float | None, *, re
 def plan_memory(
     model: _Path,
     output: _Path,
-    budget: str = "",
+    budget: str | int = "",
     *,
     device: _Path = "cpu-onednn",
     max_slowdown: str = "",
@@ -510,7 +514,7 @@ def plan_memory(
     Args:
         model: ONNX file.
         output: folder to write the plan to; on the disk that weights are to be read from.
-        budget: bytes over the idle process as "64MB" or "64MiB", or a share of what ONNX Runtime takes as "10%".
+        budget: bytes over the idle process as a number, "64MB" or "64MiB", or a share of what ONNX Runtime takes as "10%".
         device: name of a device file of the engine onednn, or a path to one.
         max_slowdown: instead of a budget: the least one whose plan is at most so much slower, as "5%".
         threads: that compute; 0: all processors of the device but one.
@@ -542,7 +546,7 @@ def plan_memory(
     if total and not budget:
         what = "only a budget that is given can be for the whole process"
         raise ParamsError(what, where="--total", next_step="leave it out, or give --budget in place of --max-slowdown")
-    wanted = Budget.parsed(budget) if budget else None
+    wanted = Budget.parsed(str(budget)) if budget else None
     if wanted is not None:
         require_free(wanted, "--budget")
     if mode not in tuple(Mode):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -92,7 +93,8 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, text: int = 
 
 
 def _number(value: float, *, share: bool = False) -> str:
-    return f"{100 * value:.1f} %" if share else f"{value:.3g}"
+    """A figure as the report shows it: a share is rounded down, so that what is not all does not read 100."""
+    return f"{math.floor(1000 * value + 1e-6) / 10:.1f} %" if share else f"{value:.3g}"
 
 
 def headline(results: Results) -> str:
@@ -116,7 +118,7 @@ def _first_prediction(results: Results) -> list[tuple[str, ...]]:
 
     def shares(key: str) -> str:
         having = [name for name in devices if key in results.metrics[name]]
-        return ", ".join(f"{100 * results.metrics[name][key]:.1f} % (`{name}`)" for name in having)
+        return ", ".join(f"{_number(results.metrics[name][key], share=True)} (`{name}`)" for name in having)
 
     paper = results.table(devices[0], "table_08")[-1]
     printed = ", ".join(f"{paper[f'paper {name}: within 10 % (%)']} % ({name})" for name in ("CPU", "GPU", "VPU"))

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from edgeplan.errors import ParamsError
+from edgeplan.errors import FormatError, ParamsError
 from edgeplan.terminal import say
 from edgeplan.workspace import WorkspaceOption
 
@@ -67,6 +67,7 @@ def run(
                 "the outputs of a fresh process stay there", where="--output", next_step="leave out --cold, or --output"
             )
         require_npz(output)
+    _require_there(folder)
     memory, partition = is_memory_plan(folder), (folder / ABOUT_NAME).is_file()
     kind = "memory" if memory else "partition" if partition else ""
     _require_fitting(kind, cold=cold or evicted, budgets=bool(budgets))
@@ -95,6 +96,12 @@ def run(
     if found.difference is not None:
         say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
         found.require_checked()
+
+
+def _require_there(folder: Path) -> None:
+    if not folder.is_dir():
+        again = "make one: edgeplan plan cold-start, plan memory or plan partition"
+        raise FormatError("there is no plan folder", where=str(folder), next_step=again)
 
 
 def _require_fitting(kind: str, *, cold: bool, budgets: bool) -> None:

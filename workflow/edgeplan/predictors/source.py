@@ -114,7 +114,12 @@ def _no_predictors(device: str, folder: Path, engine: str, *, checkout: bool) ->
     known = sorted(name for name, path in cards.items() if not engine or _engine(path) == engine)
     measured = (folder / device / "measurements").is_dir()  # rows that came with a clone suffice: the predictors are in no git
     make = f"dvc repro training@{device}" if measured else f"make reproduce DEVICE={device}"
-    ways = [make if checkout else f"{make}, in a checkout of edgeplan", *([f"use one of: {', '.join(known)}"] if known else [])]
+    ways = [
+        make if checkout else f"{make}, in a checkout of edgeplan,",
+        *([f"use one of: {', '.join(known)}"] if known else []),
+    ]
     return FormatError(
-        f"no predictors of device {device!r}", where=str(folder / device / "predictors"), next_step=" or ".join(ways)
+        f"no predictors of device {device!r}",
+        where=str(folder / device / "predictors"),
+        next_step=" or ".join(ways).rstrip(","),
     )
