@@ -87,15 +87,19 @@ class Saved:
     def whole(self, dnnl: Dnnl, home: str) -> dict[str, Array]:
         """Outputs of the steps as they are."""
         dnnl.set_threads(1)  # which kernels it offers depends on it, and another test may have left more
-        return SequentialSession(dnnl, default_program(dnnl, self.path, self.graph, home), self.path.parent).run(self.inputs)
+        with dnnl.without_primitive_cache():  # likewise on what others made
+            return SequentialSession(dnnl, default_program(dnnl, self.path, self.graph, home), self.path.parent).run(
+                self.inputs
+            )
 
     def cut(self, dnnl: Dnnl, home: str, assignments: Sequence[Assignment]) -> dict[str, Array]:
         """Outputs of both parts of the steps, which the CPU computes here."""
         dnnl.set_threads(1)
         layouts = activation_layouts(self.lowered, home)
         made = partition(self.lowered, layouts, dnnl.info.block, assignments)
-        program = program_of(dnnl, replace(made, lanes=(Lane.cpu,) * len(made.lanes)), self.path, home=home)
-        return SequentialSession(dnnl, program, self.path.parent).run(self.inputs)
+        with dnnl.without_primitive_cache():
+            program = program_of(dnnl, replace(made, lanes=(Lane.cpu,) * len(made.lanes)), self.path, home=home)
+            return SequentialSession(dnnl, program, self.path.parent).run(self.inputs)
 
 
 def split_all(lowered: Lowered, home: str, block: int, dimension: Dimension, share: float) -> list[Assignment]:

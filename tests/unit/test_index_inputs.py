@@ -108,7 +108,7 @@ def _late() -> list[onnx.NodeProto]:
     ]
 
 
-@pytest.mark.parametrize("model", ["1-int64", "300-int32", "late"])
+@pytest.mark.parametrize("model", ["1-int64", *(pytest.param(more, marks=pytest.mark.long) for more in ("300-int32", "late"))])
 def test_steps_are_profiled_on_indices(dnnl: Dnnl, tmp_path: Path, model: str) -> None:
     if model == "late":
         constants = {"w": values(64, 64), "k": values(64, 64)}

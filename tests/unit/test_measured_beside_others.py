@@ -42,6 +42,7 @@ def test_work_of_this_process_and_of_its_children_is_its_own() -> None:
         child.communicate(b"\n")
 
 
+@pytest.mark.long
 def test_work_of_strangers_is_seen() -> None:
     """The loop is started by a process that ends, so that it is nobody's child here."""
     loop = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: pass\n"
@@ -105,6 +106,7 @@ def test_a_full_file_with_a_row_that_was_measured_again_is_written_again(
     assert len(list(folder.glob("*.parquet"))) == 2
 
 
+@pytest.mark.long
 def test_a_disturbed_profile_is_taken_again_and_a_plan_of_one_says_so(
     dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

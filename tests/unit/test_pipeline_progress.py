@@ -68,6 +68,7 @@ def _labelled(folder: Path) -> tuple[Path, Path]:
     return folder / "kernels.parquet", folder / "sampling.json"
 
 
+@pytest.mark.long
 def test_training_counts_the_rows_of_all_trainings(tmp_path: Path, bars: Bars) -> None:
     kernels, summary = _labelled(tmp_path)
     out, rules, calibration = (tmp_path / name for name in ("predictors", "rules.json", "calibration.parquet"))

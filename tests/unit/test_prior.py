@@ -56,6 +56,7 @@ def test_a_prior_that_is_right_up_to_a_factor_helps() -> None:
     assert (given <= without + 0.01).all()
 
 
+@pytest.mark.long
 def test_a_prior_of_noise_does_no_harm() -> None:
     without, given = _errors(None, _few()), _errors(_prior(seed=0), _few())
     assert (given <= 1.1 * without + 0.01).all()
