@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from system_files import system_of
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import DeviceError
@@ -24,18 +25,6 @@ _V1 = (
     "34 31 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 )
 _V2 = "41 31 0:38 {top} /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
-
-
-def _system(folder: Path, groups: Mapping[str, Mapping[str, str]], cgroup: str, mounts: str) -> Path:
-    """A system that is a folder of files: /proc, and control groups by the folder of each."""
-    (folder / "proc/self").mkdir(parents=True)
-    (folder / "proc/self/cgroup").write_text(cgroup)
-    (folder / "proc/self/mountinfo").write_text(mounts)
-    for path, files in groups.items():
-        (folder / path).mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (folder / path / name).write_text(f"{content}\n")
-    return folder
 
 
 def _one(quota: int, throttled_ns: int = 0) -> dict[str, str]:
@@ -71,7 +60,7 @@ def _one(quota: int, throttled_ns: int = 0) -> dict[str, str]:
 def test_a_quota_is_the_least_of_all_groups_around_a_process(
     tmp_path: Path, groups: Mapping[str, Mapping[str, str]], cgroup: str, mounts: str, quota: float | None, throttled: float
 ) -> None:
-    root = _system(tmp_path, groups, cgroup, mounts)
+    root = system_of(tmp_path, groups, cgroup, mounts)
     assert cpus.quota(root / "proc", root) == quota
     assert cpus.throttled_ms(root / "proc", root) == throttled
 

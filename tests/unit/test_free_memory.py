@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from system_files import system_of
 
 from edgeplan import api
 from edgeplan.chapters.memory import budget
@@ -23,14 +24,8 @@ _MEMINFO = "MemTotal: 4194304 kB\nMemFree: 100 kB\nMemAvailable: 2097152 kB\n"  
 
 def _system(folder: Path, groups: Mapping[str, Mapping[str, object]], cgroup: str, mounts: str) -> FreeMemory:
     """The free memory of a system that is a folder of files: /proc, and control groups by the folder of each."""
-    (folder / "proc/self").mkdir(parents=True)
+    system_of(folder, groups, cgroup, mounts)
     (folder / "proc/meminfo").write_text(_MEMINFO)
-    (folder / "proc/self/cgroup").write_text(cgroup)
-    (folder / "proc/self/mountinfo").write_text(mounts)
-    for path, files in groups.items():
-        (folder / path).mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (folder / path / name).write_text(f"{content}\n")
     return free_memory(folder / "proc", folder)
 
 
