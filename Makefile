@@ -135,14 +135,17 @@ repository:
 # An environment is current when it holds a copy of the lock files it was made from. The second is of packages whose wheels name
 # dependencies that what is used of them does without.
 LOCKS := requirements.lock requirements-no-deps.lock
+# The locks are whole, so nothing is resolved; modules are compiled when they are first imported, most never are: half the time.
+INSTALL = python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
+
 environment: place
 	@cat $(LOCKS) | cmp -s - "$$VENV_PATH"/requirements.lock || { set -e; \
 		"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeplan needs Python >= 3.11; name one: make PYTHON=python3.12 ...")'; \
 		echo "creating $$VENV_PATH from requirements.lock"; \
 		"$(PYTHON)" -m venv "$$VENV_PATH"; \
-		python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; \
-		python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-no-deps.lock; \
-		python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .; \
+		$(INSTALL) --require-hashes -r requirements.lock; \
+		$(INSTALL) --require-hashes -r requirements-no-deps.lock; \
+		$(INSTALL) --no-build-isolation -e .; \
 		python -c 'import lightgbm' 2>"$$VENV_PATH"/lightgbm.log || { tail -n 1 "$$VENV_PATH"/lightgbm.log >&2; \
 			echo "LightGBM cannot be loaded; if libgomp.so.1 is missing: apt-get install libgomp1, then run make again" >&2; exit 1; }; \
 		edgeplan compile; \
@@ -151,5 +154,5 @@ environment: place
 dev-environment: environment
 	@cmp -s requirements-dev.lock "$$VENV_PATH"/requirements-dev.lock || { set -e; \
 		echo "adding the development tools from requirements-dev.lock"; \
-		python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock; \
+		$(INSTALL) --require-hashes -r requirements-dev.lock; \
 		cp requirements-dev.lock "$$VENV_PATH"/requirements-dev.lock; }
