@@ -39,7 +39,7 @@ _AGAIN = "plan the model again: edgeplan plan cold-start"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a plan is for: it must not be executed on anything else.
+    """A target names the model, library, and machine that a plan may be executed on.
 
     Attributes:
         model: name of the model file.
@@ -75,7 +75,7 @@ def _gap_of(times: dict[str, Any]) -> float:
 
 
 class Plan(BaseModel):
-    """A cold start, planned.
+    """A plan of a cold start says how every step is made, and on which core.
 
     Attributes:
         format_version: version of this document.
@@ -190,7 +190,7 @@ class Plan(BaseModel):
 
     @property
     def target(self) -> Target:
-        """What the plan is for."""
+        """Return the target that the plan was made for."""
         names = (self.model, self.model_sha256, self.library, self.library_version, self.isa, self.machine)
         return Target(*names, self.threads)
 
@@ -216,7 +216,7 @@ class Plan(BaseModel):
         return Plan.model_validate({**self.model_dump(), "implementations": tuple(known), **positions})
 
     def step(self, k: int) -> Step:
-        """Step `k` in words."""
+        """Describe step `k` as a record."""
         implementation, source = self.implementations[self.implementation[k]], SOURCES[self.source[k]]
         return Step(self.steps[k], implementation, source, core_name(self.places[k]))
 
@@ -232,7 +232,7 @@ def plan_text(plan: Plan) -> str:
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan.
+    """Read a cold-start plan from its file.
 
     Raises:
         FormatError: missing, not JSON, of another format version, or not fitting; it names the field.

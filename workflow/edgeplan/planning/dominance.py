@@ -20,7 +20,7 @@ def _costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
 
 
 def _disk_costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
-    """What else counts where weights come from the disk: bytes, and the preparation after their arrival."""
+    """Return the costs that also count where weights come from the disk: bytes, and the preparation after their arrival."""
     places = ((BIG, True), (BIG if profile.equal else LITTLE, False))
     stages = [prepare_ms(profile, c, core, overlapped=True, main=main) for core, main in places]
     return (float(c.read_bytes), *(read + transform for read, _, transform in stages))

@@ -19,7 +19,7 @@ Note = Callable[[int, int, str, float, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a schedule has to do; ms, by step.
+    """The work of a schedule: the preparation, arrivals, and execution of each step, in ms.
 
     Attributes:
         lanes: steps prepared by each core, in order; the main core's first.
@@ -69,7 +69,7 @@ def finished_ms(work: Work, note: Note | None = None) -> float:
 
 
 class _Lane:
-    """What a core has prepared so far: the steps before place `at` of its own, and the kernels of those before `made`."""
+    """A lane's progress: the steps before place `at` are prepared, the kernels of those before `made` are made."""
 
     __slots__ = ("at", "count", "made", "note", "number", "own", "ready", "work")
 
@@ -79,7 +79,7 @@ class _Lane:
         self.count, self.at, self.made = len(self.own), 0, 0
 
     def can_make(self, now: float) -> bool:
-        """Whether the weights of the next step are on their way, and there are kernels to be made."""
+        """Tell whether the weights of the next step are on their way while kernels remain to be made."""
         return self.made < self.count and self.work.arrivals[self.own[self.at]] > now
 
     def make(self, now: float) -> float:
@@ -92,7 +92,7 @@ class _Lane:
         return end
 
     def prepare(self, now: float) -> float:
-        """What is left of the next step, waiting for its weights; returns its end."""
+        """Finish the next step once its weights have arrived; return its end."""
         if self.made == self.at:
             now = self.make(now)
         step = self.own[self.at]
@@ -104,7 +104,7 @@ class _Lane:
         return end
 
     def prepare_all(self, now: float) -> float:
-        """All that is left; returns its end."""
+        """Prepare all remaining steps; return the end."""
         while self.at < self.count:
             now = self.make(now) if self.can_make(now) else self.prepare(now)
         return now

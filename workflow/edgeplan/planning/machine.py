@@ -59,12 +59,12 @@ class Costs:
 
     @cached_property
     def present(self) -> npt.NDArray[np.bool_]:
-        """Which candidates exist."""
+        """Return a mask of the candidates that exist, shape (steps, candidates)."""
         return np.isfinite(self.main)
 
     @property
     def steps(self) -> int:
-        """Number of steps."""
+        """Return the number of steps."""
         return len(self.main)
 
     def widenings(self) -> range:

@@ -48,7 +48,7 @@ class Program:
 
     @property
     def choices(self) -> int:
-        """Number of binary variables."""
+        """Return the number of binary variables."""
         return len(self.step)
 
 
@@ -68,13 +68,13 @@ class Rows:
         self.values.append(v.ravel())
 
     def matrix(self, rows: int, columns: int) -> csr_array:
-        """All of it."""
+        """Build the sparse matrix of all constraints."""
         r, c, v = (np.concatenate(parts) for parts in (self.rows, self.columns, self.values))
         return csr_array((v, (r, c)), shape=(rows, columns))
 
 
 def program(costs: Costs, widen_from: int, keep: npt.NDArray[np.bool_] | None, cutoff: float) -> Program:
-    """Build the program.
+    """Build the mixed-integer program of a schedule.
 
     Args:
         costs: of the profile; it has a preparing core.
@@ -144,7 +144,7 @@ class Relaxation:
 
 
 def relax(p: Program) -> Relaxation:
-    """Solve the linear relaxation."""
+    """Solve the linear relaxation of a program."""
     cost = np.zeros(p.matrix.shape[1])
     cost[p.choices] = 1.0
     eq, le = p.matrix[: p.equalities], -p.matrix[p.equalities :]
@@ -173,7 +173,7 @@ def promising(p: Program, found: Relaxation, cutoff: float, present: npt.NDArray
 
 @dataclass(frozen=True)
 class Solution:
-    """What the solver found.
+    """A solution holds the schedule and the bound that the solver found.
 
     Attributes:
         bound: proven lower bound on the makespan of this program, at most its cutoff.

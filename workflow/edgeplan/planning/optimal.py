@@ -22,7 +22,7 @@ from edgeplan.planning.mixed_integer import Program, Relaxation, program, promis
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How hard to search.
+    """A search is limited by a gap and a time.
 
     Attributes:
         gap: relative gap to prove.

@@ -1,4 +1,4 @@
-"""What planners find, and how it is written down as a plan."""
+"""This module holds the outcome of a planner, and writes it down as a plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgeplan.planning.profile import SOURCES, Candidate, Disk, Profile
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A planned layout.
+    """An outcome is the planned schedule of one layout, with its bound.
 
     Attributes:
         profile: with the candidates that the schedule's choice counts in.
@@ -42,7 +42,7 @@ class Outcome:
         return tuple(layer.candidates[o] for layer, o in zip(self.profile.layers, self.schedule.choice, strict=True))
 
     def timeline(self) -> tuple[Span, ...]:
-        """What runs where and when, for a Gantt picture."""
+        """Return the spans of work on each core, for a Gantt picture."""
         return simulate(self.profile, self.schedule, self.disk)[1]
 
 

@@ -112,7 +112,7 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """What costs are in a fresh process, where every cold start happens, against those that were profiled.
+    """Factors of a fresh process scale profiled costs to those of a cold start.
 
     Attributes:
         read: factor on reading into memory.
@@ -155,7 +155,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """All steps of a model under one home layout of its activations.
+    """A profile holds the costs of a model's steps under one home layout of activations.
 
     Attributes:
         model: name.
@@ -188,7 +188,7 @@ class Profile:
 
     @property
     def equal(self) -> bool:
-        """Whether all cores are equal."""
+        """Tell whether all cores are equal."""
         return self.little_cores == 0
 
     @property
@@ -205,7 +205,7 @@ class Profile:
 
     @property
     def cores(self) -> int:
-        """All cores."""
+        """Return the number of cores."""
         return self.big_cores + self.little_cores
 
 

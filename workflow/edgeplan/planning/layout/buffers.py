@@ -16,7 +16,7 @@ LARGEST = 2**61
 
 
 class Verdict(StrEnum):
-    """What is known about a capacity."""
+    """A verdict says whether the buffers fit within a capacity."""
 
     fits = "fits"
     infeasible = "proven infeasible"
@@ -67,7 +67,7 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Layout:
-    """What was found.
+    """A layout found by the search, with its proven bound.
 
     Attributes:
         verdict: about `capacity`; `fits` without one.
@@ -87,7 +87,7 @@ class Layout:
 
     @property
     def proven(self) -> bool:
-        """Whether the height is the least there is."""
+        """Tell whether no layout is lower."""
         return self.height is not None and self.height <= self.lower_bound
 
 

@@ -117,7 +117,7 @@ def begin(graph: Graph, part: Buffers, order: Ints, room: int) -> State:
 
 @compiled
 def advance(s: State, capacity: int, nodes: int) -> int:  # noqa: C901  one loop of a search, in compiled code
-    """Search on.
+    """Continue the search for a number of decisions.
 
     Args:
         s: the search; `s.offset` holds the layout where one is found.

@@ -23,7 +23,7 @@ _LEAST = {"lower": -LARGEST, "upper": -LARGEST, "size": 0, ALIGNMENT: 1}
 
 @dataclass(frozen=True)
 class Table:
-    """A file of buffers.
+    """A table of buffers, as read from a CSV file.
 
     Attributes:
         header: its columns, in order.
@@ -37,7 +37,7 @@ class Table:
 
 
 def read(path: Path) -> Table:
-    """Read buffers.
+    """Read buffers from a CSV file.
 
     Raises:
         FormatError: the file cannot be read or a row does not fit; it names the line.

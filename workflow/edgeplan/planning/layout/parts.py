@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Graph:
-    """What a search needs to know of a part.
+    """A graph of the buffers of one part that live at the same time.
 
     Attributes:
         first, last: half-open range of sections of each buffer, shape (buffers,).
@@ -61,7 +61,7 @@ def components(all_of: Buffers, index: Ints) -> Iterator[Ints]:
 
 
 def parts(all_of: Buffers) -> tuple[list[Part], Ints]:
-    """Take a problem apart.
+    """Divide a problem into parts that can be solved independently.
 
     A buffer that overlaps all others of its component lies at the bottom without loss of
     generality: what is below it may change places with it. The rest may fall into components again.
@@ -105,7 +105,7 @@ def _part(all_of: Buffers, index: Ints, base: int) -> Part:
 
 
 def pair_count(part: Buffers) -> int:
-    """How many pairs of buffers live at the same time."""
+    """Count the pairs of buffers that live at the same time."""
     begun = np.searchsorted(np.sort(part.lower), part.lower, side="right").sum()
     ended = np.searchsorted(np.sort(part.upper), part.lower, side="right").sum()
     ties = np.unique(part.lower, return_counts=True)[1]

@@ -34,11 +34,11 @@ class Attempt:
 
     @property
     def nodes(self) -> int:
-        """Decisions so far."""
+        """Return the number of decisions so far."""
         return int(self.state.registers[canonical.NODES])
 
     def offsets(self) -> Ints:
-        """What was found, by buffer."""
+        """Return the offset of each buffer in the layout found."""
         found = np.empty(len(self.order), dtype=np.int64)
         found[self.order] = self.state.offset
         return found
@@ -46,7 +46,7 @@ class Attempt:
 
 @dataclass
 class PartSearch:
-    """What is known of a part; it learns.
+    """A search of one part keeps its best layout and its bound.
 
     Attributes:
         part: which buffers, from which address on.
@@ -69,7 +69,7 @@ class PartSearch:
 
     @property
     def exact(self) -> bool:
-        """Whether the part is small enough for an exact search."""
+        """Tell whether the part is small enough for an exact search."""
         return self._graph is not None and len(self.buffers) <= _MOST_BUFFERS
 
     def start(self, deadline: float, clock: Clock = time.perf_counter) -> None:
@@ -113,7 +113,7 @@ class PartSearch:
             self.best, self.height = offsets + self.part.base, height
 
     def _in_turns(self, capacity: int, deadline: float, clock: Clock) -> Verdict:
-        """All searches make as many decisions; then more join, and the number doubles."""
+        """Run the open searches in turns, each for as many decisions; then more join, and the number doubles."""
         while True:
             while len(self._attempts) < min(self._most_attempts(), 3 * self._budget.bit_length() - 24):
                 self._attempts.append(self._attempt(next(self._fresh)))

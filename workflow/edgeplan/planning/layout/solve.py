@@ -18,7 +18,7 @@ _HALVINGS = 5  # of the distance between bound and height
 
 
 def solve(all_of: Buffers, capacity: int | None = None, timeout_s: float = 60.0, clock: Clock = time.perf_counter) -> Layout:
-    """Lay buffers out.
+    """Find addresses for buffers within a capacity, or the lowest layout.
 
     Args:
         all_of: the buffers.

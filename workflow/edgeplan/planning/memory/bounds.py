@@ -1,4 +1,4 @@
-"""What no plan can beat: for these steps and slices, in this order, within a budget.
+"""This module bounds the latency of every streaming plan from below.
 
 With e_i the earliest start of step i, c_i its compute time, A_i the bytes of tensors alive in it,
 W(i..k) the weights of steps i to k, B the budget and r the bandwidth:

@@ -29,7 +29,7 @@ _ROUGH_MS = 1e-6  # times are rounded to this in the document
 
 
 class Use(StrEnum):
-    """What memory is held for."""
+    """A use says which kind of data a piece of memory holds."""
 
     tensor = "activations"
     weights = "weights"
@@ -56,7 +56,7 @@ class Held:
 
 
 class MemoryPlan(BaseModel):
-    """Streaming of weights, planned.
+    """A plan of weight streaming says where weights lie and when they are loaded.
 
     Attributes:
         format_version: version of this document.
@@ -130,7 +130,7 @@ class MemoryPlan(BaseModel):
         return self
 
     def held(self) -> Iterator[Held]:
-        """What memory holds during an inference, tensors first, in their order.
+        """Yield the pieces of memory held during an inference, tensors first, in their order.
 
         Weights live from their load to their step. Those that are loaded before the first step are there from the begin and,
         where another inference follows at once, from the end of the step that they wait for (`again`).
@@ -166,7 +166,7 @@ class MemoryPlan(BaseModel):
 def document(
     planned: Planned, workload: Workload, reader: Reader, steps: tuple[str, ...], tensors: tuple[str, ...]
 ) -> MemoryPlan:
-    """Write a plan down.
+    """Write a planned schedule as a plan document.
 
     Args:
         planned: the plan.
@@ -200,12 +200,12 @@ def document(
 
 
 def write_plan(plan: MemoryPlan, path: Path) -> None:
-    """Write a plan, atomically."""
+    """Write a memory plan to a file, atomically."""
     write_text(path, plan.model_dump_json() + "\n")
 
 
 def read_plan(path: Path) -> MemoryPlan:
-    """Read a plan.
+    """Read a memory plan from its file.
 
     Raises:
         FormatError: missing, not JSON, of another format version, or not fitting; it names the field.

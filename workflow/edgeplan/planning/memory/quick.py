@@ -24,7 +24,7 @@ _NEAR_AGAIN, _SHARES_AGAIN = 0.01, (0.95, 0.75, 0.4)
 
 
 class Mode(StrEnum):
-    """What is planned for."""
+    """A mode says which inferences a plan is made for."""
 
     isolated = "isolated"  # one inference, memory filled while nothing runs
     back_to_back = "back-to-back"
@@ -69,7 +69,7 @@ def all_kept(workload: Workload, offsets: Ints) -> Placement:
 
 
 def enough_bytes(workload: Workload, offsets: Ints) -> int:
-    """Room that `all_kept` takes."""
+    """Return the bytes of arena that `all_kept` takes."""
     return int(_behind(workload, offsets)[-1])
 
 

@@ -15,7 +15,7 @@ SHARES = (0.98, 0.93, 0.85, 0.7, 0.4)
 
 
 def stalls_ms(timeline: Timeline) -> Floats:
-    """How long each step of the last inference waits for its weights."""
+    """Return the time that each step of the last inference waits for its weights, in ms."""
     ends = timeline.step_end
     before = np.concatenate([[ends[-2, -1] if len(ends) > 1 else 0.0], ends[-1, :-1]])
     waits: Floats = timeline.step_start[-1] - before

@@ -32,7 +32,7 @@ class Timeline:
 
     @property
     def latency_ms(self) -> float:
-        """Of the first inference, which begins with memory filled."""
+        """Return the latency of the first inference in ms, which begins with memory filled."""
         return float(self.step_end[0, -1])
 
     @property

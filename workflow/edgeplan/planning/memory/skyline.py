@@ -30,7 +30,7 @@ TIGHTEST, LOWEST, HIGHEST = 0, 1, 2
 def place(
     workload: Workload, tensor_offset: Ints, budget: int, pinned: npt.NDArray[np.bool_] | None = None, rule: int = TIGHTEST
 ) -> Placement | None:
-    """Place weights around tensors.
+    """Find addresses for weights around the tensors.
 
     Args:
         workload: the steps.

@@ -1,4 +1,4 @@
-"""What is planned: steps in order, the tensors that live across them, and their weights."""
+"""A workload is the input of the memory planner: steps in order, the tensors that live across them, and their weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Reader:
-    """What weights are read with.
+    """A reader loads weights with a bandwidth, on one or more lanes.
 
     Attributes:
         bytes_per_ms: of all lanes together.
@@ -34,7 +34,9 @@ class Reader:
 
 @dataclass(frozen=True)
 class Workload:
-    """One inference. A step is a layer or a slice of one.
+    """A workload describes one inference: times, weights, and tensors of its steps.
+
+    A step is a layer or a slice of one.
 
     Attributes:
         compute_ms: of each step, its weights in memory; shape (steps,).
@@ -63,7 +65,7 @@ class Workload:
 
     @property
     def steps(self) -> int:
-        """How many there are."""
+        """Return the number of steps."""
         return len(self.compute_ms)
 
     @cached_property

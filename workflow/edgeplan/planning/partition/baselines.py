@@ -1,4 +1,4 @@
-"""What a partition is compared with: one processor, one ratio, every operator for itself.
+"""These baselines are compared with a partition: one processor, one ratio, every operator for itself.
 
 All of them run one step at a time.
 """

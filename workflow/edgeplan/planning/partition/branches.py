@@ -35,7 +35,7 @@ _KINDS = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What the solver found.
+    """A solution holds the bound and the schedule that the solver found.
 
     Attributes:
         lower_bound_ms: no schedule is faster.
@@ -47,7 +47,7 @@ class Solution:
 
 
 def solver() -> ModuleType:
-    """OR-tools' CP-SAT.
+    """Import the CP-SAT solver of OR-tools.
 
     Raises:
         DeviceError: it is not installed.

@@ -1,4 +1,4 @@
-"""What a partition is planned from: steps, their options on two processors, hand-overs (in ms)."""
+"""This module holds the costs that a partition is planned from: steps, their options on two processors, hand-overs (in ms)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Option:
         return max(self.cpu_ms, self.gpu_ms)
 
     def text(self) -> str:
-        """The option in words."""
+        """Describe the option in words."""
         if self.kind != SPLIT:
             return f"whole on the {KINDS[self.kind].upper()}"
         over = f" over {self.dimension}" if self.dimension else ""
@@ -135,7 +135,7 @@ class Costs:
 
     @cached_property
     def disturbed(self) -> bool:
-        """Whether steps side by side slow each other down."""
+        """Tell whether steps side by side slow each other down."""
         return any(factor > 1 for pair in (self.contention or {}).values() for factor in pair)
 
     def factors(self, on_cpu: int, on_gpu: int) -> tuple[float, float]:
@@ -159,7 +159,7 @@ class Costs:
         return {b: (1.0, w) for b, w in beside_cpu.items()}, {a: (w, 1.0) for a, w in beside_gpu.items()}
 
     def weighed_ms(self, option: Option, load: str) -> tuple[float, float]:
-        """What an option adds to each of the two sums of `load_weights`."""
+        """Return the summands of an option in the two sums of `load_weights`."""
         both = min(option.cpu_ms, option.gpu_ms)
         first, second = (
             both + weights[load][CPU] * (option.cpu_ms - both) + weights[load][GPU] * (option.gpu_ms - both)

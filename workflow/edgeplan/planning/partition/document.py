@@ -47,7 +47,7 @@ class OptionEntry(_Part):
 
 
 class OperatorEntry(_Part):
-    """An operator.
+    """An operator entry lists the options of one operator.
 
     Attributes:
         name: unique in the document.
@@ -79,14 +79,14 @@ class ContentionEntry(_Part):
 
 
 class ProcessorNames(_Part):
-    """What the two processors are called."""
+    """The names of the two processors."""
 
     cpu: Name = "cpu"
     gpu: Name = "gpu"
 
 
 class CostDocument(_Part):
-    """All of it.
+    """A cost document describes a model's operators and their costs on two processors.
 
     Attributes:
         format_version: version of this document.
@@ -109,7 +109,7 @@ class CostDocument(_Part):
 
 
 def read_costs(path: Path) -> Costs:
-    """Read a cost document.
+    """Read a cost document from its file.
 
     Raises:
         FormatError: it cannot be read or does not fit; it names the operator and the field.

@@ -67,7 +67,7 @@ class Matched:
 
 @dataclass(frozen=True)
 class Eop:
-    """What the algorithms decide.
+    """A decision of EOP: the option of each step, and the patterns behind it.
 
     Attributes:
         choice: option of each step.
@@ -85,7 +85,7 @@ class Eop:
 
 
 def pattern_match(costs: Costs, k: int) -> Matched:
-    """Algorithm 1."""
+    """Match patterns to operator `k` by Algorithm 1."""
     step = costs.steps[k]
     dimensions = sorted({o.dimension for o in step.options if o.kind == SPLIT})  # 2
     found = [_matched(costs, step, d) for d in dimensions or [""]]  # 3-7
@@ -119,7 +119,7 @@ class Tuned:
 
 
 def tune(before: Matched, op: Matched, *, overlapped: bool = False) -> Tuned:
-    """Algorithm 2.
+    """Tune the ratio of an operator by Algorithm 2.
 
     Args:
         before: an operator.
@@ -159,7 +159,7 @@ def key_operators(costs: Costs) -> tuple[int, ...]:
 
 
 def eop(costs: Costs, *, overlapped: bool = False, every: bool = False) -> Eop:
-    """Algorithm 3.
+    """Decide the options of all operators by Algorithm 3.
 
     Args:
         costs: with all options.

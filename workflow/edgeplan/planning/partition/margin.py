@@ -72,7 +72,7 @@ def _never(step: Step, kept: Step) -> str:
 
 
 def _not_here(costs: Costs, chosen: Sequence[Option], k: int) -> str:
-    """What splitting would add where an admitted split is not chosen."""
+    """Return what splitting would add where an admitted split is not chosen."""
     split = costs.steps[k].best(SPLIT)
     assert split is not None  # noqa: S101  `_never` looked
     here = _with_hand_overs(costs, chosen, k, split) - _with_hand_overs(costs, chosen, k, chosen[k])

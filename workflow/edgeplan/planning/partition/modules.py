@@ -35,11 +35,11 @@ class Module:
 
     @cached_property
     def costs(self) -> Costs:
-        """Of its steps."""
+        """Return the costs of the module's steps."""
         return self.model.part(self.steps)
 
     def boundary(self, kind_before: int, kind_after: int) -> Boundary:
-        """What surrounds it, given the kinds of the cut steps."""
+        """Return the boundary of the module, given the kinds of the cut steps."""
         entry = exits = (_NOTHING,) * len(self.steps)
         direct = 0.0
         if self.before is not None:

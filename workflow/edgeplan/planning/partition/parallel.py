@@ -32,7 +32,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How hard to search.
+    """A search is limited by a gap and a time.
 
     Attributes:
         gap: relative gap to prove.
@@ -62,7 +62,7 @@ class SideBySide:
 
 @dataclass
 class _Solved:
-    """What is known of a module, by the kinds of its cuts."""
+    """A solved module keeps its schedules and bounds by the kinds of its cuts."""
 
     costs: Costs
     boundaries: dict[Pair, Boundary]
@@ -221,7 +221,7 @@ _TRIES = 2
 
 
 def _first(part: Module) -> _Solved:
-    """What is known of a module before anything is solved."""
+    """Return the bounds of a module before any solver ran."""
     boundaries = {pair: part.boundary(*pair) for pair in _PAIRS}
     known = _Solved(part.costs, boundaries)
     if not part.steps:

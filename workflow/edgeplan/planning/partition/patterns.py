@@ -28,7 +28,7 @@ _LEVERAGE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A fitted pattern.
+    """A pattern is a curve of time over share, fitted to samples.
 
     Attributes:
         name: one of `PATTERNS`.
@@ -63,7 +63,7 @@ def fit(shares: Sequence[float], times_ms: Sequence[float]) -> Pattern:
 
 
 def fits(shares: Sequence[float], times_ms: Sequence[float]) -> list[Pattern]:
-    """All patterns that there are samples enough for, those of fewer parameters first; see `fit`."""
+    """Fit every pattern that has samples enough, those of fewer parameters first; see `fit`."""
     x, t = np.asarray(shares, dtype=np.float64), np.asarray(times_ms, dtype=np.float64)
     n = len(x)
     mean = float(t.mean())

@@ -53,7 +53,7 @@ class PlannedStep(_Part):
 
 
 class PartitionPlan(_Part):
-    """A model, partitioned.
+    """A plan of a partition says which processor runs each operator.
 
     Attributes:
         format_version: version of this document.
@@ -109,17 +109,17 @@ class PartitionPlan(_Part):
 
     @property
     def optimal(self) -> bool:
-        """Whether no plan of this mode is faster, by more than the solver rounds."""
+        """Tell whether no plan of this mode is faster, by more than the solver rounds."""
         return self.gap <= PROVEN_GAP
 
 
 def write_plan(plan: PartitionPlan, path: Path) -> None:
-    """Write a plan, atomically."""
+    """Write a partition plan to a file, atomically."""
     write_text(path, plan.model_dump_json(indent=1) + "\n")
 
 
 def read_plan(path: Path) -> PartitionPlan:
-    """Read a plan.
+    """Read a partition plan from its file.
 
     Raises:
         FormatError: missing, not JSON, of another format version, or not fitting; it names the

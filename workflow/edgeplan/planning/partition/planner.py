@@ -29,7 +29,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A planned partition.
+    """An outcome is a planned partition, with its bound.
 
     Attributes:
         costs: with the options that the schedule chooses among.
@@ -83,7 +83,7 @@ BASELINES: dict[str, Callable[[Costs], Choice]] = {
 
 
 def outcome(costs: Costs, mode: str, search: Search | None = None) -> Outcome:
-    """Plan in a mode.
+    """Plan a partition in one mode.
 
     Raises:
         ParamsError: no such mode.

@@ -96,7 +96,7 @@ class _Moves:
             self.alive.append(alive)
 
     def after(self, k: int, kind: int, held: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
-        """What step `k` pays for movement, and which memories hold what is alive after it."""
+        """Return the cost of movement that step `k` pays, and the memories that hold each tensor alive after it."""
         alive = self.alive[k - 1] if k else ()
         if not alive and not self.alive[k]:
             return 0.0, ()

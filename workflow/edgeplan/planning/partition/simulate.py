@@ -1,4 +1,4 @@
-"""What happens when a plan is executed under its costs: start and end of every step.
+"""This module simulates a plan under its costs: start and end of every step.
 
 Two ways of executing. *In sequence*, one step is under way at a time: the next starts when the one
 before has ended, its processors know it, and its inputs are in their memory. *Side by side*, each
@@ -37,7 +37,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What runs where and in which order.
+    """A schedule gives each step its option and each processor its order.
 
     Attributes:
         choice: option of each step.
@@ -50,7 +50,7 @@ class Schedule:
 
 
 def whole_queues(starts_ms: Sequence[float], kinds: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """All steps of each processor in order, also those that take no time, which queues leave out.
+    """List all steps of each processor in order, also those that take no time, which queues leave out.
 
     Args:
         starts_ms: of the steps, each after what it reads.
@@ -63,7 +63,7 @@ def whole_queues(starts_ms: Sequence[float], kinds: Sequence[int]) -> tuple[tupl
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What a simulation found."""
+    """A timeline holds the simulated times of all steps."""
 
     makespan_ms: float
     spans: tuple[Span, ...]
@@ -71,7 +71,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """What surrounds a part of a model, all 0 for a whole one.
+    """A boundary describes the surroundings of a part of a model, all 0 for a whole one.
 
     Attributes:
         entry_ms: from the start until a step can have what it reads from before, [step][its kind].
@@ -85,7 +85,7 @@ class Boundary:
 
 
 def open_boundary(costs: Costs) -> Boundary:
-    """Nothing before, nothing after."""
+    """Return a boundary with nothing before and nothing after."""
     nothing = ((0.0,) * 3,) * len(costs.steps)
     return Boundary(nothing, nothing)
 
@@ -132,7 +132,7 @@ def queues_by(costs: Costs, choice: Choice, keys: Sequence[float]) -> tuple[tupl
 
 
 def side_by_side(costs: Costs, schedule: Schedule, boundary: Boundary) -> Timeline:
-    """Execute both queues.
+    """Simulate both queues side by side.
 
     Raises:
         ValueError: the queues wait for each other, or a step is not where its option wants it.
