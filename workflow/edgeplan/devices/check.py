@@ -1,4 +1,4 @@
-"""Whether figures from this machine can be trusted: `edgeplan device check`."""
+"""The command `edgeplan device check` tells whether figures from this machine can be trusted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_SHARED = 0.5
 
 @dataclass(frozen=True)
 class DeviceCheck:
-    """What a check found.
+    """A check holds the findings on one device.
 
     Attributes:
         device: the device file.
@@ -58,7 +58,7 @@ class DeviceCheck:
 
     @property
     def trusted(self) -> bool:
-        """Whether figures from this machine can be trusted."""
+        """Tell whether figures from this machine can be trusted."""
         return not self.problems
 
 

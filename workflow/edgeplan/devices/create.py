@@ -31,7 +31,7 @@ def create_device(
     force: bool = False,
     folder: Path | None = None,
 ) -> tuple[DeviceFile, Path]:
-    """Write a device file.
+    """Write a device file for an engine on this machine.
 
     Args:
         name: of the device: lower-case letters and digits, with single hyphens between them.

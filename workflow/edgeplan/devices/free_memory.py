@@ -57,6 +57,6 @@ def _left(proc: Path, root: Path) -> Iterator[FreeMemory]:
 
 
 def _available(proc: Path) -> int:
-    """What the kernel estimates to be free without swapping, else all physical memory."""
+    """Return the kernel's estimate of memory that is free without swapping, else all physical memory."""
     kib = fields(proc / "meminfo").get("MemAvailable:")
     return memory_bytes() if kib is None else kib * _KIB

@@ -1,4 +1,4 @@
-"""What machine this is, and in what state: the fingerprint that keys rows, and the environment that is kept with them."""
+"""This module identifies the machine and its state: the fingerprint that keys rows, and the environment kept with them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def fingerprint() -> str:
 
 
 def memory_bytes() -> int:
-    """Physical memory."""
+    """Return the physical memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -1,4 +1,7 @@
-"""What an inference engine offers. A new engine is one file that subclasses `Engine`, and one line in `registry.py`."""
+"""This module declares the interface of inference engines; each subclasses `Engine` and is named in `registry.py`.
+
+A new engine is one file that subclasses `Engine`, and one line in `registry.py`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Times = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How an engine runs: f32 always; `options` are the engine's own and belong to the device file."""
+    """Settings of an engine hold its threads, cores, and own options; values are f32 always."""
 
     threads: int = 1
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -51,7 +54,7 @@ class EngineNode:
 
     @property
     def is_reorder(self) -> bool:
-        """Whether the node only converts a layout."""
+        """Tell whether the node only converts a layout."""
         return not self.members
 
 
@@ -60,14 +63,14 @@ class Session(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """One inference."""
+        """Run one inference on the inputs given."""
 
     @abstractmethod
     def outputs(self) -> Mapping[str, Array]:
         """Outputs of the last run, by tensor name."""
 
     def close(self) -> None:  # noqa: B027  most engines free a model when it is dropped
-        """Free the model."""
+        """Free the model and its memory."""
 
     def __enter__(self) -> Self:
         return self
@@ -81,7 +84,7 @@ class ProfiledSession(Session):
 
     @abstractmethod
     def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
-        """End profiling and report.
+        """End profiling and report the executed nodes.
 
         Args:
             blocks: half-open ranges of runs, counted from 0, each to be summarised.
@@ -124,7 +127,7 @@ class Engine(ABC):
         """Load an ONNX file of `graph` and bind random inputs."""
 
     def load_profiled(self, model: Path, graph: Graph) -> ProfiledSession:
-        """Load with per-node counters.
+        """Load a model with per-node counters.
 
         Raises:
             NotImplementedError: the engine is a black box (`reports_nodes` is false).

@@ -1,4 +1,4 @@
-"""What a setting offers to be measured cold."""
+"""This module declares the interface of settings that are measured cold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class UnsupportedError(Exception):
 
 
 class ColdSession(ABC):
-    """A model opened cold. Opening is the constructor's work and is timed, so inputs are handed over ready."""
+    """A session opens one model cold. Opening is the constructor's work and is timed, so inputs are handed over ready."""
 
     @abstractmethod
     def run(self) -> None:
@@ -65,7 +65,7 @@ class Baseline(ABC):
 
     @abstractmethod
     def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
-        """Open the model. Timed, as is the session's first run."""
+        """Open the model, which is timed, as is the session's first run. Timed, as is the session's first run."""
 
 
 def model_files(model: Path) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""What the registry knows of an engine before anything of it is imported."""
+"""Descriptions tell the registry of an engine before anything of it is imported."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Description:
 
 
 def imported(name: str) -> Any:
-    """What `module:attribute` names.
+    """Import the object that `module:attribute` names.
 
     Raises:
         ImportError: the module, or something that it imports, is not there.

@@ -50,7 +50,7 @@ def _brought() -> Mapping[str, Description]:
 
 
 class _Registered(Mapping[str, T]):
-    """What descriptions hold, by name; engines of other packages are searched for only where their own do not have it."""
+    """This mapping holds values of descriptions by name, and searches other packages only for missing names."""
 
     def _part(self, engines: Mapping[str, Description]) -> Mapping[str, T]:
         raise NotImplementedError

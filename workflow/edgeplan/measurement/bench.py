@@ -146,7 +146,7 @@ class Bench:
         return key, identity.model_dump(exclude={"format_version"})
 
     def _nominal(self, rows: Path, key: str, identity: Mapping[str, Any]) -> ReferenceTimes:
-        """What the references take on this machine when it is quiet: as stored with any rows of this key, else measured now.
+        """Return the times of the references on this machine when it is quiet: stored with rows of this key, else measured now.
 
         Every stage of a device must divide by the same times, or labels and whole models would not be comparable.
         """
@@ -280,7 +280,7 @@ class Bench:
 
     @property
     def late(self) -> bool:
-        """Whether the time for this stage is over."""
+        """Tell whether the time for this stage is over."""
         return self._budget.over
 
     def limit(self, seconds: float) -> None:

@@ -24,7 +24,7 @@ class Budget:
 
     @property
     def bounded(self) -> bool:
-        """Whether it ends at all."""
+        """Tell whether the budget ends at all."""
         return self.until < math.inf
 
     @property
@@ -34,7 +34,7 @@ class Budget:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left."""
+        """Tell whether nothing is left of the budget."""
         return self.left_s == 0.0
 
     def part(self, share: float) -> Budget:

@@ -1,4 +1,4 @@
-"""What is made once beside the measured rows, and found again by its key: plans, checks of outputs, timelines.
+"""Kept tables are made once beside the measured rows, and found again by key: plans, checks of outputs, timelines.
 
 A table is added as a file of its own, so that a killed run keeps it. `merge` brings these files together into one more
 numbered file; what was merged before is never written again, so that git stores it once.
@@ -40,7 +40,7 @@ class KeptTables:
             self._apart += self._read(path)
 
     def _read(self, path: Path) -> list[str]:
-        """Of two tables of a key the one that was written last counts.
+        """Read the tables of a file; of two tables of a key the one written last counts.
 
         Returns:
             The keys that are new here, or whose tables are.
@@ -61,7 +61,7 @@ class KeptTables:
 
     @property
     def keys(self) -> frozenset[str]:
-        """All keys."""
+        """Return the set of keys."""
         return frozenset(self._tables)
 
     def get(self, key: str) -> pd.DataFrame | None:

@@ -74,7 +74,7 @@ def machine_lock(timeout_seconds: float = WAIT_SECONDS) -> Iterator[None]:
 
 
 def is_held() -> bool:
-    """Whether this process holds the machine now."""
+    """Tell whether this process holds the machine now."""
     return _held > 0
 
 

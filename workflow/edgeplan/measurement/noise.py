@@ -1,4 +1,4 @@
-"""What becomes of noisy subjects: they are come back to, kept with their noise, or, where that is refused, end the stage."""
+"""Noisy subjects are measured again, kept with their noise, or, where that is refused, end the stage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NoisePolicy:
         self._seen, self._noisy = 0, dict[str, Measurement]()  # measured in this stage, and noisy still
 
     def is_noisy(self, subject: str) -> bool:
-        """Whether a subject, by its id in the store, is noisy still."""
+        """Tell whether a subject, by its id in the store, is noisy still."""
         return subject in self._noisy
 
     def first(self, measured: Sequence[Measurement]) -> tuple[list[Measurement], set[str]]:

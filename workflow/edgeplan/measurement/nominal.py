@@ -1,4 +1,4 @@
-"""How fast this machine is when it is quiet: what measured times are brought to."""
+"""Nominal times of the references, taken on the quiet machine, are the scale of measured times."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def quiet_times(references: References, runs: int) -> ReferenceTimes:
 
 
 def _identities(device: str, rows: Path) -> Iterator[dict[str, Any]]:
-    """What is kept beside rows, those of the workspace first; files of another kind are passed over."""
+    """Yield the identities kept beside rows, those of the workspace first; files of another kind are passed over."""
     for path in (*sorted((rows / device).glob("*/*.json")), *sorted((state_folder() / "identities").glob("*.json"))):
         try:
             found = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""How much of the processors' time others have: while something is measured, which is then stored with it, and now.
+"""This module tells how much of the processors' time others have: while something is measured, and now.
 
 A busy neighbour that is there all the time slows every repeat alike, so that repeats say nothing of it. The kernel's own books
 do: what the processors worked, less what this process and those that it started did. Whoever finds a stored measurement that
@@ -85,7 +85,7 @@ def _own_ticks() -> int:
 
 
 def worth_again(share: float, processors: Sequence[int] = ()) -> bool:
-    """Whether something that was measured beside others is worth measuring again, since they have left.
+    """Tell whether a measurement beside others is worth repeating, since they have left.
 
     Args:
         share: what they had then (`Others.share`).

@@ -32,12 +32,12 @@ _ENOUGH = 2
 
 
 def switches() -> int:
-    """How often a thread of this process was pushed off its processor so far."""
+    """Count how often a thread of this process was pushed off its processor so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def waited_ms() -> float:
-    """How long the threads of this process have waited for a processor so far; 0 where the kernel does not tell."""
+    """Return the time in ms that threads of this process have waited for a processor; 0 where the kernel does not tell."""
     total = 0
     for thread in Path("/proc/self/task").glob("*/schedstat"):
         with contextlib.suppress(OSError, IndexError, ValueError):  # a thread that has just ended
@@ -61,7 +61,7 @@ def stolen_ms() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """What was lost to others.
+    """Preemption holds the processor time lost to others.
 
     Attributes:
         switches: involuntary context switches of this process.
@@ -79,7 +79,7 @@ class Preemption:
         return cls(switches(), waited_ms(), stolen_ms())
 
     def since(self, before: Preemption) -> Preemption:
-        """What was lost after an earlier reading; a thread that ended meanwhile takes its waiting with it."""
+        """Return the loss since an earlier reading; a thread that ended meanwhile takes its waiting with it."""
         waited, stolen = self.waited_ms - before.waited_ms, self.stolen_ms - before.stolen_ms
         return Preemption(self.switches - before.switches, max(waited, 0.0), max(stolen, 0.0))
 

@@ -27,7 +27,7 @@ def source_commit() -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says, None where it fails; it takes no lock that a commit of the user would wait for."""
+    """Return git's answer, None where it fails; it takes no lock that a commit of the user would wait for."""
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  no shell

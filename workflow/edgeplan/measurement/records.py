@@ -1,4 +1,4 @@
-"""What is measured, and what a measurement holds."""
+"""Subjects of measurements, and the records that measurements give."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def graph_digest(graph: Graph) -> str:
 
 @dataclass(frozen=True)
 class Subject:
-    """A graph to time.
+    """A subject is a graph to time.
 
     Attributes:
         graph: the graph; its weights are seeded alike for every subject.
@@ -87,13 +87,13 @@ class Measurement:
 
     @cached_property
     def factors(self) -> Floats:
-        """What to multiply the times of each block by to divide out the machine's drift (blocks,)."""
+        """Return the factors that divide the machine's drift out of the times of each block (blocks,)."""
         compute, bandwidth = self.nominal.compute_us / self.compute_us, self.nominal.bandwidth_us / self.bandwidth_us
         return np.asarray(self.exponents.scaled(compute, bandwidth))
 
     @cached_property
     def block_us(self) -> Floats:
-        """Normalised block minima (blocks,)."""
+        """Return the normalised minima of the blocks, us (blocks,)."""
         return np.asarray(self.least_us * self.factors)
 
     @property

@@ -10,7 +10,7 @@ Ratio = TypeVar("Ratio")  # a number, or an array or column of them
 
 
 class ReferenceExponents(BaseModel):
-    """How strongly a time follows each reference: normalised = time x (nominal / now) ** exponent, for both references."""
+    """Exponents say how strongly a time follows each reference: normalised = time x (nominal / now) ** exponent, for both."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -29,7 +29,7 @@ class ReferenceExponents(BaseModel):
 
 
 class MeasurementSettings(BaseModel):
-    """How a subject is timed.
+    """Settings of measuring say how a subject is timed.
 
     Attributes:
         blocks: blocks per subject, interleaved over the batch so that they lie apart in time.
@@ -67,5 +67,5 @@ class MeasurementSettings(BaseModel):
     reference_exponents: ReferenceExponents
 
     def key_fields(self) -> dict[str, float]:
-        """What decides a measured row; tolerances are left out, so that changing them re-measures nothing."""
+        """Return the settings that decide a measured row; tolerances do not, so changing them re-measures nothing."""
         return self.model_dump(include={"blocks", "min_runs", "max_runs", "block_ms", "reference_runs"})

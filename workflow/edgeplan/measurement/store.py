@@ -92,7 +92,7 @@ class RowStore:
                 self._table[row["subject"], row["sample"]] = row
 
     def known(self, subject: str, sample: int) -> bool:
-        """Whether the store holds this measurement."""
+        """Tell whether the store holds this measurement."""
         return (subject, sample) in self._table
 
     def get(self, subject: str, sample: int, nominal: ReferenceTimes, exponents: ReferenceExponents) -> Measurement:

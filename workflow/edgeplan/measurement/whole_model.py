@@ -34,7 +34,7 @@ _MS = 1e3
 
 @dataclass(frozen=True)
 class WholeModel:
-    """What was measured.
+    """A measured whole model: plain times, and node times where the engine has them.
 
     Attributes:
         measurement: plain times, and node times where the engine has them.

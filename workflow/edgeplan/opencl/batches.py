@@ -21,7 +21,7 @@ _OF_IMAGES = frozenset(
 
 
 def images_of(step: Step, shapes: Shapes) -> int:
-    """How many images a step computes each for itself; 1 where it cannot be launched for one at a time."""
+    """Count the images that a step computes each for itself; 1 where it cannot be launched for one at a time."""
     tensors = [*step.reads, *step.outputs]
     counts = {shapes[t][0] if shapes[t] else 1 for t in tensors}
     images = any(len(shapes[t]) == _RANK for t in tensors)

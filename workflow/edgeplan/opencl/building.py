@@ -1,4 +1,7 @@
-"""Builds kernels. Drivers crash while they compile, so what was never built on a device is first built in a process of its own.
+"""This module builds kernels and remembers which of them a driver can build.
+
+Drivers crash while they compile, so what was never built on a device is first built in a process of
+its own.
 
 What was built is remembered in the state folder of the user; drivers keep the code that they generated.
 """
@@ -47,7 +50,7 @@ class _Job(BaseModel):
 
 
 class _Result(BaseModel):
-    """How far it got: variants built, and what the driver said of the next one, if it refused it."""
+    """A result tells how far building got: variants built, and the driver's words on the next one, if it refused it."""
 
     model_config = ConfigDict(extra="forbid")
 

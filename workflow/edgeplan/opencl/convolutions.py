@@ -56,17 +56,17 @@ class Convolution:
 
     @property
     def pixels(self) -> int:
-        """Of the output."""
+        """Return the number of output pixels."""
         return math.prod(self.size_out)
 
     @property
     def window(self) -> int:
-        """Places of the kernel."""
+        """Return the number of places of the window."""
         return math.prod(self.kernel)
 
     @property
     def depthwise(self) -> bool:
-        """Whether each channel is its own group."""
+        """Tell whether each channel is its own group."""
         return self.groups == self.channels_in == self.channels_out > 1
 
     @property

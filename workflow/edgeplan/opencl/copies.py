@@ -51,7 +51,7 @@ class Chain:
     workspace: int = 0
 
     def temporary(self, shape: Shape, layout: str) -> Tensor:
-        """A tensor between launches."""
+        """Add a tensor that lives between launches."""
         made = Tensor(Memory.workspace, self.workspace, shape, layout)
         self.workspace += -(-made.elements(self.numbers.block) // _ALIGNED) * _ALIGNED
         return made
@@ -62,7 +62,7 @@ class Chain:
         self.moved((source, read), (target, out), space, Channels(space.lanes))
 
     def moved(self, source: tuple[Tensor, Strides], target: tuple[Tensor, Strides], space: Space, channels: Channels) -> None:
-        """Copy lanes."""
+        """Copy lanes from a tensor to another."""
         (read, steps), (written, places) = source, target
         arguments = [
             *(read.memory, read.place, *steps, written.memory, written.place, *places),
@@ -72,7 +72,7 @@ class Chain:
         self.launches.append(space.launch("move", "move", self.numbers, arguments))
 
     def plain(self, tensor: Tensor) -> Tensor:
-        """A tensor row-major."""
+        """Return a tensor in row-major order, copied if it is in blocks."""
         if not is_blocked(tensor, self.numbers.block):
             return replace(tensor, layout=NCHW)
         made = self.temporary(tensor.shape, NCHW)
@@ -80,7 +80,7 @@ class Chain:
         return made
 
     def blocked(self, tensor: Tensor) -> Tensor:
-        """An image in blocks."""
+        """Return an image in blocks, copied if it is row-major."""
         if self.in_blocks(tensor):
             return replace(tensor, layout=BLOCKED)
         made = self.temporary(tensor.shape, BLOCKED)
@@ -88,7 +88,7 @@ class Chain:
         return made
 
     def in_blocks(self, tensor: Tensor) -> bool:
-        """Whether an image has the bytes of one in blocks.
+        """Tell whether an image has the bytes of one in blocks.
 
         Raises:
             LackingError: it is no image, or several.
@@ -98,7 +98,7 @@ class Chain:
         return same_bytes(tensor.shape, tensor.layout, BLOCKED, self.numbers.block)
 
     def done(self, implementation: str, work: Work | None = None) -> Dispatch:
-        """What runs the step; without its own count of work it is one copy of all elements."""
+        """Return the dispatch of the step; without its own count of work it is one copy of all elements."""
         if work is None:
             width, height, blocks = self.launches[-1].global_size
             lanes = blocks * self.numbers.block
@@ -154,7 +154,7 @@ def split(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) 
 
 
 def _images(tensors: Sequence[Tensor], axis: int, block: int) -> bool:
-    """Whether any of them is in blocks, so that all are walked through as images."""
+    """Tell whether any of the tensors is in blocks, so that all are walked through as images."""
     if not any(is_blocked(one, block) for one in tensors):
         return False
     if axis == 0 or any(len(one.shape) != _RANK or one.shape[0] != 1 for one in tensors):
@@ -203,7 +203,7 @@ def _cut(chain: Chain, source: Tensor, target: Tensor, axis: int, start: int) ->
 
 
 def _row_part(chain: Chain, source: Tensor, target: Tensor, axis: int, starts: tuple[int, int]) -> None:
-    """What lies side by side in two row-major tensors, of which one is a part of the other."""
+    """Copy bytes between two row-major tensors, of which one is a part of the other."""
     block, inner = chain.numbers.block, math.prod(source.shape[axis + 1 :])
     outer = math.prod(source.shape[:axis])
     lanes = min(source.shape[axis], target.shape[axis]) * inner

@@ -1,4 +1,4 @@
-"""What is launched for a step: values only, the same for every OpenCL device of the same numbers."""
+"""Launches of a step are values only, the same for every OpenCL device of the same numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class DeviceNumbers:
-    """What dispatch knows of a device.
+    """The numbers of a device are all that dispatch knows of it.
 
     Attributes:
         units: compute units.
@@ -85,13 +85,13 @@ class Launch:
 
     @property
     def groups(self) -> int:
-        """Work groups."""
+        """Return the number of work groups."""
         return math.prod(whole // part for whole, part in zip(self.global_size, self.local_size, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How the values of a step's weights are laid out for its kernels.
+    """A packing says how the values of a step's weights are laid out for its kernels.
 
     Attributes:
         transform: name in `transforms.TRANSFORMS`; "" for no weights.
@@ -106,7 +106,7 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How much of what is computed is of use.
+    """Work tells how much of a computation is of use.
 
     Attributes:
         pixels, channels: of the output (rows and columns of a product).
@@ -144,7 +144,7 @@ class Dispatch:
     workspace_elements: int = 0
 
     def features(self) -> dict[str, float]:
-        """What a predictor of latency learns from, by name; the same names whatever the implementation (LiPG, section 3.2)."""
+        """Return the features that a predictor of latency learns from, alike for all implementations (LiPG, section 3.2)."""
         work = self.work
         groups = [launch.groups for launch in self.launches]
         waves = [-(-count // self.units) for count in groups]

@@ -33,7 +33,7 @@ _VENDORS = "/etc/OpenCL/vendors"
 
 @dataclass(frozen=True, slots=True)
 class OpenclOptions:
-    """What a device file says of an OpenCL device.
+    """These options of a device file choose and set up an OpenCL device.
 
     Attributes:
         platform, device: parts of their names, whatever the case; "": the first.
@@ -71,7 +71,7 @@ class OpenclOptions:
 
 @cache
 def pyopencl() -> Any:
-    """The Python binding.
+    """Import pyopencl, the Python binding of OpenCL.
 
     Raises:
         DeviceError: it is not installed.
@@ -110,7 +110,7 @@ def _wheel() -> Path | None:
 
 
 def reason(error: BaseException) -> str:
-    """What an error of pyopencl says, in a line."""
+    """Return the message of an error of pyopencl as one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -186,7 +186,7 @@ def _pin(device: Any, cores: Sequence[int]) -> None:
 
 
 def is_pocl(device: Any) -> bool:
-    """Whether a device is CPU cores under PoCL."""
+    """Tell whether a device is CPU cores under PoCL."""
     return str(device.platform.name) == _POCL and bool(device.type & pyopencl().device_type.CPU)
 
 

@@ -68,7 +68,7 @@ def _per_channel(shape: Shape, output: Shape) -> bool:
 
 
 def arguments(step: Step, shapes: Mapping[str, Shape], start: int = 0) -> tuple[Argument, ...]:
-    """The arguments of `POSTS_PARAMETERS`.
+    """Return the kernel's arguments for the post-operations of a step (`POSTS_PARAMETERS`).
 
     Args:
         step: with at most `MOST` post-operations that `refusal` lets pass.

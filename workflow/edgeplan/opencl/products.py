@@ -62,7 +62,7 @@ def _view(step: Step, key: str, shape: Shape) -> tuple[Shape, Shape]:
 
 
 def _strides(sizes: Shape, steps: Shape, leading: Shape) -> tuple[int, int, int, int]:
-    """Of two batch axes, 0 along those that are repeated, and of rows and columns."""
+    """Return the strides of two batch axes, 0 along those that are repeated, and of rows and columns."""
     batch = [0 if size == 1 else step for size, step in zip(sizes[:-2], steps[:-2], strict=True)]
     batch = [0] * (len(leading) - len(batch)) + batch
     outer, inner = [0] * (_BATCH_AXES - len(batch)) + batch

@@ -51,7 +51,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What work items are numbered by.
+    """A space numbers the work items of a launch.
 
     Attributes:
         blocks, height, width: work items of each axis; one computes a block of lanes.
@@ -75,7 +75,7 @@ class Space:
         return Launch(source, kernel, defines, tuple(size), group, tuple(arguments))
 
     def work(self, launch: Launch, block: int, multiplications: float) -> Work:
-        """How much of it is of use."""
+        """Tell how much of the space's work is of use."""
         width, height, blocks = launch.global_size
         return Work(self.height * self.width, self.lanes, width * height, blocks * block, multiplications)
 
@@ -85,7 +85,7 @@ def _rounded(count: int) -> int:
 
 
 def dispatched(implementation: str, space: Space, launches: Sequence[Launch], numbers: DeviceNumbers, work: float) -> Dispatch:
-    """What runs a step over a space, with so many operations for each element."""
+    """Build the dispatch of a step over a space, with so many operations for each element."""
     last = launches[-1]
     return Dispatch(implementation, tuple(launches), (1, numbers.block), space.work(last, numbers.block, work), numbers.units)
 
@@ -101,7 +101,7 @@ def activation(step: Step, role: str, shapes: Shapes, layouts: Layouts, extra: i
 
 
 def is_blocked(tensor: Tensor, block: int) -> bool:
-    """Whether a tensor's bytes are those of blocks, and of no row-major tensor.
+    """Tell whether a tensor's bytes are those of blocks, and of no row-major tensor.
 
     Raises:
         LackingError: of several images.
@@ -128,7 +128,7 @@ def walked(out: Tensor, others: Sequence[tuple[Shape, str]], block: int) -> tupl
 
 
 def image_strides(tensor: Tensor, out: Shape, block: int) -> Strides:
-    """Of an image, in blocks or not, that is broadcast to a shape."""
+    """Return the strides of an image, in blocks or not, that is broadcast to a shape."""
     _, channels, height, width = tensor.shape
     if is_blocked(tensor, block):
         steps = (height * width * block, width * block, block, 1)
@@ -151,7 +151,7 @@ def _image(out: Tensor, strides: list[Strides], block: int) -> tuple[Space, list
 
 
 def plain_strides(shape: Shape, out: Shape) -> list[int]:
-    """Of the axes of a row-major tensor that is broadcast to a shape."""
+    """Return the strides of a row-major tensor that is broadcast to a shape."""
     raised = (1,) * (len(out) - len(shape)) + tuple(shape)
     if len(raised) != len(out):
         raise LackingError(f"an operand {shape} of an output {out}")

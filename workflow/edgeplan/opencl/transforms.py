@@ -53,7 +53,7 @@ def _conv_direct(sizes: Mapping[str, int], weight: Array, bias: Array | None, fo
 
 
 def _as_it_is(_sizes: Mapping[str, int], weight: Array, _bias: Array | None, found: Array) -> None:
-    """Any shape, row-major."""
+    """Copy a weight of any shape, row-major."""
     found[: weight.size] = weight.ravel()
 
 

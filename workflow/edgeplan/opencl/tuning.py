@@ -19,7 +19,7 @@ from edgeplan.opencl.tiles import TRIED
 def alternatives(
     step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers
 ) -> dict[str, Dispatch]:
-    """What computes the same as the dispatcher's choice for a convolution or a fully connected step, by name.
+    """List dispatches that compute the same as the dispatcher's choice for a convolution or a fully connected step, by name.
 
     Args:
         step: that the dispatcher does not refuse.

@@ -73,7 +73,7 @@ def _in_blocks(
 
 
 def softmax(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Of each row along an axis of a row-major tensor.
+    """Build the softmax of each row along an axis of a row-major tensor.
 
     Raises:
         LackingError: there is no kernel.

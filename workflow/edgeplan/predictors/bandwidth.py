@@ -44,7 +44,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Bandwidth(BaseModel):
-    """What bandwidth-bound kernels take on a device: launch_us + level of the kind x us_per_byte x bytes moved.
+    """This model predicts bandwidth-bound kernels of a device: launch_us + level of the kind x us_per_byte x bytes moved.
 
     Attributes:
         launch_us: of a kernel that moves nothing.
@@ -198,7 +198,7 @@ class _Rows:
 
 
 def _quantiles(rest: Floats, share: Floats, tail: float) -> tuple[float, float]:
-    """What that share of the rows lies below and above; never the wrong side of 0."""
+    """Return the quantiles that a share of the rows lies below and above; never the wrong side of 0."""
     order = np.argsort(rest, kind="stable")
     below = np.cumsum(share[order]) / share.sum()
     low, high = (float(rest[order][min(int(np.searchsorted(below, q)), len(rest) - 1)]) for q in (tail, 1 - tail))

@@ -67,7 +67,7 @@ Parameters = dict[str, float | int | str]
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained predictor.
+    """A fitted predictor of one kind of kernels: a work model, and trees that correct it.
 
     Attributes:
         work: coefficients of the work model (terms,).
@@ -85,7 +85,7 @@ class Fitted:
 
 
 def work_time(matrix: Floats, work: Floats) -> Floats:
-    """What the work model says of rows of the trees' features, us (n,)."""
+    """Compute the work model's time for rows of the trees' features, us (n,)."""
     # Not a matrix product: its last digits differ between processors, and the trees learn from them (see `rounding`).
     return np.asarray(np.einsum("ij,j->i", work_terms(matrix), work))
 

@@ -73,7 +73,7 @@ class ConfigTable:
         return self.words[name][int(self.codes[name][row])]
 
     def row(self, index: int) -> KernelConfig:
-        """One configuration."""
+        """Return one configuration of the table."""
         numbers: dict[str, Any] = {name: int(column[index]) for name, column in self.numbers.items()}
         numbers |= {name: bool(numbers[name]) for name in _FLAGS}
         return KernelConfig(**(numbers | {name: self.word(name, index) for name in WORDS}))

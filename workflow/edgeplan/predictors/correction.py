@@ -1,4 +1,4 @@
-"""What prior devices say of kernels, corrected by the rows of a device: a few parameters, then a few shallow trees."""
+"""This model corrects predictions of prior devices by the rows of a device: a few parameters, then a few shallow trees."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def save_distilled(predictor: DevicePredictor, folder: Path, tolerance: float) -
 
 
 def load_distilled(folder: Path) -> DevicePredictor:
-    """Read what `save_distilled` wrote.
+    """Read predictors that `save_distilled` wrote.
 
     Raises:
         FormatError: a file is missing, damaged, or made with other features.

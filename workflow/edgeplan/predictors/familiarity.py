@@ -1,4 +1,4 @@
-"""How far kernels lie from all that was measured: what a predictor cannot have learnt, told beside what it says.
+"""This module tells how far kernels lie from all that was measured, which a predictor cannot have learnt.
 
 Groups, dilation, batch, strides and the size of windows change which code an engine runs: beyond the values that were measured,
 a prediction is a guess whose error no interval covers. Other sizes are extrapolated by the work model: `sizes` tells how far.
@@ -39,7 +39,7 @@ def learnt_ranges(kinds: npt.NDArray[np.object_], matrix: npt.NDArray[np.float64
 
 
 def unfamiliar(configs: Sequence[KernelConfig], ranges: Ranges) -> tuple[str, ...]:
-    """What of each configuration lies beyond what was measured of its kind, in words; "" for nothing (n,)."""
+    """Describe, for each configuration, the values beyond those measured of its kind; "" for none (n,)."""
     return tuple(", ".join(dict.fromkeys(_beyond(config, ranges.get(config.kind, {})))) for config in configs)
 
 

@@ -114,7 +114,7 @@ FEATURES: tuple[str, ...] = _RAW + _DERIVED
 
 
 def features(configs: Sequence[KernelConfig] | ConfigTable) -> Floats:
-    """Features of kernel configurations.
+    """Compute the features of kernel configurations.
 
     Args:
         configs: n configurations.
@@ -131,7 +131,7 @@ def features(configs: Sequence[KernelConfig] | ConfigTable) -> Floats:
 
 
 def work_terms(matrix: Floats) -> Floats:
-    """What the linear work model sums, from features (n, len(FEATURES)): shape (n, len(WORK_TERMS))."""
+    """Compute the terms of the linear work model from features (n, len(FEATURES)): shape (n, len(WORK_TERMS))."""
     at = {name: i for i, name in enumerate(FEATURES)}
     return np.column_stack([np.ones(len(matrix)), *(matrix[:, at[name]] for name in WORK_TERMS[1:])])
 
@@ -152,7 +152,7 @@ def _words(table: ConfigTable) -> dict[str, Floats]:
 
 
 def _work(table: ConfigTable, v: dict[str, Floats]) -> dict[str, Floats]:
-    """Multiply-adds and bytes moved."""
+    """Compute multiply-adds and bytes moved."""
     size = table.mapped("dtype", {name: float(b) for name, b in BYTES_PER_ELEMENT.items()}, 4.0)
     is_conv = table.mapped("kind", dict.fromkeys(_CONVOLUTIONS, 1.0), 0.0) > 0
     is_fc = table.mapped("kind", {"fc": 1.0}, 0.0) > 0
@@ -209,7 +209,7 @@ def _work(table: ConfigTable, v: dict[str, Floats]) -> dict[str, Floats]:
 
 
 def _shape(v: dict[str, Floats]) -> dict[str, Floats]:
-    """How channels and pixels fit blocks, and what padding costs."""
+    """Compute how channels and pixels fit blocks, and the cost of padding."""
     cin, cout = v["in_channels"], v["out_channels"]
     pad_h, pad_w = v["pad_top"] + v["pad_bottom"], v["pad_left"] + v["pad_right"]
     pixels = v["out_height"] * v["out_width"]

@@ -200,7 +200,7 @@ class KernelTables:
 
     @staticmethod
     def load(path: Path) -> KernelTables:
-        """Read what `save` wrote.
+        """Read tables that `save` wrote.
 
         Raises:
             FormatError: missing, not such a file, or of another format version.

@@ -27,7 +27,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 @dataclass
 class Kind:
-    """What training a kind of kernels gives.
+    """Training a kind of kernels gives these predictors, texts, and errors.
 
     Attributes:
         regressors: latency predictors; that of the whole kind, if there is one, comes first.
@@ -161,7 +161,7 @@ def places_of(labels: Labels) -> Places:
 
 
 def reach_of(at: Places, labels: Labels) -> tuple[float, float, Floats]:
-    """What a card says of distances between rows of a regressor: near, far, and the distances themselves (octaves)."""
+    """Compute the card's distances between rows of a regressor: near, far, and the distances themselves (octaves)."""
     distance = nearest_of_others(at, labels.group)
     near, far = map(nine_digits, usual(distance))
     return near, far, distance

@@ -48,17 +48,17 @@ class Evaluator:
 
     @cached_property
     def states(self) -> Mapping[str, int]:
-        """Codes of input states."""
+        """Return the codes of input states."""
         return {name: code for code, name in enumerate(self.card.states)}
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """Kinds with a predictor."""
+        """Return the kinds with a predictor."""
         return tuple(dict.fromkeys(r.kind for r in self.card.regressors))
 
     @cached_property
     def choices(self) -> tuple[tuple[str, Variant], ...]:
-        """What a kernel can become, by code: its kind, and a variant; one without names where the engine tells none."""
+        """Return the choices of a kernel by code: its kind, and a variant; one without names where the engine tells none."""
         told = {d.kind: d.variants for d in self.card.dispatch}
         silent = (Variant(implementation="", input_layout="", output_layout=""),)
         return tuple((kind, variant) for kind in self.kinds for variant in told.get(kind, silent))
@@ -210,7 +210,7 @@ class Evaluator:
 
 
 def together(general: Floats, specific: Floats) -> Floats:
-    """What the kind's predictor and the implementation's say together, their geometric mean; either may be NaN (n,)."""
+    """Return the geometric mean of the kind's and the implementation's predictions; either may be NaN (n,)."""
     return np.where(np.isnan(general), specific, np.where(np.isnan(specific), general, np.sqrt(general * specific)))
 
 

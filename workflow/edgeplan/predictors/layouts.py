@@ -21,7 +21,7 @@ FIRST_STATES = ("", "mixed")
 
 @dataclass(frozen=True)
 class Choices:
-    """What every configuration becomes in every state of its inputs; states and layouts are codes.
+    """Choices say which implementation each configuration gets in each state of its inputs; states and layouts are codes.
 
     Attributes:
         choice: the implementation chosen (configurations, states).
@@ -39,7 +39,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Layouts:
-    """Result of a propagation.
+    """The layouts of all kernels, as a propagation found them.
 
     Attributes:
         state: state of each kernel's inputs (k,).

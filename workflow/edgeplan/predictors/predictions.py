@@ -1,4 +1,4 @@
-"""What a prediction says: of one model with its breakdown, or of many at once."""
+"""A prediction is of one model with its breakdown, or of many models at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KernelPrediction:
 
 @dataclass(frozen=True)
 class ModelPrediction:
-    """Latency of one model.
+    """A prediction of the latency of one model, with its interval.
 
     Attributes:
         latency_ms, low_ms, high_ms: prediction and its interval.

@@ -137,7 +137,7 @@ class DevicePredictor:
         )
 
     def predict_many(self, tables: KernelTables, *, allow_partial: bool = False) -> BatchPrediction:
-        """Latencies of many models.
+        """Predict the latencies of many models.
 
         Raises:
             PredictionError: a kernel has no predictor, unless `allow_partial`.
@@ -176,7 +176,7 @@ class DevicePredictor:
         return DevicePredictor(card, texts)
 
     def _substitutes(self, model: ModelKernels, near: StandIns, costs: _Costs) -> list[_Substitute | None]:
-        """What answers for each kernel in place of a predictor of its kind; None for a predictor, or nothing."""
+        """Find a substitute for each kernel whose kind has no predictor; None for the others, or where there is none."""
         fit, found = self.card.bandwidth, list[_Substitute | None]()
         for config, us, regressor in zip(model.configs, costs.kernel_us, costs.kernel_regressor, strict=True):
             if np.isnan(us):
@@ -314,7 +314,7 @@ class DevicePredictor:
         )
 
     def _spreads(self, costs: _Costs, substitutes: Sequence[_Substitute | None]) -> list[tuple[float, float]]:
-        """How far each kernel may be off, below and above, as logarithms."""
+        """Return the relative errors of each kernel, below and above, as logarithms."""
         fit, found = self.card.bandwidth, []
         wider = self._sizes.widening(costs.distance, costs.kernel_regressor)
         for regressor, grown, substitute in zip(costs.kernel_regressor, wider.tolist(), substitutes, strict=True):
@@ -330,7 +330,7 @@ class DevicePredictor:
 
 @dataclass(frozen=True)
 class _Substitute:
-    """What answers for a kernel whose kind was not measured: its name, and how far it may be off, as logarithms."""
+    """A substitute answers for a kernel whose kind was not measured: its name, and its error as logarithms."""
 
     name: str
     low: float

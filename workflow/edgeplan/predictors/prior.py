@@ -39,7 +39,7 @@ _MOST_ROWS = 2000
 
 @dataclass(frozen=True)
 class Prior:
-    """What is known of other devices.
+    """A prior holds the knowledge of other devices: their predictors and sampled kernels.
 
     Attributes:
         predictors: their latency predictors.
@@ -61,7 +61,7 @@ class Prior:
         return np.column_stack([_said(predictor, configs, rows) for predictor in self.predictors])
 
     def support(self, kind: str, labels: Labels, codes: Mapping[str, Mapping[str, float]]) -> Support | None:
-        """What the prior has for the rows of a kind; None if it knows nothing of the kind.
+        """Return the prior's support for the rows of a kind; None if it knows nothing of the kind.
 
         Args:
             kind: of kernels.
@@ -89,7 +89,7 @@ class Prior:
         )
 
     def _expected(self, implementation: pd.Series, among: npt.NDArray[np.bool_]) -> Floats:
-        """How much each prior device is trusted: as much as it knows implementations of the own rows; equally if none does."""
+        """Weigh each prior device by its knowledge of the own rows' implementations; equally if none has any."""
         known = np.array([implementation.isin([*p.card.implementations]).mean() for p in self.predictors])[among]
         return np.asarray(known / known.sum() if known.any() else np.full(len(known), 1 / len(known)), dtype=np.float64)
 

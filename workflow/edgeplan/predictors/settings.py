@@ -10,7 +10,7 @@ from edgeplan.workspace import DEVICE_NAME
 
 
 class TrainingSettings(BaseModel):
-    """How predictors are trained.
+    """Settings of training fix the search and the folds.
 
     Attributes:
         trials: Optuna trials of a kind with many rows; kinds with few rows take regularised defaults.

@@ -1,4 +1,4 @@
-"""How far the sizes of kernels lie from those of the nearest training sample, and what that adds to their intervals.
+"""This module measures how far the sizes of kernels lie from training samples, and widens their intervals accordingly.
 
 Sizes lie in a space of octaves (base-2 logarithms): channels of a group, output height and width, window and so on, and, at
 half the weight, what the model around a kernel moves. Within the distances that are usual among the samples themselves errors
@@ -146,7 +146,7 @@ def unpacked(text: str) -> Places:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What regressors know of the sizes that they were trained on."""
+    """The sizes that regressors were trained on, with distances to them."""
 
     known: tuple[Places, ...]
     near: Floats
@@ -155,7 +155,7 @@ class Sizes:
 
     @staticmethod
     def of(regressors: Sequence[Regressor], growth: float) -> Sizes:
-        """Those of a card."""
+        """Collect the sizes of a card's regressors."""
         return Sizes(
             tuple(unpacked(r.samples) for r in regressors),
             np.array([r.near for r in regressors], dtype=np.float64),
@@ -182,7 +182,7 @@ class Sizes:
         return found
 
     def far_off(self, distance: Floats, regressor: Integers) -> tuple[str, ...]:
-        """What is to be said of kernels whose sizes are far from all samples; "" for the others (n,)."""
+        """Describe kernels whose sizes are far from all samples; "" for the others (n,)."""
         far = np.zeros(len(distance), dtype=bool)
         known = regressor >= 0
         far[known] = distance[known] > self.far[regressor[known]]

@@ -20,7 +20,7 @@ _CARD = "card.json"
 
 
 class _Machine(BaseModel):
-    """What `environment.json` says of the machine; it says more."""
+    """The machine, as far as `environment.json` is read."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -29,7 +29,7 @@ class _Machine(BaseModel):
 
 
 class _Of(BaseModel):
-    """What `card.json` says of the device; it says more."""
+    """The device, as far as `card.json` is read."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -1,4 +1,4 @@
-"""What a prior has for one predictor, and how much of it the predictor takes."""
+"""A prior's support for one predictor, and how much of it the predictor takes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LARGEST = 1.0  # errors of log latency count up to this
 
 @dataclass(frozen=True)
 class Support:
-    """What a prior has for the rows of one predictor.
+    """Support holds a prior's predictions and samples for the rows of one predictor.
 
     Attributes:
         said: log latency (us) of the own rows by each prior device (n, devices).
@@ -70,7 +70,7 @@ class Support:
 
 @dataclass(frozen=True)
 class Chosen:
-    """How a predictor is trained.
+    """The chosen training of a predictor: its parameters and its support.
 
     Attributes:
         parameters: of its trees.

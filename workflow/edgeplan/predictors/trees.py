@@ -206,7 +206,7 @@ class Forest:
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, npt.NDArray[Any]], features: int) -> Forest:
-        """Inverse of `arrays`.
+        """Build a forest from the arrays that `arrays` returns.
 
         Raises:
             ValueError: an array is missing, of another type, or an index points outside.

@@ -152,7 +152,7 @@ def _next(word: Any, ranks: npt.NDArray[np.uint32], row: Any) -> Any:
 
 @compiled
 def _ranked(rows: Floats, begin: int, count: int, first: Integers, thresholds: Floats, ranks: npt.NDArray[np.uint32]) -> None:
-    """How many thresholds of its feature lie below each value; none below what is not a number, which then goes left."""
+    """Count the thresholds of a feature below each value; none below NaN, which then goes left."""
     features = rows.shape[1]
     for i in range(count):
         for f in range(features):

@@ -1,1 +1,1 @@
-"""What each candidate of each step of a program costs: measured on the runtime that executes plans, or predicted."""
+"""Profiling finds the cost of each candidate of each step: measured on the runtime that executes plans, or predicted."""

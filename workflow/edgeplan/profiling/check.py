@@ -1,4 +1,4 @@
-"""How true a profile is: a plan's prediction beside cold starts of it in fresh processes, stage by stage."""
+"""A profile is checked stage by stage: a plan's prediction beside cold starts of it in fresh processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Check:
 
 
 def predicted_ms(profile: Profile, plan: Plan) -> dict[str, float]:
-    """What a profile says of a plan made from it: the makespan (`total`) and the stages, contention included."""
+    """Predict the makespan (`total`) and the stages of a plan from its profile, contention included."""
     choice = []
     for layer, implementation, source in zip(profile.layers, plan.implementation, plan.source, strict=True):
         wanted = (plan.implementations[implementation], SOURCES[source])

@@ -1,4 +1,4 @@
-"""How much two preparations take from each other, on two cores that really run.
+"""Two preparations slow each other down on two cores; this module measures by how much.
 
 Measured for each model and home layout, for both ways a step is prepared: by compiled code, with weights from the cache or
 without any, and by the interpreter, with weights from the model file. Where kernels are generated or the interpreter is needed,
@@ -35,7 +35,7 @@ _LEAST_LEFT = 0.05  # of a core's speed, when two that prepare get hardly more d
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """How many times longer (>= 1) preparing takes beside another preparation, by where the weights come from."""
+    """Factors (>= 1) of preparing beside another preparation, by where the weights come from."""
 
     cached: float = 1.0
     raw: float = 1.0

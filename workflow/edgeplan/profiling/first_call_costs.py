@@ -1,4 +1,4 @@
-"""What a kernel pays at its first execution in a process: tables that the library generates when they are first needed.
+"""A kernel pays at its first execution in a process for tables that the library generates when they are first needed.
 
 oneDNN's `gemm:jit` generates its matrix kernels then, which takes longer than many a model's whole cold start. A profiling
 process has paid that long before most samples, so each is measured in a fresh process, as processor time: nothing but the
@@ -37,7 +37,7 @@ _LEAST_MS = 0.5  # below, it is what cold caches do, and in every first executio
 
 
 def work_of(step: Step, shapes: Mapping[str, Shape]) -> str:
-    """What a kernel of a step does: the step's kind, where a product of a single row is apart.
+    """Name the work that a kernel of a step does: the step's kind, where a product of a single row is apart.
 
     The library runs that one by other code, which generates nothing at its first execution.
     """
@@ -109,7 +109,7 @@ def _stored(time_ms: float) -> float:
 
 
 def first_execution_ms(folder: Path, number: int) -> float:
-    """How much longer the first execution of a step takes than the second, in this process.
+    """Measure how much longer the first execution of a step takes than the second, in this process.
 
     Args:
         folder: of the program and its steps, see `measure_once`.

@@ -152,7 +152,7 @@ def _misfit(what: str, where: str) -> FormatError:
 
 
 def remaining_table(profiles: Iterable[Profile], *, disk: bool = False) -> pd.DataFrame:
-    """How many candidates the filter leaves (section 3.3 reports 1-2 kernels an operator), a row a model and layout."""
+    """Count the candidates that the filter leaves (section 3.3 reports 1-2 kernels an operator), a row a model and layout."""
     rows = []
     for p in profiles:
         kept = [len(positions) for positions in undominated(p, disk=disk)]

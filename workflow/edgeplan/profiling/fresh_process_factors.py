@@ -1,4 +1,4 @@
-"""What a whole program costs in a fresh process, where every cold start happens, against what was profiled of its steps.
+"""A whole program costs more in a fresh process, where every cold start happens, than its profiled steps say.
 
 Candidates are profiled one after another, in a process that has prepared and executed the like before. A process that has just
 started meets pages that are not mapped yet, caches that hold something else, and a code generator that nobody has called; but
@@ -50,7 +50,7 @@ _MAPPED, _RAW = "cached_mmap", "raw"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is measured of a whole program.
+    """A start holds the measured costs of a whole program in a fresh process.
 
     Attributes:
         start_ms: paid before the first step, and for the inputs and outputs.
@@ -86,7 +86,7 @@ def start_row(signed: Sequence[str], start: Start) -> Row:
 
 
 def start_of(rows: Sequence[Row]) -> Start:
-    """What a program's row says; of several, the medians; of none, a start that costs nothing."""
+    """Build a start from a program's rows; of several, the medians; of none, a start that costs nothing."""
     nothing = Start(0.0, Fresh(), Contention())
     if not rows:
         return nothing
@@ -179,7 +179,7 @@ def tried(
     cores: Cores,
     scratch: Path,
 ) -> list[float]:
-    """What the optimal plan of each profile takes over its prediction, started by turns; the least ratio counts as 1.
+    """Measure the optimal plan of each profile over its prediction, started by turns; the least ratio counts as 1.
 
     Only how they differ is asked for: what slows all of them is the load that happens to be beside them.
 

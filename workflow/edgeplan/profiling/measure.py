@@ -115,7 +115,7 @@ def _clean(samples: Sequence[Sample]) -> bool:
 
 
 def _disturbed(samples: Samples, widths: Sequence[int], width: int) -> bool:
-    """Whether a stage that a round of a width measures has disturbed samples only."""
+    """Tell whether a stage that a round of a width measures has disturbed samples only."""
     others = tuple(f":{w}" for w in widths if w != width)
     return any(not _clean(found) for stage, found in samples.items() if found and not stage.endswith(others))
 
@@ -172,7 +172,7 @@ def _of_interest(alive: Sequence[int], samples: Sequence[Samples], settings: Pro
     unsure = {p for p in alive if not all(_clean(samples[p][s]) for s in (*_PREPARING, *_EXECUTING) if samples[p].get(s))}
 
     def beaten(mine: Sequence[float], other: Sequence[float]) -> bool:
-        """Whether `other` is clearly better in one stage, and gives up next to nothing for it in the other."""
+        """Tell whether `other` is clearly better in one stage, and gives up next to nothing for it in the other."""
         for clear, given in ((0, 1), (1, 0)):
             gain, loss = mine[clear] - other[clear], other[given] - mine[given]
             if other[clear] * settings.margin < mine[clear] and loss * settings.exchange < gain:

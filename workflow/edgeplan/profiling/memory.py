@@ -29,7 +29,7 @@ def release_freed() -> None:
 
 
 def first_touch() -> tuple[float, int]:
-    """What first touches of a session's region cost: milliseconds a page, and the bytes of a page (huge ones, if there are)."""
+    """Measure the first touches of a session's region: milliseconds a page, and the bytes of a page (huge, if there are)."""
     back_memory(_PROBE_BYTES)
     region = Region(_PROBE_BYTES)
     faults, start = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt, time.perf_counter()

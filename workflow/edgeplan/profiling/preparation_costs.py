@@ -125,7 +125,7 @@ class PreparationCosts(BaseModel):
         return read_json(path, PreparationCosts, "the costs of preparation") if path.is_file() else None
 
     def write(self, path: Path) -> None:
-        """Write the document."""
+        """Write the document to a file."""
         write_text(path, self.model_dump_json(indent=1) + "\n")
 
     def require_classes(self, cores: Cores) -> None:
@@ -153,7 +153,7 @@ class PreparationCosts(BaseModel):
         return f"preparation predicted for {self.cpu or 'another processor'} ({rows}), not for this machine"
 
     def start_ms(self, steps: int) -> float:
-        """What a program of so many steps pays before any of them: in proportion to their number, as in other models."""
+        """Return the cost of a program before its first step in ms: in proportion to its steps, as in other models."""
         return steps * self.start_ms_per_step
 
     def stage_ms(self, stage: str, row: Row, core: str) -> float:

@@ -125,7 +125,7 @@ def inputs_of(lowered: Lowered) -> Mapping[str, Array]:
 
 
 def is_known(rows: ProfileStore, signed: Sequence[str]) -> bool:
-    """Whether a model was profiled under a home layout, by the signatures of its steps."""
+    """Tell whether a model was profiled under a home layout, by the signatures of its steps."""
     return all(map(rows.known, (*signed, start_signature(signed))))
 
 
@@ -218,7 +218,7 @@ class _Measuring:
         self._others = Others(cores.all)
 
     def go(self, layouts: Sequence[str]) -> Constants:
-        """Measure."""
+        """Measure all steps under the layouts given."""
         settings, cores, model = self._settings, self._cores, self._model
         with ExitStack() as stack:
             self._scratch = Path(stack.enter_context(ScratchFolder("profile")))
@@ -297,7 +297,7 @@ class _Measuring:
         others = [self._work_ms(other) for other in HOMES if other != home and all(map(store.known, self._signed(other)))]
 
         def promising(rows: Sequence[Row]) -> bool:
-            """Whether a layout is not clearly worse than another one, by the quick look."""
+            """Tell whether a layout is not clearly worse than another one, by the quick look."""
             new = {row.signature for row in rows}
             by_signature = {name: [row for row in rows if row.signature == name] for name in new}
             work = work_ms([by_signature.get(name) or store.rows(name) for name in signed])

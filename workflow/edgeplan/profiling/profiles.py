@@ -17,7 +17,7 @@ from edgeplan.profiling.store import Row
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a step pays besides what was measured of it.
+    """A charge is a cost of a step besides its measured ones.
 
     Attributes:
         work: what its kernels do (`once.work_of`).

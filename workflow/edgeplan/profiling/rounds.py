@@ -46,7 +46,7 @@ _LEAST_FLUSH_BYTES, _MOST_FLUSH_BYTES = 2 << 20, 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What to run.
+    """A round says which steps are started cold, and how.
 
     Attributes:
         choice: position of the candidate of each step that is started cold; the others keep what they have.
@@ -74,7 +74,7 @@ class Times:
     stages: dict[str, dict[int, list[Sample]]] = field(default_factory=dict)
 
     def add(self, stage: str, step: int, nanoseconds: int, *, preempted: bool = False) -> None:
-        """Add one sample."""
+        """Add one sample of a stage."""
         self.stages.setdefault(stage, {}).setdefault(step, []).append(Sample(nanoseconds / _NS_PER_MS, preempted))
 
 
@@ -131,7 +131,7 @@ class Harness:
         self._stack.close()
 
     def shared(self) -> Shared:
-        """What a session shares, new, but for its memory, which has been touched."""
+        """Create the shared part of a session anew, but for its memory, which has been touched."""
         return Shared(self.dnnl, self.trials.program, self.folder, memory=self.memory, tape=self._tape)
 
     def steps(self, width: int) -> list[LinkedStep]:
@@ -158,7 +158,7 @@ class Harness:
             np.copyto(self.memory.data[border.offset : border.offset + border.size].view(border.dtype), value.ravel())
 
     def run(self, what: Round, warm_runs: int) -> Times:
-        """Run one round.
+        """Run one round of preparations and executions.
 
         Raises:
             FormatError: the model file changed meanwhile.

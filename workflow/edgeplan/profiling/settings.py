@@ -1,4 +1,4 @@
-"""How profiles are measured, and on which cores."""
+"""These settings say how profiles are measured, and on which cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgeplan.measurement.process.clock import LOOK_RUNS
 
 
 class ProfileSettings(BaseModel):
-    """How the steps of a model are profiled.
+    """Settings of profiling fix the samples and tolerances of each step.
 
     Attributes:
         blocks: samples of every candidate, in blocks that go through the whole model and so lie apart in time.
@@ -60,7 +60,7 @@ class ProfileSettings(BaseModel):
     thorough: bool = True
 
     def key_fields(self) -> dict[str, Any]:
-        """What decides a measured row; statistics and tolerances are left out, so that changing them re-measures nothing."""
+        """Return the settings that decide a measured row: neither statistics nor tolerances, which re-measure nothing."""
         fields = {"blocks", "warm_runs", "reference_runs", "margin", "exchange", "page_cache"}
         # where they have their defaults they are left out, as rows of before they were there have no such fields
         fields |= {name for name in ("on_noise", "thorough") if not self._default(name)}
@@ -71,7 +71,7 @@ class ProfileSettings(BaseModel):
 
     @property
     def strict(self) -> bool:
-        """Whether a busy machine is waited for, and refused."""
+        """Tell whether a busy machine is waited for, and refused."""
         return self.on_noise == "refuse"
 
 
@@ -109,7 +109,7 @@ class Cores:
 
     @property
     def all(self) -> tuple[int, ...]:
-        """All processors."""
+        """Return the numbers of all processors."""
         return (*self.big, *self.little)
 
 

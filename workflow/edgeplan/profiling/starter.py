@@ -28,7 +28,7 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """How plans are started.
+    """A starter starts plans in fresh processes.
 
     Attributes:
         clock: the profile's; with a watch of all cores quiet moments are waited for.

@@ -50,7 +50,7 @@ OTHERS = "others"
 
 
 class Constants(BaseModel):
-    """What is measured once for a machine.
+    """Constants are measured once for a machine.
 
     Attributes:
         nominal_compute_us, nominal_bandwidth_us: usual times of the references; rows are normalised by them (`cold.clock`).
@@ -72,7 +72,7 @@ class Constants(BaseModel):
 
     @property
     def touch_ms_per_byte(self) -> float:
-        """What the first touch of a byte costs, where many follow each other."""
+        """Return the cost in ms of the first touch of a byte, where many follow each other."""
         return self.touch_ms_per_page / self.page_bytes
 
 
@@ -85,7 +85,7 @@ class _Identity(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured of one candidate of one step.
+    """A row holds the measured costs of one candidate of one step.
 
     Attributes:
         signature: of the step and its equals.
@@ -127,7 +127,7 @@ class Row:
 
 
 def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict[str, Any]:
-    """What decides a row besides its step and candidate."""
+    """Return the facts that decide a row besides its step and candidate."""
     return {
         "library": "onednn",
         "library_version": info.version,
@@ -143,7 +143,7 @@ def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict
 
 
 def key_of(what: Mapping[str, Any]) -> str:
-    """Key of an identity."""
+    """Compute the key of an identity."""
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -164,7 +164,7 @@ def alternatives(folders: Iterable[Path], what: Mapping[str, Any]) -> tuple[dict
 
 
 class ProfileStore:
-    """Rows of one key.
+    """A store holds the rows of one key.
 
     Args:
         folder: `data/rows/<device>/cold`; None keeps rows in memory only.
@@ -196,7 +196,7 @@ class ProfileStore:
         return [place for place in (self.folder, self._journal) if place is not None]
 
     def _take(self, rows: Iterable[Row]) -> None:
-        """Of two rows of one candidate the less disturbed one counts, of equals the first."""
+        """Keep the less disturbed of two rows of one candidate, of equals the first."""
         for row in rows:
             known = self._rows.setdefault(row.signature, {})
             if row.implementation not in known or row.others < known[row.implementation].others:
@@ -211,7 +211,7 @@ class ProfileStore:
             self._aside[signature] = self._rows.pop(signature, {})
 
     def known(self, signature: str) -> bool:
-        """Whether a step was profiled, with all its candidates."""
+        """Tell whether a step was profiled, with all its candidates."""
         return signature in self._rows
 
     def rows(self, signature: str) -> tuple[Row, ...]:
@@ -219,11 +219,11 @@ class ProfileStore:
         return tuple(sorted(self._rows[signature].values(), key=lambda row: row.position))
 
     def all_rows(self) -> tuple[Row, ...]:
-        """Every row."""
+        """Return every row of the store."""
         return tuple(row for signature in sorted(self._rows) for row in self.rows(signature))
 
     def constants(self) -> Constants | None:
-        """What was measured once for all rows of this key; None if nothing was.
+        """Return the constants measured for all rows of this key; None without any.
 
         Raises:
             FormatError: the file does not fit.

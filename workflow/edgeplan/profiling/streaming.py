@@ -1,4 +1,4 @@
-"""What streamed steps take: time of each with its weights in memory, bandwidth of reading them, memory beside the arena."""
+"""Streamed steps are profiled: time of each with its weights in memory, bandwidth of reading them, memory beside the arena."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Document(BaseModel):
 
 
 class Phase(_Document):
-    """Inferences by one schedule.
+    """A phase holds the inferences by one schedule.
 
     Attributes:
         replan_ms: to make its plan, where the process did.
@@ -67,7 +67,7 @@ class Phase(_Document):
 
 
 class StreamRun(_Document):
-    """What a process that runs plans says of itself; see `runtime.streaming.worker`.
+    """A streamed run is the answer of a process that runs plans; see `runtime.streaming.worker`.
 
     Attributes:
         idle: with the library loaded and its threads started, no plan opened.
@@ -95,7 +95,7 @@ class StreamRun(_Document):
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """How a plan is run.
+    """Settings of a run name its inputs, processors, and number of inferences.
 
     Attributes:
         inputs: files of the inputs' bytes, by name.
@@ -170,7 +170,7 @@ def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings:
 
 
 def answer(code: int, stdout: bytes, stderr: bytes, folder: Path) -> StreamRun:
-    """What a worker answered.
+    """Parse the answer of a worker process.
 
     Raises:
         StreamRunError: it failed, or answered nonsense.
@@ -187,7 +187,7 @@ def answer(code: int, stdout: bytes, stderr: bytes, folder: Path) -> StreamRun:
 
 
 class StreamProfile(_Document):
-    """What a program takes on a device.
+    """A profile of streaming holds a program's times and memory on a device.
 
     Attributes:
         compute_ms: of each step, its weights in memory: the median over inferences.

@@ -1,4 +1,4 @@
-"""What is profiled: the steps of a model under one home layout, equal ones together, with the candidates of each group."""
+"""Subjects of a profile are the steps of a model under one home layout, equal ones together, with their candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan is for: the model's contents, the library, the machine."""
+"""This module identifies the target of a plan: the model's contents, the library, the machine."""
 
 from __future__ import annotations
 

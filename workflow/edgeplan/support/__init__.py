@@ -1,1 +1,1 @@
-"""What every layer may use: no knowledge of models, devices or chapters."""
+"""Every layer may use these modules: they know nothing of models, devices or chapters."""

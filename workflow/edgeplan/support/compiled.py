@@ -97,7 +97,7 @@ class _Kept(_Cache):
         """Nothing is left to do: it is enabled as long as it lives."""
 
     def disable(self) -> None:
-        """Nothing asks for this."""
+        """This method is required by numba's interface; nothing calls it."""
 
     def flush(self) -> None:
         """Nothing is out of date: another content has another key."""
@@ -122,7 +122,7 @@ def _file(folder: Path, key: str) -> Any:
 
 
 def _loaded(folder: Path, key: str) -> Any:
-    """What is kept under a key; None if nothing is, or something that cannot be read, which is removed."""
+    """Load the value kept under a key; None without one, or with an unreadable one, which is removed."""
     index = folder / f"{key}.nbi"
     try:
         payload = _file(folder, key).load(key)
@@ -221,7 +221,7 @@ def _told(function: FunctionType) -> tuple[str, tuple[FunctionType, ...]]:
 
 
 def _of_a_tool(module: str) -> bool:
-    """Whether the version of a tool (`_tools`) says what a module holds."""
+    """Tell whether the version of a tool (`_tools`) says what a module holds."""
     top = module.partition(".")[0]
     return top in ("numba", "numpy", "llvmlite") or top in sys.stdlib_module_names
 

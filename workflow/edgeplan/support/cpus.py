@@ -23,7 +23,7 @@ def allowed() -> frozenset[int]:
 
 
 def workers() -> int:
-    """How many threads or processes compute side by side: one a processor, and no more than a quota lets run all the time."""
+    """Count the workers that compute side by side: one a processor, and no more than a quota lets run all the time."""
     given = quota()
     count = len(os.sched_getaffinity(0))
     return count if given is None else max(1, min(count, math.ceil(given)))
@@ -52,7 +52,7 @@ def _quota(version: int, folder: Path) -> float | None:
 
 
 def throttled_ms(proc: Path = PROC, root: Path = ROOT) -> float:
-    """How long the control groups of this process were stopped by their quotas so far, summed over processors."""
+    """Return the time that quotas stopped the control groups of this process so far, in ms summed over processors."""
     total = 0.0
     for version, folder in groups("cpu", proc, root):
         told = fields(folder / "cpu.stat")
@@ -72,6 +72,6 @@ def held_back() -> str:
 
 
 def calmer(doing: str = "stop other work") -> str:
-    """What to do for undisturbed times: `doing`, or lift the quota that has stopped this process."""
+    """Advise how to get undisturbed times: `doing`, or lift the quota that has stopped this process."""
     held = held_back()
     return f"lift {held}: its cpu.max, or --cpus of the container" if held else doing

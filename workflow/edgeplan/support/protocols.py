@@ -30,7 +30,7 @@ _KERNEL_SUFFIXES = (".cl", ".h")
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How something is measured or computed.
+    """A protocol names a way of measuring or computing.
 
     Attributes:
         name: part of the keys of rows.
@@ -44,7 +44,7 @@ class Protocol:
 
     @property
     def readable(self) -> tuple[str, ...]:
-        """All names that tables may be built from, the present one first."""
+        """Return all names that tables may be built from, the present one first."""
         return (self.name, *self.earlier)
 
 
@@ -266,7 +266,7 @@ def _source_files(sources: tuple[str, ...]) -> Iterator[Path]:
 
 
 def written() -> dict[str, dict[str, str]]:
-    """What the lock file should hold: the name of each protocol and the digest of its sources."""
+    """Compute the lock file's content: the name of each protocol and the digest of its sources."""
     return {what: {"name": p.name, "sources_sha256": digest(p.sources)} for what, p in PROTOCOLS.items()}
 
 

@@ -111,5 +111,5 @@ def run(
 
 
 def ending(code: int) -> str:
-    """How a process ended that did not succeed, by its return code."""
+    """Describe how a process ended that did not succeed, by its return code."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"

@@ -26,23 +26,23 @@ class Border(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Return the name of the tensor."""
 
     @property
     def shape(self) -> Shape:
-        """Its shape."""
+        """Return the shape of the tensor."""
 
     @property
     def dtype(self) -> str:
-        """Its element type."""
+        """Return the element type's name."""
 
     @property
     def below(self) -> int:
-        """What its integers stay below, where they are drawn."""
+        """Return the limit that drawn integers stay below."""
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Return the size in bytes."""
 
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

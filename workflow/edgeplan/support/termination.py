@@ -89,5 +89,5 @@ def _wait_for_sigterm(told: int) -> None:
 
 
 def seconds() -> float:
-    """How long what this process runs has to end when it is asked to."""
+    """Return the seconds that processes have to end once they are asked to."""
     return _ORPHANED_SECONDS if _orphaned.is_set() else _ASKED_SECONDS

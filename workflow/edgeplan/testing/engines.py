@@ -1,4 +1,4 @@
-"""What edgeplan asks of an engine, as tests: subclass `EngineContract` and name the engine.
+"""This contract holds an engine to edgeplan's demands by tests: subclass `EngineContract` and name the engine.
 
     class TestMine(EngineContract):
         name = "mine"

@@ -1,4 +1,4 @@
-"""What edgeplan asks of a setting that is started cold, as tests: subclass `SettingContract` and name the setting.
+"""This contract holds a setting that is started cold to edgeplan's demands: subclass `SettingContract` and name the setting.
 
     class TestMine(SettingContract):
         name = "mine-cached"
@@ -30,7 +30,7 @@ class SettingContract:
 
     @pytest.fixture
     def model(self, tmp_path: Path) -> Path:
-        """A small classifier."""
+        """Return the path of a small classifier."""
         b = GraphBuilder("small", _INPUTS["input"])
         x = b.conv_bn(b.input, 16, 3, 2)
         y = b.conv_bn(x, 16, 3, groups=16, act="relu6")
@@ -39,7 +39,7 @@ class SettingContract:
 
     @pytest.fixture
     def artefact(self, model: Path, tmp_path: Path) -> Artefact:
-        """What the setting loads; the tests are skipped where its engine is not installed."""
+        """Prepare the setting's artefact; the tests are skipped where its engine is not installed."""
         return _prepared(self.name, model, tmp_path / "artefact")
 
     def test_rows_have_a_protocol(self) -> None:
@@ -57,7 +57,7 @@ class SettingContract:
             assert found.output_error < OUTPUT_TOLERANCE
 
     def test_opening_and_the_first_run_are_what_is_timed(self, artefact: Artefact) -> None:
-        """Further runs come apart."""
+        """Hold that opening and the first run are timed, and further runs apart."""
         found = _started(self.name, artefact, warm_runs=3)
         assert found.reason == ""
         assert found.cold_ms == pytest.approx(found.stages_ms["open"] + found.stages_ms["first_run"])

@@ -161,7 +161,7 @@ class ExportBuilder:
         return self.node("LayerNormalization", [x, scale, self.bias(scope, width)], scope, axis=-1, epsilon=epsilon)
 
     def build(self, outputs: dict[str, str]) -> Exported:
-        """The finished model.
+        """Build the finished model with named outputs.
 
         Args:
             outputs: by name, the tensor that each is; nodes and their other readers take the new name.

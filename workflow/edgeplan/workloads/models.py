@@ -18,7 +18,7 @@ COLD_START_SUFFIX = "-cold-start"
 
 
 def named_models() -> Mapping[str, Callable[[], SeededModel]]:
-    """All models by name, each ready to be written with the weights of seed 0.
+    """Return all models by name, each ready to be written with the weights of seed 0.
 
     The lists agree where they share a name, but for the cold-start chapter's, which follow another paper's table: those get a
     suffix where they meet a model behind the prior.

@@ -96,7 +96,7 @@ def parameters(workload: Workload) -> int:
 
 
 def macs(workload: Workload) -> int:
-    """Multiply-adds of one inference."""
+    """Count the multiply-adds of one inference."""
     return graph_macs(workload) if isinstance(workload, Graph) else workload.macs
 
 

@@ -47,7 +47,7 @@ def unrolled_language_model(
 
 
 def _weights(b: ExportBuilder, layer: int, widths: tuple[int, int], outputs: int) -> Weights:
-    """Of a layer: the matrix and the bias of its input and of its state."""
+    """Add the weights of a layer: the matrix and the bias of its input and of its state."""
     bound = 1 / math.sqrt(widths[1])
     return [
         (b.weight(f"rnn.{role}_l{layer}", (width, outputs), bound), b.weight(f"rnn.{role}b_l{layer}", (outputs,), bound))

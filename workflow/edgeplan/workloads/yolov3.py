@@ -1,4 +1,4 @@
-"""YOLOv3 on Darknet-53."""
+"""This module builds YOLOv3 on Darknet-53."""
 
 from __future__ import annotations
 

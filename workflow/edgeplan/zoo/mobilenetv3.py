@@ -44,7 +44,7 @@ _SQUEEZE = 4
 
 
 def mobilenetv3(choices: Choices, name: str, *, size: str = "large") -> Graph:
-    """MobileNetV3 large or small.
+    """Build MobileNetV3, large or small.
 
     Free: the stem, block outputs (tied over residual sums), expanded channels, the last convolution and the hidden fully
     connected layer. A squeeze-and-excitation has a quarter of its block's expanded channels, whatever those are.

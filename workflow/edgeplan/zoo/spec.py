@@ -41,7 +41,7 @@ class VariantSpec:
 
     @property
     def choices(self) -> tuple[object, ...]:
-        """What makes a variant the model it is, whatever its seed and number."""
+        """Return the choices that make a variant the model it is, whatever its seed and number."""
         return self.base, self.channels, self.kernels, self.cell
 
     def to_json(self) -> str:
@@ -62,7 +62,7 @@ class VariantSpec:
 
     @classmethod
     def from_json(cls, text: str) -> VariantSpec:
-        """Read what `to_json` wrote.
+        """Read a spec that `to_json` wrote.
 
         Raises:
             FormatError: the text is not a spec of this format version; the message names the field.

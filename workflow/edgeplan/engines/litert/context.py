@@ -1,4 +1,4 @@
-"""What every lowering to TFLite needs: the graph, its values, the file being built, and fusion of what follows an operator."""
+"""The context of a lowering to TFLite: the graph, its values, the file being built, and fusion of operators that follow."""
 
 from __future__ import annotations
 

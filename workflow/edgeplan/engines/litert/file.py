@@ -40,15 +40,15 @@ class TfliteFile:
         return self._add(name, value.shape, _TYPES[value.dtype], len(self._buffers) - 1)
 
     def integers(self, name: str, values: Sequence[int]) -> int:
-        """Store an int32 vector."""
+        """Store a vector of int32 values."""
         return self.constant(name, np.array(values, np.int32))
 
     def shape(self, index: int) -> tuple[int, ...]:
-        """Shape of a tensor."""
+        """Return the shape of a tensor."""
         return tuple(self._tensors[index].shape)
 
     def operator(self, code: str, inputs: Sequence[int], outputs: Sequence[int], options: str = "", **values: Any) -> None:
-        """Append an operator.
+        """Append an operator to the file.
 
         Args:
             code: name of the builtin operator.

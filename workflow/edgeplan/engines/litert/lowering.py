@@ -203,7 +203,7 @@ class _Lowering(Windows, Resizes, Recurrent):
 
 
 def _keeps_order(before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether elements lie in the same order before and after when both are stored channels last."""
+    """Tell whether elements lie in the same order before and after when both are stored channels last."""
     size = int(np.prod(before))
     return np.array_equal(
         np.arange(size).reshape(before).transpose(layout(len(before))).ravel(),

@@ -22,7 +22,7 @@ _DIRECTIONS_LAST = (0, 2, 1, 3)
 
 
 class Recurrent(Context):
-    """The lowering of `LSTM`."""
+    """This class lowers `LSTM` to operators of TFLite."""
 
     def lstm(self, op: Operator) -> None:
         """Forward, backward or both, over a sequence (steps, batch, features), from zero states."""

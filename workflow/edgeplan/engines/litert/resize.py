@@ -59,7 +59,7 @@ _FLAGS: Mapping[tuple[bool, bool], str] = MappingProxyType(
 
 
 class Resizes(Context):
-    """The lowering of `Resize`."""
+    """This class lowers `Resize` to operators of TFLite."""
 
     def resize(self, op: Operator) -> None:
         """An image to another height and width."""

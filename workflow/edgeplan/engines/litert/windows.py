@@ -89,7 +89,7 @@ class Windows(Context):
         return padded, _VALID
 
     def pool(self, op: Operator) -> None:
-        """`MaxPool` and `AveragePool`."""
+        """Lower `MaxPool` and `AveragePool` to TFLite."""
         if set(op.integers("dilations", (1, 1))) != {1}:
             raise UnsupportedError(f"pooling with dilation ({op.name})")
         average = op.op_type == "AveragePool"
@@ -112,7 +112,7 @@ class Windows(Context):
             self._file.operator("MUL", [diluted, factor], [out], "Mul")
 
     def _undiluted(self, op: Operator, axis: int) -> Array:
-        """What an average over padded windows is to be multiplied by, along rows or columns: size of a window / what counts."""
+        """Return the factors of an average over padded windows along rows or columns: window size / counted places."""
         size, out = (self._graph.shape(name)[2 + axis] for name in (op.inputs[0], op.outputs[0]))
         kernel, stride = op.integers("kernel_shape", ())[axis], op.integers("strides", (1, 1))[axis]
         before, after = op.integers("pads", (0, 0, 0, 0))[axis::2]

@@ -1,4 +1,4 @@
-"""MNN: started cold."""
+"""This package starts MNN cold as a stock engine."""
 
 from __future__ import annotations
 

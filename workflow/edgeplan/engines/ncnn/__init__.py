@@ -1,4 +1,4 @@
-"""ncnn: started cold."""
+"""This package starts ncnn cold as a stock engine."""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ _DIGITS = 12
 
 
 class Edgeplan(Baseline):
-    """A plan folder. The fingerprint of the machine is the engine's, not the model's: a program asks for it once."""
+    """This baseline opens a plan folder of edgeplan.
+
+    The fingerprint of the machine is the engine's, not the model's: a program asks for it once.
+    """
 
     stealing = True
     continuous = False

@@ -81,7 +81,7 @@ class _DnnlSession(Session):
 
 
 class _DnnlProfiledSession(_DnnlSession, ProfiledSession):
-    """Times every C call."""
+    """This session times every C call of an inference."""
 
     def __init__(self, session: SequentialSession, graph: Graph) -> None:
         super().__init__(session, graph)
@@ -142,7 +142,7 @@ def _nodes(program: Program, prepared: Sequence[Prepared]) -> tuple[tuple[Engine
 
 
 def _own_work(step: Step) -> bool:
-    """Whether moving values is what the step is for."""
+    """Tell whether a step's purpose is to move values."""
     return bool(step.members) and step.kind in ("split", "transpose", "reshape")
 
 

@@ -87,7 +87,7 @@ _FUSION_DEPTH = 4
 
 
 def _descends(graph: Graph, op: Operator, ancestor: Operator, depth: int = _FUSION_DEPTH) -> bool:
-    """Whether `op` follows `ancestor` within a few operators that each have one input from there."""
+    """Tell whether `op` follows `ancestor` within a few operators that each have one input from there."""
     return depth > 0 and any(p is ancestor or _descends(graph, p, ancestor, depth - 1) for p in graph.predecessors(op))
 
 
@@ -158,7 +158,7 @@ def _add_folded_predecessors(graph: Graph, node: onnx.NodeProto, ops: list[str],
 
 
 def _claims(graph: Graph, node: onnx.NodeProto, op: Operator) -> bool:
-    """Whether a node that runs a producer of `op` shows, by an attribute or a fourth input, that it runs `op` too."""
+    """Tell whether a node that runs a producer of `op` shows, by an attribute or a fourth input, that it runs `op` too."""
     what = kind(graph, op)
     if what in ACTIVATIONS:
         return bool(_attribute(node, "activation"))

@@ -1,4 +1,4 @@
-"""What ONNX Runtime computes for the inputs of a run: the reference that outputs of plans are checked against."""
+"""ONNX Runtime's outputs are the reference that outputs of plans are checked against."""
 
 from __future__ import annotations
 

@@ -72,6 +72,6 @@ def _sequences(graph: Graph, active: Sequence[Any]) -> dict[str, list[str]]:
 
 
 def _only_constants(op: Any) -> bool:
-    """Whether a node is computed once, when the model is compiled."""
+    """Tell whether a node is computed once, when the model is compiled."""
     parents = [v.get_node() for v in op.input_values()]
     return bool(parents) and all(_info(p, "layerType") == "Const" or _only_constants(p) for p in parents)

@@ -76,7 +76,7 @@ def work_apart(module: str, job: BaseModel, result: type[Result], what: str, tim
 
 
 def answered(result: type[Result], what: str, code: int, stdout: bytes, stderr: bytes) -> Result:
-    """What such a process answered.
+    """Parse the answer of such a process.
 
     Raises:
         ColdRunError: it failed, or answered nonsense.
@@ -125,7 +125,7 @@ class Forks:
         return self._ask(job, RunResult)
 
     def first_execution_ms(self, job: OnceJob) -> float:
-        """How much longer the first execution of a step takes than its second, in ms of processor time.
+        """Measure how much longer the first execution of a step takes than its second, in ms of processor time.
 
         Raises:
             ColdRunError: as `run_cold`.

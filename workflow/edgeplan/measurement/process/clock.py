@@ -1,4 +1,4 @@
-"""How slow the machine is now: references timed beside profiles and beside cold starts.
+"""References are timed beside profiles and beside cold starts, to tell how slow the machine is now.
 
 Other guests of a host slow a machine for minutes or hours, and profiles and cold starts lie that far apart. So that costs are
 held against starts at one speed, both are timed beside the same references, by the same statistic. What slows some of the
@@ -42,18 +42,18 @@ class Clock:
     runs: int = LOOK_RUNS
 
     def now(self) -> ReferenceTimes:
-        """Time the references."""
+        """Time both references once, now."""
         return self.references.time(self.runs)
 
     def slowness(self, *looks: ReferenceTimes) -> float:
-        """How many times the nominal time work takes that was done between looks at the references."""
+        """Return the factor over the nominal time for work done between looks at the references."""
         now = least(looks)
         compute, bandwidth = now.compute_us / self.nominal.compute_us, now.bandwidth_us / self.nominal.bandwidth_us
         return float(EXPONENTS.scaled(compute, bandwidth))
 
 
 def least(looks: Iterable[ReferenceTimes]) -> ReferenceTimes:
-    """Of several looks the least time of each reference."""
+    """Return the least time of each reference over several looks."""
     found = tuple(looks)
     return ReferenceTimes(min(look.compute_us for look in found), min(look.bandwidth_us for look in found))
 

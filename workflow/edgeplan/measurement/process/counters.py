@@ -1,4 +1,4 @@
-"""What the system counts for this process: faults, resident memory, bytes from the disk."""
+"""The system's counters of this process: faults, resident memory, bytes from the disk."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Counters:
 
     @classmethod
     def now(cls) -> Counters:
-        """Read all counters."""
+        """Read all counters of this process."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         status = _fields("/proc/self/status")
         read = int(_fields("/proc/self/io").get("read_bytes", "0"))

@@ -1,4 +1,4 @@
-"""Whether the processors of a run are its own, or share their cores with someone.
+"""This module tells whether the processors of a run are its own, or share their cores with someone.
 
 The processors of a virtual machine are threads of its host. Two of them may be put on the two hardware threads of one core, and
 other guests come and go on the hardware thread beside one: for hundredths of a second up to several seconds, and for six to
@@ -59,7 +59,7 @@ _LOADS: Mapping[str, Callable[[], Callable[[], object]]] = MappingProxyType({HAS
 
 
 def _time_us(work: Callable[[], object]) -> float:
-    """Median of some runs."""
+    """Return the median time of some runs."""
     times = []
     for _ in range(_RUNS):
         start = time.perf_counter_ns()
@@ -147,7 +147,7 @@ class Interference:
         return max(min(times) for times in self._alone.values())
 
     def wait(self) -> float:
-        """`wait_until_free` for all processors."""
+        """Wait by `wait_until_free` for all processors."""
         self.look()
         return wait_until_free(self._processors, self.usual_us, self._load)
 
@@ -156,6 +156,6 @@ class Interference:
         return together_us(self._processors, self._load) / self.usual_us
 
     def look(self) -> None:
-        """Follow what is usual."""
+        """Update the usual time from a new look."""
         for processor, times in self._alone.items():
             times.append(together_us((processor,), self._load))

@@ -22,7 +22,7 @@ class _Document(BaseModel):
 
 
 class _Job(_Document):
-    """What every job tells its worker.
+    """Every job tells its worker these settings.
 
     Attributes:
         setting: name of the baseline, see `baselines.registry`.
@@ -100,7 +100,7 @@ class OnceJob(_Document):
 
 
 class OnceResult(_Document):
-    """What the first execution takes more than the second, in ms."""
+    """The extra time of the first execution over the second, in ms."""
 
     kind: Literal["once"] = "once"
     time_ms: float
@@ -117,7 +117,7 @@ class Resident(_Document):
 
 
 class Artefact(_Document):
-    """What a setting loads for one model.
+    """An artefact names the files that a setting loads for one model.
 
     Attributes:
         main: the file that is opened.
@@ -144,7 +144,7 @@ class Artefact(_Document):
 
 
 class PrepareResult(_Document):
-    """What preparing gave: an artefact, or the one-line reason why there is none."""
+    """Preparing gave an artefact, or the one-line reason why there is none."""
 
     kind: Literal["prepare"] = "prepare"
     engine_version: str = ""
@@ -154,7 +154,7 @@ class PrepareResult(_Document):
 
 
 class RunResult(_Document):
-    """What one worker measured; `reason` is set, and the rest is not, where the setting cannot run the model.
+    """A worker's measurements of one run; `reason` is set, and the rest is not, where the setting cannot run the model.
 
     Attributes:
         cold_ms: from opening the model to the first output.

@@ -13,7 +13,7 @@ from edgeplan.writable import cannot_write
 
 
 class Journal:
-    """A journal on disk.
+    """A journal on disk holds one record a line.
 
     Args:
         path: the file; its folder is made. A last line that was cut short by a kill is dropped when the journal is opened.
@@ -45,7 +45,7 @@ class Journal:
             raise cannot_write(error, self._path) from error
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """All records, in the order they were added.
+        """Yield all records in the order they were added.
 
         Raises:
             FormatError: a line is not JSON.

@@ -34,7 +34,7 @@ class NoGroupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """How a process fared.
+    """The outcome of a process that was held to a limit of memory.
 
     Attributes:
         code: exit code; negative: the signal that ended it (9: out of memory).
@@ -75,14 +75,14 @@ class MemoryGroup:
 
     @property
     def failures(self) -> int:
-        """How often an allocation hit the limit."""
+        """Count the allocations that hit the limit."""
         if self._version == 1:
             return int((self._path / "memory.failcnt").read_text())
         lines = (self._path / "memory.events").read_text().split()
         return int(lines[lines.index("max") + 1])
 
     def add(self, process: int) -> None:
-        """Take in a process."""
+        """Put a process into the group."""
         (self._path / "cgroup.procs").write_text(str(process))
 
     def limit(self, budget: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ _STDERR_LINES = 3
 
 
 def peak_bytes(model: Path, processors: tuple[int, ...]) -> int:
-    """What ONNX Runtime takes over idle by default, all pages.
+    """Measure ONNX Runtime's peak over idle by default, all pages, in bytes.
 
     Raises:
         ColdRunError: it cannot run the model.
@@ -42,7 +42,7 @@ class Inputs:
 
 
 def inputs_of(model: Path) -> Inputs:
-    """A model's inputs.
+    """Return random inputs of a model.
 
     Raises:
         ModelError: it cannot be read.
@@ -57,7 +57,7 @@ def inputs_of(model: Path) -> Inputs:
 
 
 def prepared(setting: str, model: Path, inputs: Inputs, folder: Path, threads: int) -> Artefact:
-    """What a setting loads for a model.
+    """Prepare the artefact that a setting loads for a model.
 
     Raises:
         ColdRunError: the setting cannot run it; its reason is in the message.

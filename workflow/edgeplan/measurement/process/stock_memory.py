@@ -1,4 +1,4 @@
-"""What a stock engine takes of memory, in a process of its own: `python -m edgeplan.measurement.process.stock_memory`.
+"""A stock engine's memory is measured in a process of its own: `python -m edgeplan.measurement.process.stock_memory`.
 
 JSON on stdin, JSON on stdout. Idle is the process with the engine's library loaded and its inputs there, no model opened.
 """
@@ -57,7 +57,7 @@ class StockJob(_Document):
 
 
 class StockResult(_Document):
-    """What the process says of itself.
+    """The answer of such a process about its memory and times.
 
     Attributes:
         idle, peak: memory before the model was opened, and after the inferences.
@@ -79,7 +79,7 @@ class StockResult(_Document):
 
     @property
     def peak_over_idle(self) -> int:
-        """Bytes, all pages counted."""
+        """Return the peak over idle in bytes, all pages counted."""
         return max(0, self.peak.peak - self.idle.rss)
 
 
