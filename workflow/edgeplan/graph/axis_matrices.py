@@ -1,4 +1,4 @@
-"""What stands for steps that oneDNN has no primitive of: the places along one axis are mixed by fixed weights.
+"""Axis matrices replace steps that oneDNN has no primitive for: the places along one axis are mixed by fixed weights.
 
 Interpolation, means, sums, picks and average pooling mix a few places, by weights that follow from the operator alone. Along
 short axes that is a product with a matrix; along long ones a compiled kernel is told the places and weights as tables. Both
@@ -40,7 +40,7 @@ def axis_matrix(step: Step) -> Array:
 
 
 def tables(step: Step) -> tuple[npt.NDArray[Any], ...]:
-    """What a compiled step is told beside its operands.
+    """Return the tables that a compiled step reads beside its operands.
 
     Args:
         step: its `form` is `pick` (the places, and what stands where there is none), `triangle` (how many places of each row
@@ -56,7 +56,7 @@ def tables(step: Step) -> tuple[npt.NDArray[Any], ...]:
 
 
 def taps(settings: Mapping[str, Any]) -> int:
-    """How many places each one written is mixed of, by settings as those of `axis_matrix`."""
+    """Count the places that each one written is mixed of, by settings as those of `axis_matrix`."""
     form = settings["form"]
     if form == "average":
         return int(settings["window"])

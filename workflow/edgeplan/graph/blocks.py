@@ -20,7 +20,7 @@ BYTES, STARTS, REACH, STEP, STRIDES = range(5)
 
 
 class Walked(NamedTuple):
-    """How a kernel goes over one operand.
+    """A walk says how a kernel goes over one operand.
 
     Attributes:
         dtype: element type.
@@ -155,7 +155,7 @@ def triangle(shape: Shape, dtype: str) -> tuple[int, ...]:
 
 
 def block_length(given: Sequence[int]) -> int:
-    """How long the block is that stands at the head of some numbers; 0 if there is none."""
+    """Return the length of the block at the head of some numbers; 0 without one."""
     if len(given) < AT_DIMS:
         return 0
     rank, operands = given[AT_RANK], given[AT_OPERANDS]
@@ -163,7 +163,7 @@ def block_length(given: Sequence[int]) -> int:
 
 
 def span_bytes(given: Sequence[int], operand: int) -> int:
-    """How many bytes a kernel may touch of an operand, from its address on.
+    """Return the bytes that a kernel may touch of an operand, from its address on.
 
     Raises:
         ValueError: the block is none, or touches what lies before the address.

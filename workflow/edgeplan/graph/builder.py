@@ -50,7 +50,7 @@ class GraphBuilder:
         return self.shape(tensor)[1]
 
     def count(self, *op_types: str) -> int:
-        """How many operators of these ONNX types have been added."""
+        """Count the operators added of these ONNX types."""
         return sum(op.op_type in op_types for op in self._operators)
 
     def _op(
@@ -115,7 +115,7 @@ class GraphBuilder:
         return self.conv(x, self.channels(x), kernel, stride, groups=self.channels(x), name=name)
 
     def bn(self, x: str, *, name: str = "") -> str:
-        """Batch normalisation at inference."""
+        """Add a batch normalisation at inference."""
         c = (self.channels(x),)
         weights = {"scale": c, "bias": c, "mean": c, "variance": c}
         return self._op("BatchNormalization", [x], [self.shape(x)], weights=weights, attributes={"epsilon": 1e-5}, name=name)[0]
@@ -128,7 +128,7 @@ class GraphBuilder:
         return self._op(op_type, [x], [self.shape(x)], attributes=attributes, name=name)[0]
 
     def relu(self, x: str, *, name: str = "") -> str:
-        """Rectified linear unit."""
+        """Add a rectified linear unit."""
         return self.activation(x, "relu", name=name)
 
     def _binary(self, op_type: str, a: str, b: str, name: str) -> str:
@@ -162,7 +162,7 @@ class GraphBuilder:
         return self._op(op_type, [x], [out], attributes=attributes, name=name)[0]
 
     def maxpool(self, x: str, kernel: Size, stride: Size, pad: Padding = 0, *, ceil: bool = False, name: str = "") -> str:
-        """Max pooling."""
+        """Add a max pooling over windows."""
         return self._pool("MaxPool", x, kernel, stride, pad, ceil, name)
 
     def avgpool(self, x: str, kernel: Size, stride: Size, pad: Padding = 0, *, ceil: bool = False, name: str = "") -> str:
@@ -191,7 +191,7 @@ class GraphBuilder:
         return self._op("Gemm", [x], [(n, out_features)], weights=weights, attributes={"transB": 1}, name=name)[0]
 
     def concat(self, xs: Sequence[str], *, name: str = "") -> str:
-        """Concatenation over channels."""
+        """Add a concatenation over channels."""
         n, _, *rest = self.shape(xs[0])
         out = (n, sum(self.channels(x) for x in xs), *rest)
         return self._op("Concat", xs, [out], attributes={"axis": 1}, name=name)[0]
@@ -206,7 +206,7 @@ class GraphBuilder:
         return self._op("Reshape", [x], [tuple(shape)], attributes={"shape": tuple(shape)}, name=name)[0]
 
     def transpose(self, x: str, perm: Sequence[int], *, name: str = "") -> str:
-        """Permute axes."""
+        """Add a transposition that permutes axes."""
         old = self.shape(x)
         return self._op("Transpose", [x], [tuple(old[p] for p in perm)], attributes={"perm": tuple(perm)}, name=name)[0]
 
@@ -260,7 +260,7 @@ class GraphBuilder:
         return self.reshape(y, (n, c, h, w), name=f"{name}.join")
 
     def lrn(self, x: str, size: int = 5, *, name: str = "") -> str:
-        """Local response normalisation (AlexNet)."""
+        """Add a local response normalisation (AlexNet)."""
         attributes: dict[str, Attribute] = {"size": size, "alpha": 1e-4, "beta": 0.75, "bias": 1.0}
         return self._op("LRN", [x], [self.shape(x)], attributes=attributes, name=name)[0]
 

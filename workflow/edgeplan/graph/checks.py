@@ -1,4 +1,4 @@
-"""What kernels, costs and predictors take for granted of a graph: shapes are known, and operators fit the tensors they read."""
+"""These checks hold a graph to the assumptions of costs and predictors: shapes are known, operators fit their tensors."""
 
 from __future__ import annotations
 

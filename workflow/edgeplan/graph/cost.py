@@ -1,4 +1,4 @@
-"""What operators and graphs cost on paper: multiply-adds, parameters, bytes moved.
+"""This module counts the costs of operators and graphs on paper: multiply-adds, parameters, bytes moved.
 
 FLOPs means multiply-adds, as in nn-Meter (footnote 1), and only convolutions, matrix products and recurrent layers do any:
 biases, batch normalisation, activations, pooling, additions and data movement count nothing.

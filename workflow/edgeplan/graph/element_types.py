@@ -22,7 +22,7 @@ def whole_type(types: Iterable[str]) -> str:
 
 
 def of_type(types: str) -> str:
-    """What is wrong with a model all of whose numbers are of these types."""
+    """Describe the fault of a model all of whose numbers are of these types."""
     return f"the model is of {types}: {NEXT_STEP}"
 
 

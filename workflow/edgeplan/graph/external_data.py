@@ -24,7 +24,7 @@ _AGAIN = "the file may be truncated: copy or export the model again, with its ex
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """Where a tensor lies.
+    """External data of a tensor lies in a file beside the model.
 
     Attributes:
         location: path of the file, relative to the model's folder.

@@ -1,4 +1,4 @@
-"""What a file is that is no ONNX model, told by its first bytes: most are models of other tools, or no models at all."""
+"""Files that are no ONNX model are told by their first bytes: most are models of other tools, or no models at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DOWNLOAD = "download it again: open its address in a browser, and take the link
 
 
 class FileKind(NamedTuple):
-    """What a file is ("a Git LFS pointer"), and what to do about it."""
+    """A kind of file ("a Git LFS pointer"), and the advice for it."""
 
     what: str
     next_step: str
@@ -63,7 +63,7 @@ _TEXT = re.compile(rb"[\t\n\r\x20-\x7e\x80-\xff]+")
 
 
 def file_kind(head: bytes, path: Path) -> FileKind | None:
-    """What a file is, if it is known to be no ONNX model.
+    """Tell the kind of a file that is known to be no ONNX model.
 
     Args:
         head: its first `HEAD_BYTES` bytes.
@@ -84,7 +84,7 @@ def file_kind(head: bytes, path: Path) -> FileKind | None:
 
 
 def foreign_graph(content: bytes, path: Path) -> FileKind | None:
-    """What a protobuf message without an ONNX graph is: ONNX and TensorFlow number their fields alike.
+    """Tell the kind of a protobuf message without an ONNX graph: ONNX and TensorFlow number their fields alike.
 
     Args:
         content: the whole file, or its beginning.
@@ -98,7 +98,7 @@ def foreign_graph(content: bytes, path: Path) -> FileKind | None:
 
 
 def folder_kind(path: Path) -> FileKind:
-    """What a folder is that was named in place of a model file."""
+    """Tell the kind of a folder that was named in place of a model file."""
     try:
         names = sorted(entry.name for entry in path.iterdir())
     except OSError:

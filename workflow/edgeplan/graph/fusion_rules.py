@@ -26,7 +26,7 @@ _CONVOLUTIONS = ("conv", "dwconv")
 
 
 class Alignments(BaseModel):
-    """How channel counts are classed: by the largest alignment that divides them, and apart below `small`."""
+    """Alignments class channel counts by the largest alignment that divides them, and apart below `small`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -45,7 +45,7 @@ class Alignments(BaseModel):
         return f"<{alignment}" if channels < self.small else str(alignment)
 
     def names(self) -> tuple[str, ...]:
-        """All classes that occur, the best aligned first."""
+        """Return the classes that occur, the best aligned first."""
         large = [str(a) for a in self.alignments]
         return (*large, *(f"<{a}" for a in self.alignments if a < self.small))
 
@@ -96,7 +96,7 @@ class Provenance(BaseModel):
 
 
 class FusionRules(BaseModel):
-    """What a device fuses.
+    """Fusion rules say which pairs of kinds a device fuses.
 
     Attributes:
         pairs: rule of an ordered pair of kinds, `"<first>_<next>"`; what is not named does not fuse.
@@ -141,7 +141,7 @@ class FusionRules(BaseModel):
         return self
 
     def fuses(self, head: str, tail: str, successor: str, context: str = "", other: str | None = None) -> bool:
-        """Whether a kernel from `head` to `tail` takes in `successor` (see `edgeplan.graph.splitting`)."""
+        """Tell whether a kernel from `head` to `tail` takes in `successor` (see `edgeplan.graph.splitting`)."""
         key = (head, tail, successor, context, other)
         known = self._known.get(key)
         if known is None:
@@ -149,7 +149,7 @@ class FusionRules(BaseModel):
         return known
 
     def forbids(self, head: str, tail: str, successor: str, context: str = "", other: str | None = None) -> bool:
-        """Whether there is a rule for the chain, and it says no."""
+        """Tell whether there is a rule for the chain, and it says no."""
         return self._rule(f"{head}+{tail}_{successor}", context, other) is False
 
     def _look_up(self, head: str, tail: str, successor: str, context: str, other: str | None) -> bool:
@@ -157,7 +157,7 @@ class FusionRules(BaseModel):
         return bool(self._rule(f"{head}_{successor}", context, other) if chain is None else chain)
 
     def _rule(self, name: str, context: str, other: str | None) -> bool | None:
-        """What a rule says in a context; None where there is no such rule."""
+        """Look a rule up in a context; None where there is no such rule."""
         for table in (self.inbound, self.pairs) if other is not None else (self.pairs,):
             if name in table:
                 rule = table[name]
@@ -196,7 +196,7 @@ class FusionRules(BaseModel):
         return labels
 
     def write(self, path: Path) -> None:
-        """Write as JSON, atomically."""
+        """Write the rules as JSON, atomically."""
         document = self.model_dump(mode="json", by_alias=True)
         if not self.provenance.prior:
             del document["provenance"]["prior"]
@@ -204,7 +204,7 @@ class FusionRules(BaseModel):
 
 
 def read_rules(path: Path) -> FusionRules:
-    """Read what `FusionRules.write` wrote.
+    """Read rules that `FusionRules.write` wrote.
 
     Raises:
         FormatError: missing, not JSON, another format version, or a field that does not fit (named in the message).

@@ -30,7 +30,7 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
+        """Return the number of elements."""
         count = 1
         for size in self.shape:
             count *= size
@@ -44,7 +44,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One ONNX node.
+    """An operator is one ONNX node of a graph.
 
     Attributes:
         name: unique within its graph.
@@ -68,7 +68,7 @@ class Operator:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """What is read, activations and weights, in ONNX's order."""
+        """Return the operands, activations and weights, in ONNX's order."""
         places = self.attributes.get("constants")
         if not isinstance(places, tuple):
             return (*self.inputs, *self.weights)
@@ -95,7 +95,7 @@ def _quarter_octaves(size: int) -> int:
 
 
 def _moves(op: Operator) -> bool:
-    """Whether an operator writes a buffer of its own and is not element-wise."""
+    """Tell whether an operator writes a buffer of its own and is not element-wise."""
     from edgeplan.graph.operators.registry import SPECS  # noqa: PLC0415  operators are told in terms of graphs
 
     return SPECS[op.op_type].moves
@@ -137,7 +137,7 @@ class Graph:
 
     @cached_property
     def footprint_bytes(self) -> int:
-        """What one run moves: all weights, and all that operators other than element-wise ones write.
+        """Return the bytes that one run moves: all weights, and all that operators other than element-wise ones write.
 
         Rounded to a quarter of an octave, so that models of about one size share it.
         """
@@ -147,7 +147,7 @@ class Graph:
 
     @cached_property
     def arena_bytes(self) -> int:
-        """What the activations alive at one time take at most, those of element-wise operators in place of their input.
+        """Return the most bytes of activations alive at one time, those of element-wise operators in place of their input.
 
         Rounded as `footprint_bytes` is.
         """
@@ -175,15 +175,15 @@ class Graph:
 
     @cached_property
     def by_name(self) -> Mapping[str, Operator]:
-        """Operators by name."""
+        """Return the operators by name."""
         return {op.name: op for op in self.operators}
 
     def shape(self, tensor: str) -> Shape:
-        """Shape of a tensor."""
+        """Return the shape of a tensor."""
         return self.tensors[tensor].shape
 
     def value_key(self, op: Operator, inputs: tuple[str, ...]) -> object:
-        """What an operator without weights computes from `inputs`: equal keys mean equal values.
+        """Return a key of the value that an operator without weights computes from `inputs`: equal keys mean equal values.
 
         The shapes of what it writes are part of it, so that operators stay apart even where a constant that tells them apart
         is no attribute.

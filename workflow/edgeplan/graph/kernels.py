@@ -24,7 +24,9 @@ CONTEXT = ("model_bytes", "arena_bytes")
 
 @dataclass(frozen=True, slots=True)
 class KernelConfig:
-    """What a kernel computes, independent of the model it sits in. Sizes are in elements, shapes in NCHW order.
+    """A kernel configuration describes a kernel independent of the model it sits in.
+
+    Sizes are in elements, shapes in NCHW order.
 
     Attributes:
         kind: kind of the anchor operator.
@@ -86,7 +88,7 @@ class KernelConfig:
 
     @staticmethod
     def from_json(text: str) -> KernelConfig:
-        """Inverse of `to_json`."""
+        """Read a configuration that `to_json` wrote."""
         return KernelConfig(**json.loads(text))
 
 
@@ -195,7 +197,7 @@ def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) ->
 
 
 def _wider(graph: Graph, op: Operator, what: str) -> int:
-    """How many more elements of the type that a cast reads would take the room of what it writes."""
+    """Return the further elements of the type that a cast reads which would take the room of its output."""
     if what != "cast":
         return 0
     read, written = graph.tensors[op.inputs[0]], graph.tensors[op.outputs[0]]
@@ -203,7 +205,7 @@ def _wider(graph: Graph, op: Operator, what: str) -> int:
 
 
 def _product(graph: Graph, op: Operator) -> tuple[int, int, int, int]:
-    """Of a product of matrices: how many there are, rows, what is summed over, columns."""
+    """Return the sizes of a product of matrices: their number, rows, the axis summed over, columns."""
     left, right = (graph.shape(name) for name in op.operands[:2])
     inner = left[0 if op.integer("transA", 0) else -1]
     columns = 1 if len(right) == 1 else right[-2 if op.integer("transB", 0) else -1]

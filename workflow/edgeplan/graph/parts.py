@@ -25,7 +25,7 @@ MOVED = MappingProxyType({1: "int8", 4: "int32", 8: "int64"})
 
 
 def moved(dtype: str) -> str:
-    """What a kernel that moves elements of a type takes them for."""
+    """Return the type by which a kernel moves elements of another type."""
     return MOVED[BYTES_PER_ELEMENT[dtype]]
 
 
@@ -178,7 +178,7 @@ class Chain:
         return self.step("split", [tensor], cut, {"axis": axis, "start": start})
 
     def finished(self, tensor: str) -> tuple[Part, ...]:
-        """All steps, of which the last writes what the operator does: `tensor`, in the operator's shape."""
+        """Return all steps, of which the last writes the operator's output `tensor`, in the operator's shape."""
         if not self._parts or self._shapes[tensor] != self._shapes[self._output] or self._parts[-1].outputs != [tensor]:
             tensor = self.step("reshape", [tensor], self._shapes[self._output])
         last = self._parts.pop()

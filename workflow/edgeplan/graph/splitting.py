@@ -13,7 +13,7 @@ from edgeplan.support.topology import topological
 
 
 class SplittingRules(Protocol):
-    """What splitting needs to know about a device; `edgeplan.graph.fusion_rules.FusionRules` is the implementation."""
+    """Splitting asks these rules about a device; `edgeplan.graph.fusion_rules.FusionRules` is the implementation."""
 
     @property
     def multi_inbound(self) -> int:
@@ -29,11 +29,11 @@ class SplittingRules(Protocol):
 
     @property
     def sums_overwrite(self) -> bool:
-        """Whether a sum joins a convolution only where its other operands have no reader left."""
+        """Tell whether a sum joins a convolution only where its other operands have no reader left."""
 
     @property
     def merges_duplicates(self) -> bool:
-        """Whether operators that compute the same value twice run once."""
+        """Tell whether operators that compute the same value twice run once."""
 
     @property
     def patterns(self) -> Sequence[tuple[str, ...]]:
@@ -46,13 +46,13 @@ class SplittingRules(Protocol):
         """The context of several tensors together; that of a graph input when there are none."""
 
     def fuses(self, head: str, tail: str, successor: str, context: str, other: str | None) -> bool:
-        """Whether a kernel that starts with `head` and ends with `tail` takes in `successor`.
+        """Tell whether a kernel that starts with `head` and ends with `tail` takes in `successor`.
 
         `context` is that of the kernel's output; `other` that of the successor's further inputs (None: it has none).
         """
 
     def forbids(self, head: str, tail: str, successor: str, context: str, other: str | None) -> bool:
-        """Whether a rule for just this chain says that it does not."""
+        """Tell whether a rule for just this chain forbids it."""
 
 
 _CONVOLUTIONS = frozenset({"conv", "dwconv"})
@@ -109,7 +109,10 @@ def _outputs(graph: Graph, members: Sequence[str]) -> tuple[str, ...]:
 
 
 class _Splitting:
-    """One traversal. Operators are known by their index in the graph, kernels by the index of their first operator."""
+    """A traversal groups the operators of a graph into kernels.
+
+    Operators are known by their index in the graph, kernels by the index of their first operator.
+    """
 
     def __init__(self, graph: Graph, rules: SplittingRules) -> None:
         self.graph, self.rules = graph, rules
@@ -191,7 +194,7 @@ class _Splitting:
         return not self.several_outputs or not self._closes_cycle(first, i)
 
     def _fuses(self, first: int, p: int, i: int, other: str | None) -> bool:
-        """What the rules say of a kernel from operator `first` to `p` and operator `i`."""
+        """Apply the rules to a kernel from operator `first` to `p` and operator `i`."""
         chain = (self.kinds[p], self.kinds[i], self.labels[p], other)
         if not self.rules.fuses(self.kinds[first], *chain):
             return False
@@ -200,7 +203,7 @@ class _Splitting:
         return not any(self.rules.forbids(head, *chain) for head in before & _CONVOLUTIONS)
 
     def _shares(self, p: int, i: int) -> bool:
-        """Whether operator `i` may join that of `p`, which has other readers."""
+        """Tell whether operator `i` may join that of `p`, which has other readers."""
         readers = self.consumers[p]
         if self.rules.multi_outbound == 0:
             head = self.kinds[self.kernel[p]]
@@ -213,7 +216,7 @@ class _Splitting:
         return i == (readers[0] if self.rules.multi_outbound == 1 else readers[-1])
 
     def _overwrites(self, p: int, i: int) -> bool:
-        """Whether all that reads the other operands of sum `i` runs before `p`."""
+        """Tell whether all readers of the other operands of sum `i` run before `p`."""
         others = {r for q in self.producers[i] if q != p for r in self.consumers[q]} - {i}
         stack, seen = [p], {p}
         while stack and not others <= seen:
@@ -224,7 +227,7 @@ class _Splitting:
         return others <= seen
 
     def _closes_cycle(self, first: int, i: int) -> bool:
-        """Whether another input of operator `i` depends on the kernel that it would join."""
+        """Tell whether another input of operator `i` depends on the kernel that it would join."""
         stack = [q for q in self.producers[i] if self.kernel[q] != first]
         seen = set(stack)
         while stack:

@@ -1,4 +1,4 @@
-"""What the runtime executes: steps, each a fused group of operators. Values only; nothing here knows oneDNN."""
+"""Steps are executed by the runtime; each is a fused group of operators. Values only; nothing here knows oneDNN."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ class Step:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """All activations read."""
+        """Return the names of all activations read."""
         return (*self.inputs, *(p.tensor for p in self.post_ops if p.tensor))
 
     @property
     def picks_places(self) -> bool:
-        """Whether it fails where what it reads is no index: it cannot run on whatever lies in memory."""
+        """Tell whether the step fails where an input is no index: it cannot run on arbitrary memory."""
         return self.kind == "compiled" and self.text("kernel").startswith(GATHERED)
 
     def sizes(self, key: str) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A graph as steps.
+    """A lowered graph consists of steps in the order of execution.
 
     Attributes:
         name: the graph's name.

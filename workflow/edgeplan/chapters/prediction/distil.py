@@ -45,7 +45,7 @@ _TOLERANCES = (0.0, 1e-4, 2e-4, 3e-4)
 
 @dataclass(frozen=True)
 class Distilled:
-    """What distilling has changed.
+    """The change of predictions that distilling caused.
 
     Attributes:
         size_bytes: of the trees.

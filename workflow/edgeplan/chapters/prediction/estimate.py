@@ -1,4 +1,4 @@
-"""How long the stages of the chapter take: budgets of params.yaml, and elsewhere what earlier runs took."""
+"""The chapter's stages take the budgets of params.yaml, and elsewhere the time of earlier runs."""
 
 from __future__ import annotations
 

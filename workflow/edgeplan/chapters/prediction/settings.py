@@ -14,7 +14,7 @@ from edgeplan.predictors.settings import TrainingSettings
 
 
 class ZooSettings(Section):
-    """The evaluated models.
+    """Settings of the zoo choose the evaluated models.
 
     Attributes:
         variants_per_family: evaluated variants of each of the 13 families.
@@ -26,7 +26,7 @@ class ZooSettings(Section):
 
 
 class TruthSettings(Section):
-    """How whole models are measured.
+    """Settings of the truth say how whole models are measured.
 
     Attributes:
         repeat: devices on which every model is measured a second time, for the repeatability ceiling.
@@ -59,7 +59,7 @@ class CalibrationSettings(Section):
 
 
 class EvaluationSettings(Section):
-    """What evaluation computes besides the tables.
+    """Settings of the evaluation choose its computations besides the tables.
 
     Attributes:
         batch_models: models whose predictions from kernel tables are timed; the paper's dataset has 26,000.
@@ -88,7 +88,7 @@ class TransferSettings(Section):
 
 
 class Params(ChapterParams):
-    """What the chapter reads of params.yaml."""
+    """The chapter reads these sections of params.yaml."""
 
     zoo: ZooSettings
     measurement: MeasurementSettings

@@ -1,4 +1,4 @@
-"""How fast predictions are: the command as a whole process, the call inside one, and the paper's 26,000 models at once."""
+"""The speed of predictions: the command as a whole process, the call inside one, and the paper's 26,000 models at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FILE = "speed.json"
 
 
 class Speed(BaseModel):
-    """How fast predictions were, and where that was measured (evaluation/speed.json).
+    """The measured speed of predictions, and its machine (evaluation/speed.json).
 
     Attributes:
         format_version: version of this document.
@@ -100,7 +100,7 @@ def _digest(predictor: DevicePredictor) -> str:
 
 
 def stored_speed(path: Path) -> Speed:
-    """What was measured before.
+    """Read the speed measured before.
 
     Raises:
         FormatError: it cannot be read, or is of another format version.
@@ -116,7 +116,7 @@ def stored_speed(path: Path) -> Speed:
 
 
 def measure_speed(params: Params, device: str, rules: FusionRules, predictor: DevicePredictor) -> dict[str, float]:
-    """How fast predictions are on this machine.
+    """Measure the speed of predictions on this machine.
 
     Returns:
         Median times `predict_process_s` and `predict_call_ms` (ResNet-50); if as many models are asked for, also

@@ -61,7 +61,7 @@ def element_type(number: int, name: str, source: str) -> str:
 
 
 def is_known_type(constant: TensorProto) -> bool:
-    """Whether the graph knows a constant's element type."""
+    """Tell whether the graph knows a constant's element type."""
     return constant.data_type in _ELEMENT_TYPES
 
 
@@ -90,7 +90,7 @@ def constant_tensor(name: str, constant: TensorProto, source: str) -> Tensor:
 
 
 def held_value(node: onnx.NodeProto) -> TensorProto | None:
-    """What a `Constant` node holds: its tensor, or its number or numbers as one; None for text and sparse tensors."""
+    """Return the value of a `Constant` node: its tensor, or its number or numbers as one; None for text and sparse tensors."""
     for attribute in node.attribute:
         if attribute.name == "value" and attribute.type == onnx.AttributeProto.TENSOR:
             return attribute.t

@@ -1,4 +1,4 @@
-"""What an ONNX file holds, looked through once before a graph is made of it: later code takes all of this for granted.
+"""An ONNX file's contents are checked once before a graph is made of it: later code takes all of this for granted.
 
 ONNX's own checker looks at single nodes; names, versions, stored constants and who writes what are looked at here.
 """
@@ -60,7 +60,7 @@ class Contents:
 
 
 def contents_of(model: onnx.ModelProto, source: str) -> Contents:
-    """Look a model through.
+    """Check the contents of a model and index them.
 
     Args:
         model: the model; it is not changed.
@@ -131,7 +131,7 @@ def _check_nodes(g: onnx.GraphProto, source: str) -> None:
 
 
 def other_types(g: onnx.GraphProto) -> str:
-    """What a model is of that is not of float32, for messages; "" if it is."""
+    """Describe the element types of a model other than float32, for messages; "" without any."""
     quantised = [node.op_type for node in g.node if _QUANTISED.fullmatch(node.op_type)]
     if quantised:
         return f"8-bit integers ({quantised[0]})"

@@ -137,7 +137,7 @@ class _Rewriting:
         self.tensors[name] = constant_tensor(name, constant, self.source)
 
     def _aligning(self, name: str) -> int:
-        """How many nodes broadcast a constant from an axis on."""
+        """Count the nodes that broadcast a constant from an axis on."""
         found = 0
         for node in self.old.nodes:
             given = {a.name for a in node.attribute if a.name == "axis" or a.i}

@@ -102,7 +102,7 @@ class _Patterns:
                         return
 
     def _leaves(self, tensor: str, depth: int) -> dict[str, None]:
-        """All activations that a tensor is computed of by arithmetic, itself first."""
+        """Return the activations that a tensor is computed of by arithmetic, itself first."""
         found = {tensor: None}
         made = self.producer.get(tensor)
         if depth and made is not None and made.op_type in _ARITHMETIC:
@@ -111,7 +111,7 @@ class _Patterns:
         return found
 
     def _behind(self, op: Operator) -> tuple[Operator, ...]:
-        """What is computed from an operator by arithmetic, the nearest first; of many readers only the first."""
+        """Return the operators behind an operator by arithmetic, the nearest first; of many readers only the first."""
         found = [op]
         for last in found:
             near = (reader for reader in self.readers.get(last.outputs[0], ()) if reader.op_type in _ARITHMETIC)
@@ -196,7 +196,7 @@ def _equal(found: _Polynomial | None, wanted: _Polynomial) -> bool:
 
 
 def _computed(op: Operator, terms: Sequence[_Polynomial]) -> _Polynomial | None:
-    """What an arithmetic operator makes of its operands; None if that is no polynomial, or one of high powers."""
+    """Return the polynomial of an arithmetic operator; None if it is none, or one of high powers."""
     first, second = terms[0], terms[-1]
     if op.op_type == "Neg":
         return {powers: -value for powers, value in first.items()}

@@ -1,4 +1,4 @@
-"""What exporters write, as a model of static shape without shape arithmetic.
+"""Preparation turns an exporter's file into a model of static shape without shape arithmetic.
 
 Symbolic axes get sizes, inputs that steer the graph get values, half precision becomes single, and what follows from
 constants is computed once (by onnxscript). Models that can be read as they are stay untouched.
@@ -52,7 +52,7 @@ _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT1
 
 @dataclass(frozen=True)
 class Preparation:
-    """What a model's file leaves open.
+    """A preparation fixes the shapes and values that a model's file leaves open.
 
     Attributes:
         shapes: of inputs, by name.
@@ -118,7 +118,7 @@ def _no_shape(name: str, text: str) -> ModelError:
 
 
 def needs_preparation(model: onnx.ModelProto) -> bool:
-    """Whether a file leaves shapes open, or holds arithmetic on shapes or constants, subgraphs, functions or half precision."""
+    """Tell whether a file leaves shapes open, or holds arithmetic on shapes, subgraphs, functions or half precision."""
     open_shapes = any(dim.dim_value <= 0 for value in _given(model).values() for dim in value.type.tensor_type.shape.dim)
     return (
         open_shapes
@@ -131,7 +131,7 @@ def needs_preparation(model: onnx.ModelProto) -> bool:
 
 
 def _reads_constants_alone(model: onnx.ModelProto) -> bool:
-    """Whether an operator that is known computes something from constants: no kernel does that anew in each run."""
+    """Tell whether a known operator computes something from constants: no kernel does that anew in each run."""
     known = {tensor.name for tensor in model.graph.initializer}
     for node in model.graph.node:
         held = node.op_type == "Constant" or (node.op_type == "Identity" and known.issuperset(node.input))
@@ -143,7 +143,7 @@ def _reads_constants_alone(model: onnx.ModelProto) -> bool:
 
 
 def _is_half(model: onnx.ModelProto) -> bool:
-    """Whether stored tensors, constants, inputs or outputs are of half precision."""
+    """Tell whether stored tensors, constants, inputs or outputs are of half precision."""
     g = model.graph
     held = (a.t for node in g.node for a in node.attribute if a.HasField("t"))
     declared = (value.type.tensor_type.elem_type for value in (*g.input, *g.output))
@@ -151,7 +151,7 @@ def _is_half(model: onnx.ModelProto) -> bool:
 
 
 def _is_odd_output(model: onnx.ModelProto) -> bool:
-    """Whether an output is a constant whose integers do not stand as bytes in the file, from where it would be handed out."""
+    """Tell whether an output is a constant whose integers do not stand as bytes in the file."""
     names = {output.name for output in model.graph.output}
     for node in reversed(model.graph.node):
         if names.isdisjoint(node.output):
@@ -325,7 +325,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _is_unstored(tensor: onnx.TensorProto) -> bool:
-    """Whether integers do not stand as bytes in the file, where kernels would find them."""
+    """Tell whether integers do not stand as bytes in the file, where kernels would find them."""
     return tensor.data_type in _STORED and not tensor.HasField("raw_data") and tensor.data_location != TensorProto.EXTERNAL
 
 
@@ -455,7 +455,7 @@ def _give_shapes(model: onnx.ModelProto, wanted: Preparation, source: str) -> No
 
 
 def _sizes_of_symbols(inputs: Mapping[str, onnx.ValueInfoProto], wanted: Preparation) -> dict[str, int]:
-    """What the shapes that are wanted say of the names of axes."""
+    """Return the sizes of named axes that the wanted shapes imply."""
     symbols: dict[str, int] = {}
     for name, sizes in wanted.shapes.items():
         kind = inputs[name].type.tensor_type
@@ -552,5 +552,5 @@ def _told(dim: onnx.TensorShapeProto.Dimension) -> str:
 
 
 def _named_axis(dim: onnx.TensorShapeProto.Dimension) -> bool:
-    """Whether an axis has a name that other inputs may share; exporters write "?" for none."""
+    """Tell whether an axis has a name that other inputs may share; exporters write "?" for none."""
     return dim.dim_param not in ("", "?")

@@ -18,7 +18,7 @@ _NO_SHARE = 1e-30
 
 
 def _whole(op: Operator, shapes: dict[str, Shape]) -> bool:
-    """Whether the operands have the output's rank, and one of the activations its shape."""
+    """Tell whether the operands have the output's rank, and one of the activations its shape."""
     out = shapes[op.outputs[0]]
     return all(len(shapes[name]) == len(out) for name in op.inputs) and any(shapes[name] == out for name in op.inputs)
 

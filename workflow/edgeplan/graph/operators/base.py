@@ -1,4 +1,4 @@
-"""What the package knows of an ONNX operator, as one value."""
+"""A specification holds the package's knowledge of an ONNX operator as one value."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ELSEWHERE = "run it on another engine"
 
 @dataclass(frozen=True, slots=True)
 class OperatorSpec:
-    """An ONNX operator.
+    """A specification describes an ONNX operator.
 
     Attributes:
         types: ONNX's names of it; several where all else is the same.
@@ -87,7 +87,7 @@ class OperatorSpec:
 
     @property
     def all_kinds(self) -> tuple[str, ...]:
-        """All kinds that it may be."""
+        """Return all kinds that the operator may be."""
         return self.kinds or ((self.kind,) if isinstance(self.kind, str) else ())
 
 
@@ -107,7 +107,7 @@ def word(value: bytes) -> str:
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """Attributes by name."""
+    """Return the attributes of a node by name."""
     from onnx import helper  # noqa: PLC0415  operators are known where models are run, too, and these need no onnx
 
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -123,7 +123,7 @@ def copied(node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def is_zero(name: str, constants: Mapping[str, onnx.TensorProto]) -> bool:
-    """Whether a constant is known to hold nothing but zeros."""
+    """Tell whether a constant is known to hold nothing but zeros."""
     from onnx import TensorProto, numpy_helper  # noqa: PLC0415  see `attributes_of`
 
     constant = constants.get(name)
@@ -133,7 +133,7 @@ def is_zero(name: str, constants: Mapping[str, onnx.TensorProto]) -> bool:
 
 
 def broadcasts(shape: Shape, to: Shape) -> bool:
-    """Whether a shape is broadcast to another by numpy's rules."""
+    """Tell whether a shape is broadcast to another by numpy's rules."""
     ends = zip(reversed(shape), reversed(to), strict=False)
     return len(shape) <= len(to) and all(a in (1, b) for a, b in ends)
 

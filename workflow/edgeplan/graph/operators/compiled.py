@@ -208,7 +208,7 @@ def compiled(graph: Graph, op: Operator) -> Part | None:
 
 
 def lacks_kernel(graph: Graph, op: Operator, elements: frozenset[str]) -> str:
-    """What of an operator's types neither its steps nor a compiled kernel compute, or "".
+    """Describe the types of an operator that neither its steps nor a compiled kernel compute, or "".
 
     Args:
         graph: the graph.

@@ -94,7 +94,7 @@ def _check_slice(graph: Graph, op: Operator) -> Problem:
 
 
 def _slice(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """What lies side by side is copied as a block, else place by place."""
+    """Copy places that lie side by side as a block, the others one by one."""
     chain, tensor = Chain(op, shapes), op.inputs[0]
     for axis, places in slice_ranges(graph, op).items():
         tensor = chain.cut(tensor, axis, places.start, len(places)) if places.step == 1 else chain.picked(

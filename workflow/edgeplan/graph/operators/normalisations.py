@@ -1,4 +1,4 @@
-"""Normalisations, and softmax."""
+"""These operators are normalisations and softmax."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _lacks_norm(graph: Graph, op: Operator) -> str:
 
 
 def _scale(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Of examples of one pixel, as a matrix: oneDNN 3.2 takes a value for each channel there for one for each example."""
+    """Scale examples of one pixel as a matrix: oneDNN 3.2 takes a value for each channel there for one for each example."""
     roles, settings = ("bn_scale", "bn_bias", "bn_mean", "bn_variance"), {"epsilon": op.number("epsilon", 1e-5)}
     shape = shapes[op.inputs[0]]
     if len(shape) == _MATRIX or shape[0] == 1 or math.prod(shape[2:]) > 1:

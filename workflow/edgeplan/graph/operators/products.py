@@ -18,7 +18,7 @@ _FULLY_CONNECTED_RANKS = (2, 3, 4)  # further axes would fold into the one that 
 
 
 def is_fully_connected(graph: Graph, op: Operator) -> bool:
-    """Whether a `Gemm` or `MatMul` multiplies an activation of two to four axes, as it is, by a matrix of weights."""
+    """Tell whether a `Gemm` or `MatMul` multiplies an activation of two to four axes, as it is, by a matrix of weights."""
     left, right = op.operands[:2]
     ranks = len(graph.shape(left)) in _FULLY_CONNECTED_RANKS and len(graph.shape(right)) == _MATRIX_RANK
     return ranks and left in op.inputs and right in op.weights and not op.integer("transA", 0)
@@ -74,7 +74,7 @@ def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
 
 
 def _is_bias(shape: Shape, columns: int) -> bool:
-    """Whether a third operand is one value for each column, or one for all."""
+    """Tell whether a third operand is one value for each column, or one for all."""
     return math.prod(shape) == 1 or (shape[-1:] == (columns,) and math.prod(shape) == columns)
 
 

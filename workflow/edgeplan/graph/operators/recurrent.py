@@ -1,4 +1,4 @@
-"""Recurrent layers."""
+"""These operators are recurrent layers (LSTM, GRU, RNN)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _PLAIN: Mapping[str, str] = MappingProxyType({"Tanh": "tanh", "Relu": "relu", "S
 def _form(
     node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
 ) -> onnx.NodeProto:
-    """All initial states, or none, in; Y out, and all last states where something reads one of them."""
+    """Describe the form: all initial states, or none, in; Y out, and all last states where something reads one of them."""
     for name, role in zip(map(str, node.input), _INPUTS, strict=False):
         if name and role in ("W", "R", "B", "P") and name not in constants:
             refuse(node, source, f"whose {role} is no initialiser", FOLD)

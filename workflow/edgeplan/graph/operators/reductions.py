@@ -37,7 +37,7 @@ def reduced_axes(graph: Graph, op: Operator) -> tuple[int, ...]:
 
 
 def is_over_image(graph: Graph, op: Operator) -> bool:
-    """Whether a reduction runs over all axes of the image and no other."""
+    """Tell whether a reduction runs over all axes of the image and no other."""
     rank = len(graph.shape(op.inputs[0]))
     return rank in _SPATIAL_RANKS and reduced_axes(graph, op) == tuple(range(2, rank))
 

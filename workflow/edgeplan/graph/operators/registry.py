@@ -1,4 +1,7 @@
-"""All operators. A new one is a value in the file of its family, a new family a file and a line here."""
+"""This registry lists every operator; a new one is a value in the file of its family, a new family a file and a line here.
+
+A new one is a value in the file of its family, a new family a file and a line here.
+"""
 
 from __future__ import annotations
 

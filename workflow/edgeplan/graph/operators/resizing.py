@@ -137,7 +137,7 @@ def _every(op: Operator, before: Shape, after: Shape, strides: tuple[int, ...]) 
 
 
 def _by_half_pixels(op: Operator, before: Shape, after: Shape, axis: int) -> bool:
-    """Whether interpolation is oneDNN's, which goes by the sizes alone and by the centres of pixels."""
+    """Tell whether interpolation is oneDNN's, which goes by the sizes alone and by the centres of pixels."""
     size, out, scale = before[axis], after[axis], _scale(op, before, after, axis)
     coordinates = _coordinates(op)
     if op.integer("antialias", 0) and scale < 1:

@@ -1,4 +1,4 @@
-"""What is selected of an axis, or of a matrix, by order or by place."""
+"""These operators select elements of an axis, or of a matrix, by order or by place."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _check_triangle(graph: Graph, op: Operator) -> Problem:
 
 
 def _triangle(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """What lies on one side of a diagonal, and zeros."""
+    """Keep one side of a diagonal, and write zeros elsewhere."""
     shape, dtype = shapes[op.inputs[0]], graph.tensors[op.inputs[0]].dtype
     chain, upper = Chain(op, shapes), op.integer("upper", 1)
     diagonal, most = op.integers("k", (0,))[0], shape[-2] + shape[-1]

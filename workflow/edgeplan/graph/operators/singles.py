@@ -41,7 +41,7 @@ def alike(*choices: Mapping[str, Attribute]) -> Draw:
 
 
 def pair(rng: Random, shape: Shape) -> Single:
-    """Of two maps, of a map and a value for each channel, or of a map and weights for each channel."""
+    """Build an operator on two maps, a map and a value for each channel, or a map and weights for each channel."""
     n, channels, *rest = shape
     second = (n, channels, *[1] * len(rest))
     return rng.choice(
@@ -82,7 +82,7 @@ def joined(rng: Random, shape: Shape) -> Single:
 
 
 def parted(rng: Random, shape: Shape) -> Single:
-    """Two parts over channels."""
+    """Build an operator that splits channels in two parts."""
     first = rng.randint(1, shape[1] - 1)
     parts = tuple((shape[0], size, *shape[2:]) for size in (first, shape[1] - first))
     return Single((shape,), parts[0], attributes={"axis": 1, "split": (first, shape[1] - first)}, more=parts[1:])
@@ -97,7 +97,7 @@ def sliced(rng: Random, shape: Shape) -> Single:
 
 
 def padded(rng: Random, shape: Shape) -> Single:
-    """Zeros around the image."""
+    """Build an operator that pads the image with zeros."""
     n, channels, height, width = shape
     by = rng.randint(1, 3)
     pads = (0, 0, by, by, 0, 0, by, by)

@@ -1,4 +1,4 @@
-"""What convolutions and poolings share: windows that slide over one axis, two or three."""
+"""Convolutions and poolings share windows that slide over one axis, two or three."""
 
 from __future__ import annotations
 

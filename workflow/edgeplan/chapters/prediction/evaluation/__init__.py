@@ -1,1 +1,1 @@
-"""What the chapter shows: evidence, tables, figures, figures of merit and findings."""
+"""This package evaluates the chapter: evidence, tables, figures, figures of merit and findings."""

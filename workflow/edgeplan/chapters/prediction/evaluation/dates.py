@@ -111,7 +111,7 @@ def _joined(found: Mapping[str, str]) -> str:
 
 
 def together(texts: Iterable[str]) -> tuple[str, list[str]]:
-    """What several tables say of when they were measured, as one text, and the stages on which they differ."""
+    """Join the dates of several tables as one text, and list the stages on which they differ."""
     said: dict[str, set[str]] = {}
     for text in dict.fromkeys(texts):
         for part in text.split(_BETWEEN) if text != NOTHING else ():

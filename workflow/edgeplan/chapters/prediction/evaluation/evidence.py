@@ -1,4 +1,4 @@
-"""What an evaluation reads: the tables and documents of one device, each of which may be absent."""
+"""The evidence of an evaluation is the tables and documents of one device, each of which may be absent."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Evidence:
     speed_told: str = ""
 
     def has(self, *names: str) -> bool:
-        """Whether all named parts are there and not empty."""
+        """Tell whether all named parts are there and not empty."""
         return all(part is not None and len(part) > 0 for part in (getattr(self, name) for name in names))
 
     def frame(self, name: str, *columns: str) -> pd.DataFrame:
@@ -103,7 +103,7 @@ class Evidence:
         return part
 
     def evaluated(self, *columns: str) -> pd.DataFrame:
-        """The evaluated variants."""
+        """Return the rows of evaluated variants."""
         return self.frame("models", "model_id", "family", "measured_ms", *columns).reset_index(drop=True)
 
     def optional(self, column: str, *others: str) -> pd.DataFrame | None:

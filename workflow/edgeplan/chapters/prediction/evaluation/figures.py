@@ -1,4 +1,7 @@
-"""The registry of figures. A new figure is one function and one line of `FIGURES`."""
+"""This registry lists figures; a new one is one function and one line of `FIGURES`.
+
+A new figure is one function and one line of `FIGURES`.
+"""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def shares_by_family(evidence: Evidence) -> pd.DataFrame:
 
 
 def breakdown(evidence: Evidence) -> Any:
-    """Fig. 6: stacked shares of kernel kinds by family."""
+    """Draw figure 6 of the paper: stacked shares of kernel kinds by family."""
     table = shares_by_family(evidence)
     kept = [k for k in table.columns if table[k].max() >= _SMALL_SHARE][:_MAX_KINDS]
     small = [k for k in table.columns if k not in kept]
@@ -94,7 +94,7 @@ def _empty(axis: Any) -> None:
 
 
 def sizes(evidence: Evidence) -> Any:
-    """Fig. 7: one Conv by kernel size and by input size."""
+    """Draw figure 7 of the paper: one Conv by kernel size and by input size."""
     rows = evidence.frame("sweeps", "sweep", "x", "measured_us", "predicted_us")
     figure, axes = canvas(10, 4.2, 2)
     names = {
@@ -111,7 +111,7 @@ def sizes(evidence: Evidence) -> Any:
 
 
 def channels(evidence: Evidence) -> Any:
-    """Fig. 8: one Conv by output channels."""
+    """Draw figure 8 of the paper: one Conv by output channels."""
     rows = evidence.frame("sweeps", "sweep", "x", "measured_us", "predicted_us")
     figure, (axis,) = canvas(10, 4.4)
     part = rows[rows["sweep"] == "out_channels"]

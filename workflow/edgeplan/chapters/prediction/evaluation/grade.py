@@ -1,4 +1,4 @@
-"""How far the figures of a machine can be trusted: good, fair or poor, by models that were measured again minutes later."""
+"""A grade says how far a machine's figures can be trusted (good, fair, poor), by models measured again minutes later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The registry of tables. A new table is one function and one line of `TABLES`."""
+"""This registry lists tables; a new one is one function and one line of `TABLES`.
+
+A new table is one function and one line of `TABLES`.
+"""
 
 from __future__ import annotations
 

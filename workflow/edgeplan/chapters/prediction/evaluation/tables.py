@@ -1,4 +1,4 @@
-"""How the tables of the chapter are written and read back."""
+"""This module writes the tables of the chapter and reads them back."""
 
 from __future__ import annotations
 

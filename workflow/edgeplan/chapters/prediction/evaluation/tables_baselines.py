@@ -62,7 +62,7 @@ def table_baselines(evidence: Evidence) -> pd.DataFrame:
 
 
 def baseline_verdicts(table: pd.DataFrame) -> pd.DataFrame:
-    """Whether FLOPs, FLOPs+MAC and operator sum are beaten on every family: +-10 % accuracy never higher, RMSPE lower.
+    """Tell whether FLOPs, FLOPs+MAC and operator sum are beaten on every family: +-10 % accuracy never higher, RMSPE lower.
 
     Args:
         table: from `baselines` or `table_baselines`.
@@ -83,7 +83,7 @@ def baseline_verdicts(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def baseline_differences(evidence: Evidence) -> pd.DataFrame:
-    """How far each baseline is behind ours on each family, and how sure that is.
+    """Compute how far each baseline is behind ours on each family, with intervals.
 
     Returns:
         One row a baseline that was evaluated and a family: baseline, family, ours and theirs (RMSPE, percent), low and high

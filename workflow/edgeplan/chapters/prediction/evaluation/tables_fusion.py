@@ -75,7 +75,7 @@ def table_undecided(evidence: Evidence) -> pd.DataFrame:
 
 
 def undecided_note(evidence: Evidence) -> str:
-    """How many test cases were given up undecided, after how many measurements, and why; "" where there are no cases."""
+    """Tell how many test cases were given up undecided, after how many measurements, and why; "" where there are no cases."""
     if not evidence.has("test_cases"):
         return ""
     cases, undecided = _cases(evidence), table_undecided(evidence)

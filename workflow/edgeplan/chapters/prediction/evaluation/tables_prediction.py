@@ -130,7 +130,7 @@ def table_11(evidence: Evidence) -> pd.DataFrame:
 
 
 def table_repeat(evidence: Evidence) -> pd.DataFrame:
-    """How well models are predicted beside how well the same models repeat; all of them first, with 95 % intervals.
+    """Compare the errors of predictions with those of repeated measurements; all models first, with 95 % intervals.
 
     A second measurement is held against the first one like a prediction, on the models that have one.
     """
@@ -171,7 +171,7 @@ def within_estimate(frame: pd.DataFrame, column: str, share: float) -> Estimate:
 
 
 def table_truth(evidence: Evidence) -> pd.DataFrame:
-    """How whole models were measured: the time that the blocks of one model span, and their noise, by family and overall."""
+    """Describe how whole models were measured: the time spanned by a model's blocks, and their noise, by family and overall."""
     frame = evidence.evaluated("blocks_span_s", "noise")
     parts = [(str(n), p) for n, p in frame.groupby("family", sort=False)]
     rows = [

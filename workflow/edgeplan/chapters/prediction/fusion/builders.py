@@ -185,5 +185,5 @@ def arms_case(settings: FusionSettings, name: str) -> Case:
 
 
 def connection(after: str) -> Connection:
-    """How an operator of a kind is connected to the ones before it."""
+    """Return the connection of an operator of a kind to the ones before it."""
     return "multi-inbound" if after in BINARY else "single"

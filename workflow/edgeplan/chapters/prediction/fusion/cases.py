@@ -23,7 +23,7 @@ Connection = Literal["single", "multi-inbound", "multi-outbound"]
 
 
 class Timed(Protocol):
-    """What a case needs of a measurement."""
+    """A case reads these fields of a measurement."""
 
     @property
     def block_us(self) -> npt.NDArray[np.float64]:
@@ -52,7 +52,7 @@ _SHARED_BY = 3
 
 @dataclass(frozen=True)
 class Case:
-    """One test case.
+    """A test case times two operators apart and together.
 
     Attributes:
         pair: name of the rule, `"<first>_<next>"` or `"<first>+<last>_<next>"`.
@@ -72,18 +72,18 @@ class Case:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What the case says something about, whatever the size of its probes."""
+        """Return the key of the rule that the case informs, whatever the size of its probes."""
         return self.pair, self.connection, self.context
 
     @property
     def probes(self) -> tuple[Probe, ...]:
-        """The probes to time."""
+        """Return the probes to time."""
         return tuple(dict.fromkeys(probe for terms in (self.op1, self.op2, self.both) for probe, _ in terms))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the times say of a case.
+    """An outcome summarises the times of a case.
 
     Attributes:
         op1_us, op2_us, both_us: the three times, ends removed.
@@ -124,11 +124,11 @@ class Timings:
                         self._blocks.setdefault(probe, []).append(np.asarray(timed.block_us, dtype=np.float64))
 
     def known(self, case: Case) -> bool:
-        """Whether each probe of a case was measured."""
+        """Tell whether each probe of a case was measured."""
         return all(probe in self._blocks for probe in case.probes)
 
     def repeats(self, probe: Probe) -> int:
-        """How often a probe was measured."""
+        """Count the measurements of a probe."""
         return len(self._blocks[probe])
 
     def time(self, probe: Probe) -> tuple[float, float]:
@@ -153,7 +153,7 @@ class Timings:
 
 @cache
 def _wider(count: int, confidence: float) -> float:
-    """How much wider Student's t for so many values is at `confidence` standard errors than a normal distribution."""
+    """Return the ratio of Student's t for so many values to a normal quantile at `confidence` standard errors."""
     return float(student.ppf(normal.cdf(confidence), count - 1) / confidence) if count > 1 else 1.0
 
 
@@ -271,7 +271,7 @@ def decide(cases: Sequence[Case], timings: Timings, settings: FusionSettings) ->
 
 
 def _open(outcome: Outcome, repeats: int, settings: FusionSettings) -> bool:
-    """Whether a case is to be measured again after so many measurements."""
+    """Tell whether a case is to be measured again after so many measurements."""
     if outcome.decision == "undecided":
         return repeats < _LEAST_MEASUREMENTS or _may_clear(outcome, settings)
     if not settings.cautious:  # rules are few among pairs: one disturbance would make one
@@ -280,17 +280,17 @@ def _open(outcome: Outcome, repeats: int, settings: FusionSettings) -> bool:
 
 
 def _before_belief(settings: FusionSettings) -> int:
-    """How often what decides for more than one pair is measured at least."""
+    """Return the least number of measurements of a case that decides for more than one pair."""
     return min(_LEAST_MEASUREMENTS, settings.max_rounds) if settings.cautious else 1
 
 
 def _incredible(outcome: Outcome, settings: FusionSettings) -> bool:
-    """Whether more is saved than the cheaper operator takes, by as much as alpha: seldom true, often a disturbance."""
+    """Tell whether more is saved than the cheaper operator takes, by as much as alpha: seldom true, often a disturbance."""
     return outcome.decision == "fused" and outcome.margin > 1 + settings.alpha
 
 
 def _may_clear(outcome: Outcome, settings: FusionSettings) -> bool:
-    """Whether further measurements could settle a case: not where the noise hides even a full saving many times over.
+    """Tell whether further measurements could decide a case: not where the noise hides even a full saving many times over.
 
     Nor where both together are dearer than one by one, see `judge`.
     """

@@ -75,7 +75,7 @@ class _Detection:
                 self.decisions[case.key] = pooled(first, outcome, self.settings)
 
     def fused(self, pair: str, context: str = "", connection: str = "single") -> bool:
-        """Whether a pair counts as fused: where that is clear.
+        """Tell whether a pair counts as fused, which takes a clear outcome.
 
         An unclear relu goes as relu6, a bounded one, does, and back. What is unclear in one class of channel counts goes as it
         does in the others, if they agree.
@@ -90,7 +90,7 @@ class _Detection:
         return decision == "fused"
 
     def differs(self, pair: str, one: str, other: str) -> bool:
-        """Whether a pair is clearly fused in one context and clearly not in another."""
+        """Tell whether a pair is clearly fused in one context and clearly not in another."""
         return {self.decisions.get((pair, "single", context)) for context in (one, other)} == {"fused", "separate"}
 
 
@@ -255,7 +255,7 @@ def _rules(d: _Detection, contexts: Contexts, provenance: Provenance) -> FusionR
 
 
 def _in_context(d: _Detection, pair: str, connection: str, context: str, contexts: Contexts) -> bool:
-    """What is known of a pair in a context, or, where it was not asked there, in the one that fuses most."""
+    """Return the decision on a pair in a context, or, without one, in the context that fuses most."""
     best = contexts.order[0] if contexts.order else ""
     asked = (c for c in (context, best, *(c for p, k, c in d.decisions if (p, k) == (pair, connection))))
     return next((d.fused(pair, c, connection) for c in asked if (pair, connection, c) in d.decisions), False)

@@ -1,4 +1,4 @@
-"""What test cases of a pair in two sizes say together."""
+"""Test cases of a pair in two sizes are pooled into one decision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgeplan.chapters.prediction.fusion.settings import FusionSettings
 
 
 def pooled(small: Outcome, large: Outcome, settings: FusionSettings) -> Decision:
-    """What the outcomes of a pair in two sizes say together, where small probes alone decide nothing.
+    """Pool the outcomes of a pair in two sizes, where small probes alone decide nothing.
 
     Margins are averaged, weighted by their inverse variances. So a saving on large maps, part of which may be that of caches,
     is no proof where small ones lean against it.

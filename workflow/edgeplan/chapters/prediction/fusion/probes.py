@@ -33,7 +33,7 @@ BINARY = frozenset({"add", "mul", "concat"})
 
 @dataclass(frozen=True)
 class Probe:
-    """One test network.
+    """A probe is one test network.
 
     Attributes:
         reads: channels of the network's input, which a 1 x 1 convolution reads; 0: `x` is the input itself.

@@ -10,7 +10,7 @@ from edgeplan.graph.fusion_rules import Alignments
 
 
 class FusionSettings(BaseModel):
-    """How fusion rules are detected (nn-Meter, section 4.1).
+    """Settings of the detection of fusion rules (nn-Meter, section 4.1).
 
     Attributes:
         alpha: share of the cheaper operator's time that must be saved for a pair to count as fused (Inequality 1).

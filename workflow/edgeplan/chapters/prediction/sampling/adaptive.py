@@ -59,7 +59,7 @@ _LEAST_ROWS = 40
 
 @dataclass
 class Sampled:
-    """What a sampler measured: carriers with their measurements, in order, and the adaptive rounds."""
+    """Samples of a sampler: carriers with their measurements, in order, and the adaptive rounds."""
 
     graphs: list[Graph] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Sampled:
 
 
 def within(measurements: Sequence[Measurement], seconds: float) -> int:
-    """How many of the first measurements took no more than so many seconds together."""
+    """Count the first measurements that took no more than so many seconds together."""
     spent = itertools.accumulate(m.seconds for m in measurements)
     return sum(1 for _ in itertools.takewhile(lambda total: total <= seconds, spent))
 

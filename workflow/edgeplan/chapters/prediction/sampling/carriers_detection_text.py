@@ -27,7 +27,7 @@ _CLASSES = (32, 4000)
 
 
 def further_graphs(seed: int) -> Iterator[Graph]:
-    """All of them, the same for the same seed."""
+    """Yield all carriers of the family, the same for the same seed."""
     for number in range(_NECKS):
         yield simplify(_neck(f"neck-{number}", Random(f"{seed}/neck-{number}")))  # noqa: S311  not cryptography
     for number in range(_RECOGNISERS):

@@ -39,7 +39,7 @@ _AT_BOUND_US = 0.1
 
 @dataclass(frozen=True, slots=True)
 class CounterModel:
-    """How counted node times relate to plain time, in microseconds: `call` per inference, `overhead` per node."""
+    """A counter model relates counted node times to plain time, in us: `call` per inference, `overhead` per node."""
 
     call: float
     scale: float
@@ -69,7 +69,7 @@ def fit_counters(measurements: Sequence[Measurement]) -> CounterModel:
 
 
 def call_is_fitted(call_us: float) -> bool:
-    """Whether the fit of counters found the constant cost of an inference, and did not end at a bound of it."""
+    """Tell whether the fit of counters found the constant cost of an inference, and did not end at a bound of it."""
     return _LOWEST[0] + _AT_BOUND_US < call_us < _HIGHEST[0] - _AT_BOUND_US
 
 
@@ -91,7 +91,7 @@ def node_labels(measurement: Measurement, counters: CounterModel) -> npt.NDArray
 
 
 def standard_error_us(labels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """How far labels may be off, microseconds: by the rounding of the counters, and by a share of their time."""
+    """Return the standard error of labels in us: from the rounding of the counters, and a share of their time."""
     return np.hypot(_ROUNDING_US, _PROPORTIONAL * labels)
 
 

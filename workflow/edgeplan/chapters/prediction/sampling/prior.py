@@ -41,7 +41,7 @@ class ConvShape:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds, with "same" padding."""
+        """Count the multiply-adds, with "same" padding."""
         out = -(-self.size // self.stride)
         fan_in = 1 if self.depthwise else self.in_channels
         return out * out * self.out_channels * fan_in * self.kernel**2

@@ -10,7 +10,7 @@ Mode = Literal["in_situ", "isolated"]
 
 
 class SamplingSettings(BaseModel):
-    """How many kernels are measured, and which.
+    """Settings of sampling say which kernels are measured, and how many.
 
     Attributes:
         modes: measuring mode of each engine.

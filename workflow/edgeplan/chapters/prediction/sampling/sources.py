@@ -111,7 +111,7 @@ class FocusSource(ConvSource):
 
     @property
     def exhausted(self) -> bool:
-        """Whether every configuration has been drawn."""
+        """Tell whether every configuration has been drawn."""
         return not self._left
 
     def start(self, rng: Random) -> tuple[int, int]:

@@ -35,7 +35,7 @@ from edgeplan.workspace import SHIPPED
 
 
 class ExecutedNodes:
-    """What an engine runs for each model, asked once and kept beside the rows: loading hundreds of models takes minutes.
+    """Executed nodes of each model are asked once and kept beside the rows: loading hundreds of models takes minutes.
 
     Args:
         device: the device.
@@ -54,7 +54,7 @@ class ExecutedNodes:
 
     @property
     def tells(self) -> bool:
-        """Whether the engine reports its nodes at all."""
+        """Tell whether the engine reports its nodes at all."""
         return self._engine.reports_nodes
 
     def ask(self, models: Iterable[Graph]) -> None:

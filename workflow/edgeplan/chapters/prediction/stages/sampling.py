@@ -116,13 +116,13 @@ def _planned(settings: SamplingSettings, mode: str, beyond_seconds: float) -> fl
 
 
 def _samplers(settings: SamplingSettings) -> float:
-    """How many times a sampler's time is spent: the prior baseline shares the initial sample."""
+    """Return how many times a sampler's time is spent: the prior baseline shares the initial sample."""
     return 1.0 + (1.0 + (1.0 - settings.initial_share) if settings.baselines else 0.0)
 
 
 @dataclass
 class _Found:
-    """What the stage has measured so far.
+    """The measurements of the stage so far.
 
     Attributes:
         rows: the training table.

@@ -62,7 +62,7 @@ def transfer(params: Params, *, source: Path, target: Path, csv: Path, chapter: 
 
 
 def different_machines(environments: Mapping[str, Mapping[str, Any]]) -> str:
-    """What is wrong where devices were measured on different machines, or do not say on which; "" where on one.
+    """Describe the fault where devices were measured on different machines, or do not say on which; "" where on one.
 
     Args:
         environments: captured environment of each device, by its name.

@@ -151,7 +151,7 @@ def model_figures(models: pd.DataFrame) -> dict[str, float]:
 
 
 def kernel_figures(kernels: pd.DataFrame) -> dict[str, float]:
-    """How well intervals and warnings of kernels tell which to distrust; {} where the engine tells no node times.
+    """Compute how well intervals and warnings of kernels tell which to distrust; {} where the engine tells no node times.
 
     A kernel is a gross miss where it lies outside its interval by more than half the width of that, in logarithms.
     """
