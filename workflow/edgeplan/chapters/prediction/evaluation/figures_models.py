@@ -46,10 +46,7 @@ def _grouped(axis: Any, series: dict[str, list[float]], labels: list[str]) -> No
 
 
 def baselines_figure(evidence: Evidence) -> Any:
-    """Draw figure 9: +-10 % accuracy by family for every predictor, with the paper's means.
-
-    9: +-10 % accuracy by family for every predictor, with the paper's means.
-    """
+    """Draw figure 9: +-10 % accuracy by family for every predictor, with the paper's means."""
     table = baselines(evidence)
     names = [n for n in ("ours", "operator sum", "FLOPs", "FLOPs+MAC") if f"{n}: within 10 % (%)" in table.columns]
     series = {n: table[f"{n}: within 10 % (%)"].tolist() for n in names}
@@ -69,10 +66,7 @@ def baselines_figure(evidence: Evidence) -> Any:
 
 
 def error_by_latency(evidence: Evidence) -> Any:
-    """Draw figure 10: signed errors in four groups of equal size by measured latency.
-
-    10: signed errors in four groups of equal size by measured latency.
-    """
+    """Draw figure 10: signed errors in four groups of equal size by measured latency."""
     frame = evidence.evaluated("predicted_ms").sort_values("measured_ms", kind="stable")
     truth, guess = (frame[c].to_numpy(float) for c in _PREDICTED)
     errors = 100 * relative_error(truth, guess)
@@ -99,10 +93,7 @@ def error_by_latency(evidence: Evidence) -> Any:
 
 
 def operators_against_kernels(evidence: Evidence) -> Any:
-    """Draw figure 11: +-5 % and +-10 % accuracy of the two sums, by family.
-
-    11: +-5 % and +-10 % accuracy of the two sums, by family.
-    """
+    """Draw figure 11: +-5 % and +-10 % accuracy of the two sums, by family."""
     frame = evidence.evaluated("predicted_ms", "operator_sum_ms")
     ours, theirs = by_group(frame), by_group(frame, predicted="operator_sum_ms")
     figure, axes = canvas(12, 4.8, 2)
