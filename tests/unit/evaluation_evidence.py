@@ -101,7 +101,6 @@ def full_evidence(per_family: int = 6) -> Evidence:
                 "why_undecided": ["unclear after 6 measurements", np.nan, np.nan, "noise"],
             }
         ),
-        skipped_pairs=pd.DataFrame({"pair": ["conv_fc", "fc_conv", "gap_relu"], "reason": ["rows", "rows", "too little"]}),
         verification=pd.DataFrame(
             [
                 ("conv_relu", "single", 100, 90, 80, 80, 1.0, 80 / 90, False, False),
@@ -164,7 +163,6 @@ def full_evidence(per_family: int = 6) -> Evidence:
         calibration=models.iloc[::per_family][["model_id", "family", "measured_ms", "noise", "measured_at_s"]].assign(
             seconds=10.0
         ),
-        factors={"conv": 1.02, "pool": 0.98},
         breakdown=breakdown,
         evaluated_kernels=pd.DataFrame({"kind": ["conv", "conv", "fc"], "config": [configs[0], configs[1], "{}"]}),
         sweeps=_sweeps(),

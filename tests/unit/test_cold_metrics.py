@@ -20,9 +20,7 @@ from edgeplan.chapters.cold_start.evaluation.tables_runs import beside
     [
         ("cold.speedup_vs_ort_default", math.sqrt(80 / 10 * 40 / 12)),
         ("cold.speedup_vs_best_stock_cached", math.sqrt(20 / 10 * 24 / 12)),
-        ("cold.speedup_vs_best_stock_cached_ceiling", math.sqrt(20 / 6 * 24 / 6)),
         ("cold.speedup_vs_best_stock_evicted", math.sqrt(50 / 31.5 * 54 / 33.5)),
-        ("cold.speedup_vs_best_stock_evicted_ceiling", math.sqrt(50 / 20 * 54 / 20)),
         ("cold.over_work_bound_cached", math.sqrt(10 / 6 * 12 / 6)),
         ("cold.evicted_over_bound", math.sqrt(31.5 / 20 * 33.5 / 20)),
         ("cold.over_warm_cached", math.sqrt(10 / 5 * 12 / 5)),
@@ -183,11 +181,9 @@ def test_warm_figures_are_of_the_plan_for_it_and_of_the_default_one(e: ColdEvide
     assert "runtime.warm_vs_best_stock" not in without
 
 
-def test_makespans_are_also_held_against_starts_as_the_plans_have_them(e: ColdEvidence) -> None:
+def test_makespans_are_predicted_at_the_machines_speed_among_the_starts(e: ColdEvidence) -> None:
     slow = replace(e, runs=e.runs.assign(slowness=2.0))
-    usual, unscaled = metrics.predicted_within_15pct(e).value, metrics.predicted_within_15pct_unscaled(slow)
-    assert unscaled == usual
-    assert metrics.predicted_within_15pct(slow).value != usual
+    assert metrics.predicted_within_15pct(slow).value != metrics.predicted_within_15pct(e).value
 
 
 def test_the_spread_of_a_median_is_that_of_the_runs_behind_it(e: ColdEvidence) -> None:

@@ -109,7 +109,7 @@ def test_stage_writes_the_whole_chapter(tmp_path: Path, e: ColdEvidence) -> None
     write(e, measured)
     handed = chapters / "cold_start.page.json"
     write_cold_start(device="cpu-test", measured=measured, metrics=chapters / "cold_start.json", chapter=handed)
-    assert {p.stem for p in (measured / "tables").glob("*.csv")} == {*COLD_TABLES, "plans"}
+    assert {p.stem for p in (measured / "tables").glob("*.csv")} == COLD_TABLES.keys()
     assert {p.stem for p in (measured / "tables").glob("*.md")} == COLD_TABLES.keys()
     assert {p.stem for p in (measured / "figures").glob("*.svg")} == cold_figures.COLD_FIGURES.keys()
     frame, measured_at = read_table(measured / "tables" / "cold_bounds.csv")

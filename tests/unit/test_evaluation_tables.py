@@ -77,29 +77,6 @@ def test_table_03_tells_tests_on_small_and_large_tensors_apart(evidence: Evidenc
     assert list(ours["pool_relu"]) == ["undecided", "separate"]
 
 
-def test_undecided_cases_say_why_and_whether_the_other_size_settled_them(evidence: Evidence) -> None:
-    table = tables_fusion.table_undecided(evidence)
-    assert list(table["pair"]) == ["maxpool_relu", "lrn_relu"]
-    assert list(table["settled by"]) == ["large: separate", ""]
-    assert list(table["context"]) == ["", "16"]
-    assert list(table["why no more"]) == ["unclear after 6 measurements", "noise"]
-
-
-def test_pairs_not_tested_are_listed_by_reason(evidence: Evidence) -> None:
-    extra = pd.DataFrame([("gap_relu", "single", 8, 6, 1), ("gap_relu", "multi-outbound", 2, 0, 0)]).set_axis(
-        ["pair", "connection", "edges", "fused_by_engine", "fused_by_rules"], axis=1
-    )
-    verification = pd.concat([evidence.frame("verification"), extra])
-    table = tables_fusion.table_skipped(replace(evidence, verification=verification))
-    assert list(table.itertuples(index=False, name=None)) == [
-        ("too little", 1, 10, 6, 1, "gap_relu"),
-        ("rows", 2, 0, 0, 0, "conv_fc, fc_conv"),
-    ]
-    black_box = tables_fusion.table_skipped(replace(evidence, verification=None))
-    assert list(black_box["which"]) == ["conv_fc, fc_conv", "gap_relu"]
-    assert black_box["edges in the zoo"].isna().all()
-
-
 def test_undecided_cases_are_counted_in_the_captions(tmp_path: Path, evidence: Evidence) -> None:
     note = (
         "Of 4 test cases 2 were given up undecided: 1 after 1 measurement (noise); 1 after 6 measurements (unclear after 6 "
@@ -108,7 +85,7 @@ def test_undecided_cases_are_counted_in_the_captions(tmp_path: Path, evidence: E
     assert tables_fusion.undecided_note(evidence) == note
     tables.write_tables(evidence, tmp_path, {})
     assert note in (tmp_path / "table_fusion.md").read_text()
-    assert json.loads((tmp_path / tables.NOTES).read_text())["table_undecided"] == note
+    assert json.loads((tmp_path / tables.NOTES).read_text())["table_fusion"] == note
 
 
 def test_table_04_agrees_with_the_papers_gpu(evidence: Evidence) -> None:
@@ -150,12 +127,6 @@ def test_models_are_predicted_beside_how_well_they_repeat(evidence: Evidence) ->
     assert values["prediction.repeat_within_10pct.low"] < values["prediction.repeat_within_10pct"] < 1
     assert values["prediction.within_10pct.low"] == 1
     assert "predicted 100.0 %" in tables_prediction.repeat_note(found)
-
-
-def test_blocks_of_a_model_say_how_far_apart_they_lie(evidence: Evidence) -> None:
-    row = tables_prediction.table_truth(evidence).iloc[-1]
-    assert (row["models"], row["blocks span, least (s)"], row["blocks span, median (s)"]) == (78, 20.0, 22.5)
-    assert row["noise, median (%)"] == pytest.approx(1.0)
 
 
 def test_missing_columns_are_named(evidence: Evidence) -> None:

@@ -35,7 +35,7 @@ class TruthSettings(Section):
         stage_seconds: models that are not measured by then are left out; 0: no limit.
         min_gap_seconds: least time between the passes that the first blocks of a model belong to, in place of that of
             `measurement`: a model that is met at one moment only is measured no better by more blocks. It is no part of the key
-            of rows, so stored ones are not measured again; `table_truth` says how far apart they lie.
+            of rows, so stored ones are not measured again.
     """
 
     repeat: list[DeviceName]

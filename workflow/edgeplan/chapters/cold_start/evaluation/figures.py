@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.cold_start.evaluation import findings, metrics
+from edgeplan.chapters.cold_start.evaluation import findings
 from edgeplan.chapters.cold_start.evaluation import tables_runs as runs
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OPTIMAL, OWN, ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.tables_continuous import figure_14, mode_over_without, shown_models
 from edgeplan.chapters.cold_start.evaluation.tables_stages import STAGES, figure_06, figure_09, focus, title
 from edgeplan.reporting.drawing import (
-    GRID,
     HATCHES,
     INK,
     MARKERS,
@@ -188,29 +187,6 @@ def continuous(e: ColdEvidence) -> Any:
     return figure
 
 
-def predicted(e: ColdEvidence) -> Any:
-    """Predicted against measured makespans; the band is +-15 %."""
-    frame = metrics.predicted_and_measured(e)
-    if frame.empty:
-        raise NotMeasuredError("no plan was executed with a warm page cache")
-    figure, (axis,) = canvas(6.4, 5.6)
-    low, high = (
-        frame[["predicted_ms", "measured_ms"]].min().min() * 0.8,
-        frame[["predicted_ms", "measured_ms"]].max().max() * 1.25,
-    )
-    line = np.array([low, high])
-    axis.fill_between(line, line * 0.85, line / 0.85, color=GRID, linewidth=0)
-    axis.plot(line, line, color=INK, linewidth=1)
-    colour = colours(frame["plan"], PLANS)
-    for i, (plan, part) in enumerate(frame.groupby("plan", sort=False)):
-        style = {"color": colour[str(plan)], "linestyle": "", "marker": MARKERS[i % len(MARKERS)]}
-        axis.plot(part["predicted_ms"], part["measured_ms"], **style, label=plan)
-    log_scale(axis, x=True)
-    name_axes(axis, "predicted makespan (ms)", "measured cold latency (ms)")
-    legend(axis)
-    return figure
-
-
 def _gantt(e: ColdEvidence) -> Any:
     if e.spans.empty:
         raise NotMeasuredError(e.notes.get("spans", "no timeline was recorded"))
@@ -264,5 +240,4 @@ COLD_FIGURES: Mapping[str, FigureSpec[ColdEvidence]] = registry(
         continuous,
         note=findings.continuous,
     ),
-    FigureSpec("cold_predicted", "Predicted and measured", predicted),
 )

@@ -17,9 +17,8 @@ from edgeplan.chapters.cold_start.evaluation.evidence import (
     OWN,
     ColdEvidence,
 )
-from edgeplan.chapters.cold_start.evaluation.tables_bounds import bounds_evicted, states
+from edgeplan.chapters.cold_start.evaluation.tables_bounds import bounds_evicted, evicted_gains
 from edgeplan.chapters.cold_start.evaluation.tables_continuous import inference, mode_over_without
-from edgeplan.chapters.cold_start.evaluation.tables_plans import factors
 from edgeplan.chapters.cold_start.evaluation.tables_runs import figure_11, figure_13
 from edgeplan.chapters.cold_start.evaluation.tables_stages import (
     STAGES,
@@ -28,7 +27,7 @@ from edgeplan.chapters.cold_start.evaluation.tables_stages import (
     maybe_stages,
     title,
 )
-from edgeplan.measurement.process.interference import LIMIT, MOST_CONTENTION
+from edgeplan.measurement.process.interference import LIMIT
 from edgeplan.reporting.kit import NotMeasuredError
 from edgeplan.reporting.table import cell_text
 
@@ -148,11 +147,11 @@ def bounds(e: ColdEvidence) -> str:
 
 def bounds_of_disk(e: ColdEvidence) -> str:
     """How many models the disk bounds, and on how many the plan for it starts slower than the one for weights in memory."""
-    frame, compared = bounds_evicted(e), states(e)
+    frame, compared = bounds_evicted(e), evicted_gains(e)
     by_disk = (frame["bounded_by"] == "disk").sum()
     text = f"{by_disk} of {len(frame)} models are bounded by the disk."
-    for threads, part in compared.dropna(subset=["evicted_gain"]).groupby("threads"):
-        slower, gain = part.loc[part["evicted_gain"] < 1, "model"], cell_text(metrics.geomean(part["evicted_gain"]))
+    for threads, part in compared.dropna(subset=["gain"]).groupby("threads"):
+        slower, gain = part.loc[part["gain"] < 1, "model"], cell_text(metrics.geomean(part["gain"]))
         named = f" ({listed(slower)})" if len(slower) else ""
         text += (
             f" On {threads} thread{'s' if threads != 1 else ''} `{EVICTED_PLAN}` starts slower than `{OPTIMAL}` in this state "
@@ -273,18 +272,6 @@ def stealing(e: ColdEvidence) -> str:
         if (core, percent) in without.index
     ]
     return f"Slow-downs with and without stealing: {'; '.join(parts)}. {load_runs(e)}"
-
-
-def clipped(e: ColdEvidence) -> str:
-    """Which factors of contention are at the most that is taken."""
-    frame = factors(e)
-    frame = frame[frame["model"].isin(e.names)]
-    at_most = [
-        f"`{name}` of {listed(models)}"
-        for name in frame.columns
-        if name.startswith("contention_") and (models := frame.loc[frame[name] >= MOST_CONTENTION, "model"].tolist())
-    ]
-    return f"Factors are taken up to {MOST_CONTENTION:g}, which cuts {'; '.join(at_most)}." if at_most else ""
 
 
 def load_runs(e: ColdEvidence) -> str:

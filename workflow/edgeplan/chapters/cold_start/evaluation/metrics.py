@@ -203,19 +203,9 @@ def work_bound_ms(e: ColdEvidence, state: str) -> pd.Series[float]:
     return bound.dropna()
 
 
-def ceiling_vs_best_stock_cached(e: ColdEvidence) -> float:
-    """G of min over s in B of c(m, s) / W(m), page cache warm: the speed-up of a start that takes the work bound W."""
-    return geomean(stock_cold_ms(e.runs, CACHED) / work_bound_ms(e, CACHED))
-
-
 def speedup_vs_best_stock_evicted(e: ColdEvidence) -> Estimate:
     """G of min over s in B of c(m, s) / c(m, own), page cache evicted."""
     return over_models(stock_cold_ms(e.runs, EVICTED) / own_cold_ms(e.runs, EVICTED))
-
-
-def ceiling_vs_best_stock_evicted(e: ColdEvidence) -> float:
-    """G of min over s in B of c(m, s) / max(R(m), W(m)), page cache evicted."""
-    return geomean(stock_cold_ms(e.runs, EVICTED) / evicted_bound_ms(e))
 
 
 def over_work_bound_cached(e: ColdEvidence) -> Estimate:
@@ -292,16 +282,6 @@ def predicted_within_15pct(e: ColdEvidence, *states: str) -> Estimate:
     return estimate(np.mean, foretold(predicted_and_measured(e), *(states or (CACHED,)))["near"])
 
 
-def unscaled(frame: pd.DataFrame) -> pd.DataFrame:
-    """`predicted_and_measured` with makespans as the plan documents have them, whatever the machine's speed at the runs."""
-    return _held_against(frame, frame["makespan_ms"])
-
-
-def predicted_within_15pct_unscaled(e: ColdEvidence) -> float:
-    """`predicted_within_15pct` of makespans as the plan documents have them (`unscaled`)."""
-    return float(foretold(unscaled(predicted_and_measured(e)), CACHED)["near"].mean())
-
-
 def failed_starts(e: ColdEvidence) -> float:
     """Starts of our plans that failed, under a background load or not."""
     mine = e.runs[e.runs["setting"].str.startswith(OWN)]
@@ -319,9 +299,7 @@ METRICS: Mapping[str, Callable[[ColdEvidence], float | Estimate]] = MappingProxy
         "cold.failed_starts": failed_starts,
         "cold.speedup_vs_ort_default": speedup_vs_ort_default,
         "cold.speedup_vs_best_stock_cached": speedup_vs_best_stock_cached,
-        "cold.speedup_vs_best_stock_cached_ceiling": ceiling_vs_best_stock_cached,
         "cold.speedup_vs_best_stock_evicted": speedup_vs_best_stock_evicted,
-        "cold.speedup_vs_best_stock_evicted_ceiling": ceiling_vs_best_stock_evicted,
         "cold.over_work_bound_cached": over_work_bound_cached,
         "cold.evicted_over_bound": evicted_over_bound,
         "cold.over_warm_cached": over_warm_cached,
@@ -335,7 +313,6 @@ METRICS: Mapping[str, Callable[[ColdEvidence], float | Estimate]] = MappingProxy
         "cold.plan_seconds_max_evicted": lambda e: plan_seconds_max(e, EVICTED_PLAN),
         "cold.predicted_within_15pct": predicted_within_15pct,
         "cold.predicted_within_15pct_both_states": lambda e: predicted_within_15pct(e, CACHED, EVICTED),
-        "cold.predicted_within_15pct_unscaled": predicted_within_15pct_unscaled,
         "runtime.outputs_equal": outputs_equal,
         "runtime.plan_outputs_equal": plan_outputs_equal,
         "cold.models": models_measured,

@@ -104,18 +104,6 @@ COLD_TABLES: Mapping[str, TableSpec[ColdEvidence]] = registry(
         note=findings.continuous,
     ),
     TableSpec(
-        "cold_predicted",
-        "Predicted against measured makespan",
-        predictions.predicted_measured,
-        note=findings.sequences("warm", "K", "K+C"),
-    ),
-    TableSpec(
-        "cold_predicted_shares",
-        "Predicted within 15 %, by kind of plan",
-        predictions.predicted_shares,
-        note=findings.sequences("warm", "K", "K+C"),
-    ),
-    TableSpec(
         "cold_planners",
         "Heuristic against optimal plan",
         plans.planners,
@@ -124,36 +112,5 @@ COLD_TABLES: Mapping[str, TableSpec[ColdEvidence]] = registry(
         "cold_predictions",
         "Planning from predictions",
         predictions.from_predictions,
-    ),
-    TableSpec(
-        "cold_planning_time",
-        "Planners' time",
-        plans.planning_time,
-    ),
-    TableSpec(
-        "cold_factors",
-        "Factors on profiled costs",
-        plans.factors,
-        note=findings.clipped,
-    ),
-    TableSpec(
-        "cold_candidates",
-        "Candidates that remain",
-        plans.candidates,
-    ),
-    TableSpec(
-        "cold_states",
-        "Plans for the state of the page cache",
-        bounds.states,
-    ),
-    TableSpec(
-        "cold_asymmetric",
-        "An asymmetric chip, stood for by waiting",
-        plans.asymmetric,
-    ),
-    TableSpec(
-        "cold_outputs",
-        "Outputs against ONNX Runtime",
-        plans.outputs,
     ),
 )

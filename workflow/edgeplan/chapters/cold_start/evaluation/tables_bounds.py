@@ -1,4 +1,4 @@
-"""Tables of what bounds cold starts, and of plans for each state of the page cache."""
+"""Tables of what bounds cold starts, in each state of the page cache."""
 
 from __future__ import annotations
 
@@ -151,36 +151,16 @@ def _parts(e: ColdEvidence, model: str, planned: pd.DataFrame) -> dict[str, floa
     return parts | {"start": start * e.threads, "idle": idle}
 
 
-def states(e: ColdEvidence) -> pd.DataFrame:
-    """Plans for weights in memory and for weights on the disk, each started in both states."""
+def evicted_gains(e: ColdEvidence) -> pd.DataFrame:
+    """The start of each plan for weights in memory over that of the plan for weights on the disk, page cache evicted.
+
+    Returns:
+        model, threads, gain; not a number where one of them was not started.
+    """
     found = e.plans[e.plans["plan"] == EVICTED_PLAN]
     if found.empty:
         raise NotMeasuredError(e.notes.get("disk", "no plan for an evicted page cache was made"))
-    warm = e.plans[e.plans["plan"] == OPTIMAL].set_index(["model", "threads"])
-    cold = metrics.own(metrics.medians(e.runs)).set_index(["model", "threads", "plan", "state"]).sort_index()
-    rows = []
-    for plan in found.to_dict("records"):
-        model, threads = plan["model"], plan["threads"]
-        cells = {
-            (name, state): cold["cold_ms"].get((model, threads, name, state), np.nan)
-            for name in (OPTIMAL, EVICTED_PLAN)
-            for state in (EVICTED, CACHED)
-        }
-        rows.append(
-            {
-                "model": model,
-                "threads": threads,
-                "widen_from": warm["widen_from"].get((model, threads), np.nan),
-                "widen_from_evicted": plan["widen_from"],
-                "predicted_evicted_ms": plan["makespan_ms"],
-                "gap_percent": 100 * (plan["makespan_ms"] / plan["lower_bound_ms"] - 1),
-                "planning_s": plan["planning_ms"] / 1e3,
-                **{f"{name}_{state}_ms": time for (name, state), time in cells.items()},
-                "evicted_gain": cells[OPTIMAL, EVICTED] / cells[EVICTED_PLAN, EVICTED],
-                "cached_gain": cells[OPTIMAL, CACHED] / cells[EVICTED_PLAN, CACHED],
-                "runs": min(
-                    (cold["repeats"][model, threads, *cell] for cell, time in cells.items() if time > 0), default=np.nan
-                ),
-            }
-        )
-    return pd.DataFrame(rows)
+    cold = metrics.own(metrics.medians(e.runs))
+    cold = cold[cold["state"] == EVICTED].pivot_table("cold_ms", ["model", "threads"], "plan")
+    cold = cold.reindex(index=pd.MultiIndex.from_frame(found[["model", "threads"]]), columns=[OPTIMAL, EVICTED_PLAN])
+    return (cold[OPTIMAL] / cold[EVICTED_PLAN]).rename("gain").reset_index()

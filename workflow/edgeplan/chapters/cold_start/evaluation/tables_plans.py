@@ -1,4 +1,4 @@
-"""Tables of profiles and plans: kernel alternatives, storage, planners against each other, outputs, factors on costs."""
+"""Tables of profiles and plans: kernel alternatives, storage, planners against each other."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ import pandas as pd
 from edgeplan.chapters.cold_start import paper
 from edgeplan.chapters.cold_start.evaluation import metrics
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OPTIMAL, TABLE2_CONV, ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.metrics_plans import own_starts
-from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
 from edgeplan.planning.profile import BIG, Candidate
-from edgeplan.profiling.frame import remaining_table
 from edgeplan.reporting.kit import NotMeasuredError
 from edgeplan.zoo.cold_start_models import TABLE4
 
@@ -155,78 +152,3 @@ def planners(e: ColdEvidence) -> pd.DataFrame:
         }
     )
     return frame.reindex([m for m in e.names if m in frame.index]).rename_axis("model").reset_index()
-
-
-def planning_time(e: ColdEvidence) -> pd.DataFrame:
-    """Planning time of every planner over the models (s), and its largest gap to the proven bound."""
-    if e.plans.empty:
-        raise NotMeasuredError("no plan was made")
-    rows = []
-    for (name, threads, planner, costs), part in e.plans.groupby(["plan", "threads", "planner", "costs"], sort=False):
-        rows.append(
-            {
-                "plan": name,
-                "cores": threads,
-                "planner": planner,
-                "costs": costs,
-                "plans": len(part),
-                "median_s": part["planning_ms"].median() / 1e3,
-                "largest_s": part["planning_ms"].max() / 1e3,
-                "largest_gap_percent": 100 * (part["makespan_ms"] / part["lower_bound_ms"] - 1).max(),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def candidates(e: ColdEvidence) -> pd.DataFrame:
-    """How many candidates are left when those dominated in both preparation and execution are dropped.
-
-    `quick_look` counts those that were not measured further, since their first sample was dominated.
-    """
-    profiles = [p for model, parts in e.profiled.items() if model != TABLE2_CONV for p in parts]
-    if not profiles:
-        raise NotMeasuredError("no model was profiled")
-    quick = [sum(quick_look_only(c) for layer in p.layers for c in layer.candidates) for p in profiles]
-    frame = remaining_table(profiles)
-    frame.insert(list(frame.columns).index("candidates") + 1, "quick_look", quick)
-    return frame
-
-
-def outputs(e: ColdEvidence) -> pd.DataFrame:
-    """Outputs of the runtime against ONNX Runtime's: every choice step after step, and every start of a plan."""
-    if e.checks.empty:
-        raise NotMeasuredError("no output was compared")
-    grouped = e.checks.groupby("model", sort=False)["error"]
-    frame = grouped.agg(programs="size", largest_error="max").reset_index()
-    starts = own_starts(e.runs).groupby("model")["output_error"]
-    frame = frame.assign(
-        starts=frame["model"].map(starts.size()).fillna(0).astype(int), largest_start_error=frame["model"].map(starts.max())
-    )
-    worst = frame[["largest_error", "largest_start_error"]].max(axis=1)
-    return frame.assign(equal=worst <= OUTPUT_TOLERANCE)
-
-
-def asymmetric(e: ColdEvidence) -> pd.DataFrame:
-    """Plans for one big and one little core, the little one stood for by waiting: optimal and heuristic."""
-    found = e.plans[e.plans["little_ratio"] > 1]
-    if found.empty:
-        raise NotMeasuredError(e.notes.get("asymmetric", "no plan for an asymmetric chip was made"))
-    cold = metrics.own(metrics.medians(e.runs))
-    cold = cold[cold["state"] == CACHED][["model", "plan", "threads", "cold_ms", "setting", "repeats"]]
-    frame = found.merge(cold, on=["model", "plan", "threads"], how="left")
-    frame["gap_percent"] = 100 * (frame["makespan_ms"] / frame["lower_bound_ms"] - 1)
-    columns = ["model", "plan", "little_ratio", "planner", "makespan_ms", "lower_bound_ms", "gap_percent"]
-    columns += ["cold_ms", "repeats", "setting", "note"]
-    return frame[columns].rename(columns={"cold_ms": "measured_ms", "repeats": "runs"})
-
-
-def factors(e: ColdEvidence) -> pd.DataFrame:
-    """What multiplies the profiled costs of each model, and what is added to them; medians over the home layouts."""
-    profiles = e.profiles[e.profiles["model"].isin(e.names)]
-    if profiles.empty:
-        raise NotMeasuredError("no model was profiled")
-    names = [c for c in profiles.columns if c.startswith(("contention_", "fresh_"))]
-    found = profiles.groupby("model")[["start_ms", *names]].median()
-    found = found.reindex([m for m in e.names if m in found.index])
-    over = found.agg(["min", "median", "max"]).rename({"min": "least", "median": "median", "max": "largest"})
-    return pd.concat([found, over]).rename_axis("model").reset_index()

@@ -1,67 +1,13 @@
-"""Tables of predictions: makespans against measurements, and what planning from predicted costs loses."""
+"""The table of plans from predicted costs: what planning from them loses."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pandas as pd
 
 from edgeplan.chapters.cold_start.evaluation import metrics
-from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, EVICTED, OPTIMAL, ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OPTIMAL, ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.tables_plans import plans_named
 from edgeplan.reporting.kit import NotMeasuredError
-
-_SEARCHED = ("optimal", "evicted", "nnv12")
-
-
-def predicted_measured(e: ColdEvidence) -> pd.DataFrame:
-    """Predicted against measured makespan of every executed plan."""
-    frame = _compared(e)
-    error = 100 * (frame["predicted_ms"] / frame["measured_ms"] - 1).abs()
-    shown = frame[["model", "plan", "threads", "setting", "state", "slowness", "predicted_ms", "measured_ms", "ratio"]]
-    return shown.assign(error_percent=error, within_15_percent=frame["near"], runs=frame["runs"])
-
-
-def predicted_shares(e: ColdEvidence) -> pd.DataFrame:
-    """The share of plans within 15 %, by kind of plan; the last row is the figure of merit."""
-    frame = _compared(e)
-    frame = frame.assign(kind=[_kind(row) for row in frame.to_dict("records")])
-    parts: list[tuple[str, pd.DataFrame]] = [(str(k), part) for k, part in frame.groupby("kind", sort=False)]
-    parts.append(("all from profiled costs, either state", metrics.foretold(frame, CACHED, EVICTED)))
-    cached = metrics.foretold(frame, CACHED)
-    parts.append(("all from profiled costs, page cache warm, makespans as in plan documents", metrics.unscaled(cached)))
-    parts.append(("all from profiled costs, page cache warm", cached))
-    return pd.DataFrame(
-        [
-            {
-                "kind": kind,
-                "setting": ", ".join(sorted(set(part["setting"]))),
-                "plans": len(part),
-                "within_15_percent": int(part["near"].sum()),
-                "share_percent": 100 * part["near"].mean(),
-                "measured_over_predicted": metrics.geomean(part["ratio"]),
-                "runs": part["runs"].min(),
-            }
-            for kind, part in parts
-        ]
-    )
-
-
-def _compared(e: ColdEvidence) -> pd.DataFrame:
-    frame = metrics.predicted_and_measured(e)
-    if frame.empty:
-        raise NotMeasuredError("no plan was executed in the state that it is for")
-    return frame
-
-
-def _kind(row: dict[Any, Any]) -> str:
-    if row["costs"] == "predicted":
-        return f"{row['planner']}, from predicted costs"
-    if row["little_ratio"] > 1:
-        return f"{row['planner']}, asymmetric by waiting"
-    if row["planner"] in _SEARCHED:
-        return f"{row['planner']}, {row['threads']} thread{'s' if row['threads'] > 1 else ''}"
-    return "sequences (warm, K, K+C)"
 
 
 def from_predictions(e: ColdEvidence) -> pd.DataFrame:

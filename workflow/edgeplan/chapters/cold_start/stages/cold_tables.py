@@ -10,7 +10,6 @@ from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
 from edgeplan.chapters.cold_start.evaluation.page import cold_chapter
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.reporting import kit
-from edgeplan.support.frames import write_csv
 
 
 def write_cold_start(*, device: str, measured: Path, metrics: Path, chapter: Path) -> None:
@@ -26,4 +25,3 @@ def write_cold_start(*, device: str, measured: Path, metrics: Path, chapter: Pat
     kit.write_evidence(
         evidence, COLD_TABLES, COLD_FIGURES, cold_metrics, cold_chapter, measured=measured, metrics=metrics, chapter=chapter
     )
-    write_csv(evidence.plans.drop(columns="document"), measured / "tables" / "plans.csv")

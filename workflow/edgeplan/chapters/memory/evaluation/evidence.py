@@ -102,11 +102,6 @@ class MemoryEvidence:
         return self._of("switched")
 
     @cached_property
-    def second(self) -> pd.DataFrame:
-        """Plans with more computing threads."""
-        return self._of("second")
-
-    @cached_property
     def layers(self) -> pd.DataFrame:
         """Layers of each model, no step cut, in order."""
         return self._of("layer")

@@ -46,13 +46,6 @@ def budgets(e: MemoryEvidence) -> pd.DataFrame:
     return _by_budget(e.budgets)
 
 
-def second(e: MemoryEvidence) -> pd.DataFrame:
-    """The same with more computing threads."""
-    found = _by_budget(e.second)
-    found.insert(1, "setting", e.second["setting"].to_numpy())
-    return found
-
-
 def _by_budget(f: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
@@ -159,97 +152,6 @@ def overhead(e: MemoryEvidence) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def power(e: MemoryEvidence) -> pd.DataFrame:
-    """What an inference costs besides time: processor time and bytes read."""
-    f = e.planned
-    return pd.DataFrame(
-        {
-            "model": f["model"],
-            "budget_mib": _mib(f["budget"]),
-            "cpu_ms": f["cpu_ms"].round(2),
-            "read_mib": _mib(f["read"]),
-        }
-    ).reset_index(drop=True)
-
-
-def layers(e: MemoryEvidence) -> pd.DataFrame:
-    """Memory and times of the layers of a model: all, and the largest one's share."""
-    rows = []
-    for model, f in e.layers.groupby("model", sort=False):
-        needed = f["weights"] + f["activations"]
-        largest = f.iloc[int(needed.to_numpy().argmax())]
-        rows.append(
-            {
-                "model": model,
-                "layers": len(f),
-                "weights_mib": round(f["weights"].sum() / MIB, 2),
-                "largest_layer": largest["setting"],
-                "largest_mib": round(needed.max() / MIB, 2),
-                "median_layer_mib": round(needed.median() / MIB, 2),
-                "most_activations_mib": round(f["activations"].max() / MIB, 2),
-                "compute_ms": round(f["compute_ms"].sum(), 2),
-                "load_ms": round(f["load_ms"].sum(), 2),
-                "layers_that_load_longer": int((f["load_ms"] > f["compute_ms"]).sum()),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def cuts(e: MemoryEvidence) -> pd.DataFrame:
-    """Ways to cut a model: the least memory of each, and what it costs."""
-    f = e.cuts
-    whole = f["model"].map(f[f["parts"] + f["bands"] == 0].set_index("model")["compute_ms"])
-    return pd.DataFrame(
-        {
-            "model": f["model"],
-            "cut": f["setting"],
-            "steps": f["steps"].astype("Int64"),
-            "least_mib": _mib(f["needed"]),
-            "compute_ms": f["compute_ms"].round(2),
-            "slower": (f["compute_ms"] / whole - 1).round(4),
-            "load_ms": f["load_ms"].round(2),
-            "without_loading_ahead_ms": (f["compute_ms"] + f["load_ms"]).round(2),
-        }
-    ).reset_index(drop=True)
-
-
-def ablated(e: MemoryEvidence) -> pd.DataFrame:
-    """What static memory and loading ahead save."""
-    f = e.ablated
-    own = f["model"].map(f[f["setting"] == OWN].set_index("model")["median_ms"])
-    return pd.DataFrame(
-        {
-            "model": f["model"],
-            "budget_mib": _mib(f["budget"]),
-            "setting": f["setting"],
-            "median_ms": f["median_ms"].round(2),
-            "slower": (f["median_ms"] / own - 1).round(4),
-            "wait_ms": f["wait_ms"].round(2),
-            "peak_mib": _mib(f["peak"]),
-        }
-    ).reset_index(drop=True)
-
-
-def adapted(e: MemoryEvidence) -> pd.DataFrame:
-    """A session that goes through budgets."""
-    rows = []
-    for (model, _), f in e.adapted.groupby(["model", "budget"], sort=False):
-        switch = f.iloc[0]
-        rows.append(
-            {
-                "model": model,
-                "budget_mib": round(switch["budget"] / MIB, 2),
-                "peak_mib": round(f["peak"].max() / MIB, 2),
-                "inferences": len(f),
-                "median_ms": round(f["median_ms"].median(), 2),
-                "first_ms": round(switch["median_ms"], 2),
-                "replan_ms": round(switch["replan_ms"], 2),
-                "pause_ms": round(switch["pause_ms"], 2),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
 def offline(e: MemoryEvidence) -> pd.DataFrame:
     """Storage and time of planning (the paper's Table 2)."""
     f = e.offline
@@ -271,30 +173,11 @@ def offline(e: MemoryEvidence) -> pd.DataFrame:
 _OFFLINE = ("weights_mb", "cutting_ms", "profiling_ms", "planning_ms")
 
 
-def layouts(e: MemoryEvidence) -> pd.DataFrame:
-    """Layouts of activations and scratch, beside the proven least."""
-    f = e.layouts
-    heights = f.pivot_table("peak", "model", "setting").reindex(f["model"].drop_duplicates())
-    least = f.drop_duplicates("model").set_index("model")
-    found = pd.DataFrame({"model": heights.index, "buffers": least["steps"].astype("Int64").to_numpy()})
-    found["proven_least_mib"] = _mib(least["needed"]).to_numpy()
-    for setting in heights.columns:
-        found[f"{setting} gap"] = (heights[setting] / least["needed"] - 1).round(4).to_numpy()
-    return found
-
-
 #: Every table by id.
 MEMORY_TABLES: Mapping[str, kit.TableSpec[MemoryEvidence]] = kit.registry(
     kit.TableSpec("memory_beside", "Peak and latency beside stock engines", beside, ("stock",)),
     kit.TableSpec("memory_least", "Least peak that runs (Figure 10)", least, ("least",)),
     kit.TableSpec("memory_budgets", "Latency by budget, beside the bound", budgets, ("budgets",)),
     kit.TableSpec("memory_overhead", "Overhead on a slower processor", overhead, ("slowed",)),
-    kit.TableSpec("memory_threads", "Latency by budget, more computing threads", second, ("second",)),
-    kit.TableSpec("memory_layers", "Layers: memory, loading and computing (Figures 1 and 2)", layers, ("layers",)),
-    kit.TableSpec("memory_cuts", "Ways to cut a model (Figure 11)", cuts, ("cuts",)),
-    kit.TableSpec("memory_ablated", "Without static memory, without loading ahead (Figure 13)", ablated, ("ablated",)),
-    kit.TableSpec("memory_adapted", "A session that goes through budgets (Figure 14)", adapted, ("adapted",)),
     kit.TableSpec("memory_offline", "Storage and time of planning (Table 2)", offline, ("offline",)),
-    kit.TableSpec("memory_layouts", "Layouts of activations beside the proven least", layouts, ("layouts",)),
-    kit.TableSpec("memory_power", "Processor time and bytes read (Figure 12)", power, ("planned",)),
 )

@@ -105,7 +105,6 @@ _ALL: Mapping[str, Callable[[EopEvidence], float | Estimate]] = MappingProxyType
         "eop.slower_than_best_single_models": slower("single"),
         "eop.slower_than_best_single_recurrent": slower("single", _RECURRENT),
         "partition.branch_speedup": branch_speedup("inception_v3"),
-        "partition.branch_speedup_bert": branch_speedup("bert_base"),
         "eop.plan_seconds_max": lambda e: float(_ours(e)["plan_seconds"].max()),
         "eop.plan_gap_max": lambda e: float(_ours(e)["plan_gap"].max()),
         "eop.outputs_equal": outputs_equal,

@@ -197,11 +197,6 @@ def mechanisms(e: EopEvidence) -> pd.DataFrame:
     return pd.DataFrame([*rows, {"model": "paper, estimated", "condition 3, gain": paper.BOTH_CONDITIONS}]).round(4)
 
 
-def contention(e: EopEvidence) -> pd.DataFrame:
-    """Factors on the times of different steps side by side."""
-    return e.contention[["cpu_load", "gpu_load", "cpu_factor", "gpu_factor"]].round(3)
-
-
 EOP_TABLES: Mapping[str, kit.TableSpec[EopEvidence]] = kit.registry(
     kit.TableSpec("eop_figure_08", "Every way to run every model (Figure 8)", reduction, ("end_to_end",)),
     kit.TableSpec("eop_table_01", "Operators of the models (Table 1)", operators, ("wholes",)),
@@ -212,5 +207,4 @@ EOP_TABLES: Mapping[str, kit.TableSpec[EopEvidence]] = kit.registry(
     kit.TableSpec("eop_patterns", "Patterns (Figures 4 and 7)", patterns, ("patterns",)),
     kit.TableSpec("eop_varied", "Settings varied (Figures 9 and 10)", varied, ("varied",)),
     kit.TableSpec("eop_figure_11", "EOP's mechanisms (Figure 11)", mechanisms, ("end_to_end",)),
-    kit.TableSpec("eop_contention", "Steps side by side", contention, ("contention",)),
 )

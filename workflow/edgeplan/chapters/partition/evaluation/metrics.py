@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition.evaluation.evidence import (
-    CPU,
     EQUAL,
     FIXED,
     GPU,
@@ -100,11 +99,6 @@ def _both(speedups: pd.DataFrame, *ways: str) -> tuple[FloatArray, ...]:
 def oracle_gain_share(e: PartitionEvidence) -> Estimate:
     """`gain_share` of our splits, linear layers and convolutions together."""
     return estimate(_share, *_both(e.speedups, OURS))
-
-
-def oracle_gain_share_mean(e: PartitionEvidence) -> float:
-    """`mean_share` of our splits."""
-    return mean_share(e.speedups, OURS)
 
 
 def gain_over_trivial(e: PartitionEvidence) -> Estimate:
@@ -244,7 +238,6 @@ _ALL: Mapping[str, Callable[[PartitionEvidence], float | Estimate]] = MappingPro
         "slower_than_all_cores_models": slower_than("all_cores"),
         "failed_plans": failed_plans,
         "oracle_gain_share": oracle_gain_share,
-        "oracle_gain_share_mean": oracle_gain_share_mean,
         "gain_over_trivial": gain_over_trivial,
         "oracle_speedup": oracle_speedup,
         "slower_than_best_single_layers": slower_than_best_single_layers,
@@ -254,11 +247,8 @@ _ALL: Mapping[str, Callable[[PartitionEvidence], float | Estimate]] = MappingPro
         "mape_ratio_conv": mape_ratio("conv"),
         "gpu_mape_linear": mape(GPU, "linear", "ours"),
         "gpu_mape_conv": mape(GPU, "conv", "ours"),
-        "cpu_mape_linear": mape(CPU, "linear", "ours"),
-        "cpu_mape_conv": mape(CPU, "conv", "ours"),
         "polling_over_event": polling_over_event,
         "handshake_us": handshake("polling"),
-        "event_handshake_us": handshake("events"),
         "ratio_ms_per_op": ratio_ms_per_op,
         "plan_seconds_max": plan_seconds_max,
         "plan_gap_max": plan_gap_max,

@@ -16,7 +16,6 @@ from edgeplan.chapters.partition.evaluation.evidence import (
     OURS,
     PAIR_WAYS,
     PLAIN,
-    SEARCH,
     PartitionEvidence,
 )
 from edgeplan.chapters.partition.evaluation.metrics import gain_share, mean_share
@@ -43,15 +42,6 @@ def errors(e: PartitionEvidence) -> pd.DataFrame:
         printed: dict[str, object] = {f"cpu_{n}_pct": value for n, value in enumerate(threads, start=1)}
         rows.append({"device": f"paper: {device}", "operations": kind, "gpu_pct": gpu, **printed})
     return pd.DataFrame(rows).round(2)
-
-
-def implementations(e: PartitionEvidence) -> pd.DataFrame:
-    """MAPE by implementation of the GPU, in percent, with dispatch features and without."""
-    rows = e.tested[(e.tested["side"] == GPU) & e.tested["predictor"].isin(["ours", "plain"])]
-    means = rows.pivot_table(index=["kind", "implementation"], columns="predictor", values="error", aggfunc="mean") * 100
-    counts = rows[rows["predictor"] == "ours"].groupby(["kind", "implementation"]).size()
-    found = means.assign(ratio=means["ours"] / means["plain"], test_layers=counts).round(3)
-    return found.rename(columns={"ours": "ours_pct", "plain": "plain_pct"}).reset_index()
 
 
 def layers(e: PartitionEvidence) -> pd.DataFrame:
@@ -136,22 +126,6 @@ def models(e: PartitionEvidence) -> pd.DataFrame:
     return pd.DataFrame(rows).round(4)
 
 
-def resources(e: PartitionEvidence) -> pd.DataFrame:
-    """Every way to run a model: time, peak memory, processor time."""
-    f = e.models
-    return pd.DataFrame(
-        {
-            "model": f["model"],
-            "way": f["way"],
-            "median_ms": f["median_ms"].round(3),
-            "peak_mib": f["peak_mib"].round(1),
-            "cpu_ms": f["cpu_ms"].round(2),
-            "repeat": f["repeat"].round(3),
-            "reason": f["reason"],
-        }
-    ).reset_index(drop=True)
-
-
 def ablation(e: PartitionEvidence) -> pd.DataFrame:
     """Table 4: without dispatch features, and with event waits."""
     rows = []
@@ -226,21 +200,6 @@ def handshakes(e: PartitionEvidence) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def choices(e: PartitionEvidence) -> pd.DataFrame:
-    """Every layer: what was chosen, and what it takes."""
-    us = e.layers.pivot_table(index=["kind", "name"], columns="way", values="us", aggfunc="first")
-    channels = e.layers.pivot_table(index=["kind", "name"], columns="way", values="channels", aggfunc="first")
-    first = e.layers.groupby(["kind", "name"])["outputs"].first()
-    found = pd.DataFrame({"outputs": first.astype(int)})
-    for way in (CPU, GPU, SEARCH, OURS, PLAIN, "fixed", "equal", EVENTS, ALL_CORES):
-        if way in us:
-            found[f"{way.replace(' ', '_').replace(',', '')}_us"] = us[way].round(1)
-    for way in (SEARCH, OURS):
-        if way in channels:
-            found[f"{way}_cpu_channels"] = channels[way].astype("Int64")
-    return found.reset_index()
-
-
 def _layers_note(e: PartitionEvidence) -> str:
     counts = e.environment.get("layers_by_rule", {})
     told = ", ".join(f"{counts[kind]} {name} (the paper says {paper.LAYERS[kind]})" for kind, name in _NAMES if kind in counts)
@@ -258,7 +217,4 @@ PARTITION_TABLES: Mapping[str, kit.TableSpec[PartitionEvidence]] = kit.registry(
     kit.TableSpec("partition_table_04", "Without dispatch features or polling (Table 4)", ablation, ("speedups",)),
     kit.TableSpec("partition_handshakes", "Handshakes", handshakes, ("handshakes",)),
     kit.TableSpec("partition_autotuning", "Kernels autotuned, over the dispatcher's", autotuning, ("tuning",)),
-    kit.TableSpec("partition_implementations", "Errors by implementation", implementations, ("tested",)),
-    kit.TableSpec("partition_resources", "Time, memory and processor time of each way", resources, ("models",)),
-    kit.TableSpec("partition_layers", "Every layer", choices, ("layers",)),
 )

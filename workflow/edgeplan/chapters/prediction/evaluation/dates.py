@@ -28,7 +28,6 @@ _RESTS_ON: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "prior": (),
         "test_cases": ("fusion",),
-        "skipped_pairs": ("fusion",),
         "verification": ("fusion",),
         "resnet18_kernels": ("fusion",),
         "kernels": ("sampling",),
@@ -41,7 +40,6 @@ _RESTS_ON: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "zoo": ("truth",),
         "environment": ("truth",),
         "calibration": ("calibration",),
-        "factors": PREDICTED,
         "samplers": PREDICTED,
         "modes": PREDICTED,
         "models": PREDICTED,

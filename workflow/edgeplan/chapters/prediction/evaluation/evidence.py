@@ -24,7 +24,6 @@ class Evidence:
         prior: one row a configuration of the prior models: kind, config (JSON), count.
         test_cases: fusion test cases: pair, connection, context, t_op1_us, t_op2_us, t_pair_us, margin, noise, decision,
             repeats, why_undecided.
-        skipped_pairs: pairs of kinds that are not tested: pair, reason.
         verification: fused edges by engine and by rules: pair, connection, edges, fused_by_engine, fused_by_rules,
             true_positive, bn_folding, reshaping.
         resnet18_kernels: kernel types of ResNet18 as split by the detected rules.
@@ -32,7 +31,6 @@ class Evidence:
         sampling: the sampler's document, with `seconds` by part.
         features: features of each kernel kind's predictor.
         interval: how the intervals were calibrated, as the card of the predictors says it (`Interval`).
-        factors: by kernel kind, what kernels take in whole models over what carriers said (`Card.factors`).
         quality: held-out kernels: subject, kind, measured_us, predicted_us, forest_us, split.
         samplers: conv predictors by sampler on frozen labels of at least resolved_us: sampler, rows, seconds, resolved_us,
             labels, rmse_ms, rmspe (percent), within_10pct (share), rmspe_more_low and _high (95 % interval of the rmspe less
@@ -60,14 +58,12 @@ class Evidence:
     zoo: pd.DataFrame | None = None
     prior: pd.DataFrame | None = None
     test_cases: pd.DataFrame | None = None
-    skipped_pairs: pd.DataFrame | None = None
     verification: pd.DataFrame | None = None
     resnet18_kernels: tuple[str, ...] | None = None
     kernels: pd.DataFrame | None = None
     sampling: Mapping[str, Any] | None = None
     features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     interval: Mapping[str, Any] = field(default_factory=dict)
-    factors: Mapping[str, float] = field(default_factory=dict)
     quality: pd.DataFrame | None = None
     samplers: pd.DataFrame | None = None
     models: pd.DataFrame | None = None
@@ -118,7 +114,6 @@ class Evidence:
 #: Table of `Evidence` -> its file below the results of a device.
 _FILES = {
     "test_cases": "fusion/test_cases.csv",
-    "skipped_pairs": "fusion/skipped_pairs.csv",
     "verification": "fusion/verification.csv",
     "kernels": "measurements/kernels.parquet",
     "quality": "predictors/quality.parquet",

@@ -50,16 +50,4 @@ FIGURES: Mapping[str, FigureSpec[Evidence]] = registry(
         models.operators_against_kernels,
         ("models.predicted_ms", "models.operator_sum_ms"),
     ),
-    FigureSpec(
-        "figure_scatter",
-        "Measured and predicted",
-        models.scatter,
-        ("models.predicted_ms",),
-    ),
-    FigureSpec(
-        "figure_errors",
-        "Distribution of errors",
-        models.error_distribution,
-        ("models.predicted_ms",),
-    ),
 )

@@ -1,4 +1,4 @@
-"""Figures of whole models: baselines (Fig. 9), error by latency (Fig. 10), operator sums (Fig. 11), scatter and errors."""
+"""Figures of whole models: baselines (Fig. 9), error by latency (Fig. 10), operator sums (Fig. 11)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from edgeplan.chapters.prediction.evaluation.tables_prediction import label
 from edgeplan.reporting.drawing import (
     GRID,
     INK,
-    MARKERS,
     PALETTE,
     PREDICTORS,
     canvas,
@@ -26,7 +25,6 @@ from edgeplan.reporting.drawing import (
 from edgeplan.reporting.metrics import by_group, relative_error
 
 _GROUPS = 4
-_SHOWN_ERROR = 30.0
 _PREDICTED = ("measured_ms", "predicted_ms")
 
 
@@ -104,67 +102,3 @@ def operators_against_kernels(evidence: Evidence) -> Any:
         _grouped(axis, series, [label(str(f)) for f in ours["family"]])
         name_axes(axis, "family", f"models {title[4:]} (%)")
     return figure
-
-
-def scatter(evidence: Evidence) -> Any:
-    """Measured against predicted latency of every model, both axes logarithmic."""
-    frame = evidence.evaluated("predicted_ms")
-    figure, (axis,) = canvas(8.4, 6)
-    values = frame[list(_PREDICTED)].to_numpy(float)
-    ends = np.array([values.min() * 0.8, values.max() * 1.25])
-    axis.fill_between(ends, ends * 0.9, ends * 1.1, color=GRID, label="+-10 %")
-    axis.plot(ends, ends, color=INK, linewidth=0.8)
-    for i, (family, part) in enumerate(frame.groupby("family", sort=False)):
-        # Colours repeat after eight families; the markers then differ.
-        style = {"marker": MARKERS[i % len(MARKERS)], "color": PALETTE[i % len(PALETTE)]}
-        axis.scatter(
-            part["measured_ms"], part["predicted_ms"], s=26, alpha=0.8, linewidths=0, label=label(str(family)), **style
-        )
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.set_xlim(*ends)
-    axis.set_ylim(*ends)
-    name_axes(axis, "measured latency (ms)", "predicted latency (ms)")
-    legend(axis, beside=True)
-    return figure
-
-
-def error_distribution(evidence: Evidence) -> Any:
-    """Histogram of signed errors, and the share of models within a bound beside the repeatability ceiling."""
-    frame = evidence.evaluated("predicted_ms")
-    errors = 100 * relative_error(*(frame[c].to_numpy(float) for c in _PREDICTED))
-    figure, (left, right) = canvas(10, 4.2, 2)
-    beyond = int(np.sum(np.abs(errors) > _SHOWN_ERROR))
-    left.hist(np.clip(errors, -_SHOWN_ERROR, _SHOWN_ERROR), bins=np.linspace(-_SHOWN_ERROR, _SHOWN_ERROR, 41), color=PALETTE[0])
-    for bound in (-10, 10):
-        left.axvline(bound, color=INK, linewidth=0.9, linestyle=":")
-    note = f" ({beyond} beyond {_SHOWN_ERROR:.0f} % at the edges)" if beyond else ""
-    name_axes(left, "prediction error (%)" + note, "models (count)")
-    _cumulative(right, np.abs(errors), "predicted", PALETTE[PREDICTORS["predicted"]], "-")
-    again = evidence.optional("repeat_ms")
-    if again is not None:
-        repeat = 100 * np.abs(relative_error(again["measured_ms"].to_numpy(float), again["repeat_ms"].to_numpy(float)))
-        _cumulative(right, repeat, "measured again", PALETTE[PREDICTORS["measured again"]], "--")
-    for bound in (5, 10):
-        right.axvline(bound, color=INK, linewidth=0.9, linestyle=":")
-    right.set_xlim(0, _SHOWN_ERROR)
-    right.set_ylim(0, 102)
-    name_axes(right, "error bound (%)", "models within the bound (%)")
-    legend(right)
-    return figure
-
-
-def _cumulative(axis: Any, errors: Any, name: str, colour: str, line: str) -> None:
-    values = np.sort(errors)
-    share = 100 * np.arange(1, len(values) + 1) / len(values)
-    # The curve goes on to the right edge.
-    ends = max(_SHOWN_ERROR, float(values[-1]))
-    axis.step(
-        np.concatenate([[0], values, [ends]]),
-        np.concatenate([[0], share, [100]]),
-        where="post",
-        color=colour,
-        linestyle=line,
-        linewidth=1.8,
-        label=name,
-    )

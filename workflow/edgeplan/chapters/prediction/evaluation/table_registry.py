@@ -98,19 +98,6 @@ TABLES: Mapping[str, TableSpec[Evidence]] = registry(
         note=fusion.undecided_note,
     ),
     TableSpec(
-        "table_undecided",
-        "Fusion tests left undecided",
-        fusion.table_undecided,
-        ("test_cases",),
-        note=fusion.undecided_note,
-    ),
-    TableSpec(
-        "table_skipped",
-        "Pairs not tested",
-        fusion.table_skipped,
-        ("skipped_pairs",),
-    ),
-    TableSpec(
         "table_baselines",
         "Baselines on unseen families",
         baselines.table_baselines,
@@ -127,18 +114,6 @@ TABLES: Mapping[str, TableSpec[Evidence]] = registry(
         "Measuring modes",
         sampling.table_modes,
         ("modes",),
-    ),
-    TableSpec(
-        "table_truth",
-        "How whole models were measured",
-        prediction.table_truth,
-        ("models.blocks_span_s", "models.noise"),
-    ),
-    TableSpec(
-        "table_factors",
-        "Factors of kernel kinds",
-        prediction.table_factors,
-        ("factors", "breakdown"),
     ),
     TableSpec(
         "table_intervals",

@@ -58,55 +58,24 @@ def _cases(evidence: Evidence) -> pd.DataFrame:
     )
 
 
-def table_undecided(evidence: Evidence) -> pd.DataFrame:
-    """Test cases that no measurement settled: what was measured, and why no more was.
-
-    `settled by` says what the same pair showed on tensors of the other size; empty where that is unclear, too, or not asked.
-    """
-    cases = _cases(evidence)
-    key = ["pair", "connection", "context"]
-    clear = cases[cases["decision"] != "undecided"].drop_duplicates(key)
-    settled = dict(zip(clear[key].itertuples(index=False, name=None), clear["tensors"] + ": " + clear["decision"], strict=True))
-    rows = cases[cases["decision"] == "undecided"]
-    table = rows[[*key, "tensors", "margin", "noise", "repeats"]].assign(
-        settled=[settled.get(k, "") for k in rows[key].itertuples(index=False, name=None)], why=rows["why_undecided"]
-    )
-    return table.rename(columns={"repeats": "measured", "settled": "settled by", "why": "why no more"}).reset_index(drop=True)
-
-
 def undecided_note(evidence: Evidence) -> str:
     """Tell how many test cases were given up undecided, after how many measurements, and why; "" where there are no cases."""
     if not evidence.has("test_cases"):
         return ""
-    cases, undecided = _cases(evidence), table_undecided(evidence)
+    cases = _cases(evidence)
+    undecided = cases[cases["decision"] == "undecided"]
     if not len(undecided):
         return f"All {len(cases)} test cases were decided."
-    counts = undecided.groupby(["measured", "why no more"]).size().reset_index(name="count")
+    counts = undecided.groupby(["repeats", "why_undecided"]).size().reset_index(name="count")
     told = [
         f"{count} after {times} measurement{'s' * (times > 1)} ({why})"
         for times, why, count in counts.itertuples(index=False, name=None)
     ]
-    settled = int((undecided["settled by"] != "").sum())
+    case = ["pair", "connection", "context"]
+    clear = set(cases.loc[cases["decision"] != "undecided", case].itertuples(index=False, name=None))
+    settled = sum(key in clear for key in undecided[case].itertuples(index=False, name=None))
     text = f"Of {len(cases)} test cases {len(undecided)} were given up undecided: {'; '.join(told)}."
     return f"{text} Settled on tensors of the other size: {settled}." if settled else text
-
-
-def table_skipped(evidence: Evidence) -> pd.DataFrame:
-    """Ordered pairs of kinds that are not tested: one by one where the zoo holds them, the others by reason.
-
-    Edges are those of the verification; they are missing where the engine does not report what it runs.
-    """
-    skipped = evidence.frame("skipped_pairs", "pair", "reason")
-    counts = ["edges", "fused_by_engine", "fused_by_rules"]
-    rows = []
-    if evidence.has("verification"):
-        found = evidence.frame("verification", "pair", *counts).groupby("pair")[counts].sum()
-        held = skipped.join(found[found["edges"] > 0], on="pair", how="inner").sort_values("edges", ascending=False)
-        rows = [(c["reason"], 1, *(int(c[name]) for name in counts), c["pair"]) for c in held.to_dict("records")]
-        skipped = skipped.drop(held.index)
-    none = (0, 0, 0) if rows or evidence.has("verification") else (np.nan, np.nan, np.nan)
-    rows += [(str(why), len(part), *none, ", ".join(part["pair"])) for why, part in skipped.groupby("reason", sort=False)]
-    return pd.DataFrame(rows, columns=["reason", "pairs", "edges in the zoo", "fused by engine", "fused by rules", "which"])
 
 
 def table_04(evidence: Evidence) -> pd.DataFrame:

@@ -170,18 +170,6 @@ def within_estimate(frame: pd.DataFrame, column: str, share: float) -> Estimate:
     return estimate(np.mean, hit)
 
 
-def table_truth(evidence: Evidence) -> pd.DataFrame:
-    """Describe how whole models were measured: the time spanned by a model's blocks, and their noise, by family and overall."""
-    frame = evidence.evaluated("blocks_span_s", "noise")
-    parts = [(str(n), p) for n, p in frame.groupby("family", sort=False)]
-    rows = [
-        (label(name), len(part), part["blocks_span_s"].median(), part["blocks_span_s"].min(), 100 * part["noise"].median())
-        for name, part in [*parts, (OVERALL, frame)]
-    ]
-    names = ["family", "models", "blocks span, median (s)", "blocks span, least (s)", "noise, median (%)"]
-    return pd.DataFrame(rows, columns=names)
-
-
 def table_intervals(evidence: Evidence) -> pd.DataFrame:
     """Coverage and median relative width of the 90 % intervals, by family and overall."""
     frame = evidence.evaluated("predicted_ms", "low_ms", "high_ms")
@@ -194,15 +182,6 @@ def table_intervals(evidence: Evidence) -> pd.DataFrame:
         rows.append((label(name), len(part), 100 * coverage(truth, low, high), 100 * below, 100 * above, 100 * width))
     names = ["family", "models", "inside (%)", "below (%)", "above (%)", "median width (% of the prediction)"]
     return pd.DataFrame(rows, columns=names)
-
-
-def table_factors(evidence: Evidence) -> pd.DataFrame:
-    """Factors of kernel kinds, with their share of the evaluated models' predicted latency."""
-    parts = evidence.frame("breakdown", "kind", "predicted_ms").groupby("kind")["predicted_ms"].sum()
-    share = 100 * parts / parts.sum()
-    rows = [(kind, factor, share.get(kind, 0.0)) for kind, factor in evidence.factors.items()]
-    table = pd.DataFrame(rows, columns=["kernel", "factor", "share of the predicted latency (%)"])
-    return table.sort_values(table.columns[2], ascending=False, kind="stable", ignore_index=True)
 
 
 def calibration_note(evidence: Evidence) -> str:

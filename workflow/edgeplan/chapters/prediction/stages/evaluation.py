@@ -94,7 +94,6 @@ def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Pat
         speed_told=speed.told(predictor),
         features=dict.fromkeys(sorted(set(labelled["kind"])), FEATURES),
         interval=predictor.card.interval.model_dump(),
-        factors=predictor.card.factors,
     )
     dates = ranges(evidence, rows, rules.provenance.measurements)
     write_json(evaluation / "dates.json", dates)
