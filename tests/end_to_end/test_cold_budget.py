@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, OPTIMAL, OWN
+from edgeplan.chapters.cold_start.evaluation.page import write
 from edgeplan.chapters.cold_start.stages.cold_start import measure_cold_start
-from edgeplan.chapters.cold_start.stages.cold_tables import write_cold_start
 from edgeplan.params import load_params
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -54,7 +54,5 @@ def test_a_stage_without_time_ends_with_a_plan_and_a_figure(tmp_path: Path, monk
     for topic in ("checks.squeezenet", "load", "runs", "timelines"):
         assert "cold_start.budget_seconds (1) was over" in notes[topic], topic
 
-    write_cold_start(
-        device="cpu-onednn", measured=folders["measured"], metrics=tmp_path / "cold.json", chapter=tmp_path / "cold.page.json"
-    )
+    write(measured=folders["measured"], metrics=tmp_path / "cold.json", chapter=tmp_path / "cold.page.json")
     assert json.loads((tmp_path / "cold.json").read_text())

@@ -120,7 +120,6 @@ def evidence(**changes: Any) -> PartitionEvidence:
     importance = pd.DataFrame({"kind": "conv", "feature": ["flops", "dispatch.waves"], "gain": [1.0, 3.0]})
     parts: dict[str, Any] = {
         "pair": "pair-test",
-        "samples": samples(4),
         "errors": errors,
         "importance": importance.assign(implementation="x"),
         "layers": pd.concat(layers, ignore_index=True),

@@ -15,14 +15,13 @@ from told import names, numbers
 from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
 from edgeplan.chapters.cold_start.evaluation import findings
 from edgeplan.chapters.cold_start.evaluation import page as cold_report
-from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence, read_cold_evidence
-from edgeplan.chapters.cold_start.evaluation.metrics import METRICS, cold_metrics
+from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.metrics import BARS, METRICS, cold_metrics
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
-from edgeplan.chapters.cold_start.stages.cold_tables import write_cold_start
 from edgeplan.errors import FormatError
 from edgeplan.report.pages import Section, render_page
 from edgeplan.reporting import kit
-from edgeplan.reporting.page import read_chapter
+from edgeplan.reporting.page import bar_lines, read_chapter
 from edgeplan.reporting.table import cell_text, read_table
 
 
@@ -108,7 +107,7 @@ def test_stage_writes_the_whole_chapter(tmp_path: Path, e: ColdEvidence) -> None
     measured, chapters = tmp_path / "cold", tmp_path / "chapters"
     write(e, measured)
     handed = chapters / "cold_start.page.json"
-    write_cold_start(device="cpu-test", measured=measured, metrics=chapters / "cold_start.json", chapter=handed)
+    cold_report.write(measured=measured, metrics=chapters / "cold_start.json", chapter=handed)
     assert {p.stem for p in (measured / "tables").glob("*.csv")} == COLD_TABLES.keys()
     assert {p.stem for p in (measured / "tables").glob("*.md")} == COLD_TABLES.keys()
     assert {p.stem for p in (measured / "figures").glob("*.svg")} == cold_figures.COLD_FIGURES.keys()
@@ -132,26 +131,26 @@ def test_what_is_missing_is_named(tmp_path: Path, e: ColdEvidence) -> None:
     write(e, tmp_path / "cold")
     (e.runs.drop(columns="cold_ms")).to_parquet(tmp_path / "cold" / "runs.parquet")
     with pytest.raises(FormatError, match="runs lacks the column 'cold_ms'"):
-        read_cold_evidence("cpu-test", tmp_path / "cold")
+        cold_report.COLD_REPORT.read("cpu-test", tmp_path / "cold")
     (tmp_path / "cold" / "runs.parquet").unlink()
     with pytest.raises(FormatError, match="cannot read the table runs: No such file"):
-        read_cold_evidence("cpu-test", tmp_path / "cold")
+        cold_report.COLD_REPORT.read("cpu-test", tmp_path / "cold")
 
 
 def test_verdicts_follow_the_bars(figures: dict[str, float]) -> None:
-    lines = {line.title: line for line in cold_report.headline(figures | {"cold.plan_seconds_max": 2.5})}
+    lines = {line.title: line for line in bar_lines(BARS, figures | {"cold.plan_seconds_max": 2.5})}
     assert lines["longest planning of an optimal plan, either state (s)"].verdict == "miss"
     assert lines["speed-up over ONNX Runtime as shipped, page cache warm"].verdict == "undecided", (
         "one of two models is below it"
     )
-    assert cold_report.headline({})[0].value == "no value"
+    assert bar_lines(BARS, {})[0].value == "no value"
 
 
 def test_a_start_that_beats_its_bound_breaks_the_bound_not_the_bar(e: ColdEvidence, tables: dict[str, pd.DataFrame]) -> None:
     key, title = "cold.over_work_bound_cached", "cold over the work bound, page cache warm"
     usual = cold_report.findings(e, tables, {key: 1.2})
     for value, verdict in ((0.89, "miss"), (1.2, "pass"), (1.4, "miss")):
-        (line,) = (line for line in cold_report.headline({key: value}) if line.title == title)
+        (line,) = (line for line in bar_lines(BARS, {key: value}) if line.title == title)
         assert (line.verdict, line.bar) == (verdict, ">= 1 and <= 1.3")
     assert len(set(cold_report.findings(e, tables, {key: 0.89})) - set(usual)) == 1
     assert set(cold_report.findings(e, tables, {key: 1.4})) <= set(usual)

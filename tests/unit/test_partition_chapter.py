@@ -17,7 +17,7 @@ from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, 
 from edgeplan.chapters.partition.costs import GRID, assignments, chosen_assignments, model_costs
 from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
 from edgeplan.chapters.partition.evaluation.metrics import BARS, partition_metrics
-from edgeplan.chapters.partition.evaluation.page import partition_chapter
+from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
 from edgeplan.chapters.partition.layers import CONV, KINDS, LINEAR, Layer, layer_of, layouts, lowered
 from edgeplan.chapters.partition.learning.features import SHAPE, shape_matrix
@@ -384,7 +384,7 @@ def test_our_plan_stands_beside_the_best_of_all_other_ways() -> None:
     assert table.iloc[0]["speedup over the best"] == pytest.approx(metrics["partition.speedup_vs_best"], abs=1e-4)
     assert table.loc["models on which it is faster than ours", "speedup over the best"] == 2
     assert table.loc["m2", "best way"] == "ncnn"
-    page = partition_chapter(found, {}, {}, metrics, "2026-01-01")
+    page = PARTITION_REPORT.page(found, {}, {}, metrics)
     assert "oneDNN on all cores is faster than our plan on 2 of 3 models" in page.findings[0]
     assert "the best stock engine on all cores is faster than our plan on 1 of 3 models" in page.findings[0]
 
@@ -451,7 +451,7 @@ def test_tables_and_figures_are_made() -> None:
     assert PARTITION_TABLES["partition_table_02"].noted(found).startswith("The rules of section 5.3 give 8610 linear layers")
     drawn = kit.draw(PARTITION_FIGURES, found)
     assert set(drawn) == set(PARTITION_FIGURES)
-    page = partition_chapter(found, tables, drawn, partition_metrics(found), "2026-01-01")
+    page = PARTITION_REPORT.page(found, tables, drawn, partition_metrics(found))
     assert page.headline == "partition_gains"
     assert any("2 and 3 CPU threads" in text for text in page.findings)
 

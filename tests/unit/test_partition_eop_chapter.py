@@ -14,7 +14,7 @@ from edgeplan.chapters.partition.eop.evidence import EopEvidence
 from edgeplan.chapters.partition.eop.figures import EOP_FIGURES
 from edgeplan.chapters.partition.eop.metrics import BARS, eop_metrics
 from edgeplan.chapters.partition.eop.operators import SAMPLED
-from edgeplan.chapters.partition.eop.page import eop_chapter
+from edgeplan.chapters.partition.eop.page import EOP_REPORT
 from edgeplan.chapters.partition.eop.settings import EopSettings
 from edgeplan.chapters.partition.eop.sweeps import SWEEP, Subject, subject_of
 from edgeplan.chapters.partition.eop.tables import EOP_TABLES
@@ -158,7 +158,7 @@ def _evidence(tmp_path: Path) -> EopEvidence:
     ]
     assert costs.costs.steps
     frames = [pd.concat(some, ignore_index=True) for some in (sweeps, plans, keys)]
-    return EopEvidence("pair", pd.DataFrame(sampled), _contention(), *frames, {"cores": 2})
+    return EopEvidence("pair", pd.DataFrame(sampled), *frames, {"cores": 2})
 
 
 def test_tables_figures_and_figures_of_merit(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_tables_figures_and_figures_of_merit(tmp_path: Path) -> None:
     assert set(tables) == set(EOP_TABLES)
     figures = kit.draw(EOP_FIGURES, evidence)
     assert set(figures) == set(EOP_FIGURES)
-    assert eop_chapter(evidence, tables, figures, metrics, "today").tables
+    assert EOP_REPORT.page(evidence, tables, figures, metrics).tables
 
 
 def test_every_table_and_figure_has_a_caption() -> None:
@@ -202,11 +202,11 @@ def test_a_plan_that_failed_is_slower_and_told(tmp_path: Path) -> None:
     assert eop_metrics(evidence)["eop.failed_plans"] == 0
     lost = (evidence.plans["model"] == "bert_base") & (evidence.plans["way"] == BESIDE)
     evidence.plans.loc[lost, ["median_ms", "reason"]] = [np.nan, "the device is gone"]
-    found = EopEvidence("pair", *(getattr(evidence, name) for name in ("sampled", "contention", "sweeps", "plans", "key")), {})
+    found = EopEvidence("pair", *(getattr(evidence, name) for name in ("sampled", "sweeps", "plans", "key")), {})
     metrics = eop_metrics(found)
     assert metrics["eop.failed_plans"] == 1
     assert metrics["eop.slower_than_best_single_models"] == pytest.approx(1 / 3, rel=1e-5)
-    page = eop_chapter(found, {}, {}, metrics, "today")
+    page = EOP_REPORT.page(found, {}, {}, metrics)
     assert any("the device is gone" in text for text in page.findings)
     assert "the better processor alone is over 2 % faster on 1 of 3" in page.findings[0]
 

@@ -14,7 +14,7 @@ from evaluation_evidence import full_evidence
 from edgeplan.chapters import cold_start, prediction
 from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
 from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
-from edgeplan.chapters.cold_start.evaluation.page import cold_chapter
+from edgeplan.chapters.cold_start.evaluation.page import COLD_REPORT
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.prediction.evaluation import analysis
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
@@ -51,7 +51,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*analysis.findings(seen), *["A long remark. " + "It goes on about what was seen. " * 30] * 8],
         "2024-05-06",
     )
-    second = cold_chapter(cold, cold_tables, kit.draw(COLD_FIGURES, cold), cold_metrics(cold), "2024-05-06")
+    second = COLD_REPORT.page(cold, cold_tables, kit.draw(COLD_FIGURES, cold), cold_metrics(cold))
     rows = tuple(zip(NAMES, MIXED, strict=True))
     other = Table("own_table", "Mixed", "Of a chapter of its own.", ("name", "share"), (False, False), rows)
     third = ChapterPage("own", "Chapter of its own", "Unknown to the page.", "", "", (), (), (), "", (), (), (other,))

@@ -24,7 +24,7 @@ _DIGEST = "sha256"
 
 
 def values(path: Path) -> Mapping[str, str]:
-    """Every value of a file as text, by its place: `column[row]` of a table, keys joined by dots of a document."""
+    """Read every value of a file as text, by its place: `column[row]` of a table, keys joined by dots of a document."""
     if path.suffix == ".svg":
         return {"drawing": hashlib.sha256(path.read_bytes()).hexdigest()[:16]}
     if path.suffix == ".json":
@@ -34,7 +34,7 @@ def values(path: Path) -> Mapping[str, str]:
 
 
 def _flat(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """A document without nesting; entries of a list go by their id, title or text, not by a place that others shift."""
+    """Yield a document without nesting; entries of a list go by their id, title or text, not by a place that others shift."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             if key != _DIGEST:
@@ -53,7 +53,7 @@ def _name(part: Any, i: int) -> Any:
 
 
 def beside(before: Path, after: Path) -> Iterator[tuple[str, str, str | None, str | None]]:
-    """Every value of two folders: file, place, before, after; None where one of them does not have it."""
+    """Pair every value of two folders: file, place, before, after; None where one of them does not have it."""
     folders = (before, after)
     names = {str(path.relative_to(f)) for f in folders for path in f.rglob("*") if path.suffix in _KINDS}
     for name in sorted(names):

@@ -5,7 +5,7 @@ What cannot be shown raises `NotMeasuredError` with the reason. A chapter leaves
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,25 +14,14 @@ from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
-from edgeplan.reporting.bars import Bar
-from edgeplan.reporting.environment import environment_rows
-from edgeplan.reporting.grade import Graded
 from edgeplan.reporting.page import (
-    CardOf,
-    ChapterPage,
     Picture,
     Table,
-    bar_lines,
-    machine_of,
-    make_cards,
-    metric_texts,
-    rows_of,
     table,
-    write_chapter,
 )
 from edgeplan.reporting.svg import svg
 from edgeplan.reporting.table import write_table
-from edgeplan.support.files import write_atomically, write_json
+from edgeplan.support.files import write_atomically
 
 #: What a chapter's tables and figures are made of.
 Evidence = TypeVar("Evidence")
@@ -168,39 +157,6 @@ def _only(folder: Path, names: Iterable[str], *suffixes: str) -> None:
             path.unlink()
 
 
-def write_evidence(
-    evidence: Any,
-    table_specs: Mapping[str, TableSpec[Any]],
-    figure_specs: Mapping[str, FigureSpec[Any]],
-    metrics_of: Callable[[Any], dict[str, float]],
-    page_of: Callable[..., ChapterPage],
-    *,
-    measured: Path,
-    metrics: Path,
-    chapter: Path,
-) -> None:
-    """Write all that a chapter shows; what cannot be shown says why.
-
-    Args:
-        evidence: the measurements, with the `environment` they were made in.
-        table_specs: tables that are made of them.
-        figure_specs: likewise.
-        metrics_of: figures of merit of the evidence.
-        page_of: of evidence, tables, figures, figures of merit and date.
-        measured: folder of the tables and figures.
-        metrics: file of the figures of merit.
-        chapter: file of the page.
-    """
-    measured_at = str(evidence.environment.get("measured_at", "unknown"))
-    tables, figures, found = make_or_explain(table_specs, evidence), draw(figure_specs, evidence), metrics_of(evidence)
-    added = notes(table_specs, evidence, tables)
-    write_tables(table_specs, tables, added, dict.fromkeys(tables, measured_at), measured / "tables")
-    write_figures(figures, measured / "figures")
-    write_json(metrics, found)
-    page = page_of(evidence, tables, figures, found, measured_at)
-    write_chapter(page, chapter, tables=measured / "tables", figures=measured / "figures")
-
-
 def page_tables(
     specs: Mapping[str, TableSpec[Any]], tables: Mapping[str, pd.DataFrame], added: Mapping[str, str], *unfolded: str
 ) -> tuple[Table, ...]:
@@ -221,66 +177,3 @@ def page_pictures(
         for name, spec in specs.items()
         if name in figures
     )
-
-
-@dataclass(frozen=True, slots=True)
-class PageOf:
-    """What a chapter's part of the report is made of, whatever was measured.
-
-    Attributes:
-        id, title, about: see `ChapterPage`.
-        headline: id of the figure that opens the chapter, where it could be drawn.
-        cards, bars: figures of merit that open it, and all that have a bar.
-        tables, figures: registries.
-        unfolded: ids of tables that are unfolded at first.
-    """
-
-    id: str
-    title: str
-    about: str
-    headline: str
-    cards: Sequence[CardOf]
-    bars: Sequence[Bar]
-    tables: Mapping[str, TableSpec[Any]]
-    figures: Mapping[str, FigureSpec[Any]]
-    unfolded: tuple[str, ...]
-
-    def page(
-        self,
-        evidence: Any,
-        tables: Mapping[str, pd.DataFrame],
-        figures: Mapping[str, bytes],
-        metrics: Mapping[str, float],
-        measured_at: str,
-        findings: tuple[str, ...],
-        grade: Graded | None = None,
-    ) -> ChapterPage:
-        """The page.
-
-        Args:
-            evidence: the measurements, with the `environment` they were made in.
-            tables: by id.
-            figures: SVG by id; what is absent is left out.
-            metrics: figures of merit.
-            measured_at: when the measurements were made, as text.
-            findings: one paragraph each.
-            grade: how far the figures can be trusted.
-        """
-        return ChapterPage(
-            id=self.id,
-            title=self.title,
-            about=self.about,
-            measured_at=measured_at,
-            headline=self.headline if self.headline in figures else "",
-            cards=tuple(make_cards(self.cards, self.bars, metrics)),
-            lines=tuple(bar_lines(self.bars, metrics)),
-            metrics=metric_texts(metrics),
-            findings=findings,
-            pictures=page_pictures(self.figures, figures, notes(self.figures, evidence, figures)),
-            tables=page_tables(self.tables, tables, notes(self.tables, evidence, tables), *self.unfolded),
-            environment=tuple(environment_rows(evidence.environment).itertuples(index=False, name=None)),
-            machine=machine_of(evidence.environment),
-            rows=rows_of(evidence.environment),
-            grade=grade.name if grade else "",
-            graded=grade.why if grade else "",
-        )

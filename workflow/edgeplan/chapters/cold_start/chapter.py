@@ -28,7 +28,7 @@ COLD_START = Stage(
 )
 COLD_TABLES = Stage(
     name="cold_tables",
-    function="edgeplan.chapters.cold_start.stages.cold_tables:write_cold_start",
+    function="edgeplan.chapters.cold_start.evaluation.page:write",
     targets=_TARGETS,
     inputs=_DOCUMENTS,
     outputs={"metrics": f"{_CHAPTERS}/cold_start.json", "chapter": f"{_CHAPTERS}/cold_start.page.json"},

@@ -23,7 +23,7 @@ MEMORY = Stage(
 )
 MEMORY_TABLES = Stage(
     name="memory_tables",
-    function="edgeplan.chapters.memory.stages.memory_tables:write_memory",
+    function="edgeplan.chapters.memory.evaluation.page:write",
     targets=_TARGETS,
     inputs=_DOCUMENTS,
     outputs={"metrics": f"{_CHAPTERS}/memory.json", "chapter": f"{_CHAPTERS}/memory.page.json"},

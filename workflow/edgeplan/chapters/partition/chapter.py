@@ -31,9 +31,9 @@ PARTITION = Stage(
 )
 PARTITION_TABLES = Stage(
     name="partition_tables",
-    function="edgeplan.chapters.partition.stages.partition_tables:write_partition",
+    function="edgeplan.chapters.partition.evaluation.page:write",
     targets=PAIRS,
-    inputs=_DOCUMENTS,
+    inputs={name: path for name, path in _DOCUMENTS.items() if name != "samples"},
     outputs={"metrics": f"{_CHAPTERS}/partition.json", "chapter": f"{_CHAPTERS}/partition.page.json"},
     metrics=(f"{_CHAPTERS}/partition.json",),
     paths={"measured": _MEASURED},
@@ -60,9 +60,9 @@ EOP = Stage(
 )
 EOP_TABLES = Stage(
     name="partition_eop_tables",
-    function="edgeplan.chapters.partition.stages.partition_eop_tables:write_eop",
+    function="edgeplan.chapters.partition.eop.page:write",
     targets=PAIRS,
-    inputs=_EOP_DOCUMENTS,
+    inputs={name: path for name, path in _EOP_DOCUMENTS.items() if name != "contention"},
     outputs={"metrics": f"{_CHAPTERS}/partition_eop.json", "chapter": f"{_CHAPTERS}/partition_eop.page.json"},
     metrics=(f"{_CHAPTERS}/partition_eop.json",),
     paths={"measured": f"{_MEASURED}/eop"},

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,7 +12,6 @@ import pandas as pd
 from edgeplan.planning.bounds import fewest_read_bytes, work_bound_ms
 from edgeplan.planning.profile import Profile
 from edgeplan.profiling.frame import from_frame
-from edgeplan.support.frames import read_document, read_parquet
 
 #: Setting of the package's own runtime in the runs, and its plan that is held against the stock engines.
 OWN, OPTIMAL = "edgeplan", "optimal"
@@ -129,14 +127,3 @@ class ColdEvidence:
     def names(self) -> tuple[str, ...]:
         """Models, in order."""
         return tuple(self.models["model"])
-
-
-def read_cold_evidence(device: str, folder: Path) -> ColdEvidence:
-    """Read what the stage `cold_start` wrote.
-
-    Raises:
-        FormatError: a file is missing, damaged, of another format version, or lacks a column.
-    """
-    frames: dict[str, Any] = {name: read_parquet(folder / f"{name}.parquet", *columns) for name, columns in FRAMES.items()}
-    notes, environment = (read_document(folder / f"{name}.json") for name in ("notes", "environment"))
-    return ColdEvidence(device, **frames, notes=notes, environment=environment)

@@ -7,33 +7,21 @@ from collections.abc import Mapping
 import pandas as pd
 
 from edgeplan.chapters.cold_start import paper
-from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
 from edgeplan.chapters.cold_start.evaluation.findings import beside, continuous, counts, disturbed, evicted_plans, warm_plans
-from edgeplan.chapters.cold_start.evaluation.metrics import BARS, counted, geomean
+from edgeplan.chapters.cold_start.evaluation.metrics import BARS, cold_metrics, counted, geomean
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
-from edgeplan.reporting.environment import environment_rows
+from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.grade import Graded, Repeats, graded
-from edgeplan.reporting.kit import REASON, notes, page_pictures, page_tables
-from edgeplan.reporting.page import (
-    CardOf,
-    ChapterPage,
-    Line,
-    bar_lines,
-    machine_of,
-    make_cards,
-    metric_texts,
-    rows_of,
-)
+from edgeplan.reporting.kit import REASON
+from edgeplan.reporting.page import CardOf
 from edgeplan.reporting.table import cell_text
 
 _ABOUT = (
     "From opening the model to the first output, in a fresh process, imports excluded. The paper (NNV12, MobiSys 2023) "
     "measured phones, so ratios compare, latencies do not."
 )
-#: The figure that opens the chapter, and the table that is unfolded at first.
-_OPENS_WITH = "cold_figure_08"
-_UNFOLDED = "cold_beside"
 
 
 def _published(baseline: str) -> str:
@@ -62,11 +50,6 @@ def grade(evidence: ColdEvidence) -> Graded | None:
     runs = counted(evidence.runs).sort_values("repeat")
     before = runs.groupby(["model", "setting", "plan", "state", "threads"])["cold_ms"].shift()
     return graded(evidence.environment, Repeats(runs["cold_ms"] / before, "starts and the same ones before"))
-
-
-def headline(metrics: Mapping[str, float]) -> list[Line]:
-    """The figures with a bar, each with its verdict; one without a value fails."""
-    return bar_lines(BARS, metrics)
 
 
 def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, float]) -> list[str]:
@@ -137,39 +120,23 @@ def _beyond_disk(tables: Mapping[str, pd.DataFrame]) -> str:
     )
 
 
-def cold_chapter(
-    evidence: ColdEvidence,
-    tables: Mapping[str, pd.DataFrame],
-    figures: Mapping[str, bytes],
-    metrics: Mapping[str, float],
-    measured_at: str,
-) -> ChapterPage:
-    """The chapter of a device.
-
-    Args:
-        evidence: the measurements, for what captions and findings say of them.
-        tables: by id of `COLD_TABLES`.
-        figures: SVG by id of `COLD_FIGURES`; what is absent is left out.
-        metrics: of `cold_metrics`.
-        measured_at: when the measurements were made, as text.
-    """
-    found = grade(evidence)
-    return ChapterPage(
-        id="cold-start",
-        title="Cold start",
-        about=_ABOUT,
-        measured_at=measured_at,
-        headline=_OPENS_WITH if _OPENS_WITH in figures else "",
-        cards=tuple(make_cards(_CARDS, BARS, metrics)),
-        lines=tuple(headline(metrics)),
-        metrics=metric_texts(metrics),
-        told="What bounds it",
-        findings=tuple(findings(evidence, tables, metrics)),
-        pictures=page_pictures(COLD_FIGURES, figures, notes(COLD_FIGURES, evidence, figures)),
-        tables=page_tables(COLD_TABLES, tables, notes(COLD_TABLES, evidence, tables), _UNFOLDED),
-        environment=tuple(environment_rows(evidence.environment).itertuples(index=False, name=None)),
-        machine=machine_of(evidence.environment),
-        rows=rows_of(evidence.environment),
-        grade=found.name if found else "",
-        graded=found.why if found else "",
-    )
+COLD_REPORT = ChapterReport(
+    id="cold-start",
+    title="Cold start",
+    about=_ABOUT,
+    headline="cold_figure_08",
+    unfolded=("cold_beside",),
+    cards=_CARDS,
+    bars=BARS,
+    tables=COLD_TABLES,
+    figures=COLD_FIGURES,
+    metrics=cold_metrics,
+    findings=findings,
+    grade=grade,
+    evidence=ColdEvidence,
+    frames=FRAMES,
+    documents=("notes", "environment"),
+    told="What bounds it",
+)
+#: The stage `cold_tables`.
+write = COLD_REPORT.write

@@ -152,7 +152,7 @@ def _parts(e: ColdEvidence, model: str, planned: pd.DataFrame) -> dict[str, floa
 
 
 def evicted_gains(e: ColdEvidence) -> pd.DataFrame:
-    """The start of each plan for weights in memory over that of the plan for weights on the disk, page cache evicted.
+    """Plans for weights in memory take so many times as long as those for weights on the disk, page cache evicted.
 
     Returns:
         model, threads, gain; not a number where one of them was not started.

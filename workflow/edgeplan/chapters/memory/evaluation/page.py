@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import pandas as pd
-
 from edgeplan.chapters.memory import paper
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.evaluation.evidence import DEFAULT, MemoryEvidence
 from edgeplan.chapters.memory.evaluation.figures import MEMORY_FIGURES
-from edgeplan.chapters.memory.evaluation.metrics import BARS
+from edgeplan.chapters.memory.evaluation.metrics import BARS, memory_metrics
 from edgeplan.chapters.memory.evaluation.tables import MEMORY_TABLES
+from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.grade import Graded, Repeats, graded
-from edgeplan.reporting.kit import PageOf
-from edgeplan.reporting.page import CardOf, ChapterPage
+from edgeplan.reporting.page import CardOf
 
 _ABOUT = (
     "Models run in less memory than their weights take: weights are read from the disk while steps run. Memory is the peak "
@@ -46,8 +42,6 @@ _CARDS = (
     CardOf("plans killed when held to their budget", ("memory.cgroup_killed",), paper="not held"),
     CardOf("as fast as frugal ONNX Runtime in as much memory", ("memory.speedup_vs_frugal_ort",), "times"),
 )
-
-_PAGE = PageOf("memory", "Memory", _ABOUT, "memory_figure_10", _CARDS, BARS, MEMORY_TABLES, MEMORY_FIGURES, ("memory_beside",))
 
 
 def findings(evidence: MemoryEvidence) -> tuple[str, ...]:
@@ -111,20 +105,21 @@ def grade(evidence: MemoryEvidence) -> Graded | None:
     return graded(evidence.environment, Repeats(runs["resident_ms"] / before, what, least=2))
 
 
-def memory_chapter(
-    evidence: MemoryEvidence,
-    tables: Mapping[str, pd.DataFrame],
-    figures: Mapping[str, bytes],
-    metrics: Mapping[str, float],
-    measured_at: str,
-) -> ChapterPage:
-    """The chapter of a device.
-
-    Args:
-        evidence: the measurements.
-        tables: by id of `MEMORY_TABLES`.
-        figures: SVG by id of `MEMORY_FIGURES`; what is absent is left out.
-        metrics: of `memory_metrics`.
-        measured_at: when the measurements were made, as text.
-    """
-    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence), grade(evidence))
+MEMORY_REPORT = ChapterReport(
+    id="memory",
+    title="Memory",
+    about=_ABOUT,
+    headline="memory_figure_10",
+    unfolded=("memory_beside",),
+    cards=_CARDS,
+    bars=BARS,
+    tables=MEMORY_TABLES,
+    figures=MEMORY_FIGURES,
+    metrics=memory_metrics,
+    findings=lambda evidence, *_: findings(evidence),
+    grade=grade,
+    evidence=MemoryEvidence,
+    frames={"runs": ("model", "case")},
+)
+#: The stage `memory_tables`.
+write = MEMORY_REPORT.write

@@ -24,7 +24,6 @@ class EopEvidence:
     Attributes:
         pair: its name.
         sampled: operator, dimension, size, side, us.
-        contention: factors by loads.
         sweeps: `sweeps.SWEEP` with name, operator, of_paper, refused, model, figure, setting, value.
         plans: one row a model and way: see `stages.partition_eop.COLUMNS`, with model, figure, setting, value.
         key: key operators, likewise.
@@ -33,7 +32,6 @@ class EopEvidence:
 
     pair: str
     sampled: pd.DataFrame
-    contention: pd.DataFrame
     sweeps: pd.DataFrame
     plans: pd.DataFrame
     key: pd.DataFrame

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import pandas as pd
-
 from edgeplan.chapters.partition.eop.evidence import EopEvidence
 from edgeplan.chapters.partition.eop.figures import EOP_FIGURES
-from edgeplan.chapters.partition.eop.metrics import BARS
+from edgeplan.chapters.partition.eop.metrics import BARS, eop_metrics
 from edgeplan.chapters.partition.eop.tables import EOP_TABLES
 from edgeplan.chapters.partition.names import SLOWER
+from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.grade import Graded, Repeats, graded
-from edgeplan.reporting.kit import PageOf
-from edgeplan.reporting.page import CardOf, ChapterPage
+from edgeplan.reporting.page import CardOf
 
 _ABOUT = (
     "Operators split over batch, rows and columns by EOP's patterns and ratios (VEE 2022), beside plans of the same costs with "
@@ -27,8 +23,6 @@ _CARDS = (
     CardOf("Inception v3 side by side over in sequence", ("partition.branch_speedup",), "times"),
     CardOf("of the paper's patterns found here", ("eop.pattern_share",), share=True),
 )
-
-_PAGE = PageOf("eop", "EOP", _ABOUT, "eop_reduction", _CARDS, BARS, EOP_TABLES, EOP_FIGURES, ("eop_figure_08", "eop_table_05"))
 
 
 def findings(evidence: EopEvidence) -> tuple[str, ...]:
@@ -59,20 +53,26 @@ def grade(evidence: EopEvidence) -> Graded | None:
     return graded(evidence.environment, Repeats(repeat[repeat > 1], "slowest and fastest rounds of a plan"))
 
 
-def eop_chapter(
-    evidence: EopEvidence,
-    tables: Mapping[str, pd.DataFrame],
-    figures: Mapping[str, bytes],
-    metrics: Mapping[str, float],
-    measured_at: str,
-) -> ChapterPage:
-    """The chapter of a pair.
-
-    Args:
-        evidence: the measurements.
-        tables: by id of `EOP_TABLES`.
-        figures: SVG by id of `EOP_FIGURES`; what is absent is left out.
-        metrics: of `eop_metrics`.
-        measured_at: when the measurements were made, as text.
-    """
-    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence), grade(evidence))
+EOP_REPORT = ChapterReport(
+    id="eop",
+    title="EOP",
+    about=_ABOUT,
+    headline="eop_reduction",
+    unfolded=("eop_figure_08", "eop_table_05"),
+    cards=_CARDS,
+    bars=BARS,
+    tables=EOP_TABLES,
+    figures=EOP_FIGURES,
+    metrics=eop_metrics,
+    findings=lambda evidence, *_: findings(evidence),
+    grade=grade,
+    evidence=EopEvidence,
+    frames={
+        "sampled": ("operator", "dimension", "size", "side", "us"),
+        "sweeps": ("model", "step", "dimension"),
+        "plans": ("model", "way", "median_ms"),
+        "key": ("model", "tuned_us", "grid_us"),
+    },
+)
+#: The stage `partition_eop_tables`.
+write = EOP_REPORT.write

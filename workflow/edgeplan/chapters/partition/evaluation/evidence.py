@@ -31,7 +31,6 @@ class PartitionEvidence:
 
     Attributes:
         pair: its name.
-        samples: `learning.training.SAMPLE`.
         errors: of the predictors, `learning.training.Trained.errors`.
         importance: likewise.
         layers: one row a layer and way: kind, name, way, channels (of the CPU), outputs, us, predicted_us, ratio_ms.
@@ -45,7 +44,6 @@ class PartitionEvidence:
     """
 
     pair: str
-    samples: pd.DataFrame
     errors: pd.DataFrame
     importance: pd.DataFrame
     layers: pd.DataFrame

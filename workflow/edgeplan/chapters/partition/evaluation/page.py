@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import pandas as pd
-
 from edgeplan.chapters.partition import paper
 from edgeplan.chapters.partition.evaluation.evidence import OURS, PLAIN, SEARCH, PartitionEvidence
 from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
-from edgeplan.chapters.partition.evaluation.metrics import BARS, dispatch_features_gain, gain_share
+from edgeplan.chapters.partition.evaluation.metrics import BARS, dispatch_features_gain, gain_share, partition_metrics
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
 from edgeplan.chapters.partition.names import SLOWER
+from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.estimates import estimate, geomean
 from edgeplan.reporting.grade import Graded, Repeats, graded
-from edgeplan.reporting.kit import PageOf
-from edgeplan.reporting.page import CardOf, ChapterPage
+from edgeplan.reporting.page import CardOf
 
 _ABOUT = (
     "A model runs on two processors at once: each operator whole on one of them, or split over its output channels where that "
@@ -35,18 +31,6 @@ _CARDS = (
     CardOf("speedup that a search finds", ("partition.oracle_speedup",), "times", paper="1.12 to 2.01"),
     CardOf("speedup of ResNet-18, ResNet-34, VGG16", ("partition.speedup_vs_best_single",), "times", paper="1.05 to 1.78"),
     CardOf("handshake by polling", ("partition.handshake_us",), "us", paper=f"{paper.HANDSHAKE_US[1]:g} us"),
-)
-
-_PAGE = PageOf(
-    "partition",
-    "Partition",
-    _ABOUT,
-    "partition_gains",
-    _CARDS,
-    BARS,
-    PARTITION_TABLES,
-    PARTITION_FIGURES,
-    ("partition_beside",),
 )
 
 
@@ -103,20 +87,29 @@ def grade(evidence: PartitionEvidence) -> Graded | None:
     return graded(evidence.environment, again, drift)
 
 
-def partition_chapter(
-    evidence: PartitionEvidence,
-    tables: Mapping[str, pd.DataFrame],
-    figures: Mapping[str, bytes],
-    metrics: Mapping[str, float],
-    measured_at: str,
-) -> ChapterPage:
-    """The chapter of a pair.
-
-    Args:
-        evidence: the measurements.
-        tables: by id of `PARTITION_TABLES`.
-        figures: SVG by id of `PARTITION_FIGURES`; what is absent is left out.
-        metrics: of `partition_metrics`.
-        measured_at: when the measurements were made, as text.
-    """
-    return _PAGE.page(evidence, tables, figures, metrics, measured_at, findings(evidence), grade(evidence))
+PARTITION_REPORT = ChapterReport(
+    id="partition",
+    title="Partition",
+    about=_ABOUT,
+    headline="partition_gains",
+    unfolded=("partition_beside",),
+    cards=_CARDS,
+    bars=BARS,
+    tables=PARTITION_TABLES,
+    figures=PARTITION_FIGURES,
+    metrics=partition_metrics,
+    findings=lambda evidence, *_: findings(evidence),
+    grade=grade,
+    evidence=PartitionEvidence,
+    frames={
+        "errors": ("side", "kind", "predictor"),
+        "importance": ("feature", "gain"),
+        "layers": ("kind", "name", "way", "us"),
+        "models": ("model", "way", "median_ms"),
+        "handshakes": ("synchronisation", "least_us"),
+        "curves": ("figure", "outputs"),
+        "tuning": ("kind", "name", "choice", "turn"),
+    },
+)
+#: The stage `partition_tables`.
+write = PARTITION_REPORT.write
