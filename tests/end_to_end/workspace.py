@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from edgeplan.measurement.store import read_rows
+from edgeplan.measurement.rows import read_rows
 
 ROOT = Path(__file__).parents[2]
 DEVICE = "cpu-onnxruntime"

@@ -12,9 +12,10 @@ import pytest
 from edgeplan.devices.config import DeviceFile
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.measurement import nominal
-from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench
+from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Subject
 from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
+from edgeplan.support.store import STORED_ROWS_ONLY
 
 DEVICE = DeviceFile(format_version=1, name="dev", engine="onnxruntime")
 SETTINGS = MeasurementSettings(

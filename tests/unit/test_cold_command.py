@@ -57,6 +57,9 @@ def profiled(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     folder = tmp_path_factory.mktemp("workspace")
     _workspace(folder)
     save_onnx(tiny(), folder / "tiny.onnx")
+    (folder / ".gitignore").write_text("/state/\n/plan/\n/small/\n")
+    for arguments in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "a clone")):
+        _git(folder, *arguments)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         patch.chdir(folder)
@@ -71,7 +74,23 @@ def test_the_command_writes_a_plan(dnnl: Dnnl, profiled: tuple[Path, str]) -> No
     planned = read_plan(folder / "plan" / "plan.json")
     check_fits(planned, target_of(folder / "tiny.onnx", dnnl, planned.threads), tuple(s.name for s in lower(tiny()).steps))
     assert planned.layout == "nhwc"
-    assert list((folder / "data/rows/dev/cold").glob("*.parquet"))
+    assert list((folder / "state/edgeplan/workspace/data/rows/dev/cold").glob("*.parquet"))
+
+
+def test_planning_a_model_of_ones_own_changes_no_file_of_a_clone(
+    profiled: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = profiled
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    done = CliRunner().invoke(app, ["plan", "memory", "tiny.onnx", "-d", "dev", "-o", "small", "-b", "64MiB", "--threads", "1"])
+    assert done.exit_code == 0, done.output
+    assert _git(folder, "status", "--porcelain") == ""
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    named = ("-c", "user.name=tester", "-c", "user.email=tester@localhost")
+    return subprocess.run(["git", *named, *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_cache_is_limited(profiled: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:

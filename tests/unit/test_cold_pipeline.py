@@ -18,7 +18,7 @@ from edgeplan.chapters.cold_start.measuring import bench as cold_runs
 from edgeplan.chapters.cold_start.measuring import checks as cold_checks
 from edgeplan.chapters.cold_start.measuring import variants as cold_plans
 from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
-from edgeplan.chapters.cold_start.measuring.bench import Bench, SharedJournal
+from edgeplan.chapters.cold_start.measuring.bench import Bench, shared_journal
 from edgeplan.chapters.cold_start.measuring.checks import check_outputs
 from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, ExtraRun
 from edgeplan.chapters.cold_start.planners.later import profile_for
@@ -26,21 +26,21 @@ from edgeplan.chapters.cold_start.stages.cold_start import DOCUMENTS, measure_co
 from edgeplan.errors import DeviceError, StoreError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
-from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.energy import Counter, counters, read_uj, spent_joules
 from edgeplan.measurement.process.job import PrepareResult
-from edgeplan.measurement.process.journal import Journal
 from edgeplan.params import load_params
 from edgeplan.planning.document import Target
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Disk
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.program import step_candidates
+from edgeplan.support.store import Journal
+from edgeplan.support.table_store import TableStore, table_store
 
 
-def plans(folder: Path) -> KeptTables:
-    return KeptTables(folder, *cold_plans.PLAN_COLUMNS)
+def plans(folder: Path) -> TableStore:
+    return table_store(folder, *cold_plans.PLAN_COLUMNS)
 
 
 TARGET = Target("net.onnx", "a" * 64, "onednn", "3.2.0", "avx2", "here", 2)
@@ -49,8 +49,9 @@ TARGET = Target("net.onnx", "a" * 64, "onednn", "3.2.0", "avx2", "here", 2)
 @pytest.mark.parametrize("name", ["optimal", "evicted", "nnv12", "warm", "K", "K+C"])
 def test_a_plan_is_found_again_in_its_profile(tmp_path: Path, name: str) -> None:
     profiles = layouts(12, 3)
-    store = cold_plans.PlanStore(plans(tmp_path), Search())
-    made = store.make(name, profiles, TARGET, disk=Disk(900.0, 0.2) if name == "evicted" else None)
+    made = cold_plans.planned_once(
+        plans(tmp_path), Search(), name, profiles, TARGET, disk=Disk(900.0, 0.2) if name == "evicted" else None
+    )
     assert (made.disk is not None) == (name == "evicted")
     profile = profile_for(made, profiles)
     schedule = cold_plans.schedule_of(made, profile)
@@ -63,21 +64,21 @@ def test_a_plan_is_found_again_in_its_profile(tmp_path: Path, name: str) -> None
 
 def test_a_plan_is_made_once_for_the_same_costs(tmp_path: Path) -> None:
     profiles = layouts(10, 1)
-    made = cold_plans.PlanStore(plans(tmp_path), Search()).make("optimal", profiles, TARGET)
-    again = cold_plans.PlanStore(plans(tmp_path), Search()).make("optimal", profiles, TARGET)
+    made = cold_plans.planned_once(plans(tmp_path), Search(), "optimal", profiles, TARGET)
+    again = cold_plans.planned_once(plans(tmp_path), Search(), "optimal", profiles, TARGET)
     assert again == made  # its planning time too: it was not planned again
     assert len(list(tmp_path.iterdir())) == 1
-    cold_plans.PlanStore(plans(tmp_path), Search()).make("optimal", layouts(10, 2), TARGET)
-    cold_plans.PlanStore(plans(tmp_path), Search(gap=0.05)).make("optimal", profiles, TARGET)
+    cold_plans.planned_once(plans(tmp_path), Search(), "optimal", layouts(10, 2), TARGET)
+    cold_plans.planned_once(plans(tmp_path), Search(gap=0.05), "optimal", profiles, TARGET)
     for disk in (Disk(900.0), Disk(1800.0)):
-        cold_plans.PlanStore(plans(tmp_path), Search()).make("evicted", profiles, TARGET, disk=disk)
+        cold_plans.planned_once(plans(tmp_path), Search(), "evicted", profiles, TARGET, disk=disk)
     assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_other_costs_are_charged_to_the_same_schedule(tmp_path: Path) -> None:
     guessed, profiled = layouts(10, 1), layouts(10, 5)
-    made = cold_plans.PlanStore(plans(tmp_path), Search()).make("predicted", guessed, TARGET)
-    best = cold_plans.PlanStore(plans(tmp_path), Search()).make("optimal", profiled, TARGET)
+    made = cold_plans.planned_once(plans(tmp_path), Search(), "predicted", guessed, TARGET)
+    best = cold_plans.planned_once(plans(tmp_path), Search(), "optimal", profiled, TARGET)
     under = cold_plans.plan_row("net", "predicted", made, profiled)["profiled_makespan_ms"]
     assert under >= best.lower_bound_ms
     assert under != pytest.approx(made.makespan_ms)
@@ -110,7 +111,7 @@ def test_where_nothing_may_be_measured_the_tables_of_an_earlier_run_stay(
 
 def test_a_plan_of_another_layout_has_no_schedule(tmp_path: Path) -> None:
     profiles = layouts(6, 1)
-    made = cold_plans.PlanStore(plans(tmp_path), Search()).make("optimal", profiles, TARGET)
+    made = cold_plans.planned_once(plans(tmp_path), Search(), "optimal", profiles, TARGET)
     bare = replace(realistic(6, 1), layout=made.layout)
     bare = replace(bare, layers=tuple(replace(x, candidates=x.candidates[:1]) for x in bare.layers))
     assert np.isnan(cold_plans.makespan_under(made, [bare]))
@@ -129,7 +130,7 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
     reference = tmp_path / "reference.npz"
     np.savez(reference, out=np.zeros(graph.shape(graph.outputs[0]), np.float32))
 
-    kept = KeptTables(tmp_path / "kept", *cold_checks.COLUMNS)
+    kept = table_store(tmp_path / "kept", *cold_checks.COLUMNS)
 
     def check(choices: int, threads: tuple[int, ...] = (1,)) -> list[float]:
         found, left_out = check_outputs(
@@ -216,20 +217,20 @@ def test_runs_are_told_apart_by_their_plan() -> None:
 def test_journals_are_brought_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     kept = tmp_path / "rows" / "runs.jsonl"
-    Journal(kept).append({"key": "a", "measured_at": 1.0})
-    with SharedJournal(kept, "cpu-test") as path:
-        assert [r["key"] for r in Journal(path).records()] == ["a"]
-        Journal(path).append({"key": "b", "measured_at": 2.0})
-    assert [r["key"] for r in Journal(kept).records()] == ["a", "b"]
+    Journal(kept).commit({"key": "a", "measured_at": 1.0})
+    with shared_journal(kept, "cpu-test") as path:
+        assert [r["key"] for r in Journal(path).query()] == ["a"]
+        Journal(path).commit({"key": "b", "measured_at": 2.0})
+    assert [r["key"] for r in Journal(kept).query()] == ["a", "b"]
     kept.unlink()  # a fresh clone finds what this machine measured
     with pytest.raises(RuntimeError, match="killed"):
         _killed_while_measuring(kept)
-    assert [r["key"] for r in Journal(kept).records()] == ["a", "b", "c"]
+    assert [r["key"] for r in Journal(kept).query()] == ["a", "b", "c"]
 
 
 def _killed_while_measuring(kept: Path) -> None:
-    with SharedJournal(kept, "cpu-test") as path:
-        Journal(path).append({"key": "c", "measured_at": 3.0})
+    with shared_journal(kept, "cpu-test") as path:
+        Journal(path).commit({"key": "c", "measured_at": 3.0})
         raise RuntimeError("killed")
 
 

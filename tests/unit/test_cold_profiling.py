@@ -26,6 +26,7 @@ from edgeplan.predictors.features import FEATURES, WORK_TERMS
 from edgeplan.predictors.latency import EXTRA_FEATURES
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.profiling import profiler
+from edgeplan.profiling import store as store_module
 from edgeplan.profiling.first_call_costs import kernel_of, once_ms
 from edgeplan.profiling.predicted import predicted_profiles
 from edgeplan.profiling.preparation_costs import PreparationCosts
@@ -174,7 +175,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_full_files_are_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeplan.profiling.store._MAX_ROWS_PER_FILE", 2)
+    monkeypatch.setattr(store_module, "_FORM", replace(store_module._FORM, most=2))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     rows = [Row(name, "jit", 0, 4, 4, 0, {"create:big": (1.0,)}, 1.0) for name in ("s3", "s1", "s5", "s2", "s4", "s0")]
     store = ProfileStore(tmp_path / "rows", {"a": 1})
@@ -204,7 +205,7 @@ def test_rows_of_another_folder_are_read_but_not_written(tmp_path: Path, monkeyp
     before = sorted(shared.iterdir())
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
     store = ProfileStore(own, {"a": 1}, shared)
-    assert (store.known("s1"), store.constants()) == (True, constants)
+    assert (store.has("s1"), store.constants()) == (True, constants)
     store.add([second])
     store.merge()
     assert sorted(shared.iterdir()) == before

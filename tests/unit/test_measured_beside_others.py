@@ -18,7 +18,6 @@ from edgeplan.cli.memory import _disturbed
 from edgeplan.cli.plan import noise_line
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement import others
-from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.others import Others, worth_again
 from edgeplan.planning.document import read_plan, write_plan
 from edgeplan.profiling import profiler, store
@@ -26,6 +25,7 @@ from edgeplan.profiling.profiler import profile_model
 from edgeplan.profiling.store import ProfileStore, Row, identity
 from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.support.table_store import table_store
 
 _BURN = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass\n"
 
@@ -81,7 +81,7 @@ def test_the_less_disturbed_row_counts_whichever_is_read_first(first: bool, tmp_
     loud, quiet = _row("s", 1.0, 0.5), _row("s", 2.0)
     kept.add([loud if first else quiet])
     kept.set_aside(["s"])
-    assert not kept.known("s")
+    assert not kept.has("s")
     kept.add([quiet if first else loud, _row("t", 3.0)])
     for found in (kept, ProfileStore(tmp_path / "x" / "cold", what)):
         assert [row.measured_at for row in found.rows("s")] == [2.0]
@@ -89,10 +89,8 @@ def test_the_less_disturbed_row_counts_whichever_is_read_first(first: bool, tmp_
     assert [row.measured_at for row in ProfileStore(tmp_path / "x" / "cold", what).rows("s")] == [2.0]
 
 
-def test_a_full_file_with_a_row_that_was_measured_again_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "_MAX_ROWS_PER_FILE", 2)
+def test_a_row_that_was_measured_again_goes_to_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_FORM", replace(store._FORM, most=2))
     folder = tmp_path / "x" / "cold"
     kept = ProfileStore(folder, {"what": "any"})
     kept.add([_row(name, 1.0, 0.4 if name == "b" else 0.0) for name in "abcd"])
@@ -103,7 +101,8 @@ def test_a_full_file_with_a_row_that_was_measured_again_is_written_again(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "no journal"))
     found = ProfileStore(folder, {"what": "any"})
     assert {row.signature: row.measured_at for row in found.all_rows()} == {"a": 1.0, "b": 2.0, "c": 1.0, "d": 1.0}
-    assert len(list(folder.glob("*.parquet"))) == 2
+    assert len(list(folder.glob("*.parquet"))) == 3, "full files are not written again: git stores them once"
+    assert {name: rows[0].measured_at for name, rows in store.profile_rows(folder, kept.key).items()}["b"] == 2.0
 
 
 @pytest.mark.long
@@ -161,8 +160,8 @@ def test_a_pairs_rows_are_measured_again_once_others_have_left(tmp_path: Path, m
 
 
 def test_tables_of_before_a_column_was_kept_are_read(tmp_path: Path) -> None:
-    KeptTables(tmp_path, "us").add("a", pd.DataFrame({"us": [1.0]}))
-    found = KeptTables(tmp_path, "us", later={"others": 0.0}).get("a")
+    table_store(tmp_path, "us").commit({"a": pd.DataFrame({"us": [1.0]})})
+    found = table_store(tmp_path, "us", later={"others": 0.0}).get("a")
     assert found is not None
     assert found.to_dict("list") == {"us": [1.0], "others": [0.0]}
 

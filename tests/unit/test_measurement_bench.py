@@ -21,12 +21,13 @@ from quick_bench import DEVICE, SETTINGS, measuring_alone, open_bench, subjects 
 
 from edgeplan.errors import BusyError, FormatError, NoiseError, StoreError
 from edgeplan.measurement import bench as bench_module
-from edgeplan.measurement.bench import STORED_ROWS_ONLY, Bench
+from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.lock import lock_path, machine_lock
+from edgeplan.measurement.rows import read_rows
 from edgeplan.measurement.settings import ReferenceExponents
-from edgeplan.measurement.store import read_rows
 from edgeplan.progress import BudgetProgress
 from edgeplan.support.protocols import protocol
+from edgeplan.support.store import STORED_ROWS_ONLY
 
 
 def test_what_is_stored_is_not_measured_again(tmp_path: Path) -> None:
@@ -338,11 +339,11 @@ RUN = textwrap.dedent("""
     root = Path(sys.argv[1])
     lock.lock_path = lambda: root / "test.lock"
     with bench_module.Bench(DEVICE, SETTINGS, root / "w/rows/dev") as bench:
-        add = bench.store.add
-        def told(rows, again=0):
-            add(rows, again)
+        commit = bench.store.commit
+        def told(rows):
+            commit(rows)
             print(len(rows), flush=True)
-        bench.store.add = told
+        bench.store.commit = told
         bench.measure(subjects(400))
 """)
 
@@ -358,7 +359,7 @@ def test_a_kill_loses_at_most_the_batch_in_work(tmp_path: Path) -> None:
     assert run.returncode == -signal.SIGKILL
     assert sum(told) < 400
     with open_bench(tmp_path) as bench:
-        kept = sum(bench.store.known(s.id, 0) for s in subjects(400))
+        kept = sum(bench.store.has((s.id, 0)) for s in subjects(400))
         assert sum(told) <= kept <= sum(told) + SETTINGS.batch_size
         bench.measure(subjects(400)[: kept + 2])
         assert bench.measured == 2

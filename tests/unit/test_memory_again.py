@@ -38,7 +38,7 @@ class Workspace:
         """Keep a row as `measure_again` does."""
         row = pd.DataFrame([{"model": model, "case": case, **values}]).reindex(columns=[*COLUMNS, "measured_at", "machine"])
         kept = stage._kept_again(self.folder / "rows")
-        kept.add(f"{stage._key(model, self.params.seed, self.params.memory)}-{case}-{at}", row)
+        kept.commit({f"{stage._key(model, self.params.seed, self.params.memory)}-{case}-{at}": row})
         kept.merge()
 
 

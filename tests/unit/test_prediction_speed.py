@@ -10,7 +10,6 @@ from bare_card import bare_card
 from edgeplan.chapters.prediction import speed
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules
-from edgeplan.measurement import bench
 from edgeplan.params import Params, load_params
 from edgeplan.predictors.card import Regressor
 from edgeplan.predictors.features import WORK_TERMS
@@ -56,7 +55,3 @@ def test_figures_that_cannot_be_read_are_asked_for(tmp_path: Path, text: str | N
     with pytest.raises(FormatError, match="may not be measured now") as caught:
         speed.stored_speed(path)
     assert "git checkout" in caught.value.next_step
-
-
-def test_one_variable_forbids_all_measuring() -> None:
-    assert speed.STORED_ROWS_ONLY == bench.STORED_ROWS_ONLY

@@ -21,15 +21,16 @@ from edgeplan.devices.config import load_device
 from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.bench import row_key
-from edgeplan.measurement.kept import KeptTables
 from edgeplan.params import load_params
 from edgeplan.planning.document import Plan, plan_of
 from edgeplan.profiling.settings import ProfileSettings, cores_of
-from edgeplan.profiling.store import identity, key_of
+from edgeplan.profiling.store import identity
 from edgeplan.runtime.library import LibraryInfo
 from edgeplan.support import protocols
 from edgeplan.support.frames import read_parquet
 from edgeplan.support.protocols import LOCK, PROTOCOLS, digest, essence, protocol, written
+from edgeplan.support.store import key_of
+from edgeplan.support.table_store import table_store
 
 ROOT = Path(__file__).parents[2]
 PARAMS = load_params(ROOT / "params.yaml")
@@ -106,7 +107,7 @@ def cold_keys(made: dict[str, Plan]) -> Iterator[tuple[str, str]]:
 
 def kept(kind: str, *columns: str) -> frozenset[str]:
     """Keys of what is kept beside the rows."""
-    return KeptTables(COLD / kind, *columns).keys
+    return frozenset(table_store(COLD / kind, *columns).query())
 
 
 @pytest.mark.usefixtures("_as_shipped")

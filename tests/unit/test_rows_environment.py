@@ -12,7 +12,7 @@ import pytest
 from quick_bench import measuring_alone, open_bench, subjects  # noqa: F401  a fixture
 
 from edgeplan.measurement import bench as bench_module
-from edgeplan.measurement.bench import STORED_ROWS_ONLY
+from edgeplan.support.store import STORED_ROWS_ONLY
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The row store: parts, merging, journals, formats, full disks."""
+"""Rows of measurements in their store: parts, merging, journals, formats, full disks; keys and shipped files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError, StoreError
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
+from edgeplan.measurement.rows import RowStore, measurement_of, read_rows, row_of, row_store, write_rows
 from edgeplan.measurement.settings import ReferenceExponents
-from edgeplan.measurement.store import RowStore, read_rows, write_rows
 from edgeplan.support.files import write_text
+from edgeplan.support.store import key_of
 
 NOMINAL = ReferenceTimes(100.0, 400.0)
 EXPONENTS = ReferenceExponents(compute=1.0, bandwidth=0.0)
@@ -54,12 +55,20 @@ def measurement(subject: str, sample: int = 0, *, at: float = 1.0) -> Measuremen
 
 
 def store(tmp_path: Path, key: str = "k1") -> RowStore:
-    return RowStore(tmp_path / "rows" / "dev", key, {"engine": "x"})
+    return row_store(tmp_path / "rows" / "dev", key, {"engine": "x"})
+
+
+def add(opened: RowStore, *measured: Measurement) -> None:
+    opened.commit({(m.subject, m.sample): row_of(m) for m in measured})
+
+
+def part(subject: str) -> str:
+    return f"k1-{key_of([str((subject, 0))])}.parquet"
 
 
 def test_a_measurement_comes_back_as_it_was(tmp_path: Path) -> None:
-    store(tmp_path).add([measurement("s", 2, at=1e9 + 0.25)])
-    back = store(tmp_path).get("s", 2, NOMINAL, EXPONENTS)
+    add(store(tmp_path), measurement("s", 2, at=1e9 + 0.25))
+    back = measurement_of(store(tmp_path).query()["s", 2], NOMINAL, EXPONENTS)
     want = measurement("s", 2, at=1e9 + 0.25)
     assert (back.subject, back.sample, back.nodes, back.seconds) == ("s", 2, NODES, 0.5)
     for name in ("least_us", "median_us", "compute_us", "bandwidth_us", "measured_at", "node_us"):
@@ -68,28 +77,28 @@ def test_a_measurement_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_store_knows_its_own_key_and_samples_only(tmp_path: Path) -> None:
-    store(tmp_path).add([measurement("s")])
+    add(store(tmp_path), measurement("s"))
     again = store(tmp_path)
-    assert again.known("s", 0)
-    assert not again.known("s", 1)
-    assert not again.known("t", 0)
-    assert not store(tmp_path, "k2").known("s", 0)
-    assert again.newest() == pytest.approx(1.2)
-    assert store(tmp_path, "k2").newest() == 0.0
+    assert again.has(("s", 0))
+    assert not again.has(("s", 1))
+    assert not again.has(("t", 0))
+    assert not store(tmp_path, "k2").has(("s", 0))
+    assert (len(again), len(store(tmp_path, "k2"))) == (1, 0)
+    assert again.get(("t", 0)) is None
 
 
 def test_parts_merge_into_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeplan.measurement.store._MAX_ROWS_PER_FILE", 3)
+    monkeypatch.setattr("edgeplan.measurement.rows._MAX_ROWS_PER_FILE", 3)
     opened = store(tmp_path)
     for n in range(4):
-        opened.add([measurement(f"s{n}"), measurement(f"s{n}", 1)])
+        add(opened, measurement(f"s{n}"), measurement(f"s{n}", 1))
     other = store(tmp_path, "k2")
-    other.add([measurement("s0")])
+    add(other, measurement("s0"))
     opened.merge()
     assert sorted(p.name for p in opened.folder.glob("k1-*.parquet")) == [f"k1-rows-00{i}.parquet" for i in range(3)]
     again = store(tmp_path)
-    assert all(again.known(f"s{n}", sample) for n in range(4) for sample in (0, 1))
-    assert store(tmp_path, "k2").known("s0", 0)
+    assert all(again.has((f"s{n}", sample)) for n in range(4) for sample in (0, 1))
+    assert store(tmp_path, "k2").has(("s0", 0))
     document = json.loads((opened.folder / "k1.json").read_text())
     assert document == {"format_version": 1, "engine": "x"}
     before = {p: p.stat().st_mtime_ns for p in opened.folder.iterdir()}
@@ -98,33 +107,33 @@ def test_parts_merge_into_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_journal_brings_back_deleted_rows(tmp_path: Path, state: Path) -> None:
-    store(tmp_path).add([measurement("s")])
+    add(store(tmp_path), measurement("s"))
     for path in (tmp_path / "rows/dev").iterdir():
         path.unlink()
     again = store(tmp_path)
-    assert again.known("s", 0)
+    assert again.has(("s", 0))
     again.merge()  # and the rows are written to the workspace once more
     for path in (state / "journal/dev").iterdir():
         path.unlink()
-    assert store(tmp_path).known("s", 0)
+    assert store(tmp_path).has(("s", 0))
 
 
 def test_old_journals_are_dropped_and_young_ones_kept(tmp_path: Path, state: Path) -> None:
     opened = store(tmp_path)
-    opened.add([measurement("old")])
-    opened.add([measurement("young")])
+    add(opened, measurement("old"))
+    add(opened, measurement("young"))
     long_ago = time.time() - 30 * 86400
-    os.utime(state / "journal/dev/k1-old-0.parquet", (long_ago, long_ago))
+    os.utime(state / "journal/dev" / part("old"), (long_ago, long_ago))
     opened.merge()
-    assert sorted(p.name for p in (state / "journal/dev").iterdir()) == ["k1-young-0.parquet", "k1.json"]
-    assert store(tmp_path).known("old", 0)
-    os.utime(state / "journal/dev/k1-young-0.parquet", (long_ago, long_ago))
+    assert sorted(p.name for p in (state / "journal/dev").iterdir()) == [part("young"), "k1.json"]
+    assert store(tmp_path).has(("old", 0))
+    os.utime(state / "journal/dev" / part("young"), (long_ago, long_ago))
     opened.merge()
     assert list((state / "journal/dev").iterdir()) == [], "no identity outlives its rows"
 
 
 def test_half_written_files_of_a_killed_run_are_removed_and_young_ones_kept(tmp_path: Path, state: Path) -> None:
-    store(tmp_path).add([measurement("a")])
+    add(store(tmp_path), measurement("a"))
     folders = [tmp_path / "rows" / "dev", state / "journal" / "dev"]
     for folder in folders:
         stale, young = folder / ".k1-a-0.parquet.x1y2.tmp", folder / ".k1-b-0.parquet.z3.tmp"
@@ -132,7 +141,7 @@ def test_half_written_files_of_a_killed_run_are_removed_and_young_ones_kept(tmp_
         young.write_bytes(b"half")
         os.utime(stale, (0, time.time() - 60))
     opened = store(tmp_path)
-    assert opened.known("a", 0)
+    assert opened.has(("a", 0))
     assert [[p.name for p in folder.glob(".*")] for folder in folders] == [[".k1-b-0.parquet.z3.tmp"]] * 2
     for folder in folders:
         os.utime(folder / ".k1-b-0.parquet.z3.tmp", (0, time.time() - 60))
@@ -142,8 +151,8 @@ def test_half_written_files_of_a_killed_run_are_removed_and_young_ones_kept(tmp_
 
 def test_rows_of_another_format_version_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows/dev/k1-rows-000.parquet"
-    store(tmp_path).add([measurement("s")])
-    table = pq.read_table(tmp_path / "rows/dev/k1-s-0.parquet")
+    add(store(tmp_path), measurement("s"))
+    table = pq.read_table(tmp_path / "rows/dev" / part("s"))
     pq.write_table(table.replace_schema_metadata({"edgeplan_rows": "99"}), path)
     with pytest.raises(FormatError, match="format version 99, expected 1") as caught:
         store(tmp_path)
@@ -174,7 +183,7 @@ def test_a_full_disk_says_so_and_keeps_what_was_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str
 ) -> None:
     opened = store(tmp_path)
-    opened.add([measurement("first")])
+    add(opened, measurement("first"))
 
     def fail(_table: Any, where: Any, **_options: Any) -> None:
         Path(where).write_bytes(b"half")
@@ -182,15 +191,15 @@ def test_a_full_disk_says_so_and_keeps_what_was_stored(
 
     monkeypatch.setattr(pq, "write_table", fail)
     with pytest.raises(StoreError, match=message) as caught:
-        opened.add([measurement("second")])
+        add(opened, measurement("second"))
     assert caught.value.next_step
     assert caught.value.where
-    assert not opened.known("second", 0)
+    assert not opened.has(("second", 0))
     monkeypatch.undo()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     again = store(tmp_path)
-    assert again.known("first", 0)
-    assert not again.known("second", 0)
+    assert again.has(("first", 0))
+    assert not again.has(("second", 0))
     assert not list(tmp_path.rglob("*.tmp"))
 
 

@@ -388,7 +388,7 @@ def plan_cold_start(
         on_noise: on a busy machine keep what is measured and say how noisy it is, or refuse to plan from it.
         budget_seconds: seconds of measuring, beyond which only what must be known is measured; 0: unbounded and thorough.
             Without, 20, or unbounded where noise is refused.
-        rows: folder of measured rows; without, that of the workspace.
+        rows: folder of measured rows; without, one of the user's, outside of any workspace; those of the workspace are read.
         results: folder of the results, with the device's predictors; without, the workspace's, then the shipped ones.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
         shape: likewise.
@@ -408,7 +408,7 @@ def plan_cold_start(
     from edgeplan.runtime.linked_file import read_linked
     from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder
     from edgeplan.support.files import state_folder
-    from edgeplan.workspace import workspace
+    from edgeplan.workspace import own_rows, workspace
     from edgeplan.writable import require_writable
 
     settings = FAST if on_noise == "keep" and budget_seconds != 0 else ProfileSettings()
@@ -421,8 +421,8 @@ def plan_cold_start(
         raise ParamsError(f"there is no layout {unknown[0]!r}", where="--layouts", next_step=f"choose from {', '.join(HOMES)}")
     _check_cold_start(costs, planner, cache_limit, reprofile=reprofile)
     found = _planned_on(device)
-    here = workspace()
-    measured = Path(rows or here.rows) / found.name
+    measured = Path(rows or own_rows()) / found.name / "cold"
+    shared = Path(rows or workspace().rows) / found.name / "cold_start" / "profiles"
     predictors = None
     if costs == "predicted":
         from edgeplan.predictors.source import find_predictors
@@ -430,10 +430,9 @@ def plan_cold_start(
         predictors = find_predictors(str(device), None if results is None else Path(results), engine=found.engine)
     # before minutes of measuring, not after them
     require_writable(Path(output), instead="choose another folder with -o")
-    require_writable(measured, instead="choose another folder with --rows")
     require_writable(state_folder())
-    shared = measured / "cold_start" / "profiles"
-    request = Request(found, costs, planner, homes, measured / "cold", shared, predictors, reprofile, settings)
+    require_writable(measured, instead="choose another folder with --rows")
+    request = Request(found, costs, planner, homes, measured, shared, predictors, reprofile, settings)
     out = Path(output)
     source = prepare_file(Path(model), _left_open(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
     planned = plan_model(source, request)

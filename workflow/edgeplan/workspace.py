@@ -119,6 +119,17 @@ def workspace(given: Path | None = None) -> Workspace:
     return Workspace(state_folder() / "workspace", found=False)
 
 
+def own_rows() -> Path:
+    """The folder of rows of users' models, by device: outside of any workspace, whose rows are in git.
+
+    Raises:
+        StoreError: this user has no home folder.
+    """
+    from edgeplan.support.files import state_folder  # noqa: PLC0415  `edgeplan --help` should not wait for pydantic
+
+    return Workspace(state_folder() / "workspace", found=False).rows
+
+
 def _upwards() -> Iterator[Path]:
     """This folder and those above it: the first as ".", the others absolute."""
     try:

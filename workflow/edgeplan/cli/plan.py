@@ -94,7 +94,7 @@ def plan_cold_start(
         ),
     ] = None,
     accept_noise: Annotated[bool, typer.Option(hidden=True, help="As --on-noise keep, which is the default.")] = False,
-    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows. Default: the workspace's.")] = None,
+    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows. Default: the user's own.")] = None,
     results: ResultsOption = None,
     shape: ShapeOption = None,
     values: SetOption = None,

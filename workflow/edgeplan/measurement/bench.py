@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -28,14 +27,13 @@ from edgeplan.measurement.nominal import quiet_times
 from edgeplan.measurement.provenance import NOT_RECORDED, source_commit
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import References, ReferenceTimes
+from edgeplan.measurement.rows import measurement_of, row_of, row_store
 from edgeplan.measurement.settings import MeasurementSettings
-from edgeplan.measurement.store import FORMAT_VERSION, RowStore, identity_file, journal_folder
 from edgeplan.progress import BudgetProgress, progress
 from edgeplan.support.files import read_json, state_folder, write_json
+from edgeplan.support.store import FORMAT_VERSION, STORED_ROWS_ONLY, identity_file, journal_of, key_of, stored_rows_only
 
 log = logging.getLogger(__name__)
-#: Set to any value: never measure, take rows of whatever machine the store holds.
-STORED_ROWS_ONLY = "EDGEPLAN_STORED_ROWS_ONLY"
 #: What the environment of rows says about the time they were measured at. It is no part of their key.
 _CONDITIONS = ("affinity", "load_1min")
 
@@ -82,7 +80,7 @@ def row_key(
         "fingerprint": machine,
         "sources": measured_by,
     }
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12], identity
+    return key_of(identity), identity
 
 
 class Bench:
@@ -105,7 +103,7 @@ class Bench:
         self.spending: BudgetProgress | None = None  # of a stage that shows its own progress: measuring time is added to it
         self._protocol = engine_protocol("measure", device.engine)
         self._mapping = engine_protocol("mapping", device.engine).name
-        self._frozen = bool(os.environ.get(STORED_ROWS_ONLY))
+        self._frozen = stored_rows_only()
         self._budget, self._noise = Budget(), NoisePolicy(settings, device.name)
         key, identity = self._shipped(rows) if self._frozen else self._identify()
         self._references: References | None = None
@@ -114,9 +112,9 @@ class Bench:
         identity |= {"nominal_compute_us": self.nominal.compute_us, "nominal_bandwidth_us": self.nominal.bandwidth_us}
         if not self._frozen:
             write_json(identity_file(state_folder() / "identities", key), {"format_version": FORMAT_VERSION, **identity})
-        told = [identity_file(folder, key) for folder in (rows, journal_folder(rows))]
-        identity["environment"] = {**identity.get("environment", {}), **_recorded(*told)}
-        self.store = RowStore(rows, key, identity)
+        told = [identity_file(folder, key) for folder in (rows, journal_of(rows.name))]
+        self.identity = identity | {"environment": {**identity.get("environment", {}), **_recorded(*told)}}
+        self.store = row_store(rows, key, self.identity)
 
     def __enter__(self) -> Self:
         return self
@@ -168,7 +166,7 @@ class Bench:
 
     def last_measured_at(self) -> float:
         """When the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""
-        return self.store.newest()
+        return max((max(row["measured_at"]) for row in self.store.query().values()), default=0.0)
 
     def measure(self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring") -> list[Measurement]:
         """Measurements of the subjects, in order; only missing ones touch the device.
@@ -201,11 +199,11 @@ class Bench:
             some: measure a batch even if the time is over; without, only if nothing was measured before.
         """
         self._measure(subjects, repeat, description, least=1 if some or not self.measured else 0)
-        return [self._known(s, repeat) if self.store.known(self._stored_id(s), repeat) else None for s in subjects]
+        return [self._known(s, repeat) if self.store.has((self._stored_id(s), repeat)) else None for s in subjects]
 
     def _measure(self, subjects: Sequence[Subject], repeat: int, description: str, *, least: int) -> None:
         distinct = {s.id: s for s in subjects}
-        missing = [s for s in distinct.values() if not self.store.known(self._stored_id(s), repeat)]
+        missing = [s for s in distinct.values() if not self.store.has((self._stored_id(s), repeat))]
         if self.spending:  # that of stored rows counts, too: it will not be spent again
             stored = [s for s in distinct.values() if s not in missing]
             self.spending.add(sum(self._known(s, repeat).seconds for s in stored))
@@ -225,7 +223,8 @@ class Bench:
         self.seconds += time.monotonic() - began
 
     def _known(self, subject: Subject, repeat: int) -> Measurement:
-        return self.store.get(self._stored_id(subject), repeat, self.nominal, self.settings.reference_exponents)
+        row = self.store.query()[self._stored_id(subject), repeat]
+        return measurement_of(row, self.nominal, self.settings.reference_exponents)
 
     def _measure_missing(self, missing: Sequence[Subject], repeat: int, advance: Callable[[int], None], least: int) -> None:
         """Measure subjects batch by batch, at least so many, then come back to the noisy ones while there is time."""
@@ -246,12 +245,12 @@ class Bench:
             self._tell_spent(sum(m.seconds for m in measured))
             advance(len(batch))
         until = began + (1 + COMING_BACK) * (time.monotonic() - began)
-        for attempt in range(1, self.settings.retries + 1):
-            noisy = self._come_back(engine, noisy, repeat, attempt, until)
+        for _ in range(self.settings.retries):
+            noisy = self._come_back(engine, noisy, repeat, until)
         if remaining := self._noise.judge():
             self._keep(remaining)
 
-    def _come_back(self, engine: Any, noisy: Sequence[Subject], repeat: int, attempt: int, until: float) -> list[Subject]:
+    def _come_back(self, engine: Any, noisy: Sequence[Subject], repeat: int, until: float) -> list[Subject]:
         """Measure noisy subjects once more, while there is time; of two measurements the less noisy one stays.
 
         Returns:
@@ -266,13 +265,13 @@ class Bench:
             self._tell_spent(sum(m.seconds for m in measured))
             kept = self._noise.again(measured)
             still += [s for s in batch if self._noise.is_noisy(self._stored_id(s))]
-            self._keep(kept, again=attempt)
+            self._keep(kept)
         return still
 
-    def _keep(self, measured: Sequence[Measurement], again: int = 0) -> None:
+    def _keep(self, measured: Sequence[Measurement]) -> None:
         self._observe()
         if measured:
-            self.store.add(measured, again)
+            self.store.commit({(m.subject, m.sample): row_of(m) for m in measured})
 
     def _tell_spent(self, seconds: float) -> None:
         if self.spending:
@@ -303,14 +302,14 @@ class Bench:
 
         This process adds about 1 to the load. Rows stored before commits were noted count as "not recorded".
         """
-        before = self.store.identity["environment"]
+        before = self.identity["environment"]
         load, seen = round(os.getloadavg()[0], 2), before["load_1min"]
         if not isinstance(seen, Mapping):
             seen = {"least": load, "most": load, "batches": 0}
         seen = {"least": min(load, seen["least"]), "most": max(load, seen["most"]), "batches": seen["batches"] + 1}
         commits = sorted({*before["commits"], self._commit})
         conditions = {"affinity": sorted(os.sched_getaffinity(0)), "load_1min": seen, "commits": commits}
-        self.store.identity = {**self.store.identity, "environment": {**before, **conditions}}
+        self.identity = self.store.identity = {**self.identity, "environment": {**before, **conditions}}
 
     def _stored_id(self, subject: Subject) -> str:
         """Id of a subject in the store: that of a profiled one says by which protocol its nodes were mapped."""

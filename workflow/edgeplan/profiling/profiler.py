@@ -102,7 +102,7 @@ def profile_model(
     """
     lowered = lower(graph)
     known = _Model(name, dnnl, model, lowered, locate_weights(model, lowered), inputs_of(lowered))
-    rows = store or ProfileStore(None, identity(dnnl.info, settings, cores))
+    rows = ProfileStore(None, identity(dnnl.info, settings, cores)) if store is None else store
     signed = {home: signatures(dnnl, lowered, home) for home in layouts}
     _set_disturbed_aside(rows, signed.values(), cores)
     missing = [home for home in layouts if not is_known(rows, signed[home])]
@@ -125,13 +125,13 @@ def inputs_of(lowered: Lowered) -> Mapping[str, Array]:
 
 
 def is_known(rows: ProfileStore, signed: Sequence[str]) -> bool:
-    """Tell whether a model was profiled under a home layout, by the signatures of its steps."""
-    return all(map(rows.known, (*signed, start_signature(signed))))
+    """Whether a model was profiled under a home layout, by the signatures of its steps."""
+    return all(map(rows.has, (*signed, start_signature(signed))))
 
 
 def _set_disturbed_aside(rows: ProfileStore, signed: Iterable[Sequence[str]], cores: Cores) -> None:
     """Take as unknown what was measured beside others, if these have left."""
-    every = {name for names in signed for name in (*names, start_signature(names)) if rows.known(name)}
+    every = {name for names in signed for name in (*names, start_signature(names)) if rows.has(name)}
     share = {name: max(row.others for row in rows.rows(name)) for name in every}
     if worth_again(max(share.values(), default=0.0), cores.all):
         log.info("measured again: other work had %.0f %% of the processors' time then", 100 * max(share.values()))
@@ -143,7 +143,7 @@ def _set_disturbed_aside(rows: ProfileStore, signed: Iterable[Sequence[str]], co
 
 def _stored_start(rows: ProfileStore, signed: Sequence[str]) -> Start:
     signature = start_signature(signed)
-    return start_of(rows.rows(signature) if rows.known(signature) else ())
+    return start_of(rows.rows(signature) if rows.has(signature) else ())
 
 
 def pooled(profiles: Sequence[Profile], scales: Sequence[float] = ()) -> tuple[Profile, ...]:
@@ -200,7 +200,7 @@ def _profile(
         start_noise=start.noise,
     )
     signature = start_signature(signed)
-    started = rows.rows(signature) if rows.known(signature) else ()
+    started = rows.rows(signature) if rows.has(signature) else ()
     return replace(profile, others=max([profile.others, *(row.others for row in started)]))
 
 
@@ -218,7 +218,7 @@ class _Measuring:
         self._others = Others(cores.all)
 
     def go(self, layouts: Sequence[str]) -> Constants:
-        """Measure all steps under the layouts given."""
+        """Measure."""
         settings, cores, model = self._settings, self._cores, self._model
         with ExitStack() as stack:
             self._scratch = Path(stack.enter_context(ScratchFolder("profile")))
@@ -240,14 +240,14 @@ class _Measuring:
             if not settings.thorough:
                 self._try(starts, constants)
             for home, start in starts.items():
-                if not self._store.known(start_signature(self._signed(home))):
+                if not self._store.has(start_signature(self._signed(home))):
                     self._keep([start_row(self._signed(home), start)])
         return constants
 
     def _try(self, starts: dict[str, Start], constants: Constants) -> None:
         """Start the plans of the layouts that come into question: what decides between them is measured, not summed up."""
         model, homes = self._model, [home for home in starts if home not in self._looked]
-        if len(homes) < 2 or all(self._store.known(start_signature(self._signed(home))) for home in homes):  # noqa: PLR2004
+        if len(homes) < 2 or all(self._store.has(start_signature(self._signed(home))) for home in homes):  # noqa: PLR2004
             return
         plain = [replace(starts[home], scale=1.0) for home in homes]
         made = [
@@ -293,11 +293,11 @@ class _Measuring:
     def _layout(self, rig: Harness, home: str, budget: Budget, advance: Callable[[int], None]) -> None:
         settings, store, thorough = self._settings, self._store, self._settings.thorough
         signed = self._signed(home)
-        missing = [group for group in rig.subject.groups if not store.known(group.digest)]
-        others = [self._work_ms(other) for other in HOMES if other != home and all(map(store.known, self._signed(other)))]
+        missing = [group for group in rig.subject.groups if not store.has(group.digest)]
+        others = [self._work_ms(other) for other in HOMES if other != home and all(map(store.has, self._signed(other)))]
 
         def promising(rows: Sequence[Row]) -> bool:
-            """Tell whether a layout is not clearly worse than another one, by the quick look."""
+            """Whether a layout is not clearly worse than another one, by the quick look."""
             new = {row.signature for row in rows}
             by_signature = {name: [row for row in rows if row.signature == name] for name in new}
             work = work_ms([by_signature.get(name) or store.rows(name) for name in signed])
@@ -313,7 +313,7 @@ class _Measuring:
             known = once_ms(store.all_rows())
             self._keep([*rows, *measure_once(rig.trials, known, self._scratch, self._clock, self._forks, wanted)])
         best = thorough or self._work_ms(home) <= min(others, default=math.inf)  # only that one is started in every way
-        if best and not store.known(start_signature(signed)):
+        if best and not store.has(start_signature(signed)):
             self._pairs[home] = measure_pairs(rig, self._cores, self._of_starts.watch, REPEATS if thorough else _FEW_PAIRS)
 
     def _keep(self, rows: Sequence[Row]) -> None:
@@ -329,7 +329,7 @@ class _Measuring:
     def _start(self, home: str, constants: Constants, starts: Mapping[str, Start]) -> Start:
         """Whole programs of a layout; unless profiles are thorough, only the most promising one is started in every way."""
         model, settings, store, signed = self._model, self._settings, self._store, self._signed(home)
-        if store.known(start_signature(signed)):
+        if store.has(start_signature(signed)):
             return _stored_start(store, signed)
         known = None if settings.thorough else next(iter(starts.values()), None)
         if known is not None:  # their own plans tell layouts apart

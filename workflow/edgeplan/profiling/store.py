@@ -7,8 +7,6 @@ to a journal outside the workspace, then to the workspace, so an interrupted run
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,10 +22,10 @@ from edgeplan.errors import FormatError
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.runtime.library import LibraryInfo
-from edgeplan.support.files import read_json, state_folder, write_atomically, write_json
+from edgeplan.support.files import read_json, write_atomically
 from edgeplan.support.protocols import protocol
+from edgeplan.support.store import FORMAT_VERSION, Form, Store, identity_file, journal_of, key_of
 
-FORMAT_VERSION = 1
 _SCHEMA = pa.schema(
     [
         ("signature", pa.string()),
@@ -41,7 +39,7 @@ _SCHEMA = pa.schema(
     ],
     metadata={"edgeplan_cold_rows": str(FORMAT_VERSION)},
 )
-_MAX_ROWS_PER_FILE = 2000
+_MAX_STEPS_PER_FILE = 200
 _NEXT_TO_NONE = 0.02
 #: A stage of rows that is no time: the share of the other stages that have disturbed samples only; absent where none has.
 NOISE = "noise"
@@ -50,7 +48,7 @@ OTHERS = "others"
 
 
 class Constants(BaseModel):
-    """Constants are measured once for a machine.
+    """What is measured once for a machine.
 
     Attributes:
         nominal_compute_us, nominal_bandwidth_us: usual times of the references; rows are normalised by them (`cold.clock`).
@@ -72,7 +70,7 @@ class Constants(BaseModel):
 
     @property
     def touch_ms_per_byte(self) -> float:
-        """Return the cost in ms of the first touch of a byte, where many follow each other."""
+        """What the first touch of a byte costs, where many follow each other."""
         return self.touch_ms_per_page / self.page_bytes
 
 
@@ -85,7 +83,7 @@ class _Identity(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row holds the measured costs of one candidate of one step.
+    """What was measured of one candidate of one step.
 
     Attributes:
         signature: of the step and its equals.
@@ -127,7 +125,7 @@ class Row:
 
 
 def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict[str, Any]:
-    """Return the facts that decide a row besides its step and candidate."""
+    """What decides a row besides its step and candidate."""
     return {
         "library": "onednn",
         "library_version": info.version,
@@ -140,11 +138,6 @@ def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict
         "settings": settings.key_fields(),
         "sources": protocol("profile").name,
     }
-
-
-def key_of(what: Mapping[str, Any]) -> str:
-    """Compute the key of an identity."""
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def alternatives(folders: Iterable[Path], what: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -163,11 +156,13 @@ def alternatives(folders: Iterable[Path], what: Mapping[str, Any]) -> tuple[dict
     return tuple(sorted(found.values(), key=lambda one: (-one["settings"].get("blocks", 0), key_of(one))))
 
 
-class ProfileStore:
-    """A store holds the rows of one key.
+class ProfileStore(Store[str, tuple[Row, ...]]):
+    """Rows of one key by the signature of their step: a value is the candidates of a step, in the library's order.
+
+    Of two rows of one candidate the less disturbed one counts, of equals the first.
 
     Args:
-        folder: `data/rows/<device>/cold`; None keeps rows in memory only.
+        folder: `data/rows/<device>/cold_start/profiles`, or the user's own; None keeps rows in memory only.
         what: the identity.
         shared: another folder whose rows of this key are read, e.g. those that the pipeline measured; nothing is written there.
 
@@ -176,64 +171,49 @@ class ProfileStore:
     """
 
     def __init__(self, folder: Path | None, what: Mapping[str, Any], shared: Path | None = None) -> None:
-        self.folder, self.identity, self.key = folder, dict(what), key_of(what)
         self.measured = 0  # rows added by this process
-        self._rows: dict[str, dict[str, Row]] = {}
-        self._aside: dict[str, dict[str, Row]] = {}
+        self._what, self._aside = dict(what), dict[str, tuple[Row, ...]]()
         self._constants: Constants | None = None
-        self._journal = None if folder is None else state_folder() / "journal" / f"{folder.parent.name}-cold"
-        for place in self._places():
-            for path in sorted(place.glob(f"{self.key}-*.parquet")):
-                self._take(read_rows(path))
-        self._own = set(self._rows)
-        if shared is not None and (found := self._constants_in(shared)) and found == (self.constants() or found):
+        journal = None if folder is None else journal_of(f"{folder.parent.name}-cold")
+        super().__init__(folder, _FORM, key_of(what), journal=journal)
+        if constants := self.constants():
+            self._set_constants(constants)
+        own = {*self.query()}
+        if shared is not None and (found := self._constants_in(shared)) and found == (constants or found):
             # Rows normalised to another nominal speed do not mix: then the shared ones are left alone.
-            self._constants = found
-            for path in sorted(shared.glob(f"{self.key}-*.parquet")):
-                self._take(row for row in read_rows(path) if row.signature not in self._own)
-
-    def _places(self) -> list[Path]:
-        return [place for place in (self.folder, self._journal) if place is not None]
-
-    def _take(self, rows: Iterable[Row]) -> None:
-        """Keep the less disturbed of two rows of one candidate, of equals the first."""
-        for row in rows:
-            known = self._rows.setdefault(row.signature, {})
-            if row.implementation not in known or row.others < known[row.implementation].others:
-                known[row.implementation] = row
+            self._set_constants(found)
+            self._take({name: rows for name, rows in profile_rows(shared, self.key).items() if name not in own})
 
     def set_aside(self, signatures: Iterable[str]) -> None:
         """Take steps as unknown, so that they are measured again.
 
         Their rows count where the new ones are more disturbed, and again from `merge` on where there are no new ones.
         """
-        for signature in signatures:
-            self._aside[signature] = self._rows.pop(signature, {})
-
-    def known(self, signature: str) -> bool:
-        """Tell whether a step was profiled, with all its candidates."""
-        return signature in self._rows
+        self._aside |= {signature: self._values.pop(signature, ()) for signature in signatures}
 
     def rows(self, signature: str) -> tuple[Row, ...]:
         """The candidates of a step, in the library's order."""
-        return tuple(sorted(self._rows[signature].values(), key=lambda row: row.position))
+        return self.query()[signature]
 
     def all_rows(self) -> tuple[Row, ...]:
-        """Return every row of the store."""
-        return tuple(row for signature in sorted(self._rows) for row in self.rows(signature))
+        """Every row, by signature."""
+        return tuple(row for _, rows in sorted(self.query().items()) for row in rows)
 
     def constants(self) -> Constants | None:
-        """Return the constants measured for all rows of this key; None without any.
+        """What was measured once for all rows of this key; None if nothing was.
 
         Raises:
             FormatError: the file does not fit.
         """
-        found = (self._constants_in(place) for place in self._places())
+        found = (self._constants_in(place) for place in reversed(self._places))
         return next(filter(None, found), self._constants)
 
     def _constants_in(self, place: Path) -> Constants | None:
-        path = place / f"{self.key}.json"
+        path = identity_file(place, self.key)
         return read_json(path, _Identity, "the identity of profile rows").constants if path.is_file() else None
+
+    def _set_constants(self, constants: Constants) -> None:
+        self._constants, self.identity = constants, {**self._what, "constants": constants.model_dump()}
 
     def keep_constants(self, constants: Constants) -> None:
         """Store what all rows of this key have in common.
@@ -241,59 +221,47 @@ class ProfileStore:
         Raises:
             StoreError: it could not be written.
         """
-        self._constants = constants
-        for place in self._places():
-            document = {"format_version": FORMAT_VERSION, **self.identity, "constants": constants.model_dump()}
-            write_json(place / f"{self.key}.json", document)
+        self._set_constants(constants)
+        self._keep_identity()
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Store the rows of whole steps.
+        """Commit the rows of whole steps.
 
         Raises:
             StoreError: they could not be written.
         """
-        if self._constants is not None and not any(self._constants_in(place) for place in self._places()):
-            self.keep_constants(self._constants)  # they were another folder's: without them rows could not be read again
-        self._own |= {row.signature for row in rows}
-        name = hashlib.sha256("".join(sorted({row.signature for row in rows})).encode()).hexdigest()[:12]
-        for place in reversed(self._places()):
-            _write_rows(place / f"{self.key}-{name}.parquet", rows)
-        self._take(rows)
-        for signature in {row.signature for row in rows}:
-            self._take(self._aside.pop(signature, {}).values())
+        steps = _by_step(rows)
+        self.commit(steps)
+        self._take({signature: self._aside.pop(signature) for signature in steps if signature in self._aside})
         self.measured += len(rows)
 
     def merge(self) -> None:
-        """Merge the parts in the workspace into few files; one that is full is never written again but for a better row."""
-        for signature in [*self._aside]:
-            self._take(self._aside.pop(signature).values())
-        rows = tuple(row for row in self.all_rows() if row.signature in self._own)
-        if self.folder is None or not rows:
-            return
-        old = set(self.folder.glob(f"{self.key}-*.parquet"))
-        counts = {path: pq.read_metadata(path).num_rows for path in old}
-        merged = [self.folder / f"{self.key}-rows-{i:03d}.parquet" for i in range(-(-len(rows) // _MAX_ROWS_PER_FILE))]
-        if old == set(merged) and sum(counts.values()) == len(rows):
-            return
-        current = {(row.signature, row.implementation, row.measured_at) for row in rows}
-        stored = set[tuple[str, str, float]]()
-        full = []
-        for path in merged:
-            if counts.get(path) == _MAX_ROWS_PER_FILE:
-                inside = {(row.signature, row.implementation, row.measured_at) for row in read_rows(path)}
-                if inside <= current:  # none was measured again since
-                    full.append(path)
-                    stored |= inside
-        rest = [row for row in rows if (row.signature, row.implementation, row.measured_at) not in stored]
-        open_files = [path for path in merged if path not in full]
-        for i, path in enumerate(open_files):
-            _write_rows(path, rest[i * _MAX_ROWS_PER_FILE : (i + 1) * _MAX_ROWS_PER_FILE])
-        for path in old - set(merged):
-            path.unlink()
+        """Bring the parts in the workspace together in few files."""
+        self._take(self._aside)
+        self._aside.clear()
+        super().merge()
 
 
-def _write_rows(path: Path, rows: Sequence[Row]) -> None:
-    records = [asdict(row) | {"samples_ms": list(row.samples_ms.items())} for row in rows]
+def profile_rows(folder: Path, key: str) -> Mapping[str, tuple[Row, ...]]:
+    """The rows of a key that lie in a folder, by the signature of their step."""
+    return Store(folder, _FORM, key).query()
+
+
+def _by_step(rows: Iterable[Row]) -> dict[str, tuple[Row, ...]]:
+    steps: dict[str, tuple[Row, ...]] = {}
+    for row in rows:
+        steps[row.signature] = _less_disturbed(steps.get(row.signature, ()), (row,))
+    return steps
+
+
+def _less_disturbed(old: tuple[Row, ...], new: tuple[Row, ...]) -> tuple[Row, ...]:
+    known = {row.implementation: row for row in old}
+    better = {r.implementation: r for r in new if r.implementation not in known or r.others < known[r.implementation].others}
+    return tuple(sorted((known | better).values(), key=lambda row: row.position)) if better else old
+
+
+def _write_steps(path: Path, steps: Mapping[str, tuple[Row, ...]]) -> None:
+    records = [asdict(row) | {"samples_ms": list(row.samples_ms.items())} for rows in steps.values() for row in rows]
     table = pa.Table.from_pylist(records, schema=_SCHEMA)
     write_atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
@@ -314,3 +282,6 @@ def read_rows(path: Path) -> list[Row]:
         what = f"profile rows of format version {version}, expected {FORMAT_VERSION}"
         raise FormatError(what, where=str(path), next_step=again)
     return [Row(**{**record, "samples_ms": dict(record["samples_ms"])}) for record in table.to_pylist()]
+
+
+_FORM = Form(lambda path: _by_step(read_rows(path)), _write_steps, _less_disturbed, _MAX_STEPS_PER_FILE)

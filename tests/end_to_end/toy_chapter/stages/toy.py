@@ -14,10 +14,10 @@ import pandas as pd
 from edgeplan.chapters.toy.planners.longest_first import longest_first
 from edgeplan.chapters.toy.settings import ToySettings
 
-from edgeplan.measurement.process.journal import Journal
 from edgeplan.reporting import kit
 from edgeplan.reporting.page import ChapterPage, write_chapter
 from edgeplan.support.files import write_json
+from edgeplan.support.store import Journal
 
 _PROTOCOL = "toy/1"
 
@@ -38,7 +38,7 @@ TABLES: Mapping[str, kit.TableSpec[Evidence]] = kit.registry(
 def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path, metrics: Path, part: Path) -> None:
     """Measure what no row holds, plan, and write all of it."""
     journal = Journal(rows / "rows.jsonl")
-    known = {row["key"]: row["ms"] for row in journal.records()}
+    known = {row["key"]: row["ms"] for row in journal.query()}
     for size in toy.sizes:
         key = _key(device, size, seed)
         if key not in known:
@@ -46,7 +46,7 @@ def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path
             start = perf_counter()
             np.sort(values)
             known[key] = 1e3 * (perf_counter() - start)
-            journal.append({"key": key, "ms": known[key]})
+            journal.commit({"key": key, "ms": known[key]})
     times_ms = np.array([known[_key(device, size, seed)] for size in toy.sizes])
     frame = pd.DataFrame({"size": toy.sizes, "sort_ms": times_ms, "lane": longest_first(times_ms, toy.lanes)})
     tables, _ = kit.make(TABLES, Evidence(frame))

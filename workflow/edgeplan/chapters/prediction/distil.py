@@ -30,7 +30,7 @@ from edgeplan.predictors.training_rows import trained_on
 from edgeplan.profiling.preparation_costs import FILE_NAME as PREPARATION
 from edgeplan.profiling.preparation_costs import PreparationCosts
 from edgeplan.profiling.settings import Cores
-from edgeplan.profiling.store import Constants, Row, read_rows
+from edgeplan.profiling.store import Constants, Row, profile_rows
 from edgeplan.support.files import write_atomically, write_text
 from edgeplan.support.frames import read_document, read_parquet, write_parquet
 from edgeplan.support.rounding import nine_digits
@@ -174,7 +174,7 @@ def distil_preparation(profiles: Path, environment: Path, folder: Path) -> int:
 
 
 def _rows_of(identity: Path) -> list[Row]:
-    return [row for path in sorted(identity.parent.glob(f"{identity.stem}-*.parquet")) for row in read_rows(path)]
+    return [row for rows in profile_rows(identity.parent, identity.stem).values() for row in rows]
 
 
 def _little(classes: Mapping[str, int]) -> tuple[int, ...]:

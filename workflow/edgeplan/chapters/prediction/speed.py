@@ -29,11 +29,10 @@ from edgeplan.progress import progress
 from edgeplan.support import cpus, lifeline
 from edgeplan.support.files import read_json, write_json
 from edgeplan.support.scratch import ScratchFolder
+from edgeplan.support.store import STORED_ROWS_ONLY, stored_rows_only
 from edgeplan.support.subprocesses import module_command, run
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 
-#: `edgeplan.measurement.bench.STORED_ROWS_ONLY`, whose module needs the engines.
-STORED_ROWS_ONLY = "EDGEPLAN_STORED_ROWS_ONLY"
 _FILE = "speed.json"
 
 
@@ -80,7 +79,7 @@ def speed_of(params: Params, device: str, rules: FusionRules, predictor: DeviceP
     Raises:
         FormatError: nothing may be measured, and what was measured before cannot be read.
     """
-    if os.environ.get(STORED_ROWS_ONLY):
+    if stored_rows_only():
         return stored_speed(evaluation / _FILE)
     figures, about = measure_speed(params, device, rules, predictor), environment()
     speed = Speed(

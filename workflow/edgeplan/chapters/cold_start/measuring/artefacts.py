@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from edgeplan.runtime.plan_folder import model_sha256
 from edgeplan.support.files import read_json, write_text
 from edgeplan.support.protocols import PACKAGE, protocol
 from edgeplan.support.protocols import digest as source_digest
+from edgeplan.support.store import key_of
 
 #: Why something was neither prepared nor run.
 OVER = "left out: the time for measuring cold starts was over"
@@ -122,7 +121,7 @@ class ArtefactStore:
 
     def _key(self, model: ColdModel, name: str, threads: int) -> str:
         parts = [model.digest, name, threads, engine_version(name), _converters_digest(name), fingerprint()]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+        return key_of(parts)
 
 
 def protocol_of(name: str) -> str:

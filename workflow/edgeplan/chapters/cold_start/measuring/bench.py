@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -30,8 +29,8 @@ from edgeplan.chapters.cold_start.settings import ColdStartSettings
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.job import PrepareResult, State
-from edgeplan.measurement.process.journal import Journal
 from edgeplan.support.files import state_folder
+from edgeplan.support.store import Journal
 
 log = logging.getLogger(__name__)
 #: The stock setting beside ours under a background load (Figure 11): always this one, whichever is fastest on the model.
@@ -237,43 +236,20 @@ def reporter(what: str) -> Callable[[PlannedRun, int, int], None]:
     return report
 
 
-class SharedJournal:
+@contextmanager
+def shared_journal(kept: Path, name: str) -> Iterator[Path]:
     """The journal of runs: worked on outside the workspace, which a killed temporary run would take with it, and kept in it.
 
     Args:
         kept: the journal among the rows of the workspace.
         name: of the device.
+
+    Returns:
+        The journal to work on.
     """
-
-    def __init__(self, kept: Path, name: str) -> None:
-        self._kept = kept
-        self.path = state_folder() / "cold_start" / f"{name}.jsonl"
-
-    def __enter__(self) -> Path:
-        """Bring both together; gives the journal to work on."""
-        _add_missing(self._kept, self.path)
-        return self.path
-
-    def __exit__(self, *error: object) -> None:
-        _add_missing(self.path, self._kept)
-
-
-def _add_missing(source: Path, target: Path) -> None:
-    if not source.is_file():
-        return
-    kept = Journal(target)
-    known = {_identity(record) for record in kept.records()}
-    for record in Journal(source).records():
-        if _identity(record) not in known:
-            kept.append(record)
-
-
-def _identity(record: Mapping[str, object]) -> str:
-    return json.dumps([record["key"], record["measured_at"]])
-
-
-def stored_only() -> bool:
-    """Whether only stored measurements may be used."""
-    from edgeplan.measurement.bench import STORED_ROWS_ONLY  # noqa: PLC0415  it needs the engines, the tables do not
-
-    return bool(os.environ.get(STORED_ROWS_ONLY))
+    path = state_folder() / "cold_start" / f"{name}.jsonl"
+    Journal(path).merge(kept)
+    try:
+        yield path
+    finally:
+        Journal(kept).merge(path)

@@ -12,10 +12,8 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
-from edgeplan.chapters.cold_start.measuring.variants import digest
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.budget import Budget
-from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.process.inputs import random_inputs, relative_error
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
@@ -24,13 +22,15 @@ from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 from edgeplan.support.protocols import protocol
+from edgeplan.support.store import key_of
+from edgeplan.support.table_store import TableStore
 
 COLUMNS = ("model", "layout", "threads", "choice", "error", "kernels")
 
 
 def check_key(model: str, version: str, isa: str, seed: int, choices: int, threads: Sequence[int]) -> str:
     """Digest of all that decides a check: of the model, the library, what is tried, and the runtime's protocol."""
-    return digest([model, version, isa, seed, choices, *threads, protocol("runtime").name])
+    return key_of([model, version, isa, seed, choices, *threads, protocol("runtime").name])
 
 
 def check_outputs(
@@ -42,7 +42,7 @@ def check_outputs(
     threads: Sequence[int],
     seed: int,
     choices: int,
-    kept: KeptTables,
+    kept: TableStore,
     budget: Budget | None = None,
 ) -> tuple[pd.DataFrame, int]:
     """Run the model with the k-th candidate of every step (its last where it has fewer), for all k, home layouts and widths.
@@ -91,5 +91,5 @@ def check_outputs(
             rows.append({**place, "error": error, "kernels": kernels})
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     if not left_out:
-        kept.add(key, frame)
+        kept.commit({key: frame})
     return frame, left_out

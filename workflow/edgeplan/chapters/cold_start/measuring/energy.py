@@ -10,13 +10,12 @@ import pandas as pd
 from edgeplan.chapters.cold_start.evaluation.evidence import OPTIMAL, OWN
 from edgeplan.chapters.cold_start.measuring.artefacts import OVER, ColdModel
 from edgeplan.chapters.cold_start.measuring.bench import Bench, Plans
-from edgeplan.chapters.cold_start.measuring.variants import digest
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.child import ColdRunError, run_cold
 from edgeplan.measurement.process.energy import counters, read_uj, spent_joules
 from edgeplan.measurement.process.job import RunJob
-from edgeplan.measurement.process.journal import Journal
+from edgeplan.support.store import Journal, key_of
 
 
 def measure_energy(bench: Bench, models: Sequence[ColdModel], plans: Plans, kept: Path) -> tuple[pd.DataFrame, int]:
@@ -33,7 +32,7 @@ def measure_energy(bench: Bench, models: Sequence[ColdModel], plans: Plans, kept
     zones = counters()
     threads = max(bench.settings.threads)
     journal = Journal(kept)
-    known = {(r["key"], r["repeat"]): r for r in journal.records()}
+    known = {(r["key"], r["repeat"]): r for r in journal.query()}
     rows, left_out = [], 0
     for repeat in range(bench.settings.energy_runs):
         for model in models:
@@ -46,7 +45,7 @@ def measure_energy(bench: Bench, models: Sequence[ColdModel], plans: Plans, kept
                 if prepared is None or prepared.artefact is None:
                     left_out += prepared is not None and prepared.reason == OVER
                     continue
-                key = digest([model.digest, name, prepared.engine_version, threads])
+                key = key_of([model.digest, name, prepared.engine_version, threads])
                 record = known.get((key, repeat))
                 if record is None and hurried:
                     left_out += 1
@@ -70,7 +69,7 @@ def measure_energy(bench: Bench, models: Sequence[ColdModel], plans: Plans, kept
                         continue  # the table of speed-ups says why this setting cannot run the model
                     joules = spent_joules(zones, before, read_uj(zones))
                     record = {"key": key, "repeat": repeat, "model": model.name, "setting": name, "joules": joules}
-                    journal.append(record)
+                    journal.commit(record)
                 rows.append(record)
     return pd.DataFrame(rows, columns=["model", "setting", "repeat", "joules"]), left_out
 

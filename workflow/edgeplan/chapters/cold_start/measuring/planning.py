@@ -10,14 +10,16 @@ from typing import Any
 from edgeplan.chapters.cold_start.evaluation.evidence import EVICTED_PLAN, OPTIMAL
 from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
 from edgeplan.chapters.cold_start.measuring.tools import Tools
-from edgeplan.chapters.cold_start.measuring.variants import VARIANTS, PlanStore, on_cores, plan_row, uneven
+from edgeplan.chapters.cold_start.measuring.variants import VARIANTS, on_cores, plan_row, planned_once, uneven
 from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
 from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.process.job import PrepareResult
 from edgeplan.planning.document import Plan
+from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Disk, Profile
+from edgeplan.support.table_store import TableStore
 
 _WARM = "warm"  # Figure 6 draws it over the number of cores
 #: Model, plan and threads.
@@ -53,10 +55,11 @@ class Planning:
         no_time: what the notes say of those left out.
     """
 
-    def __init__(self, tools: Tools, plans: PlanStore, predictors: Path, work: Path, budget: Budget, no_time: str) -> None:
+    def __init__(self, tools: Tools, plans: TableStore, predictors: Path, work: Path, budget: Budget, no_time: str) -> None:
         self._tools, self._plans, self._predictors = tools, plans, predictors
         self._work, self._budget, self._no_time = work, budget, no_time
         self._settings = tools.settings
+        self._search = Search(tools.settings.gap, tools.settings.time_limit_s)
 
     def plan(
         self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], profiles: Mapping[str, Sequence[Profile]]
@@ -139,7 +142,7 @@ class Planning:
                 return None
         reprofiler = (lambda: self._tools.reprofiler(model.path, graph)) if variant.reprofile else None
         target = self._tools.target(model.path, threads)
-        made = self._plans.make(name, costs, target, reprofiler, disk if variant.disk else None)
+        made = planned_once(self._plans, self._search, name, costs, target, reprofiler, disk if variant.disk else None)
         if variant.continuous:
             made = with_warm_kernels(made, known)
         stem = f"{model.name}-{name}-{threads}"

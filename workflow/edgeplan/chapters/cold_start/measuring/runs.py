@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import time
@@ -28,11 +27,11 @@ from edgeplan.measurement.process.child import ColdRunError
 from edgeplan.measurement.process.clock import LOOK_RUNS
 from edgeplan.measurement.process.interference import Interference
 from edgeplan.measurement.process.job import PrepareResult, RunJob, RunResult, State
-from edgeplan.measurement.process.journal import Journal
 from edgeplan.measurement.process.undisturbed_start import ATTEMPTS, Attempt, start_cold
 from edgeplan.measurement.provenance import source_commit
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.profiling.memory import pinned
+from edgeplan.support.store import Journal, key_of
 
 _PREPARING_SHARE = 0.5  # of the budget; the rest is for runs
 #: Model, setting and threads.
@@ -213,7 +212,7 @@ class _Measuring:
         return {place: made[place] for place in places} | own
 
     def go(self, on_run: Callable[[PlannedRun, int, int], None] | None) -> ColdResults:
-        known = {record["key"]: record for record in self._journal.records() if not _reason(record)}
+        known = {record["key"]: record for record in self._journal.query() if not _reason(record)}
         planned = [run for run in plan_runs(self._hosts, self._knobs, self._guests) if self._possible(run)]
         given_up, left_out, records = set[_Place](), list[_Place](), list[dict[str, Any]]()
         for index, run in enumerate(planned):
@@ -230,7 +229,7 @@ class _Measuring:
                 continue
             record = {"key": key, **_fields(run), "measured_at": time.time(), "commit": self._commit}
             record |= self._run(run) if run.setting else self._probe(run)
-            self._journal.append(record)
+            self._journal.commit(record)
             records.append(record)
             if _reason(record):  # one crash or time-out is enough; the next call tries again
                 given_up.add((run.model, run.setting, run.threads))
@@ -297,7 +296,7 @@ def run_key(run: PlannedRun, machine: str, model: str, version: str, settings: C
     """
     knobs = settings.model_dump(include={"cpus", "warm_runs", "seed"})
     parts = [machine, model, version, protocol_of(run.setting), knobs, _fields(run)]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
+    return key_of(parts, 20)
 
 
 def _fields(run: PlannedRun) -> dict[str, Any]:

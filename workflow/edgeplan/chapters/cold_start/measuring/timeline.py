@@ -11,10 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.cold_start.measuring.variants import digest
 from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError
-from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process import host_memory as grounds
 from edgeplan.measurement.process import page_cache
@@ -25,7 +23,9 @@ from edgeplan.measurement.process.prepare_machine import settle
 from edgeplan.planning.machine import Span
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.support.protocols import protocol
+from edgeplan.support.store import key_of
 from edgeplan.support.subprocesses import module_command, run
+from edgeplan.support.table_store import TableStore
 
 COLUMNS = ("kind", "core", "step", "stage", "start_ms", "end_ms")
 
@@ -38,7 +38,7 @@ def measured_timeline(
     inputs: Mapping[str, tuple[int, ...]],
     seed: int,
     runs: int,
-    kept: KeptTables,
+    kept: TableStore,
     lock_timeout_seconds: float,
 ) -> pd.DataFrame:
     """The run that took the median time of some cold runs with a warm page cache, each in a process of its own.
@@ -72,13 +72,13 @@ def measured_timeline(
         recorded = [_recorded(job) for _ in range(runs)]
     middle = sorted(recorded, key=lambda spans: max(s.end_ms for s in spans))[runs // 2]
     frame = pd.DataFrame(timeline_rows("measured", middle), columns=list(COLUMNS))
-    kept.add(key, frame)
+    kept.commit({key: frame})
     return frame
 
 
 def timeline_key(version: str, threads: int, runs: int, seed: int) -> str:
     """Digest of all that decides a recorded timeline: the plan (in `version`), how it was run, and the protocol."""
-    return digest([version, threads, runs, seed, protocol("timeline").name])
+    return key_of([version, threads, runs, seed, protocol("timeline").name])
 
 
 def timeline_rows(kind: str, spans: Sequence[Span]) -> list[dict[str, Any]]:

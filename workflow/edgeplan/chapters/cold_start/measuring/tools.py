@@ -14,7 +14,6 @@ import pandas as pd
 
 from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
 from edgeplan.chapters.cold_start.measuring.slowness import slowness_of
-from edgeplan.chapters.cold_start.measuring.variants import digest
 from edgeplan.chapters.cold_start.planners.nnv12 import Reprofile
 from edgeplan.chapters.cold_start.settings import ColdStartSettings
 from edgeplan.devices.config import DeviceFile
@@ -30,6 +29,7 @@ from edgeplan.runtime.weights import locate_weights
 from edgeplan.support.files import write_text
 from edgeplan.support.protocols import digest as source_digest
 from edgeplan.support.protocols import protocol
+from edgeplan.support.store import key_of
 
 if TYPE_CHECKING:
     from edgeplan.profiling.settings import Cores, ProfileSettings
@@ -187,7 +187,7 @@ class Tools:
 
         # plan folders know the model file by its stamp; one that other code built is built again, whatever the protocol says
         built_by = source_digest(protocol("runtime").sources)
-        stamp = digest([plan.model_dump(mode="json"), built_by, file_stamp(model.path.stat())])
+        stamp = key_of([plan.model_dump(mode="json"), built_by, file_stamp(model.path.stat())])
         mark = folder / _MARK
         if not mark.is_file() or mark.read_text() != stamp:
             shutil.rmtree(folder, ignore_errors=True)
@@ -199,4 +199,4 @@ class Tools:
 
 def plan_version(plan: Plan, library: str) -> str:
     """What stands for the engine's version in the keys of a plan's runs: the library, the plan and the runtime's protocol."""
-    return f"{library}+{digest([plan.model_dump(mode='json'), protocol('runtime').name])}"
+    return f"{library}+{key_of([plan.model_dump(mode='json'), protocol('runtime').name])}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -16,13 +14,14 @@ import pandas as pd
 from edgeplan.chapters.cold_start.planners.later import profile_for
 from edgeplan.chapters.cold_start.planners.nnv12 import Reprofile
 from edgeplan.chapters.cold_start.planners.registry import Options, plan
-from edgeplan.measurement.kept import KeptTables
 from edgeplan.planning.document import Plan, Target, plan_of, plan_text
 from edgeplan.planning.machine import MAIN, Schedule, Span, simulate
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import SOURCES, Disk, Profile
 from edgeplan.profiling.frame import to_frame
 from edgeplan.support.protocols import protocol
+from edgeplan.support.store import key_of
+from edgeplan.support.table_store import TableStore
 
 #: Of kept plans: the document is JSON.
 PLAN_COLUMNS = ("document",)
@@ -80,48 +79,39 @@ def uneven(profiles: Sequence[Profile], little_ratio: float) -> tuple[Profile, .
     return tuple(replace(p, big_cores=1, little_cores=1, little_ratio=little_ratio) for p in profiles)
 
 
-class PlanStore:
-    """Plans, each made once: they decide which measured runs count, and a search with a time limit may end differently.
+def planned_once(
+    plans: TableStore,
+    search: Search,
+    name: str,
+    profiles: Sequence[Profile],
+    target: Target,
+    reprofiler: Reprofiling | None = None,
+    disk: Disk | None = None,
+) -> Plan:
+    """The plan of a variant, made once: plans decide which runs count, and a search with a time limit may end differently.
 
     Args:
-        kept: those made before, with `PLAN_COLUMNS`.
+        plans: those made before, with `PLAN_COLUMNS`.
         search: of the optimal planner.
+        name: in `VARIANTS`.
+        profiles: of one model, one a home layout, on the cores that the variant is for.
+        target: what it is for.
+        reprofiler: opens what measures again while planning; only asked when the plan is not there yet.
+        disk: where weights come from, for the variant that asks for it.
     """
-
-    def __init__(self, kept: KeptTables, search: Search) -> None:
-        self._kept, self._options = kept, Options(search=search)
-        self._protocol = protocol("plan").name
-
-    def make(
-        self,
-        name: str,
-        profiles: Sequence[Profile],
-        target: Target,
-        reprofiler: Reprofiling | None = None,
-        disk: Disk | None = None,
-    ) -> Plan:
-        """The plan of a variant.
-
-        Args:
-            name: in `VARIANTS`.
-            profiles: of one model, one a home layout, on the cores that the variant is for.
-            target: what it is for.
-            reprofiler: opens what measures again while planning; only asked when the plan is not there yet.
-            disk: where weights come from, for the variant that asks for it.
-        """
-        variant = VARIANTS[name]
-        search = (self._options.search.gap, self._options.search.time_limit_s)
-        costs = to_frame(profiles).to_json(orient="split", double_precision=12)
-        come = [disk.mb_per_s, disk.latency_ms] if disk is not None else None
-        parts = [variant.planner, come, variant.costs, variant.reprofile, search, costs, _fields(target), self._protocol]
-        key = f"{Path(target.model).stem}-{name}-{target.threads}-{digest(parts)}"
-        if (found := self._kept.get(key)) is not None:
-            return plan_of(found["document"].iloc[0], key)
-        with reprofiler() if reprofiler is not None else nullcontext() as reprofile:
-            options = replace(self._options, reprofile=reprofile, disk=disk)
-            made = plan(profiles, variant.planner, target, costs=variant.costs, options=options)
-        self._kept.add(key, pd.DataFrame({"document": [plan_text(made)]}))
-        return made
+    variant = VARIANTS[name]
+    costs = to_frame(profiles).to_json(orient="split", double_precision=12)
+    come = [disk.mb_per_s, disk.latency_ms] if disk is not None else None
+    parts: list[object] = [variant.planner, come, variant.costs, variant.reprofile, (search.gap, search.time_limit_s), costs]
+    parts += [{field: getattr(target, field) for field in target.__slots__}, protocol("plan").name]
+    key = f"{Path(target.model).stem}-{name}-{target.threads}-{key_of(parts)}"
+    if (found := plans.get(key)) is not None:
+        return plan_of(found["document"].iloc[0], key)
+    with reprofiler() if reprofiler is not None else nullcontext() as reprofile:
+        options = Options(search=search, reprofile=reprofile, disk=disk)
+        made = plan(profiles, variant.planner, target, costs=variant.costs, options=options)
+    plans.commit({key: pd.DataFrame({"document": [plan_text(made)]})})
+    return made
 
 
 def schedule_of(made: Plan, profile: Profile) -> Schedule | None:
@@ -163,12 +153,3 @@ def plan_row(model: str, name: str, made: Plan, profiles: Sequence[Profile]) -> 
     under = makespan_under(made, profiles) if made.costs == "predicted" else made.makespan_ms
     about = {"model": model, "plan": name, "steps": len(made.steps), "profiled_makespan_ms": under}
     return {**about, **row, "document": plan_text(made)}
-
-
-def digest(parts: object) -> str:
-    """Digest of a JSON value."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _fields(target: Target) -> dict[str, Any]:
-    return {name: getattr(target, name) for name in target.__slots__}

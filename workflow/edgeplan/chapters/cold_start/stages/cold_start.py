@@ -13,7 +13,7 @@ import pandas as pd
 
 from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, OPTIMAL, TABLE2_CONV
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
-from edgeplan.chapters.cold_start.measuring.bench import Bench, SharedJournal, measure_all, stored_only
+from edgeplan.chapters.cold_start.measuring.bench import Bench, measure_all, shared_journal
 from edgeplan.chapters.cold_start.measuring.checks import COLUMNS as CHECK_COLUMNS
 from edgeplan.chapters.cold_start.measuring.checks import check_outputs
 from edgeplan.chapters.cold_start.measuring.energy import energy_or_reason
@@ -21,23 +21,22 @@ from edgeplan.chapters.cold_start.measuring.planning import Planned, Planning
 from edgeplan.chapters.cold_start.measuring.timeline import COLUMNS as SPAN_COLUMNS
 from edgeplan.chapters.cold_start.measuring.timeline import measured_timeline, timeline_rows
 from edgeplan.chapters.cold_start.measuring.tools import Tools
-from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS, PlanStore, on_cores, planned_timeline
+from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS, on_cores, planned_timeline
 from edgeplan.chapters.cold_start.settings import Params
 from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import environment
-from edgeplan.errors import StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
-from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.others import others_share, watched
-from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Profile
 from edgeplan.profiling.frame import to_frame
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
+from edgeplan.support.store import nothing_stored, stored_rows_only
+from edgeplan.support.table_store import table_store
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 log = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ def measure_cold_start(params: Params, *, device: Path, predictors: Path, rows: 
         BusyError: another process is measuring on this machine, and did not end in time.
         EdgeplanError: of the profiler, the planners, the runtime and the baselines.
     """
-    if stored_only():
+    if stored_rows_only():
         _require_measured(measured)
         return
     tools = Tools(load_device(device), params.cold_start, rows / "profiles")
@@ -78,11 +77,7 @@ def _require_measured(measured: Path) -> None:
     """Check that all is there: what makes tables of rows needs the library and the machine that they were measured on."""
     missing = [name for name in DOCUMENTS if not (measured / name).is_file()]
     if missing:
-        raise StoreError(
-            f"there are no stored measurements of cold starts: {missing[0]} is missing",
-            where=str(measured),
-            next_step=f"unset EDGEPLAN_STORED_ROWS_ONLY to measure here, or restore them: git checkout -- {measured}",
-        )
+        raise nothing_stored(f"of the stored measurements of cold starts {missing[0]} is missing", measured)
 
 
 class _Stage:
@@ -92,9 +87,9 @@ class _Stage:
         self._notes: dict[str, str] = {}
         self._budget = Budget.of(self._settings.budget_seconds)
         self._predictors = predictors
-        self._plans = KeptTables(rows / "plans", *PLAN_COLUMNS)
-        self._checked = KeptTables(rows / "checks", *CHECK_COLUMNS)
-        self._recorded = KeptTables(rows / "timelines", *SPAN_COLUMNS)
+        self._plans = table_store(rows / "plans", *PLAN_COLUMNS)
+        self._checked = table_store(rows / "checks", *CHECK_COLUMNS)
+        self._recorded = table_store(rows / "timelines", *SPAN_COLUMNS)
 
     def write(self, measured: Path) -> float:
         """Do all of it, and write the tables; says when the newest run was (POSIX seconds)."""
@@ -106,10 +101,9 @@ class _Stage:
         models = [model for model in models if model.name in profiles]
         store = ArtefactStore(self._work / "artefacts")
         checks = self._checks(models, graphs, store)
-        search = Search(self._settings.gap, self._settings.time_limit_s)
         planning = Planning(
             self._tools,
-            PlanStore(self._plans, search),
+            self._plans,
             self._predictors,
             self._work / "plans",
             self._budget.part(_PLANS_SHARE),
@@ -118,7 +112,7 @@ class _Stage:
         planned = planning.plan(models, graphs, profiles)
         self._notes |= planned.notes
         spans = self._timelines(models, profiles, planned)
-        with SharedJournal(self._rows / "runs.jsonl", self._tools.device.name) as journal:
+        with shared_journal(self._rows / "runs.jsonl", self._tools.device.name) as journal:
             bench = Bench(self._settings, self._tools.cores.all, self._seed, store, journal, self._budget)
             runs, bandwidth, left_out = measure_all(bench, models, planned.folders)
         if left_out:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,15 +21,15 @@ from edgeplan.chapters.memory.settings import MemorySettings, Params
 from edgeplan.chapters.memory.studies import Subject
 from edgeplan.devices.config import load_device
 from edgeplan.devices.machine import environment
-from edgeplan.errors import InputError, StoreError
-from edgeplan.measurement.bench import STORED_ROWS_ONLY
-from edgeplan.measurement.kept import KeptTables
+from edgeplan.errors import InputError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.profiling.settings import cores_of
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
 from edgeplan.support.protocols import protocol
+from edgeplan.support.store import STORED_ROWS_ONLY, key_of, nothing_stored, stored_rows_only
+from edgeplan.support.table_store import TableStore, table_store
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 
 log = logging.getLogger(__name__)
@@ -57,13 +54,13 @@ def measure_memory(params: Params, *, device: Path, rows: Path, work: Path, runs
         EdgeplanError: of the planner and the runtime.
     """
     settings = params.memory
-    kept, again = KeptTables(rows, *COLUMNS, _WHEN), _kept_again(rows)
+    kept, again = table_store(rows, *COLUMNS, _WHEN), _kept_again(rows)
     frames: list[pd.DataFrame] = []
     measured_now = False
     for name in (*settings.models, *([_LAYOUTS] if settings.layout_models else [])):
         key = _key(name, params.seed, settings)
         found = kept.get(key)
-        if found is None and os.environ.get(STORED_ROWS_ONLY):
+        if found is None and stored_rows_only():
             log.warning("no rows of %s: it is left out, since nothing may be measured (%s)", name, STORED_ROWS_ONLY)
             continue
         if found is None:
@@ -72,18 +69,14 @@ def measure_memory(params: Params, *, device: Path, rows: Path, work: Path, runs
                 found = _framed(
                     list(layouts(settings.layout_models) if laid_out else _rows(name, params, device, work, measured))
                 )
-                kept.add(key, found)
+                kept.commit({key: found})
             measured_now = True
         frames.append(_with_newer(found, again, key))
     kept.merge()
     if not frames:
-        raise StoreError(
-            "nothing may be measured, and there are no rows of any model",
-            where=str(rows),
-            next_step=f"unset {STORED_ROWS_ONLY} to measure here, or restore them: git checkout -- {rows}",
-        )
+        raise nothing_stored("there are no rows of any model", rows)
     table = pd.concat(frames, ignore_index=True)
-    write_parquet(table.reindex(columns=[*COLUMNS, _WHEN, *([MACHINE] if again.keys else [])]).fillna({MACHINE: ""}), runs)
+    write_parquet(table.reindex(columns=[*COLUMNS, _WHEN, *([MACHINE] if len(again) else [])]).fillna({MACHINE: ""}), runs)
     if environment_path.is_file() and not measured_now:
         return  # of the machine that measured, which need not be this one
     latest = float(table[_WHEN].max())
@@ -94,8 +87,7 @@ def measure_memory(params: Params, *, device: Path, rows: Path, work: Path, runs
 def _key(name: str, seed: int, settings: MemorySettings) -> str:
     """What decides the rows of a model."""
     if name == _LAYOUTS:
-        named = json.dumps([protocol("memory").name, *settings.layout_models])
-        return hashlib.sha256(named.encode()).hexdigest()[:16]
+        return key_of([protocol("memory").name, *settings.layout_models], 16)
     alone = {"devices", "models", "lock_timeout_seconds", "layout_models"}
     for own in ("sliced_model", "adapted_model"):
         if name != getattr(settings, own):
@@ -106,7 +98,7 @@ def _key(name: str, seed: int, settings: MemorySettings) -> str:
     if name != settings.limited_model:
         alone |= {"limited_model", "limited_mib"}
     what = [protocol("memory").name, name, seed, settings.model_dump(mode="json", exclude=alone)]
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+    return key_of(what, 16)
 
 
 def measure_again(params: Params, cases: Sequence[tuple[str, str]], *, device: Path, rows: Path, work: Path) -> None:
@@ -138,20 +130,20 @@ def measure_again(params: Params, cases: Sequence[tuple[str, str]], *, device: P
     machine = f"{here['cpu']} ({here['cpu_family_model']}), {here['cores']} cores, {here['fingerprint']}"
     for name, case in cases:
         found = _framed(list(_rows(name, params, device, work, partial(alone, case=case))))
-        again.add(f"{_key(name, params.seed, settings)}-{case}-{time.time_ns()}", found.assign(**{MACHINE: machine}))
+        key = f"{_key(name, params.seed, settings)}-{case}-{time.time_ns()}"
+        again.commit({key: found.assign(**{MACHINE: machine})})
     again.merge()
 
 
-def _kept_again(rows: Path) -> KeptTables:
-    return KeptTables(rows / "again", *COLUMNS, _WHEN, MACHINE)
+def _kept_again(rows: Path) -> TableStore:
+    return table_store(rows / "again", *COLUMNS, _WHEN, MACHINE)
 
 
-def _with_newer(found: pd.DataFrame, again: KeptTables, key: str) -> pd.DataFrame:
+def _with_newer(found: pd.DataFrame, again: TableStore, key: str) -> pd.DataFrame:
     """The rows of a model, each case that was measured again in the place of the earlier one, the latest of several."""
-    for name in sorted(again.keys):
+    for name, newer in sorted(again.query().items()):
         own, _, rest = name.partition("-")
-        newer = again.get(name)
-        if own == key and newer is not None:
+        if own == key:
             earlier = found["case"] == rest.rpartition("-")[0]
             place = int(earlier.to_numpy().argmax()) if earlier.any() else len(found)
             found = pd.concat([found[~earlier].iloc[:place], newer, found[~earlier].iloc[place:]], ignore_index=True)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,12 +10,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from edgeplan.errors import StoreError
-from edgeplan.measurement.bench import STORED_ROWS_ONLY
-from edgeplan.measurement.kept import KeptTables
 from edgeplan.measurement.lock import WAIT_SECONDS, machine_lock
 from edgeplan.measurement.others import DISTURBED, Others, worth_again
 from edgeplan.support.protocols import protocol
+from edgeplan.support.store import key_of, stored_rows_only
+from edgeplan.support.table_store import TableStore, table_store
 
 log = logging.getLogger(__name__)
 #: When a row was measured, seconds since 1970.
@@ -59,7 +55,7 @@ class Rows:
     """
 
     folder: Path
-    stores: Mapping[str, KeptTables]
+    stores: Mapping[str, TableStore]
     identity: object
     protocol: str = "partition"
     wait_seconds: float = WAIT_SECONDS
@@ -78,7 +74,7 @@ class Rows:
         Raises:
             FormatError: a file is damaged.
         """
-        stores = {kind: KeptTables(folder / kind, *names, WHEN, later={_OTHERS: 0.0}) for kind, names in columns.items()}
+        stores = {kind: table_store(folder / kind, *names, WHEN, later={_OTHERS: 0.0}) for kind, names in columns.items()}
         return cls(folder, stores, identity, protocol, wait_seconds)
 
     def found(self, kind: str, what: object, measure: Callable[[], pd.DataFrame]) -> pd.DataFrame:
@@ -96,9 +92,9 @@ class Rows:
         store, key = self.stores[kind], self._key(kind, what)
         stored = store.get(key)
         share = 0.0 if stored is None else float(stored[_OTHERS].max())
-        if stored is not None and (only_stored() or not worth_again(share)):
+        if stored is not None and (stored_rows_only() or not worth_again(share)):
             return stored.drop(columns=_OTHERS)
-        if only_stored():
+        if stored_rows_only():
             raise NotThereError
         with machine_lock(self.wait_seconds):
             watch = Others()
@@ -108,27 +104,12 @@ class Rows:
             log.warning("%s: other work had %.0f %% of the processors' time; measured again once it has left", kind, 100 * own)
         if stored is not None and own >= share:
             return stored.drop(columns=_OTHERS)
-        store.add(key, made.assign(**{_OTHERS: own}))
+        store.commit({key: made.assign(**{_OTHERS: own})})
         return made
 
     def _key(self, kind: str, what: object) -> str:
-        content = [protocol(self.protocol).name, kind, self.identity, what]
-        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        return key_of([protocol(self.protocol).name, kind, self.identity, what], 16)
 
     def merge(self, kind: str) -> None:
         """Bring rows that were added together in one file."""
         self.stores[kind].merge()
-
-
-def only_stored() -> bool:
-    """Whether nothing may be measured."""
-    return bool(os.environ.get(STORED_ROWS_ONLY))
-
-
-def nothing_stored(folder: Path) -> StoreError:
-    """The error where nothing may be measured, and there are no rows."""
-    return StoreError(
-        "nothing may be measured, and rows of this pair are lacking",
-        where=str(folder),
-        next_step=f"unset {STORED_ROWS_ONLY} to measure here, or restore them: git checkout -- {folder}",
-    )

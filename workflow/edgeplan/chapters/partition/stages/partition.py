@@ -23,7 +23,7 @@ from edgeplan.chapters.partition.measuring.chains import write_pool
 from edgeplan.chapters.partition.measuring.curves import curves as measured_curves
 from edgeplan.chapters.partition.measuring.models import ModelJob, measured
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
-from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows, nothing_stored, only_stored
+from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows
 from edgeplan.chapters.partition.measuring.samples import samples as measured_samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
 from edgeplan.chapters.partition.measuring.tuning import tuning as measured_tuning
@@ -37,10 +37,12 @@ from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, write_parquet
+from edgeplan.support.store import nothing_stored, stored_rows_only
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 
 log = logging.getLogger(__name__)
 _ABOUT = "about.json"
+_LACKING = "rows of this pair are lacking"
 _HANDSHAKE_STEPS = 20
 #: A median that is more than so many times the least is of a machine on which others work.
 _LONGEST_HANDSHAKE = 2.0
@@ -141,9 +143,9 @@ class _Run:
     def _known(self) -> _Known:
         """What the pair is, or, where nothing may be measured, what the stored rows are of."""
         path = self._rows_path / _ABOUT
-        if only_stored():
+        if stored_rows_only():
             if not path.is_file():
-                raise nothing_stored(self._rows_path)
+                raise nothing_stored(_LACKING, self._rows_path)
             stored = read_document(path)
             return _Known(**{**stored, "versions": tuple(stored["versions"]), "names": tuple(stored["names"])})
         with opened(self.pair) as pair:
@@ -151,7 +153,7 @@ class _Run:
 
     def go(self) -> None:
         """Measure and train, in the order in which one needs the other."""
-        if not only_stored():
+        if not stored_rows_only():
             shutil.rmtree(self.folder, ignore_errors=True)  # of a run that was killed
             write_pool(self.folder)
             write_json(self._rows_path / _ABOUT, _document(self.known))
@@ -159,13 +161,13 @@ class _Run:
             self.handshakes = self.rows.found("handshakes", self.settings.handshakes, self._handshakes)
             self.rows.merge("handshakes")
             log.info("handshakes: %s", self.handshakes.to_dict("records"))
-            if only_stored():
+            if stored_rows_only():
                 self._layers(None)
             else:
                 with opened(self.pair, profiling=True) as pair:
                     self._layers(pair)
         except NotThereError as error:
-            raise nothing_stored(self._rows_path) from error
+            raise nothing_stored(_LACKING, self._rows_path) from error
         self.models = self._models()
         self.rows.merge("models")
 
@@ -242,7 +244,7 @@ class _Run:
                 continue
             found.append(rows.assign(model=name))
         if not found:
-            raise nothing_stored(self._rows_path)
+            raise nothing_stored(_LACKING, self._rows_path)
         return pd.concat(found, ignore_index=True)
 
     def _model(self, name: str) -> pd.DataFrame:

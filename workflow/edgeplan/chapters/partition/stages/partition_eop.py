@@ -34,7 +34,7 @@ from edgeplan.chapters.partition.eop.variants import VARIED, variant
 from edgeplan.chapters.partition.eop.ways import EOP, PREDICTED, WAYS, Way, as_predicted, ways
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
-from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows, nothing_stored, only_stored
+from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows
 from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair, tolerance
 from edgeplan.chapters.partition.names import ALL_CORES
 from edgeplan.chapters.partition.settings import Params
@@ -51,12 +51,14 @@ from edgeplan.runtime.partitioned.program import Assignment, Lane, Split
 from edgeplan.runtime.partitioned.sections import Dimension, extent
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, write_parquet
+from edgeplan.support.store import nothing_stored, stored_rows_only
 from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
 
 #: A way with where it runs each step.
 Planned = tuple[Way, Sequence[Assignment]]
 log = logging.getLogger(__name__)
 _ABOUT = "about.json"
+_LACKING = "rows of this pair are lacking"
 #: Columns of each kind of stored rows.
 COLUMNS = {
     "sampled": ("size", "side", "us"),
@@ -142,9 +144,9 @@ class _Run:
     def _identity(self) -> object:
         """What the rows are of; where nothing may be measured, what those that are stored are of."""
         about = self._path / _ABOUT
-        if only_stored():
+        if stored_rows_only():
             if not about.is_file():
-                raise nothing_stored(self._path)
+                raise nothing_stored(_LACKING, self._path)
             self._about = read_document(about, "identity", "environment")
         else:
             with opened(self.pair) as pair:
@@ -158,11 +160,11 @@ class _Run:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         try:
-            with nullcontext() if only_stored() else opened(self.pair, profiling=True) as pair:
+            with nullcontext() if stored_rows_only() else opened(self.pair, profiling=True) as pair:
                 self.sampled = pd.concat([self._sampled(pair, one) for one in SAMPLED], ignore_index=True)
                 self.contention = self.rows.found("contention", self.settings.sweep_runs, partial(self._contention, pair))
         except NotThereError as error:
-            raise nothing_stored(self._path) from error
+            raise nothing_stored(_LACKING, self._path) from error
         models = [(name, WORKLOADS[name], "", "", 0) for name in self.settings.models]
         for (figure, setting, model), values in VARIED.items() if self.settings.varied else ():
             models += [(*variant(model, setting, value), figure, setting, value) for value in values]
@@ -176,7 +178,7 @@ class _Run:
             for kind, frame in found.items():
                 parts[kind].append(frame.assign(model=name, figure=figure, setting=setting, value=value))
         if not parts["plans"]:
-            raise nothing_stored(self._path)
+            raise nothing_stored(_LACKING, self._path)
         joined = {kind: pd.concat([f for f in some if len(f)] or some, ignore_index=True) for kind, some in parts.items()}
         self.sweeps, self.plans, self.key = joined["sweeps"], joined["plans"], joined["key"]
         for kind in COLUMNS:

@@ -114,7 +114,7 @@ def detect_fusion(
         provenance = Provenance(
             device=file.name,
             engine=file.engine,
-            version=str(bench.store.identity["engine_version"]),
+            version=str(bench.identity["engine_version"]),
             alpha=params.fusion.alpha,
             measurements=bench.store.key,
         )

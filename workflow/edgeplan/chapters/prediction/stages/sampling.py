@@ -81,7 +81,7 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
             seconds = measure_lacking(bench, read_rules(rules), params.seed, found.rows, carriers, chains_known=budget > 0)
             found.seconds |= {LACKING: seconds} if seconds else {}
         measured_at = time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at()))
-        version = str(bench.store.identity["engine_version"])
+        version = str(bench.identity["engine_version"])
     if mode != "in_situ":  # what is kept of the isolated kernels is what the predictors learn from
         all_alone, kept_alone = found.seconds.pop("isolated"), found.mode_seconds["isolated"]
         found.seconds |= {"kernels": kept_alone, EXCESS: all_alone - kept_alone}

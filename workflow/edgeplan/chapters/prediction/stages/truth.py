@@ -41,9 +41,9 @@ def measure_models(params: Params, *, device: Path, models: Path, rows: Path, tr
             again = measure_shuffled(bench, known, params.seed, 1, "whole models again")
         else:
             again = _graded(bench, known, first, params.truth.graded)
-        captured = bench.store.identity["environment"] if "environment" in bench.store.identity else machine_environment()
+        captured = bench.identity["environment"] if "environment" in bench.identity else machine_environment()
         measured = time.strftime("%Y-%m-%d %H:%M", time.gmtime(bench.last_measured_at()))
-        identity = {k: v for k, v in bench.store.identity.items() if k != "environment"}
+        identity = {k: v for k, v in bench.identity.items() if k != "environment"}
     frame = pd.DataFrame(
         {
             "model_id": table["model_id"],
